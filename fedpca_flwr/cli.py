@@ -2,13 +2,13 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 from inspect import getdoc
 from io import TextIOWrapper
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import click
 import typer
@@ -72,7 +72,7 @@ class Command(TyperCommand):
             flag = word if word in lists else ""
             if not flag:
                 expanded.append(word)
-            elif OPTION.match(following):
+            elif OPTION.match(following) and not ctx.resilient_parsing:  # which completes a word
                 raise click.BadOptionUsage(word, f"Option {word!r} requires a value.", ctx)
         return super().parse_args(ctx, expanded)
 
@@ -97,15 +97,14 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Group of commands that are imported only when they are called."""
+    """Group whose listed commands are imported only when they are called: their callbacks return the commands."""
 
     @override
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, listed, rest = super().resolve_command(ctx, args)
-        path = f"site {name}" if ctx.parent else str(name)
-        return name, load(COMMANDS[path][0]) if path in COMMANDS else listed, rest
+        return name, listed if listed is None or isinstance(listed, Group) else cast(Any, listed).callback(), rest
 
 
 def load(target: str) -> click.Command:
@@ -191,6 +190,10 @@ def root(
     """Take the options that stand before a command."""
 
 
+def _loader(target: str) -> Callable[[], click.Command]:
+    return lambda: load(target)
+
+
 def factory() -> Any:
     """Import the registry of methods.
 
@@ -220,20 +223,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     app = new_app(add_completion=True)
     app.callback(help=readable(HELP), context_settings=HELP_OPTIONS)(root)
     site = new_app(help="What a site does beside the runs.", context_settings=HELP_OPTIONS)
-    for path, (_, line) in COMMANDS.items():
+    for path, (target, line) in COMMANDS.items():
         group = site if path.startswith("site ") else app
-        group.command(path.removeprefix("site "), help=line)(lambda: None)
+        group.command(path.removeprefix("site "), help=line)(_loader(target))
     app.add_typer(site, name="site")
     program = "fedpca" if Path(sys.argv[0]).stem == "fedpca" else "python -m fedpca_flwr"
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    command = typer.main.get_command(app)
+    return run(typer.main.get_command(app), words, program, obj=factory)
+
+
+def run(command: click.Command, words: Sequence[str], program: str, **settings: Any) -> int:
+    """Run a command, and say in one line what is wrong with its command line.
+
+    Parameters
+    ----------
+    command : click.Command
+        A command or a group.
+    words : sequence of str
+        The words behind the program's name.
+    program : str
+        Name of the program.
+    **settings
+        Further arguments of click's context.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
     try:
-        return command.main(words, prog_name=program, standalone_mode=False, obj=factory) or 0
+        return command.main([*words], prog_name=program, standalone_mode=False, **settings) or 0
     except click.UsageError as error:
         path, message = program, error.format_message().rstrip(".")
         if error.ctx is not None:
             path = error.ctx.command_path
             if isinstance(error.ctx.command, click.Group):
-                message += f"; expected one of: {', '.join(error.ctx.command.list_commands(error.ctx))}"
+                message = (
+                    message.partition(". Did you mean")[0]
+                    + f"; expected one of: {', '.join(error.ctx.command.list_commands(error.ctx))}"
+                )
         print(f"{path}: {message}; '{path} -h' lists what there is", file=sys.stderr)
         return error.exit_code

@@ -31,7 +31,7 @@ def main(
     components: int = 20,
     clusters: int = 20,
 ) -> None:
-    """Embed the single cells of several .h5ad files together, one file of each laboratory, by Harmony.
+    """Embed the single cells of several .h5ad files together, a file of each laboratory, by Harmony.
 
         python -m fedpca_flwr cells north.h5ad south.h5ad east.h5ad --output FOLDER
 
@@ -100,7 +100,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
 
 
 def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
-    """Return the names of the genes, which must be those of the first file, in its order."""
+    """Return the names of the genes, which must be equal in all files."""
     first, *further = tables
     names = tables[first].names
     for other in further:

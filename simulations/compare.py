@@ -33,7 +33,7 @@ def main(
     output: Annotated[Path | None, Option(metavar="FOLDER")] = None,
     fresh: bool = False,
 ) -> int:
-    r"""Compare methods: any set of them on any data sets, partitions and numbers of clients.
+    r"""Compare any methods on any data sets, partitions and numbers of clients.
 
         python -m fedpca_flwr compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \
             --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10

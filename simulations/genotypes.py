@@ -24,7 +24,7 @@ def main(
     ambiguous: bool = False,
     secure: bool = False,
 ) -> None:
-    """Plot the people of several .bed files, one of each site, on components of unrelated people.
+    """Plot the people of several .bed files, a file of each site, on components of unrelated people.
 
         python -m fedpca_flwr genotypes north.bed south.bed east.bed --output FOLDER
 

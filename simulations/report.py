@@ -11,7 +11,7 @@ from fedpca_flwr.errors import ConfigError
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
-    """Write ``report.html`` of these runs into the folder that has their models.
+    """Write ``report.html`` into the folder of a comparison.
 
     Parameters
     ----------
@@ -28,17 +28,17 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
     Raises
     ------
     ConfigError
-        If matplotlib is not installed.
+        If matplotlib or jinja2 is not installed.
     """
-    if find_spec("matplotlib") is None:
-        raise ConfigError("a report needs matplotlib: pip install '.[plots]' in the repository")
+    if missing := [name for name in ("matplotlib", "jinja2") if find_spec(name) is None]:
+        raise ConfigError(f"a report needs {' and '.join(missing)}: pip install '.[plots]' in the repository")
     from fedpca_flwr.simulations.report_page import write_page  # here: a help needs nothing of it
 
     return write_page(folder, records)
 
 
 def main(folder: Path, data_root: str | None = None) -> None:
-    """Write the page of a comparison again: tables that sort, figures, and how to repeat it.
+    """Write the page of a comparison again: tables that sort, figures and commands.
 
         python -m fedpca_flwr report FOLDER
 

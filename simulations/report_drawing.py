@@ -1,11 +1,12 @@
 """The figures of a comparison's page, drawn as SVG."""
 
-import html
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -34,33 +35,70 @@ Drawn = Iterable[tuple[Figure, str]]
 """Figures, and what stands below them."""
 
 
-def figures(folder: Path, records: Sequence[Record]) -> list[str]:
-    """The figures of runs of one setting, as HTML; where their data or models are gone, a line that says so instead."""
-    good = [record for record in records if "error" not in record]
-    if not good:
+class Drawing(NamedTuple):
+    """Figure on a page with the text below; a text alone if there is no figure."""
+
+    svg: Markup
+    text: str
+
+
+def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
+    """Draw the figures of a setting's runs.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the models.
+    records : sequence of dict
+        Runs of the setting.
+
+    Returns
+    -------
+    list of Drawing
+        The figures. If data or models are gone, a line that says so is the last.
+    """
+    completed = [record for record in records if "error" not in record]
+    if not completed:
         return []
-    drawn = _as_parts(of_runs(good), good)
+    drawings = _drawings(run_figures(completed), completed)
     try:
-        return drawn + _as_parts(of_models(folder, good), good)
+        return drawings + _drawings(model_figures(folder, completed), completed)
     except FedPCAError as error:
-        return [*drawn, f"<p>No more figures: {html.escape(str(error))}</p>"]
+        return [*drawings, Drawing(Markup(), " ".join(f"No more figures: {error}".splitlines()))]
 
 
-def figures_of_pool(records: Sequence[Record]) -> list[str]:
-    """The figures of the data set of these runs; none where it is gone or has too many features."""
+def figures_of_pool(records: Sequence[Record]) -> list[Drawing]:
+    """Draw the figures of a data set itself.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Runs on the data set.
+
+    Returns
+    -------
+    list of Drawing
+        The figures; none if the data set is gone or has too many features.
+    """
     try:
-        return _as_parts(of_pool(records[0]), records)
+        return _drawings(pool_figures(records[0]), records)
     except FedPCAError:
         return []
 
 
-def _as_parts(figures: Drawn, records: Sequence[Record]) -> list[str]:
-    """Figures as parts of a page, each with inner names of its own."""
-    return [_svg(figure, text, identity(records[0]) + text[:9]) for figure, text in figures]
+def run_figures(records: Sequence[Record]) -> Drawn:
+    """Draw bytes against error, which needs neither data nor models.
 
+    Parameters
+    ----------
+    records : sequence of dict
+        Runs of a setting.
 
-def of_runs(records: Sequence[Record]) -> Drawn:
-    """What needs neither data nor models."""
+    Yields
+    ------
+    tuple of Figure and str
+        The figure and the text below.
+    """
     points: dict[str, list[tuple[float, float]]] = {}
     for record in records:
         if record["max angle"] is not None:
@@ -69,55 +107,91 @@ def of_runs(records: Sequence[Record]) -> Drawn:
         yield plots.bytes_against_error(points), ABOUT_FRONT
 
 
-def of_models(folder: Path, records: Sequence[Record]) -> Drawn:
-    """Figures of the models of one setting; `FedPCAError` where their data or models are gone."""
-    one = records[0]
-    source, reference = truth(*pool_of(one))
+def model_figures(folder: Path, records: Sequence[Record]) -> Drawn:
+    """Draw the models of one setting.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the models.
+    records : sequence of dict
+        Runs of the setting.
+
+    Yields
+    ------
+    tuple of Figure and str
+        Each figure and the text below.
+
+    Raises
+    ------
+    FedPCAError
+        If data or models are gone.
+    """
+    setting = records[0]
+    source, reference = truth(*pool_of(setting))
     rows = source.all_rows()
     models = {named(record): PCAModel.load(folder / record["model"]) for record in records if record.get("model")}
     models = {name: model for name, model in models.items() if model.components_ is not None}
     if not models:
         return
-    if one["components"] >= 2:
+    if setting["components"] >= 2:
         text = "Rows in the first two components: open marks by the pooled PCA, crosses by the federated model"
         which = "; the first model, and that which is farthest off." if len(models) > FARTHEST + 1 else "."
         yield plots.projection_grid(reference, _overlaid(records, models), rows, source.labels), text + which
     yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
-    by_rows = {**one, "method": "p-cov"}
-    clients = by_party(one["dataset"], parties_of(by_rows, source))
+    by_rows = {**setting, "method": "p-cov"}
+    clients = by_party(setting["dataset"], parties_of(by_rows, source))
     yield plots.heterogeneity(clients, reference), "How different the clients are."
 
 
-def of_pool(one: Record) -> Drawn:
-    """The figures of a data set itself, none where it has too many features; `FedPCAError` where it is gone."""
-    source, _ = truth(one["dataset"], one["data root"], one["components"], True, False)
+def pool_figures(record: Record) -> Drawn:
+    """Draw the data set of a run, unless there are more than `NARROW` features.
+
+    Parameters
+    ----------
+    record : dict
+        A run on the data set.
+
+    Yields
+    ------
+    tuple of Figure and str
+        Each figure and the text below.
+
+    Raises
+    ------
+    FedPCAError
+        If the data set is gone.
+    """
+    source, _ = truth(record["dataset"], record["data root"], record["components"], True, False)
     rows = source.all_rows()
     if rows.shape[1] <= NARROW:
         moments = SecondMoments.of(rows)
         text = "Eigenvalues of the covariance, the band of unrelated features, and where each rule would stop."
         yield analysis_plots.how_many(analyses.how_many(moments)), text
-        model = analyses.pca(moments, one["components"])
+        model = analyses.pca(moments, record["components"])
         if "left_out_directions" in model.log["measured"]:
             text = "How far each row lies within the components and off them, with the limits of 99 %."
             yield analysis_plots.outlier_map(analyses.outliers(model, rows)), text
 
 
 def _overlaid(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:
-    """The first model, and those that are farthest off."""
+    """Return the first model, and the models with the largest angles."""
     angles = {named(record): record["max angle"] or 0.0 for record in records}
-    first, *others = models
-    return {name: models[name] for name in (first, *sorted(others, key=lambda name: -angles[name])[:FARTHEST])}
+    first, *further = models
+    return {name: models[name] for name in (first, *sorted(further, key=lambda name: -angles[name])[:FARTHEST])}
 
 
-def _svg(figure: Figure, text: str, salt: str) -> str:
-    """A figure as a part of the page; the salt makes its inner names its own."""
-    buffer = io.StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time
-        nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
-        figure.savefig(buffer, format="svg", metadata=nothing, dpi=64, facecolor="none")
-    ink = INK.lower()  # without paper, what is written has the colour of the page's own text, on dark pages too
-    drawing = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue().replace(ink, "currentColor"))
-    drawing = drawing[drawing.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{html.escape(text)}"', 1)
-    return (
-        f'<figure><div class="wide" tabindex="0">{drawing}</div><figcaption>{html.escape(text)}</figcaption></figure>'
-    )
+def _drawings(figures: Drawn, records: Sequence[Record]) -> list[Drawing]:
+    """Draw figures as SVG, each with inner names of its own."""
+    drawings = []
+    for figure, text in figures:
+        salt = identity(records[0]) + text[:9]
+        buffer = io.StringIO()
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time
+            nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+            figure.savefig(buffer, format="svg", metadata=nothing, dpi=64, facecolor="none")
+        ink = INK.lower()  # without paper, what is written has the colour of the page's own text, on dark pages too
+        svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue().replace(ink, "currentColor"))
+        inner = Markup(svg[svg.index("<svg") + len("<svg") :])
+        drawings.append(Drawing(Markup('<svg role="img" aria-label="{}"{}').format(text, inner), text))
+    return drawings

@@ -5,7 +5,7 @@ import itertools
 import re
 import sys
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from inspect import getdoc, getmodule, getsource
@@ -14,7 +14,6 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Literal
 
-from pydantic.fields import FieldInfo
 from typer import Argument
 
 from fedpca_flwr import cli
@@ -79,113 +78,116 @@ server may ask a site in one run, in their order. A site [answers nothing else](
 
 
 def pages() -> dict[str, str]:
-    """All pages that are made here, by their paths in the repository."""
-    compared = Path("docs/which-method.md")
+    """Return all pages that are made of the code, by their paths in the repository."""
+    comparison = Path("docs/which-method.md")
     return {
         "docs/methods.md": options_page(),
         "docs/measurements.md": measurements_page(),
         "docs/security/questions.md": f"{QUESTIONS_PAGE}\n{questions_table()}",
-        str(compared): TABLE.sub(method_table().replace("\\", r"\\"), compared.read_text(encoding="utf-8")),
+        str(comparison): TABLE.sub(method_table().replace("\\", r"\\"), comparison.read_text(encoding="utf-8")),
         **{f"docs/methods/{name}.md": method_page(method) for name, method in METHODS.items()},
     }
 
 
 def method_table() -> str:
-    """The methods as a Markdown table: exact ones first, those for data split by columns last."""
-    ordered = sorted(METHODS.values(), key=lambda m: (m.strategy.card.split != "rows", not m.strategy.card.exact))
-    return table(HEADS, map(_cells, ordered)) + "\n"
+    """Return the methods as a Markdown table: exact methods first, methods for columns last."""
+    rows = []
+    for method in sorted(METHODS.values(), key=lambda m: (m.strategy.card.split != "rows", not m.strategy.card.exact)):
+        card = method.strategy.card
+        privacy = ["differential privacy"] if card.differentially_private else []
+        privacy += ["secure aggregation"] if "masked" in transports_of(method) else []
+        privacy += [f"a site must allow `{card.exposes}`"] if card.exposes else []
+        link, result = f"[`{card.name}`](methods/{card.name}.md)", "exact" if card.exact else "approximate"
+        rows.append([link, result, card.rounds, ", ".join(privacy) or "-", card.split])
+    return table(HEADS, rows) + "\n"
 
 
 def options_page() -> str:
-    """The keys of every run, and the options of several methods."""
+    """Return the page of the keys of every run and of the options of several methods."""
     keys = table(("key", *OPTION), _options(RunConfig, RunConfig.keys()))
-    several = ([option, ", ".join(names), *cells] for (option, *cells), names in _shared().items())
-    shared = table(("option", "methods", *OPTION), several)
-    return _linked(f"{PAGE}\n## Keys of every run\n\n{keys}\n\n## Options of several methods\n\n{shared}\n")
+    rows = ([option, ", ".join(names), *cells] for (option, *cells), names in _shared_options().items())
+    shared = table(("option", "methods", *OPTION), rows)
+    return _link_pages(f"{PAGE}\n## Keys of every run\n\n{keys}\n\n## Options of several methods\n\n{shared}\n")
 
 
 def measurements_page() -> str:
-    """What ``model.log["measured"]`` may hold."""
-    rows = ((one.label, "; ".join(_numbers(one.numbers))) for one in MEASUREMENTS)
+    """Return the page of the numbers in ``model.log["measured"]``; names with the same meaning stand together."""
+    rows = []
+    for measurement in MEASUREMENTS:
+        numbers = [
+            f"{', '.join(f'`{name}`' for name, _ in group)}: {meaning}"
+            for meaning, group in itertools.groupby(measurement.numbers.items(), key=itemgetter(1))
+        ]
+        rows.append((measurement.label, "; ".join(numbers)))
     return f"{MEASUREMENTS_PAGE}\n{table(['line of the summary', 'its numbers'], rows)}\n"
 
 
-def _numbers(numbers: Mapping[str, str]) -> Iterator[str]:
-    """Each number with its meaning; names of one meaning together."""
-    for what, same in itertools.groupby(numbers.items(), key=itemgetter(1)):
-        yield f"{', '.join(f'`{name}`' for name, _ in same)}: {what}"
-
-
 def questions_table() -> str:
-    """All that whoever holds the server may ask a party in one run, in this order: each run's script."""
-    rows = [
-        [f"`{name}`", *(_questions(method, travel) for travel in EXAMPLE_CONFIGS)] for name, method in METHODS.items()
-    ]
+    """Return the table of all questions that the server may ask a party in one run, in the order of the scripts."""
+    rows = [[f"`{name}`", *(_scripts(method, travel) for travel in EXAMPLE_CONFIGS)] for name, method in METHODS.items()]
     cells = [["the same" if text in row[:at] and text != "-" else text for at, text in enumerate(row)] for row in rows]
     lines = table(["method", "in clear", "secure aggregation", "with `survivors`"], cells).splitlines()
-    return "".join(_each_once(line.replace(DEVIATIONS, "*deviations*")) + "\n" for line in lines)
+    return "".join(_abbreviate(line.replace(DEVIATIONS, "*deviations*")) + "\n" for line in lines)
 
 
-def _each_once(row: str) -> str:
-    """The row, with "..." for the numbers that the same question has before."""
-    told = dict[str, str]()
+def _abbreviate(row: str) -> str:
+    """Write "..." for the numbers of a question that stands before in the row."""
+    fields_of = dict[str, str]()
 
-    def shortened(found: re.Match[str]) -> str:
-        name, fields = found.groups()
-        before, told[name] = told.get(name), fields
+    def shorten(match: re.Match[str]) -> str:
+        name, fields = match.groups()
+        before, fields_of[name] = fields_of.get(name), fields
         short = re.sub(rf"\b{before}\b", "...", fields) if before else fields
         return f"{name}({short})`"
 
-    return re.sub(r"(\w+)\((.*?)\)`", shortened, row)
+    return re.sub(r"(\w+)\((.*?)\)`", shorten, row)
 
 
-def _questions(method: Method, travel: str) -> str:
-    """The scripts of a method's examples, over one transport."""
+def _scripts(method: Method, travel: str) -> str:
+    """Return the scripts of a method's examples over a transport as text."""
     card, texts = method.strategy.card, dict[str, str]()
     for options in card.examples:
         script = script_or_none(method, EXAMPLE_CONFIGS[travel], options)
-        if script is not None:
-            own = {key: value for key, value in options.items() if card.examples[0].get(key) != value}
-            with_them = f"`{format_method('', own).strip()}`: " if own else ""
-            chosen = card.script(EXAMPLE_CONFIGS[travel], card.options.parse(options))
-            own_names = [name for name in script if name in chosen and not chosen[name].closing]
-            asked = ", ".join(_question(name, script[name], chosen[name]) for name in own_names)
-            first = next(iter(texts), asked)
-            told = asked.replace(f"{first}, ", "*as first*, ", 1) if asked.startswith(f"{first}, ") else asked
-            unpruned = asked.replace(PRUNING, "`alleles`").replace("frequencies, left_out", "frequencies")
-            if unpruned not in texts:  # else the page says above the table what `prune` changes
-                texts[asked] = f"{with_them}{told}"
-    further = f"; then those of {' or '.join(f'`{name}`' for name in card.successors)}" if card.successors else ""
-    return f"{'; or '.join(texts.values())}{further}" if texts else "-"
+        if script is None:
+            continue
+        changes = {key: value for key, value in options.items() if card.examples[0].get(key) != value}
+        prefix = f"`{format_method('', changes).strip()}`: " if changes else ""
+        questions = card.script(EXAMPLE_CONFIGS[travel], card.options.parse(options))
+        names = [name for name in script if name in questions and not questions[name].closing]
+        text = ", ".join(_question(name, script[name], questions[name]) for name in names)
+        first = next(iter(texts), text)
+        short = text.replace(f"{first}, ", "*as first*, ", 1) if text.startswith(f"{first}, ") else text
+        unpruned = text.replace(PRUNING, "`alleles`").replace("frequencies, left_out", "frequencies")
+        if unpruned not in texts:  # else the page says above the table what `prune` changes
+            texts[text] = f"{prefix}{short}"
+    successors = f"; then those of {' or '.join(f'`{name}`' for name in card.successors)}" if card.successors else ""
+    return f"{'; or '.join(texts.values())}{successors}" if texts else "-"
 
 
-def _question(name: str, phase: Question, own: Question) -> str:
-    """A question of the method's own, and the fields that come with it."""
-    fields = ", ".join(field.name for field in own.request.fields)
+def _question(name: str, phase: Question, question: Question) -> str:
+    """Return a question of the script with the fields that the method sends, and the number of times."""
+    fields = ", ".join(field.name for field in question.request.fields)
     text = f"`{name}({fields})`" if fields else f"`{name}`"
     if callable(phase.times):
         return f"{text}\\*"
     return f"{text} x{phase.times}" if phase.times > 1 else text
 
 
-def _cells(method: Method) -> list[str]:
-    card = method.strategy.card
-    name = f"[`{card.name}`](methods/{card.name}.md)"
-    return [name, "exact" if card.exact else "approximate", card.rounds, _privacy(method) or "-", card.split]
-
-
-def _privacy(method: Method) -> str:
-    card = method.strategy.card
-    texts = ["differential privacy"] if card.differentially_private else []
-    texts += ["secure aggregation"] if "masked" in transports_of(method) else []
-    texts += [f"a site must allow `{card.exposes}`"] if card.exposes else []
-    return ", ".join(texts)
-
-
 def method_page(method: Method) -> str:
-    """What a method does and costs, who sees what, its own options and its source; an example, if it needs options."""
+    """Return the page of a method: result, cost, disclosure, options and source.
+
+    Parameters
+    ----------
+    method : Method
+        The method.
+
+    Returns
+    -------
+    str
+        The page, in Markdown.
+    """
     card = method.strategy.card
-    about = re.sub(r"::$", ":", INTERNAL.sub("", getdoc(getmodule(method.strategy)) or ""), flags=re.M)
+    text = re.sub(r"::$", ":", INTERNAL.sub("", getdoc(getmodule(method.strategy)) or ""), flags=re.M)
     result = "exact" if card.exact else "approximate"
     facts = {
         "Result": f"{result}, {card.result}" if card.result else result,
@@ -194,20 +196,20 @@ def method_page(method: Method) -> str:
         "Source": card.reference,
     }
     if card.examples[0]:
-        needed = "".join(f", {key.replace('-', '_')}={value!r}" for key, value in card.examples[0].items())
-        facts["Example"] = f'`run("{card.name}", parties, n_components=3{needed})`'
-    listed = "\n".join(f"- {what}: {text}." for what, text in facts.items())
-    parts = [f"# {card.title} (`{card.name}`)", about, listed, "## Who sees what", _shown(method) + _own_options(card)]
-    return _linked("\n\n".join(parts), "../")
+        arguments = "".join(f", {key.replace('-', '_')}={value!r}" for key, value in card.examples[0].items())
+        facts["Example"] = f'`run("{card.name}", parties, n_components=3{arguments})`'
+    lines = "\n".join(f"- {fact}: {value}." for fact, value in facts.items())
+    tail = _disclosures(method) + _method_options(card)
+    return _link_pages("\n\n".join([f"# {card.title} (`{card.name}`)", text, lines, "## Who sees what", tail]), "../")
 
 
-def _linked(text: str, docs: str = "") -> str:
-    """The names of pages as links, from a page whose way to docs is ``docs``."""
+def _link_pages(text: str, docs: str = "") -> str:
+    """Turn names of pages into links, from a page whose way to docs is ``docs``."""
     return re.sub(r"\bdocs/([\w/-]+)\.md", rf"[\1]({docs}\1.md)", text)
 
 
-def _shown(method: Method) -> str:
-    """Who sees what, in clear and, where only sums open, of these."""
+def _disclosures(method: Method) -> str:
+    """Return the lines on who sees what: in clear, and of the sums if only sums open."""
     card, ways = method.strategy.card, transports_of(method)
     clear, summed = card.disclosure, card.summed_disclosure or card.disclosure
     lines, sees = {}, "The server sees of each party"
@@ -226,71 +228,81 @@ def _shown(method: Method) -> str:
         lines["With secure aggregation, other parties see"] = summed.parties
     if clear.network != Disclosure._field_defaults["network"]:
         lines["A network observer sees"] = clear.network
-    return "".join(f"- {who}: {what}.\n" for who, what in lines.items())
+    return "".join(f"- {observer}: {text}.\n" for observer, text in lines.items())
 
 
 def _site_sums(card: MethodCard) -> dict[str, str]:
-    """What sums tell of single sites, by its word, with any of the values that the options list."""
-    found = dict[str, str]()
+    """Return the disclosures of single sites in sums, by their words, over all values that the options list."""
+    disclosures = dict[str, str]()
     fields = card.options.model_fields
-    chosen = [{name: value} for name, field in fields.items() for value in _choices(field.annotation)]
-    for own in (*card.examples, *chosen):
+    variations = [{name: value} for name, field in fields.items() for value in _choices(field.annotation)]
+    for options in (*card.examples, *variations):
         with suppress(ConfigError):  # of options that need others
-            found |= card.options.parse({**card.examples[0], **own}).sum_disclosures
-    return found
+            disclosures |= card.options.parse({**card.examples[0], **options}).sum_disclosures
+    return disclosures
 
 
-def _own_options(card: MethodCard) -> str:
-    """The options of one method, and the names of those that others have too."""
-    shared = _shared()
-    rows = [tuple(cells) for cells in _options(card.options, method_option_keys(card.options))]
-    own = [cells for cells in rows if cells not in shared]
-    others = ", ".join(cells[0] for cells in rows if cells in shared)
-    text = f"\n{table(('option', *OPTION), own)}\n" if own else ""
-    text += f"\n[Shared options](../methods.md#options-of-several-methods): {others}.\n" if others else ""
+def _method_options(card: MethodCard) -> str:
+    """Return the section on the options of a method; shared options are named only."""
+    shared = _shared_options()
+    rows = list(_options(card.options, method_option_keys(card.options)))
+    unshared = [row for row in rows if row not in shared]
+    names = ", ".join(row[0] for row in rows if row in shared)
+    text = f"\n{table(('option', *OPTION), unshared)}\n" if unshared else ""
+    text += f"\n[Shared options](../methods.md#options-of-several-methods): {names}.\n" if names else ""
     return f"\n## Options\n{text}" if text else ""
 
 
 @cache
-def _shared() -> dict[tuple[str, ...], list[str]]:
-    """The options that are the same in several methods, each with these."""
-    found: dict[tuple[str, ...], list[str]] = {}
+def _shared_options() -> dict[tuple[str, ...], list[str]]:
+    """Return the rows of options that are equal in several methods, with the methods' names."""
+    names: dict[tuple[str, ...], list[str]] = {}
     for name, method in METHODS.items():
         options = method.strategy.card.options
-        for cells in _options(options, method_option_keys(options)):
-            found.setdefault(cells, []).append(f"`{name}`")
-    return {cells: names for cells, names in found.items() if len(names) > 1}
+        for row in _options(options, method_option_keys(options)):
+            names.setdefault(row, []).append(f"`{name}`")
+    return {row: methods for row, methods in names.items() if len(methods) > 1}
 
 
 def descriptions(config: type[Config]) -> dict[str, str]:
-    """By field, the text below it in the source; read here, so that no run parses sources."""
-    found: dict[str, str] = {}
+    """Return the text below each field in the source, so that no run parses sources.
+
+    Parameters
+    ----------
+    config : type of Config
+        The class with the fields.
+
+    Returns
+    -------
+    dict of str to str
+        The texts, by the names of the fields.
+    """
+    texts: dict[str, str] = {}
     for kind in reversed(config.__mro__):
         if issubclass(kind, Config) and kind.__module__ != compose.__module__:  # those have what their bases have
             (parsed,) = ast.parse(dedent(getsource(kind))).body
             assert isinstance(parsed, ast.ClassDef)
             for field, below in itertools.pairwise(parsed.body):
                 if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-                    found[ast.unparse(field.target)] = str(ast.literal_eval(below.value))
-    return found
+                    texts[ast.unparse(field.target)] = str(ast.literal_eval(below.value))
+    return texts
 
 
-def _options(config: type[Config], keys: Iterable[str]) -> list[tuple[str, str, str]]:
-    about = descriptions(config)
-    names = [key.replace("-", "_") for key in keys]
-    return [_option(name, config.model_fields[name], about.get(name, "")) for name in names]
-
-
-def _option(name: str, field: FieldInfo, text: str) -> tuple[str, str, str]:
-    default = {"True": "true", "False": "false", "None": "none", "": "none"}.get(str(field.default), str(field.default))
-    others = ["true", "false"] if isinstance(field.default, bool) else _choices(field.annotation)
-    values = ", ".join(f"`{value}`" for value in dict.fromkeys([default, *others]))
-    about = " ".join(text.replace("|", "\\|").split())
-    return f"`{name.replace('_', '-')}`", values, about
+def _options(config: type[Config], keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield a row for each option: its name, its values with the default first, and its meaning."""
+    texts = descriptions(config)
+    for key in keys:
+        name = key.replace("-", "_")
+        field = config.model_fields[name]
+        words = {"True": "true", "False": "false", "None": "none", "": "none"}
+        default = words.get(str(field.default), str(field.default))
+        choices = ["true", "false"] if isinstance(field.default, bool) else _choices(field.annotation)
+        values = ", ".join(f"`{value}`" for value in dict.fromkeys([default, *choices]))
+        yield f"`{name.replace('_', '-')}`", values, " ".join(texts.get(name, "").replace("|", "\\|").split())
 
 
 def _choices(annotation: object) -> list[str]:
-    """The texts that a type allows, where it lists them."""
+    """Return the texts that a type lists."""
     if typing.get_origin(annotation) is Literal:
         return [str(value) for value in typing.get_args(annotation)]
     return [text for part in typing.get_args(annotation) for text in _choices(part)]

@@ -108,9 +108,8 @@ ROOMS = {
         [
             *(f"fedpca_flwr/site/{name}.py" for name in ("csv_file", "csv_faults", "csv_header", "office_files")),
             *(f"tests/site/{name}.py" for name in ("test_readers", "test_header", "test_texts")),
-            "simulations/benchmarks/databases.py",
         ],
-        {READERS: [r"\b(CSV|SPREADSHEET|STATISTICS)\b"], BENCHMARKS: ['"databases"']},
+        {READERS: [r"\b(CSV|SPREADSHEET|STATISTICS)\b"]},
     ),
     "databases": Room(
         [

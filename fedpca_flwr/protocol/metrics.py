@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from logging import WARNING
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from flwr.common.logger import log
+from typing_extensions import override
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.state.files import atomic_file, require_writable_folder
@@ -35,17 +36,20 @@ GAUGES = {
     "waited_seconds": "time that the server waited for each party's replies in the latest run",
     "epsilon": "privacy spent: at the server by the latest run, at a site by all of its runs",
 }
+"""Fields of the latest record that are gauges, with their help."""
 COUNTERS = {
     "status": ("fedpca_runs", "runs by how they ended"),
     "refused": ("fedpca_refusals", "runs that an error or a refusal ended, by its kind"),
 }
+"""Fields of all records whose values are counted, with name and help of the counter."""
 
 ByParty = Mapping[str, float]
+"""Number of each party, by the party's name."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a run at some time; ``refused`` is the kind of the error that has ended it."""
+    """Numbers about a run at some time; ``refused`` is the kind of the error that has ended it."""
 
     time: str
     run: str
@@ -58,30 +62,8 @@ class Record:
     waited_seconds: ByParty = field(default_factory=dict)
     epsilon: float | None = None
 
-    @classmethod
-    def of(cls, strategy: PCAStrategy, run: int, status: str, refused: str, epsilon: float | None) -> Self:
-        """A run as its server sees it."""
-        quorum, entries = strategy.quorum, strategy.round_log
-        parties = sorted(set(quorum.partition_by_client.values()))
-        names = [quorum.name_parties([party]) for party in parties]
-        sent = {way: [sum(one) for one in zip(*(e[way] for e in entries), strict=False)] for way in ("up", "down")}
-        return cls(
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-            run=str(run),
-            about=strategy.config.method,
-            status=status,
-            refused=refused,
-            rounds=len(entries),
-            upload_bytes=dict(zip(names, sent["up"], strict=False)),
-            download_bytes=dict(zip(names, sent["down"], strict=False)),
-            waited_seconds=dict(
-                zip(names, (round(strategy.waiting_seconds.get(p, 0.0), 3) for p in parties), strict=True)
-            ),
-            epsilon=epsilon,
-        )
-
     def line(self) -> str:
-        """The record as JSON, which has no infinity: what is not there, or infinite, is left out."""
+        """Return the record as JSON, without values that are empty, or infinite, which JSON has not."""
         return json.dumps(
             {name: value for name, value in asdict(self).items() if value not in ("", None, {}, math.inf)}
         )
@@ -89,9 +71,21 @@ class Record:
 
 @contextmanager
 def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
-    """Keep the numbers of a run at the server, as long as it lasts, where its run-config names a file for them.
+    """Write the numbers of a run at the server, as long as it lasts, if its run-config names a file for them.
 
-    `ConfigError`: before anything is computed, where they cannot be written. Later a full disk ends no run.
+    A disk that is full after the first record ends no run.
+
+    Parameters
+    ----------
+    strategy : PCAStrategy
+        Strategy of the run.
+    run : int
+        Number of the run.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be written, before anything is computed.
     """
     name = strategy.config.metrics
     if not name:
@@ -103,7 +97,7 @@ def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
 
     def write(status: str = RUNNING, refused: str = "", epsilon: float | None = None) -> None:
         try:
-            _add(name, Record.of(strategy, run, status, refused, epsilon))
+            _append(name, _record_of(strategy, run, status, refused, epsilon))
         except (OSError, ValueError) as error:
             log(WARNING, "the numbers of the run were not written to %s (%s)", name, error)
 
@@ -117,17 +111,51 @@ def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
     write("completed", epsilon=strategy.model.log["measured"].get("epsilon") if strategy.done else None)
 
 
-def _add(name: str, record: Record) -> None:
+def _record_of(strategy: PCAStrategy, run: int, status: str, refused: str, epsilon: float | None) -> Record:
+    """Return the record of a run as its server sees it."""
+    entries = strategy.round_log
+    parties = sorted(set(strategy.quorum.partition_by_client.values()))
+    names = [strategy.quorum.name_parties([party]) for party in parties]
+
+    def totals(direction: str) -> dict[str, float]:
+        by_round = (entry[direction] for entry in entries)
+        return dict(zip(names, map(sum, zip(*by_round, strict=False)), strict=False))
+
+    return Record(
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        run=str(run),
+        about=strategy.config.method,
+        status=status,
+        refused=refused,
+        rounds=len(entries),
+        upload_bytes=totals("up"),
+        download_bytes=totals("down"),
+        waited_seconds=dict(zip(names, (round(strategy.waiting_seconds.get(p, 0.0), 3) for p in parties), strict=True)),
+        epsilon=epsilon,
+    )
+
+
+def _append(name: str, record: Record) -> None:
     """Add a line about the latest run, and bring the text up to date."""
     lines = Path(f"{name}.jsonl")
     with open(lines, "a", encoding="utf-8") as stream:
         stream.write(f"{record.line()}\n")
-    known = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
-    _write_text(name, "server", record, [one for one in known if one["status"] != RUNNING])
+    records = map(json.loads, lines.read_text(encoding="utf-8").splitlines())
+    _write_text(name, "server", record, [entry for entry in records if entry["status"] != RUNNING])
 
 
 def write_records(name: str, at: str, records: Sequence[Record]) -> None:
-    """Write the files of a site anew, from all its runs, once there is one."""
+    """Write the files of a site anew, if there was a run.
+
+    Parameters
+    ----------
+    name : str
+        Path of the files without suffix.
+    at : str
+        Name of the site.
+    records : sequence of Record
+        All runs of the site, the latest last.
+    """
     if not records:
         return
     with atomic_file(Path(f"{name}.jsonl")) as stream:
@@ -136,35 +164,35 @@ def write_records(name: str, at: str, records: Sequence[Record]) -> None:
 
 
 def _write_text(name: str, at: str, latest: Record, ended: Sequence[Mapping[str, str]]) -> None:
-    """Replace the text; every sample has the label ``at``, so that files of one machine differ."""
-    counts = {key: Counter(filter(None, (record.get(key) for record in ended))) for key in COUNTERS}
+    """Replace the OpenMetrics text; every sample has the label ``at``, so that files of one machine differ."""
+    from prometheus_client.core import (  # here: few runs write it
+        CollectorRegistry,
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        Metric,
+    )
+    from prometheus_client.openmetrics.exposition import generate_latest
+    from prometheus_client.registry import Collector
+
+    class Runs(Collector):
+        @override
+        def collect(self) -> Iterator[Metric]:
+            for key, text in GAUGES.items():
+                value = getattr(latest, key)
+                by_party = isinstance(value, Mapping)
+                gauge = GaugeMetricFamily(f"fedpca_{key}", text, labels=["at", "party"] if by_party else ["at"])
+                samples = [([at, party], number) for party, number in value.items()] if by_party else [([at], value)]
+                for labels, number in samples:
+                    if number is not None:
+                        gauge.add_metric(labels, number)
+                yield gauge
+            for key, (counter_name, text) in COUNTERS.items():
+                counter = CounterMetricFamily(counter_name, text, labels=["at", key])
+                for reason, count in Counter(filter(None, (record.get(key) for record in ended))).items():
+                    counter.add_metric([at, reason], count)
+                yield counter
+
+    registry = CollectorRegistry()
+    registry.register(Runs())
     with atomic_file(Path(f"{name}.prom")) as stream:
-        stream.writelines(f"{line}\n".encode() for line in _exposition(at, latest, counts))
-
-
-def _exposition(at: str, latest: Record, counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """The lines, as OpenMetrics 1.0 has them."""
-    for key, about in GAUGES.items():
-        value = getattr(latest, key)
-        samples = {"": value} if not isinstance(value, Mapping) else value
-        yield from (f"# TYPE fedpca_{key} gauge", f"# HELP fedpca_{key} {about}")
-        for party, number in samples.items():
-            if number is not None:
-                yield f"fedpca_{key}{_labels(at=at, party=party)} {_number(number)}"
-    for key, (name, about) in COUNTERS.items():
-        yield from (f"# TYPE {name} counter", f"# HELP {name} {about}")
-        for reason, number in counts[key].items():
-            yield f"{name}_total{_labels(at=at, **{key: reason})} {number}"
-    yield "# EOF"
-
-
-def _labels(**labels: str) -> str:
-    shown = {name: value.translate(ESCAPED) for name, value in labels.items() if value}
-    return "{" + ",".join(f'{name}="{value}"' for name, value in shown.items()) + "}"
-
-
-ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-
-
-def _number(value: float) -> str:
-    return str(value) if math.isfinite(value) else "+Inf" if value > 0 else "NaN"
+        stream.write(generate_latest(registry))

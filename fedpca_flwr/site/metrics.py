@@ -15,7 +15,22 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 def metrics_of_site(message: Any, context: Context, call_next: Callable[[Any, Any], Any]) -> Any:
-    """Bring a site's numbers up to date after each message, where its node-config names a file for them."""
+    """Bring a site's numbers up to date after each message, if its node-config names a file for them.
+
+    Parameters
+    ----------
+    message : Message
+        Flower's message.
+    context : Context
+        Flower's context of the site.
+    call_next : callable
+        Function of both that answers the message.
+
+    Returns
+    -------
+    Message
+        The answer.
+    """
     reply = call_next(message, context)
     if context.node_config.get("metrics"):
         write_metrics(context.node_config)
@@ -23,30 +38,34 @@ def metrics_of_site(message: Any, context: Context, call_next: Callable[[Any, An
 
 
 def write_metrics(node_config: Mapping[str, Any]) -> None:
-    """Write the numbers of a site's runs, as its journal has them, where its node-config says; a fault is logged."""
+    """Write the numbers of a site's runs, as its journal has them, into the files that its node-config names.
+
+    A fault is logged, and costs no answer.
+
+    Parameters
+    ----------
+    node_config : mapping
+        Node-config of the site.
+    """
     try:
         node = NodeConfig.parse(node_config, source="node-config")
-        found = audit(node.journal)
-        spent = compose_multipliers(
-            [Release.parse(event.about).multiplier for event in found.events if event.kind == Release.kind]
-        )
-        epsilon = gaussian_epsilon(spent, node.delta_budget)
-        write_records(
-            node.metrics, node.name or f"client {node.partition_id}", [_record(run, epsilon) for run in found.runs()]
-        )
-    except Exception as error:  # whatever it is, it costs no answer
+        journal = audit(node.journal)
+        multipliers = [Release.of(event.about).multiplier for event in journal.events if event.kind == Release.kind]
+        epsilon = gaussian_epsilon(compose_multipliers(multipliers), node.delta_budget)
+        records = []
+        for run in journal.runs():
+            refused = run["ended"] or run["refused"]
+            record = Record(
+                time=run["last"],
+                run=run["run"],
+                about=run["about"],
+                status="refused" if refused else "answered",
+                refused=refused,
+                rounds=run["questions"],
+                upload_bytes={f"client {run['party']}": run["bytes"]},
+                epsilon=epsilon,
+            )
+            records.append(record)
+        write_records(node.metrics, node.name or f"client {node.partition_id}", records)
+    except Exception as error:
         logger.warning("this site's numbers were not written: %s: %s", type(error).__name__, error)
-
-
-def _record(run: Mapping[str, Any], epsilon: float) -> Record:
-    refused = run["ended"] or run["refused"]
-    return Record(
-        time=run["last"],
-        run=run["run"],
-        about=run["about"],
-        status="refused" if refused else "answered",
-        refused=refused,
-        rounds=run["questions"],
-        upload_bytes={f"client {run['party']}": run["bytes"]},
-        epsilon=epsilon,
-    )

@@ -2,46 +2,45 @@
 
     python -m fedpca_flwr.simulations.benchmarks accuracy --dataset mnist --data-root DEST
 
-``--help`` behind a benchmark's name says what it measures.
+--help behind a benchmark's name says what it measures, --quick runs it with its smallest sizes.
 """
 
 import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from typing import Any
 
-from fedpca_flwr.simulations.programs import run_named
+import click
+from typer.core import TyperCommand
 
-TOPICS = {
-    "accuracy": ("accuracy", "coverage", "missing"),
+from fedpca_flwr import cli
+
+MODULES = {
+    "accuracy": ("accuracy", "coverage", "missing", "robust", "robust-map"),
     "databases": ("databases",),
-    "engines": ("empty-method", "start"),
-    "genotypes": ("genotypes", "restarts"),
+    "genotypes": ("genotypes",),
     "growth": ("growth", "rivals"),
-    "influence": ("groups", "influence"),
+    "influence": ("influence",),
     "memory": ("memory", "sparse"),
-    "messages": ("adaptive", "compression", "front", "truncation"),
-    "privacy": ("intervals", "privacy", "secure"),
-    "robust": ("robust", "robust-map"),
-    "soak": ("soak",),
-    "speed": ("all", "iteration", "many-rows", "parties", "speed", "threads"),
+    "messages": ("compression", "front", "truncation"),
+    "privacy": ("intervals", "privacy"),
+    "speed": ("all", "empty-method", "secure", "speed"),
 }
-"""The benchmarks of each module: a help imports none of these."""
+NAMES = {name: module for module, names in MODULES.items() for name in names}
 
 
-def run_one(topic: str, name: str, arguments: Sequence[str]) -> None:
-    """Run a benchmark of a module with these arguments."""
-    import_module(f"{__package__}.{topic}")
-    from fedpca_flwr.simulations.benchmarks.harness import BENCHMARKS
-
-    BENCHMARKS[name](arguments)
-
-
-NAMED = {name: partial(run_one, topic, name) for topic, names in TOPICS.items() for name in names}
+def _load(name: str) -> click.Command:
+    import_module(f"{__package__}.{NAMES[name]}")
+    command: click.Command = import_module(f"{__package__}.harness").COMMANDS[name]
+    return command
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_named(NAMED, arguments, kind="benchmark", doc=__doc__)
+    """Run the benchmark that the first argument names; return the exit code."""
+    commands: dict[str, click.Command] = {name: TyperCommand(name, callback=partial(_load, name)) for name in NAMES}
+    texts: Any = {"help": cli.readable(__doc__), "context_settings": cli.HELP_OPTIONS, "rich_markup_mode": None}
+    return cli.run(cli.Group(commands=commands, **texts), arguments, "python -m fedpca_flwr.simulations.benchmarks")
 
 
 if __name__ == "__main__":

@@ -1,33 +1,41 @@
-"""How runs grow with their data, and where they stand beside other programs for PCA, in one process each."""
+"""Growth of runs with their data, and other programs for PCA beside ours, in one process each."""
 
-from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from math import log
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import click
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
+import typer
 from scipy import sparse
+from scipy.sparse.linalg import eigsh
 from sklearn.decomposition import PCA, IncrementalPCA
 
-from fedpca_flwr.figures.style import COLOURS, MARKERS, STYLE
+from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.moments import Moments, unpack_symmetric
+from fedpca_flwr.maths.rows import centred_chunks
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.benchmarks import harness
-from fedpca_flwr.simulations.benchmarks.harness import Lines, Rows, benchmark
+from fedpca_flwr.simulations.benchmarks.harness import Lines, Points, Rows
 from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.strategies import METHODS
+
+PAGE = "docs/benchmarks.md"
 
 
 class Point(NamedTuple):
-    """What a run is of; the ``share`` of values that are not zero."""
+    """Sizes of a run, the share of the values that are not zero, and whether parties have columns of all rows."""
 
     rows: int = 100_000
     features: int = 100
     components: int = 10
     parties: int = 10
     share: float = 1.0
+    columns: bool = False
 
 
 GROWN: dict[str, list[Point]] = {
@@ -36,169 +44,166 @@ GROWN: dict[str, list[Point]] = {
     "sparse features": [Point(10_000, features, 10, 5, share=0.001) for features in (5000, 50_000, 1_000_000)],
     "components": [Point(rows=20_000, features=500, components=components) for components in (2, 20, 200)],
     "parties": [Point(rows=10 * parties, features=20, components=3, parties=parties) for parties in (50, 500, 10_000)],
+    "column rows": [Point(rows, 60, 5, 3, columns=True) for rows in (1000, 25_000, 100_000)],
 }
-"""Of each only one thing grows (with parties the rows do, ten of each)."""
+"""In each group one size grows (with the parties the rows do, ten of each)."""
 
-METHODS = ("p-cov", "sub-it", "qr-pca")
-LARGEST = {"p-cov": 3000, "qr-pca": 1000}
+WAYS = ("p-cov", "sub-it", "qr-pca")
+COLUMN_WAYS = ("vertical", "vertical solver=gram", "vertical-kernel")
+MAX_FEATURES = {"p-cov": 3000, "qr-pca": 1000}
 """Features beyond which a method is left out: what it sends grows with their square, or with rows and features."""
 
 
-@benchmark(figure="", most=10_000_000, blas_threads=1)
-def growth(args: Namespace) -> Lines:
-    """CPU seconds of whole runs as rows, features, components and parties grow, each alone, and their exponents.
+@harness.benchmark(PAGE, max_rows=1000, groups=["parties", "column rows"], blas_threads=1)
+def _growth(
+    max_rows: int = 10_000_000,
+    groups: Annotated[list[str], typer.Option(click_type=click.Choice([*GROWN]))] = [*GROWN],  # noqa: B006
+    figure: str = "",
+) -> Lines:
+    """Measure CPU seconds of whole runs as rows, features, components and parties grow, each alone.
 
-    Rows are drawn, in bytes where they are dense; deviations fall as a power of 0.6. The exponent is that between the
-    two largest. ``--most`` leaves out what has more rows; ``--figure FILE`` draws the table.
+    Rows are drawn, in bytes where they are dense; deviations fall as a power of 0.6. Behind the seconds are the rounds
+    and the milliseconds a message: each party sends one a round, and one that says what it holds. The exponent is that
+    between the two largest. Methods for columns that grow with the square of the rows refuse a run by its size.
     """
-    drawn: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for name, points in GROWN.items():
+    panels: dict[str, dict[str, Points]] = {}
+    for name in groups:
+        points = [point for point in GROWN[name] if point.rows <= max_rows]
+        ways = COLUMN_WAYS if points and points[0].columns else WAYS
         yield f"\n{name}:\n"
-        yield "size", *(f"{method}: CPU s; rounds" for method in METHODS)
-        found: dict[str, list[tuple[int, float]]] = {method: [] for method in METHODS}
+        yield "size", *(f"{way}: CPU s; rounds; ms a message" for way in ways)
+        curves: dict[str, Points] = {way: [] for way in ways}
         for point in points:
-            if point.rows <= args.most:
-                yield grown(point, getattr(point, name.split()[-1]), found)
-        yield "exponent", *(exponent(found[method]) for method in METHODS)
-        drawn[name] = found
-    if args.figure:
-        curves(drawn).savefig(args.figure, metadata={"Date": None})
+            size, parts = getattr(point, name.split()[-1]), list(_parties(point))
+            yield f"{size:,}", *(_measure(way, point, size, parts, curves[way]) for way in ways)
+        yield "exponent", *(exponent(curves[way]) for way in ways)
+        panels[name] = {way: curve for way, curve in curves.items() if curve}
+    harness.plot(figure, panels, ("size", "CPU seconds"), scale="log")
 
 
-def grown(point: Point, size: int, found: dict[str, list[tuple[int, float]]]) -> list[str]:
-    """The line of one point, which is added to what was ``found``."""
-    parts, cells = list(parties_of(point)), [f"{size:,}"]
-    for method in METHODS:
-        if point.features > LARGEST.get(method, point.features):
-            cells.append("-")
-            continue
-        rounds: list[int] = []
-
-        def work(method: str = method, rounds: list[int] = rounds) -> None:
-            model = run(method, parts, n_components=point.components, min_rows=1, progress=False)
-            rounds.append(model.rounds)
-
-        spent = harness.cpu_seconds(work)
-        found[method].append((size, spent))
-        cells.append(f"{spent:.3g}; {rounds[0]}")
-    return cells
-
-
-def parties_of(point: Point) -> Iterator[Rows]:
-    """The rows of each party."""
-    rng, rows = np.random.default_rng(0), point.rows // point.parties
-    unit = 40 * np.arange(1, point.features + 1) ** -0.6
+def _parties(point: Point) -> Iterator[Rows]:
+    """Draw the rows, or the columns, of each party."""
+    rng, rows, d = np.random.default_rng(0), point.rows // point.parties, point.features
+    unit = 40 * np.arange(1, d + 1) ** -0.6
+    if point.columns:
+        signal = rng.standard_normal((point.rows, 5)) * [5, 4, 3, 2, 1]
+        yield from np.split(signal @ rng.standard_normal((5, d)) + rng.standard_normal((point.rows, d)), 3, axis=1)
+        return
     for _ in range(point.parties):
         if point.share < 1:
-            values = int(point.share * rows * point.features)
-            places = rng.integers(rows, size=values), rng.integers(point.features, size=values)
-            given = rng.standard_normal(values) * unit[places[1]]
-            yield sparse.csr_array((given, places), shape=(rows, point.features))
+            count = int(point.share * rows * d)
+            places = rng.integers(rows, size=count), rng.integers(d, size=count)
+            yield sparse.csr_array((rng.standard_normal(count) * unit[places[1]], places), shape=(rows, d))
         else:
-            yield np.rint(rng.standard_normal((rows, point.features), dtype=np.float32) * unit).astype(np.int8)
+            yield np.rint(rng.standard_normal((rows, d), dtype=np.float32) * unit).astype(np.int8)
 
 
-def exponent(found: list[tuple[int, float]]) -> str:
-    """How CPU time grows between the last two points."""
-    if len(found) < 2:
+def _measure(way: str, point: Point, size: int, parts: list[Rows], curve: Points) -> str:
+    """Return the cell of a run, and add a point to the curve of its method."""
+    if point.features > MAX_FEATURES.get(way, point.features):
         return "-"
-    (size, spent), (larger, more) = found[-2:]
-    return f"{log(more / spent) / log(larger / size):.2f}"
+    settings: dict[str, Any] = {"n_components": point.components, "may_show": "inner products", "progress": False}
+    models: list[PCAModel] = []
+
+    def work() -> None:
+        with suppress(FedPCAError):
+            models.append(run(way, parts, min_rows=1, **settings))
+
+    seconds = harness.cpu_seconds(work)
+    if not models:
+        return f"{seconds:.2f}; refused"
+    curve.append((size, seconds))
+    messages = point.parties * (1 + len(models[0].log["rounds"]))
+    return f"{seconds:.3g}; {models[0].rounds}; {1e3 * seconds / messages:.2f}"
 
 
-@rc_context(STYLE)
-def curves(drawn: dict[str, dict[str, list[tuple[int, float]]]]) -> Figure:
-    """CPU seconds by size, a panel each."""
-    figure = Figure(figsize=(11, 2.8), layout="constrained")
-    for axes, (name, found) in zip(figure.subplots(1, len(drawn), sharey=True), drawn.items(), strict=True):
-        for method, colour, marker in zip(METHODS, COLOURS, MARKERS, strict=False):
-            if found[method]:
-                axes.loglog(*zip(*found[method], strict=True), marker=marker, color=colour, label=method)
-        axes.set_xlabel(name)
-    figure.axes[0].set_ylabel("CPU seconds")
-    figure.axes[0].legend()
-    return figure
+def exponent(curve: Points) -> str:
+    """Return the exponent by which CPU time grows between the last two points."""
+    if len(curve) < 2:
+        return "-"
+    (size, seconds), (next_size, next_seconds) = curve[-2:]
+    return f"{log(next_seconds / seconds) / log(next_size / size):.2f}"
 
 
-def scikit_learn(solver: str) -> Callable[[Array, int], Array]:
+Components = Callable[[Array, int], Array]
+"""Components (k, d) of rows (n, d)."""
+
+
+def _lower_bound(rows: Array, k: int) -> None:
+    """Compute moments, ARPACK and the projection of every row: the least that any program needs."""
+    moments = Moments.from_rows(rows)
+    _, vectors = eigsh(unpack_symmetric(moments.scatter, moments.n_features), k, tol=0)
+    for chunk in centred_chunks(rows, moments.mean):
+        chunk @ vectors
+
+
+def _scikit_learn(solver: str) -> Components:
     return lambda rows, k: np.asarray(PCA(k, svd_solver=solver, random_state=0).fit(rows).components_)
 
 
-def federated(method: str) -> Callable[[Array, int], Array]:
-    def components(rows: Array, k: int) -> Array:
-        found = run(method, np.array_split(rows, 10), n_components=k, progress=False).components_
-        assert found is not None
-        return found
-
-    return components
-
-
-def of_dask(rows: Array, k: int) -> Array:
+def _dask(rows: Array, k: int) -> Array:
     parts = import_module("dask.array").from_array(rows, chunks=(len(rows) // 10, rows.shape[1]))
-    found = import_module("dask_ml.decomposition").PCA(k, svd_solver="full").fit(parts)
-    return np.asarray(found.components_)
+    return np.asarray(import_module("dask_ml.decomposition").PCA(k, svd_solver="full").fit(parts).components_)
 
 
-def of_faiss(rows: Array, k: int) -> Array:
+def _faiss(rows: Array, k: int) -> Array:
     faiss = import_module("faiss")
     matrix = faiss.PCAMatrix(rows.shape[1], k)
     matrix.train(np.ascontiguousarray(rows, dtype=np.float32))
     return np.asarray(faiss.vector_to_array(matrix.A), dtype=np.float64).reshape(-1, rows.shape[1])[:k]
 
 
-def of_scanpy(rows: Array, k: int) -> Array:
-    table = import_module("anndata").AnnData(sparse.csr_array(rows))
-    import_module("scanpy").pp.pca(table, n_comps=k)
-    return np.asarray(table.varm["PCs"]).T
-
-
-RIVALS: dict[str, Callable[[Array, int], Array]] = {
-    **{f"`{method}`, 10 parties": federated(method) for method in METHODS},
-    **{f"scikit-learn, `{solver}`": scikit_learn(solver) for solver in ("covariance_eigh", "arpack", "randomized")},
+RIVALS: dict[str, Components] = {
+    **{f"scikit-learn, `{solver}`": _scikit_learn(solver) for solver in ("covariance_eigh", "arpack", "randomized")},
     "scikit-learn, `IncrementalPCA`": lambda rows, k: np.asarray(IncrementalPCA(k).fit(rows).components_),
-    "dask-ml, `full`, 10 chunks": of_dask,
-    "faiss, `PCAMatrix`": of_faiss,
-    "scanpy, `pp.pca` of sparse rows": of_scanpy,
+    "dask-ml, `full`, 10 chunks": _dask,
+    "faiss, `PCAMatrix`": _faiss,
 }
-"""Each finds the components (k, d) of rows; those that are not installed are left out."""
+"""Programs that have all rows."""
 
 
-@benchmark(**harness.DIGITS, components=10, rows=10_000, figure="", blas_threads=1)
-def rivals(args: Namespace) -> Lines:
-    """CPU seconds and angles of programs for PCA, ours with ten parties in this process and others with all rows.
+@harness.benchmark(PAGE, repeats=1, methods=["p-cov", "sub-it"], blas_threads=1)
+def _rivals(
+    dataset: harness.Dataset = "digits",
+    data_root: str = ".",
+    components: int = 10,
+    rows: int = 10_000,
+    methods: list[str] = ["p-cov", "sub-it", "qr-pca"],  # noqa: B006
+    repeats: int = 3,
+) -> Lines:
+    """Measure our methods, with ten parties in this process, and other programs for PCA, beside the least of all.
 
-        python -m fedpca_flwr.simulations.benchmarks rivals --dataset mnist --data-root DEST --components 50
-
-    The angle is the largest to ``PCA(svd_solver="full")``, in degrees. ``--figure FILE`` draws one against the other.
+    The least: the moments of the pooled rows, ARPACK on them, and the projection of every row, without any federation.
+    The ratios are CPU times measured in turn; the angle is the largest to ``PCA(svd_solver="full")``, in degrees.
+    --rows 0 takes all rows, by Dirichlet 0.1; a method can have options, as "sub-it block-size=10". Methods for columns
+    get the columns in ten equal parts.
     """
-    rows = np.vstack(harness.clients(args.dataset, args.data_root, 1, kind="iid"))[: args.rows].astype(np.float64)
-    exact = scikit_learn("full")(rows, args.components)
-    points: list[tuple[str, float, float]] = []
-    yield "program", "CPU s", "largest angle"
-    for name, program in RIVALS.items():
+    parts = [np.asarray(part, dtype=np.float64) for part in harness.clients(dataset, data_root)]
+    pooled = np.vstack(parts)
+    if rows:
+        pooled = np.random.default_rng(0).permutation(pooled)[:rows]
+        parts = np.array_split(pooled, 10)
+    exact = _scikit_learn("full")(pooled, components)
+    yield "program", "CPU s", "CPU, over the least", "largest angle", "rounds", "MB up", "certified"
+    for way in [*methods, *RIVALS]:
+        cells, loadings = ["-"] * 3, None
+
+        def work(way: str = way) -> None:
+            nonlocal cells, loadings
+            if way in RIVALS:
+                loadings = RIVALS[way](pooled, components)
+                return
+            by_columns = METHODS[way.split()[0]].strategy.card.split == "columns"
+            vaults = np.array_split(pooled, 10, axis=1) if by_columns else parts
+            model = run(way, vaults, n_components=components, may_show="scores", progress=False)
+            bound, up = model.log["measured"].get("certified_angle_degrees"), max(model.bytes_up_by_party) / 1e6
+            cells = [str(model.rounds), f"{up:.3g}", f"{bound:.1e}" if bound else "-"]
+            loadings = None if by_columns else model.loadings()[0]
+
         try:
-            program(rows, args.components)  # loads what it needs
+            ratio = harness.time_pair(work, lambda: _lower_bound(pooled, components), repeats)
         except ImportError:
-            yield name, "not installed", "-"
+            yield way, "not installed", *["-"] * 5
             continue
-        found: list[Array] = []
-        spent = harness.cpu_seconds(lambda program=program, found=found: found.append(program(rows, args.components)))  # type: ignore[misc]
-        angle = float(principal_angles(found[0].T, exact.T).max())
-        points.append((name, spent, angle))
-        yield name, f"{spent:.2f}", f"{angle:.1g}"
-    if args.figure:
-        against_angle(points).savefig(args.figure, metadata={"Date": None})
-
-
-@rc_context(STYLE)
-def against_angle(points: list[tuple[str, float, float]]) -> Figure:
-    """CPU seconds against the angle."""
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for (name, spent, angle), colour, marker in zip(points, COLOURS, MARKERS, strict=False):
-        axes.loglog(
-            max(angle, 1e-14), spent, marker=marker, color=colour, linestyle="none", label=name.replace("`", "")
-        )
-    axes.set(xlabel="largest angle to the exact components (degrees)", ylabel="CPU seconds")
-    figure.legend(loc="outside right upper")
-    return figure
+        angle = "-" if loadings is None else f"{principal_angles(loadings.T, exact.T).max():.1g}"
+        yield way, f"{ratio.ours:.2f}", ratio, angle, *cells

@@ -1,38 +1,42 @@
-"""What every benchmark has: a name and its options, a Markdown table printed as it grows, data, clocks, memory.
+"""Harness of the benchmarks: commands, tables, records, clocks, memory, data and figures.
 
-A benchmark is a generator with `benchmark` above it. What it yields is printed at once: a text as it is, and cells as a
-line of a table, of which the first is the head. Its name is the function's, its help the docstring.
+A benchmark is a generator below `benchmark`. Its parameters are the options of its command and its docstring is the
+help. The harness prints each text that a benchmark yields, and each tuple of cells as a line of a table; the first
+tuple after a text is the head of a table.
 """
 
+import importlib
+import json
 import logging
 import time
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
+import click
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from fedpca_flwr import cli
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import split
 from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.programs import parser
 
 Rows = NDArray[Any]
 Lines = Iterator[str | Sequence[object]]
-"""What a benchmark yields."""
-Body = Callable[[Namespace], Lines]
 Program = Callable[[], object]
+Body = Callable[..., Lines]
+Points = list[tuple[float, float]]
 
-BENCHMARKS: dict[str, Callable[[Sequence[str]], None]] = {}
-"""Each by its name, as a function of the command's arguments; filled as modules are imported."""
+COMMANDS: dict[str, click.Command] = {}
+"""Commands by name; importing the module of a benchmark adds them."""
 
 COMPONENTS = 50
 PARTITIONS: dict[str, dict[str, Any]] = {
@@ -41,98 +45,282 @@ PARTITIONS: dict[str, dict[str, Any]] = {
     "Dirichlet 0.1": {"kind": "dirichlet", "alpha": 0.1},
     "shards": {"kind": "shards"},
 }
-DATA: dict[str, Any] = {"dataset": {"choices": ["mnist", "images", "digits"], "required": True}, "data_root": "."}
-"""Options of a benchmark on MNIST, CIFAR-10 (JPEG) or the digits, which must be named."""
 
-DIGITS: dict[str, Any] = {**DATA, "dataset": {"choices": ["mnist", "images", "digits"], "default": "digits"}}
-"""The same; the digits, where nothing else is named."""
+QUICK = "Run with the smallest sizes that fill the table."
+Dataset = Annotated[Literal["mnist", "images", "digits"], typer.Option(help="'images' is CIFAR-10 as JPEG files.")]
+Required = Annotated[str, typer.Option()]
+"""Type of an option without a default."""
+
+Clients = Annotated[int, typer.Option("--clients", help="Number of parties.")]
 
 
-def benchmark(*, blas_threads: int | None = None, **options: Any) -> Callable[[Body], Body]:
-    """A generator as a benchmark, with options as `programs.parser` has them, and so many BLAS threads."""
+def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) -> Callable[[Body], Body]:
+    """Register a generator as the command of its name, with the options ``--quick``, ``--text`` and ``--record``.
 
-    def named(body: Body) -> Body:
+    Parameters
+    ----------
+    page : str
+        Page of the documentation that quotes the table, from the project's root.
+    blas_threads : int, optional
+        Number of BLAS threads; without it, as many as the machine has cores.
+    **quick : object
+        Defaults of the options with ``--quick``: the smallest sizes that fill the table.
+
+    Returns
+    -------
+    Callable
+        Decorator of the generator.
+    """
+
+    def shrink(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        ctx.default_map = quick if value else {}
+
+    def register(body: Body) -> Body:
         name = body.__name__.strip("_").replace("_", "-")
+        app, texts = cli.new_app(), {"help": cli.readable(body.__doc__ or ""), "epilog": f"Quoted in {page}."}
+        app.command(name, cls=cli.Command, context_settings=cli.HELP_OPTIONS, **cast(Any, texts))(body)
+        command = COMMANDS[name] = typer.main.get_command(app)
+        call = cast(Body, command.callback)
 
-        def main(arguments: Sequence[str]) -> None:
-            args = parser(f"fedpca_flwr.simulations.benchmarks {name}", body.__doc__, options).parse_args(arguments)
+        def run_and_print(text: bool, record: str, **options: Any) -> None:
             logging.getLogger("flwr").setLevel(logging.ERROR)
             with threadpool_limits(blas_threads, user_api="blas") if blas_threads else nullcontext():
-                printed(body(args))
+                for cells in print_tables(call(**options), text=text):
+                    if record:
+                        line = {"benchmark": name, "time": datetime.now(UTC).isoformat(), "options": options, **cells}
+                        with Path(record).open("a", encoding="utf-8") as file:
+                            file.write(json.dumps(line) + "\n")
 
-        BENCHMARKS[name] = main
+        command.callback = run_and_print
+        command.params += [
+            click.Option(["--quick"], is_flag=True, is_eager=True, expose_value=False, callback=shrink, help=QUICK),
+            click.Option(["--text"], is_flag=True, help="Print aligned columns instead of Markdown."),
+            click.Option(["--record"], default="", help="File that gets a JSON line for each line of a table."),
+        ]
         return body
 
-    return named
+    return register
 
 
-def printed(lines: Lines) -> None:
-    """Print lines as they come; after a text a new table begins."""
-    begun = False
-    for line in lines:
-        text = line if isinstance(line, str) else row(line) if begun else head([str(cell) for cell in line])
-        begun = not isinstance(line, str)
-        print(text, flush=True)
+def print_tables(lines: Lines, *, text: bool = False) -> Iterator[dict[str, str]]:
+    """Print texts and tables as they grow, and yield the cells of each line by head.
+
+    Parameters
+    ----------
+    lines : Lines
+        What a benchmark yields.
+    text : bool
+        Whether a table has aligned columns and is printed at the end, instead of Markdown.
+
+    Yields
+    ------
+    dict of str
+        Cells by head.
+    """
+    table = list[list[str]]()
+    for line in (*lines, None) if text else lines:  # aligned columns need all lines
+        if text and table and not isinstance(line, tuple):
+            widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+            for cells in table:
+                print("  ".join(map(str.ljust, cells, widths)).rstrip())
+        if isinstance(line, str):
+            table.clear()
+            print(line, flush=True)
+        elif line is not None:
+            cells = [str(cell) for cell in line]
+            if not text:
+                print(row(cells) if table else head(cells), flush=True)
+            table.append(cells)
+            if len(table) > 1:
+                yield dict(zip(table[0], cells, strict=True))
 
 
-def clients(dataset: str, root: str, number: int = 10, *, seed: int = 42, **partition: Any) -> list[Rows]:
-    """The rows of so many clients: Dirichlet 0.1, if no partition is named."""
-    source = datasets.load(dataset, root)
-    rows = source.all_rows()
-    chosen = partition or PARTITIONS["Dirichlet 0.1"]
-    return [rows[part] for part in split(source.labels, number, seed=seed, **chosen)]
+class Ratio(NamedTuple):
+    """Median seconds of two programs measured in turn, and the ratios of their times, repetition by repetition."""
+
+    ours: float
+    theirs: float
+    ratios: Array
+
+    @property
+    def median(self) -> float:
+        """Median ratio, which holds on other machines as well; seconds do not."""
+        return float(np.median(self.ratios))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.ratios.min():.2f} to {self.ratios.max():.2f})"
 
 
-def truth(parts: list[Rows]) -> PCAModel:
-    """P-COV of all rows, which is itself at 1e-12 degrees from scikit-learn (`accuracy`)."""
-    return run("p-cov", parts, n_components=COMPONENTS)
-
-
-def drawn(number: int, rows: int, features: int, power: float = 0.5, shift: float = 1.0) -> list[Array]:
-    """Rows (rows, features) for each of so many parties: deviations that fall as a power, and means that differ."""
-    rng = np.random.default_rng(0)
-    unit = np.arange(1, features + 1) ** -power
-    return [
-        (rng.standard_normal((rows, features)) + shift * rng.standard_normal(features)) * unit for _ in range(number)
-    ]
-
-
-def options_text(options: dict[str, Any]) -> str:
-    """Options as a table shows them."""
-    return " ".join(f"{key}={value}" for key, value in options.items())
-
-
-def seconds(program: Program) -> float:
-    """Of a clock on the wall."""
+def wall_seconds(program: Program) -> float:
+    """Return the seconds that a program takes by a clock on the wall."""
     start = time.perf_counter()
     program()
     return time.perf_counter() - start
 
 
 def cpu_seconds(program: Program) -> float:
-    """Of this process: others on the machine count less."""
-    start = time.process_time()
+    """Return the CPU seconds of a program in this process and in child processes that end."""
+    from resource import RUSAGE_CHILDREN, getrusage  # POSIX only
+
+    def used() -> float:
+        children = getrusage(RUSAGE_CHILDREN)
+        return time.process_time() + children.ru_utime + children.ru_stime
+
+    start = used()
     program()
-    return time.process_time() - start
+    return used() - start
 
 
-def alternated(programs: Sequence[Program], repeats: int, clock: Callable[[Program], float] = seconds) -> Array:
-    """Seconds of every program, measured in turn: one row for each repetition."""
-    return np.array([[clock(program) for program in programs] for _ in range(repeats)])
+def time_pair(ours: Program, theirs: Program, repeats: int, clock: Callable[[Program], float] = cpu_seconds) -> Ratio:
+    """Measure two programs in turn after a first run of each, so that a busy moment of the machine meets both.
+
+    Parameters
+    ----------
+    ours, theirs : Program
+        Functions without parameters.
+    repeats : int
+        Number of measurements of each program.
+    clock : Callable
+        Seconds of a program: `cpu_seconds` or `wall_seconds`.
+
+    Returns
+    -------
+    Ratio
+        Median seconds and ratios.
+    """
+    times = np.array([[clock(ours), clock(theirs)] for _ in range(repeats + 1)])[1:]
+    ours_seconds, theirs_seconds = np.median(times, axis=0)
+    return Ratio(float(ours_seconds), float(theirs_seconds), times[:, 0] / times[:, 1])
 
 
-def ratio(times: Array, of: int, to: int) -> float:
-    """The median, over the repetitions, of one program's time to another's: it holds on other machines."""
-    return float(np.median(times[:, of] / times[:, to]))
+class Usage(NamedTuple):
+    """CPU seconds, peak memory in MB and value of a program in a separate process."""
+
+    cpu: float
+    peak_mb: float
+    value: Any
 
 
-def alone(program: Callable[..., Any], *arguments: Any) -> Any:
-    """What a program returns, in a process of its own."""
+def isolate(program: Callable[..., Any], *arguments: Any, load: Any = None, warm_up: Any = None) -> Usage:
+    """Measure a program in a new process with a single BLAS thread.
+
+    Parameters
+    ----------
+    program : Callable
+        Function of a module, as processes need it.
+    *arguments : Any
+        Arguments of the program, or of ``load``.
+    load : Callable, optional
+        Function that returns the arguments of the program; CPU time leaves it out.
+    warm_up : Sequence, optional
+        Arguments of a small first call that loads libraries; memory is then what the program takes beyond them.
+
+    Returns
+    -------
+    Usage
+        CPU seconds, peak memory and value.
+    """
     with get_context("spawn").Pool(1) as pool:
-        return pool.apply(program, arguments)
+        return pool.apply(_measure, (program, arguments, load, warm_up))
+
+
+def _measure(program: Callable[..., Any], arguments: Sequence[Any], load: Any = None, warm_up: Any = None) -> Usage:
+    with threadpool_limits(1, user_api="blas"):
+        libraries = 0.0
+        if warm_up is not None:
+            program(*warm_up)
+            libraries = peak_mb()
+        values, arguments = list[Any](), load(*arguments) if load else arguments
+        seconds = cpu_seconds(lambda: values.append(program(*arguments)))
+        return Usage(seconds, peak_mb() - libraries, values[0])
 
 
 def peak_mb() -> float:
-    """The most memory of this process since it began (Linux); what `resource` reports begins with the parent's."""
+    """Return the peak memory of this process in MB (Linux; `resource` would begin with the parent's)."""
     status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmHWM"))
+
+
+def clients(dataset: str, root: str, number: int = 10, *, seed: int = 42, **partition: Any) -> list[Rows]:
+    """Deal the rows of a data set out to clients.
+
+    Parameters
+    ----------
+    dataset, root : str
+        Name of the data set, and folder of the data sets.
+    number, seed : int
+        Number of clients, and seed of the partition.
+    **partition : Any
+        Keywords of `split`; Dirichlet 0.1 without any.
+
+    Returns
+    -------
+    list of ndarray
+        Rows of each client.
+    """
+    source = datasets.load(dataset, root)
+    rows = source.all_rows()
+    return [rows[part] for part in split(source.labels, number, seed=seed, **partition or PARTITIONS["Dirichlet 0.1"])]
+
+
+def exact_components(parts: Sequence[Rows]) -> Array:
+    """Return the components (d, 50) of all rows by P-COV, which `accuracy` finds 1e-12 degrees from scikit-learn's."""
+    return run("p-cov", parts, n_components=COMPONENTS, min_rows=1).loadings()[0].T
+
+
+def draw_parties(number: int, rows: int, features: int, power: float = 0.5, shift: float = 1.0) -> list[Array]:
+    """Draw normal rows (rows, features) for a number of parties.
+
+    Parameters
+    ----------
+    number, rows, features : int
+        Number of parties, of rows of each, and of features.
+    power, shift : float
+        Power of the feature's number by which deviations fall, and deviation of the parties' means in those.
+
+    Returns
+    -------
+    list of ndarray
+        Rows of each party.
+    """
+    rng, unit = np.random.default_rng(0), np.arange(1, features + 1) ** -power
+    shape = rows, features
+    return [(rng.standard_normal(shape) + shift * rng.standard_normal(features)) * unit for _ in range(number)]
+
+
+def options_text(*words: str, **options: Any) -> str:
+    """Return the text of words and options in a table."""
+    return " ".join([*words, *(f"{key}={value}" for key, value in options.items())])
+
+
+def plot(file: str, panels: Mapping[str, Mapping[str, Points]], labels: Sequence[str], **looks: Any) -> None:
+    """Draw panels of curves into a file.
+
+    Parameters
+    ----------
+    file : str
+        Name of the file; without a name nothing is drawn.
+    panels : Mapping
+        Points by the label of the curve, by the title of the panel.
+    labels : Sequence of str
+        Texts of the axes of abscissas and ordinates.
+    **looks : Any
+        Number of ``rows`` of panels, ``scale`` of ordinates (linear) and ``colours`` by label.
+    """
+    if not file:
+        return
+    style, figures = (importlib.import_module(name) for name in ("fedpca_flwr.figures.style", "matplotlib.figure"))
+    with importlib.import_module("matplotlib").rc_context(style.STYLE):
+        rows, colours = looks.get("rows", 1), looks.get("colours", {})
+        columns = len(panels) // rows
+        figure = figures.Figure(figsize=(max(6.0, 2.4 * columns), 1.8 + 1.2 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        for axes, (title, curves) in zip(grid.flat, panels.items(), strict=True):
+            for (label, points), colour, marker in zip(curves.items(), style.COLOURS, style.MARKERS, strict=False):
+                axes.plot(*zip(*points, strict=True), marker, ls="-", color=colours.get(label, colour), label=label)
+            axes.set(xscale="log", yscale=looks.get("scale", "linear"))
+            axes.set_title(title, fontsize=8)
+        figure.supxlabel(labels[0], fontsize=9)
+        figure.supylabel(labels[1], fontsize=9)
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+        figure.savefig(file, metadata={"Date": None})

@@ -1,9 +1,5 @@
-"""What components cost in rounds and bytes, by method and option, and how far off they then are."""
+"""Rounds and bytes of components, by method and option, and the angles that they leave."""
 
-from __future__ import annotations
-
-import itertools
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,22 +7,46 @@ import numpy as np
 from scipy.linalg import eigh
 
 from fedpca_flwr.maths import eigen
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.reference import principal_angles
-from fedpca_flwr.simulations.benchmarks import as_written, harness
-from fedpca_flwr.simulations.benchmarks.harness import (
-    COMPONENTS,
-    DATA,
-    PARTITIONS,
-    Lines,
-    Rows,
-    benchmark,
-    clients,
-    options_text,
-    truth,
-)
+from fedpca_flwr.simulations.benchmarks import harness
+from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, Lines, Rows
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.measuring import down_by_party
+
+PAGE = "docs/benchmarks.md"
+COST = "rounds", "MB up", "MB down", "max angle (deg)", "mean", "certified"
+
+
+class Cost(NamedTuple):
+    """Title of a method, rounds, bytes up and down (means over clients), angles, bound, and whether they are exact."""
+
+    title: str
+    rounds: int
+    up: float
+    down: float
+    angles: Array
+    certified: str
+    exact: bool
+
+    def cells(self) -> list[object]:
+        """Return the cells that `COST` heads."""
+        megabytes = [f"{nbytes / 1e6:.3g}" for nbytes in (self.up, self.down)]
+        return [self.rounds, *megabytes, f"{self.angles.max():.2g}", f"{self.angles.mean():.2g}", self.certified]
+
+
+def _cost(parts: Sequence[Rows], truth: Array, method: str, **options: Any) -> tuple[Cost, PCAModel]:
+    """Run a method beside the exact components (d, k)."""
+    model = run(method, parts, n_components=COMPONENTS, **options)
+    angles, numbers = eigen.principal_angles(model.loadings()[0].T, truth), model.log["measured"]
+    up, down = float(np.mean(model.bytes_up_by_party)), float(np.mean(down_by_party(model)))
+    bound = numbers.get("angle_bound_degrees", numbers.get("certified_angle_degrees"))
+    certified = eigen.format_upper_bound(bound) if bound is not None else "exact" if model.log["exact"] else "-"
+    title = harness.options_text(method, **options)
+    if forecast := numbers.get("forecast_bytes_up_per_party"):
+        title += f" (forecast {forecast / 1e6:.3g} MB up)"
+    return Cost(title, model.rounds, up, down, angles, certified, bool(model.log["exact"])), model
+
 
 CODECS: list[dict[str, Any]] = [
     *({"codec": "quantise", "bits": bits} for bits in (8, 12, 16, 24)),
@@ -40,201 +60,159 @@ CODECS: list[dict[str, Any]] = [
 ]
 
 
-@benchmark(**DATA)
-def compression(args: Namespace) -> Lines:
-    """Compressed on MNIST or CIFAR-10 (JPEG): bytes against angle, each codec.
+@harness.benchmark(PAGE, dataset="digits")
+def _compression(dataset: harness.Dataset, data_root: str = ".") -> Lines:
+    """Compare the codecs of `compressed`: bytes, times less than a full float64 covariance, and angles.
 
-    10 clients, Dirichlet 0.1, 50 components. Bytes are the mean over the clients, count and mean included; times less
-    is against a full float64 covariance.
+    10 clients, Dirichlet 0.1, 50 components. Bytes are the mean over the clients, count and mean included.
     """
-    parts = clients(args.dataset, args.data_root)
-    exact = truth(parts)
-    yield "codec", "kB up per client", "times less", "mean angle (deg)", "max"
+    parts = harness.clients(dataset, data_root)
+    truth = harness.exact_components(parts)
+    yield "method", "times less", *COST
     for options in CODECS:
-        model = run("compressed", parts, n_components=COMPONENTS, **options)
-        angles = principal_angles(model, exact)
-        each, times = model.bytes_up / len(parts), model.log["measured"]["compression_ratio"]
-        yield options_text(options), f"{each / 1e3:.0f}", f"{times:.1f}", f"{angles.mean:.2g}", f"{angles.max:.2g}"
-
-
-@benchmark(**DATA)
-def adaptive(args: Namespace) -> Lines:
-    """Adaptive: what it chooses, what it forecasts and what happens, by partition and target.
-
-    10 clients, 50 components; targets in degrees, 0: exact. MB are per client, forecast and spent, the survey (some 36
-    bytes a feature) left out.
-    """
-    costs = "rounds: forecast, spent", "MB up", "MB down"
-    yield "partition", "score", "target", "chosen", *costs, "angle", "certified"
-    for name, how in PARTITIONS.items():
-        parts = clients(args.dataset, args.data_root, **how)
-        exact = truth(parts)
-        for target in (0.0, 0.02, 0.2, 2.0):
-            model = run("adaptive", parts, n_components=COMPONENTS, target=target)
-            measured, way = model.log["measured"], model.log["chosen"]
-            spent = ", ".join(str(measured[f"{when}_rounds"]) for when in ("forecast", "spent"))
-            megabytes = [
-                ", ".join(f"{measured[f'{when}_bytes_{where}_per_party'] / 1e6:.2f}" for when in ("forecast", "spent"))
-                for where in ("up", "down")
-            ]
-            chosen = f"{way['method']} {options_text(way['options'])}"
-            angle = principal_angles(model, exact).max
-            score = f"{measured['heterogeneity_score']:.2f}"
-            yield name, score, target, chosen, spent, *megabytes, f"{angle:.2g}", certificate(model)
-
-
-def certificate(model: PCAModel) -> str:
-    """The bound of a run as tables show it."""
-    measured = model.log["measured"]
-    bound = measured.get("angle_bound_degrees", measured.get("certified_angle_degrees"))
-    return "exact" if bound is None else eigen.format_upper_bound(bound)
+        if options.get("rank", 0) <= len(truth):
+            cost, model = _cost(parts, truth, "compressed", **options)
+            yield cost.title, f"{model.log['measured']['compression_ratio']:.1f}", *cost.cells()
 
 
 CORRECTED = {"codec": "shared-step", "tolerance": eigen.EXACT_ANGLE_DEGREES}
 OURS: list[tuple[str, dict[str, Any]]] = [
-    ("p-cov", {}),
-    ("qr-pca", {}),
-    ("sub-it", {}),
-    ("sub-it", {"block_size": 10}),
-    ("sub-it", {"warm_start": "svd"}),
+    *((method, {}) for method in ("p-cov", "qr-pca", "sub-it", "adaptive")),
+    *(("sub-it", options) for options in ({"block_size": 10}, {"warm_start": "svd"})),
     ("sub-it", {"warm_start": "svd", "wire": "float32"}),
     *(("compressed", {**CORRECTED, "step": step}) for step in (1e-7, 2e-6, 2e-5, 2e-4)),
-    ("adaptive", {}),
-    ("adaptive", {"download_weight": 0.0}),
-    ("adaptive", {"download_weight": 1e3}),
+    *(("adaptive", {"download_weight": weight}) for weight in (0.0, 1e3)),
 ]
-PUBLISHED: dict[str, Callable[..., as_written.Result]] = {
-    "P-COV": as_written.p_cov,
-    "SUB-IT": as_written.sub_it,
-    "QR-PCA": as_written.qr_pca,
-    "AP-STACK": as_written.ap_stack,
-    "AP-COV": as_written.ap_cov,
+
+
+@harness.benchmark(PAGE, dataset="digits")
+def _front(dataset: harness.Dataset, data_root: str = ".") -> Lines:
+    """Compare bytes and rounds to components that are certified to 1e-6 degrees: our methods and published ones.
+
+    10 clients, Dirichlet 0.1, 50 components, without the projection at the end. A line is on a front if no other that
+    is certified to 1e-6 degrees has at most its rounds and its bytes: up, or up and down. Published methods are as
+    written, without the bytes of messages; they certify nothing, so that their angle decides.
+    """
+    parts = harness.clients(dataset, data_root)
+    truth = harness.exact_components(parts)
+    lines = [_cost(parts, truth, method, **options)[0] for method, options in OURS]
+    for name, program in PUBLISHED.items():
+        components, _, rounds, up = program(parts, COMPONENTS)
+        angles = eigen.principal_angles(components.T, truth)
+        down, exact = 8 * truth.size * (rounds - 1), bool(angles.max() <= eigen.EXACT)
+        lines.append(Cost(f"{name}, published", rounds, up, down, angles, "-", exact))
+    yield "method", *COST, "on the front of"
+    for line, on in sorted(zip(lines, fronts(lines), strict=True), key=lambda pair: (pair[0].rounds, pair[0].up)):
+        yield line.title, *line.cells(), on
+
+
+def fronts(lines: Sequence[Cost]) -> list[str]:
+    """Return on which of the two fronts each line is: ``up``, ``up + down``, both or none (``-``)."""
+    names: list[list[str]] = [[] for _ in lines]
+    for name, down in (("up", 0), ("up + down", 1)):
+        costs = np.array([(line.rounds, line.up + down * line.down) for line in lines])
+        rivals = costs[[line.exact for line in lines]]
+        for line, cost, on in zip(lines, costs, names, strict=True):
+            if line.exact and not any((rivals <= cost).all(axis=1) & (rivals < cost).any(axis=1)):
+                on.append(name)
+    return [", ".join(on) or "-" for on in names]
+
+
+# Algorithms of the design notes (docs/published.md) as written, faults included. Written anew from the notes and from
+# what is known of their program. All rows are in one process, and what a client sends is counted without messages.
+
+Result = tuple[Array, Array, int, float]
+"""Components (k, d), variances (k,), rounds in which clients send something, and bytes that each client sends."""
+
+
+def _p_cov(parts: Sequence[Rows], k: int) -> Result:
+    """Compute P-COV (note 000, section 8.1): right, with full matrices and all d eigenvectors."""
+    mean = np.vstack(parts).mean(axis=0)
+    means = [X.mean(axis=0) - mean for X in parts]
+    covariances = [np.cov(X, rowvar=False, ddof=0) + np.outer(m, m) for X, m in zip(parts, means, strict=True)]
+    return _leading(np.average(covariances, axis=0, weights=[*map(len, parts)]), k)
+
+
+def _ap_cov(parts: Sequence[Rows], k: int) -> Result:
+    """Compute AP-COV, the mean of the covariances: the variance between the clients is missing."""
+    covariances = [np.cov(X, rowvar=False, ddof=0) for X in parts]
+    return _leading(np.average(covariances, axis=0, weights=[*map(len, parts)]), k)
+
+
+def _leading(C: Array, k: int) -> Result:
+    values, vectors = np.linalg.eigh(C)
+    return vectors[:, ::-1][:, :k].T, values[::-1][:k], 1, 8 * (C.size + len(C) + 1)
+
+
+def _sub_it(parts: Sequence[Rows], k: int, iterations: int = 100) -> Result:
+    """Compute SUB-IT without a test of convergence; eigenvalues ``diag(R)**2 / N`` are N times their square."""
+    rows = np.vstack(parts).astype(np.float64)
+    centred, d = rows - rows.mean(axis=0), rows.shape[1]
+    V = np.linalg.qr(np.random.default_rng(42).standard_normal((d, k)))[0]
+    for _ in range(iterations):
+        V, R = np.linalg.qr(centred.T @ (centred @ V))
+    return V.T, np.diag(R) ** 2 / len(rows), 1 + iterations, 8 * (d + 1) + 8 * d * k * iterations
+
+
+def _qr_pca(parts: Sequence[Rows], k: int) -> Result:
+    """Compute QR-PCA of factors cut to 2k rows, times ``sqrt(n / N)`` as well: the rows n count twice."""
+    total, mean, stack = sum(map(len, parts)), np.vstack(parts).mean(axis=0), []
+    for X in parts:
+        _, s, Vt = np.linalg.svd(np.linalg.qr(X - X.mean(axis=0), mode="r"), full_matrices=False)
+        factor = np.vstack([s[: 2 * k, None] * Vt[: 2 * k], np.sqrt(len(X)) * (X.mean(axis=0) - mean)])
+        stack.append(np.sqrt(len(X) / total) * factor)
+    _, s, Vt = np.linalg.svd(np.vstack(stack), full_matrices=False)
+    return Vt[:k], s[:k] ** 2 / total, 1, 8 * (2 * k * mean.size + mean.size + 1)
+
+
+def _ap_stack(parts: Sequence[Rows], k: int) -> Result:
+    """Compute AP-STACK of eigenvectors times the roots of eigenvalues: row counts and means are not used."""
+    stack = []
+    for X in parts:
+        values, vectors = np.linalg.eigh(np.cov(X, rowvar=False, ddof=0))
+        stack.append((vectors[:, -k:] * np.sqrt(values[-k:].clip(min=0.0))).T)
+    _, s, Vt = np.linalg.svd(np.vstack(stack), full_matrices=False)
+    return Vt[:k], s[:k] ** 2 / len(parts), 1, 8 * (k * parts[0].shape[1] + k)
+
+
+PUBLISHED: dict[str, Callable[[Sequence[Rows], int], Result]] = {
+    "P-COV": _p_cov,
+    "SUB-IT": _sub_it,
+    "QR-PCA": _qr_pca,
+    "AP-STACK": _ap_stack,
+    "AP-COV": _ap_cov,
 }
+TRUNCATED: list[tuple[str, dict[str, Any]]] = [("qr-pca", {"filler": True}), ("qr-pca", {"filler": False})]
+TRUNCATED += [("ap-stack", {"party-weights": weights}) for weights in ("none", "rows")]
 
 
-class Line(NamedTuple):
-    """A way, what it costs each client, how far off it is, and whether it counts as exact."""
+@harness.benchmark(PAGE, dataset="digits", seeds=[42, 1])
+def _truncation(
+    dataset: harness.Dataset = "mnist",
+    data_root: str = ".",
+    seeds: list[int] = [42],  # noqa: B006
+    wide: bool = False,
+) -> Lines:
+    """Compare truncated QR-PCA, with and without filler, and AP-STACK, by the seed of the partition.
 
-    title: str
-    rounds: int
-    up: float
-    down: float
-    angle: float
-    certified: str
-    reached: bool
-
-    def beaten_by(self, other: Line, cost: Callable[[Line], float]) -> bool:
-        """Whether the other is nowhere worse, and somewhere better."""
-        here, there = (self.rounds, cost(self)), (other.rounds, cost(other))
-        return there != here and there[0] <= here[0] and there[1] <= here[1]
-
-
-@benchmark(**DATA)
-def front(args: Namespace) -> Lines:
-    """Bytes against rounds, to components that are exact to 1e-6 degrees for certain: ours, and what was published.
-
-    10 clients, Dirichlet 0.1, 50 components. Rounds are those in which clients send statistics, MB the mean over the
-    clients, without the projection at the end. A line is on a front if no other that is certified to 1e-6 degrees has
-    at most its rounds and its bytes: the first front counts bytes up, the second bytes up and down. Published methods
-    are as written (`as_written`), without the bytes of messages; they certify nothing, so that
-    their true angle decides.
+    10 clients, Dirichlet 0.1, 50 components: the largest angle depends on the draw more than on anything else. With
+    --wide exact QR-PCA of 20 clients with 200 rows of 20,000 features instead.
     """
-    parts = clients(args.dataset, args.data_root)
-    exact = truth(parts)
-    lines = [ours(method, options, parts, exact) for method, options in OURS]
-    lines += [published(name, program, parts, exact) for name, program in PUBLISHED.items()]
-    yield "method", "rounds", "MB up", "MB down", "MB up + down", "true angle", "certified", "on the front of"
-    for line, on in sorted(zip(lines, fronts(lines), strict=True), key=lambda one: (one[0].rounds, one[0].up)):
-        megabytes = [f"{nbytes / 1e6:.3g}" for nbytes in (line.up, line.down, line.up + line.down)]
-        yield line.title, line.rounds, *megabytes, f"{line.angle:.1g}", line.certified, on
-
-
-def ours(method: str, options: dict[str, Any], parts: list[Rows], exact: PCAModel) -> Line:
-    model = run(method, parts, n_components=COMPONENTS, **options)
-    up, down = np.mean(model.bytes_up_by_party), np.mean(down_by_party(model))
-    title = f"{method} {options_text(options)}".strip()
-    reached, angle = bool(model.log["exact"]), principal_angles(model, exact).max
-    return Line(title, model.rounds, float(up), float(down), angle, certificate(model), reached)
-
-
-def published(name: str, program: Callable[..., as_written.Result], parts: list[Rows], exact: PCAModel) -> Line:
-    found = program(parts, COMPONENTS)
-    down = 8 * parts[0].shape[1] * COMPONENTS * (found.rounds - 1)
-    angle = float(eigen.principal_angles(found.components.T, exact.loadings()[0].T).max())
-    return Line(
-        f"{name}, published", found.rounds, found.up, down, angle, "-", reached=angle <= eigen.EXACT_ANGLE_DEGREES
-    )
-
-
-def fronts(lines: Sequence[Line]) -> list[str]:
-    """For each line on which of the two fronts it is: ``up``, ``up + down``, both or none."""
-    reached = [line for line in lines if line.reached]
-    costs: dict[str, Callable[[Line], float]] = {"up": lambda one: one.up, "up + down": lambda one: one.up + one.down}
-    found = []
-    for line in lines:
-        on = [name for name, cost in costs.items() if not any(line.beaten_by(other, cost) for other in reached)]
-        found.append(", ".join(on) if line in reached and on else "-")
-    return found
-
-
-@benchmark(
-    dataset={"choices": ["mnist", "images", "digits"], "default": "mnist"},
-    data_root=".",
-    seeds={"nargs": "+", "type": int, "default": []},
-    wide=False,
-)
-def truncation(args: Namespace) -> Lines:
-    """QR-PCA truncated, with and without filler, and AP-STACK, on MNIST or CIFAR-10 (JPEG); and wide data, exactly.
-
-        python -m fedpca_flwr.simulations.benchmarks truncation --dataset mnist --data-root DEST \
-            --seeds 42 0 1 2 3 4 5 6
-        python -m fedpca_flwr.simulations.benchmarks truncation --wide
-
-    10 clients, Dirichlet 0.1, 50 components; wide: 20 clients with 200 rows of 20,000 features. With ``--seeds`` only
-    QR-PCA, on a draw of the partition for each seed: the largest angle depends on the draw more than on anything else.
-    """
-    if args.wide:
-        yield from on_wide_data()
+    yield "partition seed", "fewest rows", "method", *COST
+    if wide:
+        parts: Sequence[Rows] = harness.draw_parties(20, 200, 20_000, power=0.6, shift=0.3)
+        rows = np.vstack(parts)
+        rows -= rows.mean(axis=0)
+        _, vectors = eigh(rows @ rows.T, subset_by_index=(len(rows) - COMPONENTS, len(rows) - 1))
+        cost, _ = _cost(parts, np.linalg.qr(rows.T @ vectors)[0], "qr-pca")
+        yield "-", 200, cost.title, *cost.cells()
+        yield f"\npeak memory {harness.peak_mb():.0f} MB; a d x d matrix would have {8e-6 * rows.shape[1] ** 2:.0f} MB"
         return
-    parts = clients(args.dataset, args.data_root)
-    exact = truth(parts)
-    if args.seeds:
-        yield from by_draw(args, exact)
-        return
-    settings: list[tuple[str, dict[str, Any]]] = [("qr-pca", {})]
-    for rank in (50, 100, 200, 400):
-        settings += [("qr-pca", {"rank": rank, "filler": filler}) for filler in (True, False)]
-        settings += [("ap-stack", {"rank": rank, "party-weights": weights}) for weights in ("none", "rows")]
-    yield "method", "options", "max angle (deg)", "mean", "MB up per client"
-    for method, options in settings:
-        model = run(method, parts, n_components=COMPONENTS, **options)
-        angles = principal_angles(model, exact)
-        up = max(model.log["rounds"][0]["up"]) / 1e6
-        yield method, options_text(options) or "exact", f"{angles.max:.2g}", f"{angles.mean:.2g}", f"{up:.2f}"
-
-
-def by_draw(args: Namespace, exact: PCAModel) -> Lines:
-    yield "partition seed", "fewest rows", "rank 100: max / mean (deg)", "no filler", "rank 200", "no filler"
-    for seed in args.seeds:
-        parts = clients(args.dataset, args.data_root, seed=seed)
-        cells = []
-        for rank, filler in itertools.product((100, 200), (True, False)):
-            model = run("qr-pca", parts, n_components=COMPONENTS, rank=rank, filler=filler)
-            angles = principal_angles(model, exact)
-            cells.append(f"{angles.max:.2g} / {angles.mean:.2g}")
-        yield seed, min(map(len, parts)), *cells
-
-
-def on_wide_data() -> Lines:
-    number, n, d = 20, 200, 20_000
-    parts = harness.drawn(number, n, d, power=0.6, shift=0.3)
-    model = run("qr-pca", parts, n_components=COMPONENTS)
-    pooled = np.vstack(parts)
-    pooled -= pooled.mean(axis=0)
-    _, left = eigh(pooled @ pooled.T, subset_by_index=(len(pooled) - COMPONENTS, len(pooled) - 1))
-    exact, _ = np.linalg.qr(pooled.T @ left)
-    angle = eigen.principal_angles(model.loadings()[0].T, exact).max()
-    up = max(model.log["rounds"][0]["up"]) / 1e6
-    yield f"{number} clients, {n} rows of {d:,} features: max angle {angle:.1e} degrees, {up:.1f} MB up per client"
-    matrix = 8 * d * d / 1e6
-    yield f"peak memory of everything here {harness.peak_mb():.0f} MB; one d x d matrix would have {matrix:.0f} MB"
+    for seed in seeds:
+        parts = harness.clients(dataset, data_root, seed=seed)
+        truth = harness.exact_components(parts)
+        ranks: list[dict[str, Any]] = [{"rank": rank} for rank in (50, 100, 200, 400) if rank <= len(truth)]
+        ways = [(method, {**options, **rank}) for rank in ranks for method, options in TRUNCATED]
+        for method, options in [("qr-pca", {}), *ways]:
+            cost, _ = _cost(parts, truth, method, **options)
+            yield seed, min(map(len, parts)), cost.title, *cost.cells()

@@ -1,292 +1,299 @@
-"""Times of whole runs and of their parts, as ratios of programs that are measured in turn: they hold elsewhere too."""
+"""Times of runs and of their parts, as ratios of two programs measured in turn: speed, secure sums, Flower's engine."""
 
 import json
-from argparse import Namespace
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr import client, clientapp, serverapp, simulation
+from flwr.common import Code, FitIns, FitRes, Parameters, Scalar, Status
+from flwr.server import Server, ServerConfig, SimpleClientManager, client_proxy, compat
+from flwr.server.client_manager import ClientManager
+from flwr.server.strategy import FedAvg
 from scipy.linalg import blas, eigh
 from scipy.sparse.linalg import eigsh
 from sklearn.decomposition import PCA
-from threadpoolctl import threadpool_limits
+from typing_extensions import override
 
 import fedpca_flwr
 from fedpca_flwr.data import datasets
-from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, unpack, unpack_symmetric
-from fedpca_flwr.maths.rows import centred_chunks
+from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.simulations.benchmarks import engines, harness, memory
-from fedpca_flwr.simulations.benchmarks.harness import Lines, Program, Rows, benchmark
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.protocol.progress import limit_flower_log
+from fedpca_flwr.protocol.server import poll_promptly
+from fedpca_flwr.simulations import ray_engine
+from fedpca_flwr.simulations.benchmarks import harness, memory
+from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, Lines, Program, Rows
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.neighbours import degree
+
+PAGE = "docs/benchmarks.md"
+Pair = tuple[str, Program, Program]
+"""Title, our program and the one beside it."""
 
 
-def scikit_learn(rows: Rows, components: int) -> Program:
-    return partial(PCA(components, svd_solver="covariance_eigh").fit_transform, rows)
+@harness.benchmark(PAGE, data_root="", repeats=1, blas_threads=1)
+def _speed(data_root: harness.Required, repeats: int = 7, threads: int = 2) -> Lines:
+    """Measure a client's moments, the server and a whole run beside the fastest program for the same.
 
-
-@benchmark(repeats=7, data_root={"required": True}, threads=1)
-def speed(args: Namespace) -> Lines:
-    """Speed as ratios of two programs, measured in turn in one run: client statistics, server, a whole run.
-
-    DATA-ROOT holds MNIST/ and cifar10-jpeg/; both programs have so many BLAS threads. CPU seconds depend on the
-    machine; the ratios are what we claim. Each is the median over alternating repetitions, with the least and the
-    largest, between which that of another day should be.
+    The folder holds MNIST/ and cifar10-jpeg/ (--quick: the digits stand for both). The ratios are what we claim: the
+    median over the repetitions, with the least and the largest. The last table has the wall time of a site's work with
+    one of its `threads` over that with several: with fewer idle cores than threads the ratio is less.
     """
-    with threadpool_limits(args.threads, user_api="blas"):
-        yield from of_client_server_and_run(args)
-
-
-def of_client_server_and_run(args: Namespace) -> Lines:
-    sources = {
-        "MNIST": datasets.load("mnist", args.data_root),
-        "CIFAR-10 (JPEG)": datasets.load("images", f"{args.data_root}/cifar10-jpeg"),
-    }
-    yield "what", "ours", "theirs", "ratio"
-    for name, source in sources.items():
-        one = source.rows(np.arange(0, len(source.labels), 10))
-        for dtype in (np.uint8, np.float64):
-            figures = client_speed(one.astype(dtype), args.repeats)
-            yield f"{name}: client, {len(one)} rows of {np.dtype(dtype)}", *figures
-        parts = [Moments.from_rows(one[i::10]) for i in range(10)]
-        yield f"{name}: server, 10 replies", *server_speed(parts, args.repeats)
-    for dtype in (np.uint8, np.float64):
-        parties = [part.astype(dtype) for part in harness.clients("mnist", args.data_root)]
-        ours = partial(run, "p-cov", parties, n_components=harness.COMPONENTS)
-        figures = beside(ours, scikit_learn(np.vstack(parties), harness.COMPONENTS), args.repeats)
-        yield f"MNIST: whole run, 10 clients, {np.dtype(dtype)}", *figures
-
-
-def beside(ours: Program, theirs: Program, repeats: int) -> list[str]:
-    """Median CPU seconds of both, and of the ratios pair by pair the median, the least and the largest."""
-    times = harness.alternated([ours, theirs], repeats + 1, harness.cpu_seconds)[1:]  # the first pair warms up
-    first, second = np.median(times, axis=0)
-    each = times[:, 0] / times[:, 1]
-    return [
-        f"{first:.3f} s",
-        f"{second:.3f} s",
-        f"**{harness.ratio(times, 0, 1):.2f}** ({each.min():.2f} to {each.max():.2f})",
-    ]
-
-
-def client_speed(rows: Rows, repeats: int) -> list[str]:
-    """A client's moments against one bare syrk on data that are already centred."""
-    centred = np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)
-    return beside(lambda: Moments.from_rows(rows), lambda: blas.dsyrk(1.0, centred.T, lower=1), repeats)
-
-
-@benchmark(data_root={"required": True}, repeats=7, threads=2, blas_threads=1)
-def threads(args: Namespace) -> Lines:
-    """A site's `threads` on 40,000 rows of MNIST: wall time of one over that of several, which give the same bits.
-
-    On a machine with fewer idle cores than threads the ratio is less.
-    """
-    pixels = datasets.load("mnist", args.data_root).rows(np.arange(40_000))
+    yield from _tabulate(_pairs_of_images(data_root, repeats), repeats)
+    pixels = datasets.load("mnist" if data_root else "digits", data_root).all_rows()[:40_000]
     numbers = pixels.astype(np.float64)
-    head, _ = head_and_diagonal(numbers)
-    block = np.random.default_rng(0).standard_normal((numbers.shape[1], harness.COMPONENTS))
+    block = np.random.default_rng(0).standard_normal((numbers.shape[1], COMPONENTS))
     work: dict[str, Callable[[int], object]] = {
-        "moments of uint8": partial(Moments.from_rows, pixels),
-        "moments of float64": partial(Moments.from_rows, numbers),
-        "product with 50 columns": partial(scatter_product, numbers, head, block),
+        "moments from_rows uint8": partial(Moments.from_rows, pixels),
+        "moments from_rows float64": partial(Moments.from_rows, numbers),
+        "product with 50 columns": partial(scatter_product, numbers, head_and_diagonal(numbers)[0], block),
     }
-    yield "what", "1 thread, s", f"{args.threads} threads, s", "ratio"
-    for name, one in work.items():
-        programs = [partial(one, 1), partial(one, args.threads)]
-        times = harness.alternated(programs, args.repeats + 1, harness.seconds)[1:]
-        first, second = np.median(times, axis=0)
-        yield name, f"{first:.3f}", f"{second:.3f}", f"{harness.ratio(times, 0, 1):.2f}"
+    yield f"\none thread, and {threads} threads:\n"
+    pairs = ((name, partial(program, 1), partial(program, threads)) for name, program in work.items())
+    yield from _tabulate(pairs, repeats, harness.wall_seconds)
 
 
-def server_speed(parts: list[Moments], repeats: int) -> list[str]:
-    """`aggregate_fit` on ten checked replies against the faster of SciPy's eigensolvers on the pooled matrix alone."""
-    d = parts[0].n_features
-    matrix = unpack(np.sum([part.scatter for part in parts], axis=0), d)
-    matrix = matrix + np.tril(matrix, -1).T
-
-    def lanczos() -> None:
-        eigsh(matrix, harness.COMPONENTS, tol=0)
-
-    def direct() -> None:
-        eigh(matrix, driver="evr", subset_by_index=(d - harness.COMPONENTS, d - 1), check_finite=False)
-
-    best = min((lanczos, direct), key=harness.seconds)
-    messages = [memory.message(part) for part in parts]
-    waiting = [memory.asking(len(parts), d, harness.COMPONENTS) for _ in range(repeats + 1)]
-
-    def serve() -> None:
-        waiting.pop().aggregate_fit(1, memory.results(messages, [int(part.count) for part in parts]), [])
-
-    first, second, times = beside(serve, best, repeats)
-    return [first, second, f"{times} ({best.__name__})"]
+def _tabulate(pairs: Iterable[Pair], repeats: int, clock: Callable[[Program], float] = harness.cpu_seconds) -> Lines:
+    yield "what", "ours, s", "theirs, s", "ratio"
+    for title, ours, theirs in pairs:
+        ratio = harness.time_pair(ours, theirs, repeats, clock)
+        yield title, f"{ratio.ours:.3f}", f"{ratio.theirs:.3f}", ratio
 
 
-COMPARED = ["sub-it", "sub-it block-size=10", "sub-it warm-start=svd", "sub-it warm-start=svd wire=float32"]
+def _pairs_of_images(root: str, repeats: int) -> Iterator[Pair]:
+    for name, folder in {"mnist": root, "images": f"{root}/cifar10-jpeg"}.items() if root else [("digits", ".")]:
+        source = datasets.load(name, folder)
+        rows = source.rows(np.arange(0, len(source.labels), 10))
+        for dtype in (np.uint8, np.float64):
+            yield f"{name}: client, {len(rows)} rows of {dtype.__name__}", *_moments(rows.astype(dtype))
+        parts = [rows[i::10] for i in range(10)]
+        yield f"{name}: server, 10 replies", *_server(parts, min(COMPONENTS, rows.shape[1] // 2), repeats)
+    for dtype in (np.uint8, np.float64):
+        parties = [part.astype(dtype) for part in harness.clients("mnist" if root else "digits", root or ".")]
+        yield f"whole run, 10 clients, {dtype.__name__}", _run("p-cov", parties), _scikit_learn(parties)
 
 
-@benchmark(**harness.DATA, repeats=3, methods=COMPARED, rows=0, gaps=0.0, blas_threads=1)
-def iteration(args: Namespace) -> Lines:
-    """CPU of whole runs beside the least that any program needs, measured in turn: what sites keep for a run of SUB-IT.
-
-        python -m fedpca_flwr.simulations.benchmarks iteration --dataset mnist --data-root DEST [--methods p-cov qr-pca]
-
-    10 clients, Dirichlet 0.1, 50 components, float64, one BLAS thread. The least: the moments of the pooled rows,
-    ARPACK on them, and the projection of every row, without any federation. Ratios are medians over repetitions.
-    ``--rows`` takes so many rows only; ``--gaps`` leaves out a share of the values, the least has them all.
-    Methods for columns get the columns in ten equal parts.
-    """
-    parts = [np.asarray(part, dtype=np.float64) for part in harness.clients(args.dataset, args.data_root)]
-    if args.rows:
-        whole = np.random.default_rng(0).permutation(np.vstack(parts))[: args.rows]
-        parts = np.array_split(whole, 10)
-    pooled = np.vstack(parts)
-    rng = np.random.default_rng(1)
-    holed = [np.where(rng.random(part.shape) < args.gaps, np.nan, part) for part in parts] if args.gaps else parts
-    yield "method", "rounds", "MB up", "certified", "CPU s", "CPU, over the least"
-    for method in args.methods:
-        of_columns = METHODS[method.split()[0]].strategy.card.split == "columns"
-        own = np.array_split(pooled, 10, axis=1) if of_columns else holed
-        ours = partial(run, method, own, n_components=harness.COMPONENTS, may_show="scores", progress=False)
-        model = ours()
-        times = harness.alternated([ours, partial(least, pooled)], args.repeats, harness.cpu_seconds)
-        certified = model.log["measured"].get("certified_angle_degrees", float("nan"))
-        up, seconds = max(model.bytes_up_by_party) / 1e6, f"{np.median(times[:, 0]):.2f}"
-        yield method, model.rounds, f"{up:.3g}", f"{certified:.1e}", seconds, f"{harness.ratio(times, 0, 1):.1f}"
+def _moments(rows: Rows, calls: int = 1) -> tuple[Program, Program]:
+    """Return programs for a client's moments, and for a bare syrk on centred data, with a number of calls."""
+    centred = np.asfortranarray((np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)).T)
+    return (
+        lambda: [Moments.from_rows(rows) for _ in range(calls)],
+        lambda: [blas.dsyrk(1.0, centred, lower=1) for _ in range(calls)],
+    )
 
 
-def least(rows: Array) -> Array:
-    """The scores (n, k) of pooled rows."""
-    moments = Moments.from_rows(rows)
-    _, vectors = eigsh(unpack_symmetric(moments.scatter, moments.n_features), harness.COMPONENTS, tol=0)
-    return np.vstack([chunk @ vectors for chunk in centred_chunks(rows, moments.mean)])
+def _server(parts: list[Rows], components: int, repeats: int) -> tuple[Program, Program]:
+    """Return `aggregate_fit` on replies, and the faster of SciPy's eigensolvers on the pooled matrix alone."""
+    d, matrix = parts[0].shape[1], np.cov(np.vstack(parts), rowvar=False)
+    direct = partial(eigh, matrix, driver="evr", subset_by_index=(d - components, d - 1), check_finite=False)
+    servers = [memory.ask_for_moments(parts, components) for _ in range(repeats + 1)]
+    replies = [(proxy, proxy.fit(question, None, 1)) for proxy, question in servers[0][1]]
+    theirs = min((partial(eigsh, matrix, components, tol=0), direct), key=harness.wall_seconds)
+
+    def serve() -> None:  # a server empties the replies that it gets
+        servers.pop()[0].aggregate_fit(1, [(proxy, deepcopy(reply)) for proxy, reply in replies], [])
+
+    return serve, theirs
 
 
-@benchmark(few=1000, many=10_000)
-def parties(args: Namespace) -> Lines:
-    """What a message costs as parties become many: CPU of whole runs of p-cov in one process, 10 rows of 20 features.
-
-    A party sends three messages: what it holds, its moments, and the error of its projection. The last column is the
-    cost of a message of many parties against one of few: 1 where time is linear.
-    """
-    message_ms(3)  # libraries are loaded
-    first = message_ms(args.few)
-    yield "parties", "CPU ms a message", "of that with few"
-    yield f"{args.few:,}", f"{first:.2f}", "1.00"
-    many = message_ms(args.many)
-    yield f"{args.many:,}", f"{many:.2f}", f"{many / first:.2f}"
+def _run(method: str, parties: Any, components: int = COMPONENTS, **options: Any) -> Program:
+    return partial(run, method, parties, n_components=components, **options)
 
 
-def message_ms(number: int) -> float:
-    """CPU milliseconds of a run, by the messages that its parties send."""
-    data = harness.drawn(number, 10, 20)
-    return 1e3 * harness.cpu_seconds(lambda: run("p-cov", data, n_components=3, min_rows=1)) / (3 * number)
+def _scikit_learn(parties: Any, components: int = COMPONENTS) -> Program:
+    return partial(PCA(components, svd_solver="covariance_eigh").fit_transform, np.vstack(parties))
 
 
-COLUMNS = ("vertical", "vertical solver=gram", "vertical-kernel")
-
-
-@benchmark(rows=100_000)
-def many_rows(args: Namespace) -> Lines:
-    """Methods for columns where there are many rows: CPU time as rows grow, or how soon a run is refused.
-
-    Three parties with 20 columns each of a quarter of the rows, and of all. What grows with the square of the rows
-    (``solver='gram'``, kernels) is refused by its size, before anything is computed.
-    """
-    sizes = (args.rows // 4, args.rows)
-    shares = [of_columns(rows) for rows in sizes]
-    run("vertical", of_columns(1000), n_components=5, may_show="scores")  # warms up
-    yield "method", *(f"{rows:,} rows" for rows in sizes)
-    for method in COLUMNS:
-        yield method, *(outcome(method, own) for own in shares)
-
-
-def of_columns(rows: int) -> list[Array]:
-    """Columns (rows, 20) of each of three: five directions that stand out of noise."""
-    rng = np.random.default_rng(0)
-    signal = rng.standard_normal((rows, 5)) * [5, 4, 3, 2, 1]
-    return np.split(signal @ rng.standard_normal((5, 60)) + rng.standard_normal((rows, 60)), 3, axis=1)
-
-
-def outcome(method: str, own: Sequence[Array]) -> str:
-    """CPU seconds of a run, or of its refusal."""
-    models: list[PCAModel] = []
-
-    def work() -> None:
-        with suppress(FedPCAError):
-            models.append(run(method, own, n_components=5, may_show="inner products", progress=False))
-
-    spent = harness.cpu_seconds(work)
-    if not models:
-        return f"{spent:.2f} s, refused"
-    return f"{spent:.2f} s, {models[0].rounds} rounds, {models[0].bytes_up / len(own) / 1e6:.3g} MB up a party"
+def _imports() -> tuple[Program, Program]:
+    """Return a process that imports the ClientApp and a method, as each message to a site does, and Flower alone."""
+    method = "from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
+    codes = f"import fedpca_flwr.site_app; {method}", "import flwr.clientapp, flwr.serverapp"
+    ours, theirs = (partial(subprocess.run, [sys.executable, "-c", code], check=True) for code in codes)
+    return ours, theirs
 
 
 RELEASED = Path(__file__).with_name("released.json")
+MAX_GROWTH = 1.25
+"""Ratio to that of the last release beyond which a line is marked."""
 
-GROWN = 1.25
-"""Times the ratio of the last release: more is marked."""
-
-
-def _in_turn(ours: Program, theirs: Program, repeats: int) -> float:
-    times = harness.alternated([ours, theirs], repeats + 1, harness.cpu_seconds)
-    return harness.ratio(times[1:], 0, 1)  # the first warms up
-
-
-def _moments(repeats: int) -> float:
-    (rows,) = harness.drawn(1, 6000, 500)
-    centred = np.asfortranarray((rows - rows.mean(axis=0)).T)
-    return _in_turn(lambda: Moments.from_rows(rows), lambda: blas.dsyrk(1.0, centred, lower=1), 3 * repeats)
-
-
-def _whole_run(method: str, repeats: int) -> float:
-    """Of p-cov to scikit-learn, of another method to p-cov."""
-    data = harness.drawn(10, 2000, 300)
-    p_cov = partial(run, "p-cov", data, n_components=20)
-    ours, theirs = partial(run, method, data, n_components=20), scikit_learn(np.vstack(data), 20)
-    return _in_turn(ours, theirs if method == "p-cov" else p_cov, repeats)
-
-
-def _secure(repeats: int) -> float:
-    plain = partial(run, "p-cov", harness.drawn(50, 60, 128), n_components=5)
-    return _in_turn(partial(plain, secure_aggregation=True, bound=10.0), plain, repeats)
-
-
-RATIOS: dict[str, Callable[[int], float]] = {
-    "start of the ClientApp, to Flower alone": lambda repeats: harness.ratio(
-        engines.of_new_processes([engines.FLOWER, engines.PROGRAMS["ClientApp and p-cov"]], repeats), 1, 0
+_many, _small = partial(harness.draw_parties, 10, 2000, 300), partial(harness.draw_parties, 50, 60, 128)
+RATIOS: dict[str, Callable[[], tuple[Program, Program]]] = {
+    "start of the ClientApp, to Flower alone": _imports,
+    "a party's moments (6,000 x 500), to a bare BLAS syrk": lambda: _moments(harness.draw_parties(1, 6000, 500)[0], 3),
+    "whole run of p-cov (20,000 x 300), to scikit-learn's covariance_eigh": lambda: (
+        _run("p-cov", _many(), 20),
+        _scikit_learn(_many(), 20),
     ),
-    "a party's moments (6,000 x 500), to a bare BLAS syrk": _moments,
-    "whole run of p-cov (20,000 x 300), to scikit-learn's covariance_eigh": partial(_whole_run, "p-cov"),
-    "whole run of sub-it (20,000 x 300), to p-cov": partial(_whole_run, "sub-it"),
-    "secure p-cov of 50 parties (d = 128), to p-cov in clear": _secure,
+    "whole run of sub-it (20,000 x 300), to p-cov": lambda: (_run("sub-it", _many(), 20), _run("p-cov", _many(), 20)),
+    "secure p-cov of 50 parties (d = 128), to p-cov in clear": lambda: (
+        _run("p-cov", _small(), 5, secure_aggregation=True, bound=10.0),
+        _run("p-cov", _small(), 5),
+    ),
 }
-"""From a number of repetitions, the median of one program's time to another's."""
+"""Our program and the one beside it, that stand for the rest."""
 
 
-@benchmark(quick=False, keep=False, blas_threads=1)
-def all_(args: Namespace) -> Lines:
-    """Five ratios that stand for the rest, today's beside those of the last release, kept in `released.json`.
+@harness.benchmark(".github/workflows/nightly.yml", repeats=3, blas_threads=1)
+def _all(repeats: int = 9, keep: bool = False) -> Lines:
+    """Measure five ratios that stand for the rest, beside the last release's in `released.json`.
 
-        python -m fedpca_flwr.simulations.benchmarks all --quick  # three repetitions instead of nine: a minute or two
-        python -m fedpca_flwr.simulations.benchmarks all --keep      # writes them down as the release's
-
-    Each is the CPU time of one program to that of another, measured in turn on synthetic data with one BLAS thread: on
-    another machine it is about the same, seconds are not. A ratio that has grown by a quarter is marked; nothing fails.
+    Data are synthetic. A ratio that has grown by a quarter is marked; nothing fails. --keep writes the ratios down as
+    the release's.
     """
-    kept: dict[str, Any] = json.loads(RELEASED.read_text()) if RELEASED.exists() else {"version": "none", "ratios": {}}
-    yield "CPU time", "today", f"release {kept['version']}", ""
+    stored: dict[str, Any] = (
+        json.loads(RELEASED.read_text()) if RELEASED.exists() else {"version": "none", "ratios": {}}
+    )
+    yield "CPU time", "today", f"release {stored['version']}", "slower"
     today = {}
-    for name, measure in RATIOS.items():
-        now = today[name] = round(measure(3 if args.quick else 9), 3)
-        before = kept["ratios"].get(name)
-        slower = before is not None and now > GROWN * before
+    for name, pair in RATIOS.items():
+        now = today[name] = round(harness.time_pair(*pair(), repeats).median, 3)
+        before = stored["ratios"].get(name)
+        slower = before is not None and now > MAX_GROWTH * before
         mark = f"slower: {now / before:.2f} times the release's" if slower else ""
         yield name, f"{now:.2f}", "-" if before is None else f"{before:.2f}", mark
-    if args.keep:
+    if keep:
         RELEASED.write_text(json.dumps({"version": fedpca_flwr.__version__, "ratios": today}, indent=1) + "\n")
+
+
+@harness.benchmark("docs/secure-aggregation.md", repeats=1, blas_threads=1)
+def _secure(
+    dataset: harness.Dataset = "digits",
+    data_root: str = ".",
+    repeats: int = 3,
+    bound: float = 16.0,
+    features: int = 256,
+    parties: list[int] = [],  # noqa: B006
+) -> Lines:
+    """Compare secure aggregation with the same method in clear: angles, bytes and wall time of ten parties.
+
+    No value is larger in size than the bound. With --parties instead the growth: CPU seconds of whole runs of p-cov, 60
+    rows a party, and with how many neighbours each party shares masks.
+    """
+    if parties:
+        yield "parties", "neighbours of each", "plain (s)", "secure (s)", "secure (ms) a party", "secure / plain"
+        for number in parties:
+            rows = harness.draw_parties(number, 60, features)
+            secure = _run("p-cov", rows, 5, secure_aggregation=True, bound=20.0)
+            ratio = harness.time_pair(secure, _run("p-cov", rows, 5), repeats)
+            seconds = f"{ratio.theirs:.2f}", f"{ratio.ours:.2f}", f"{1e3 * ratio.ours / number:.1f}"
+            yield f"{number:,}", degree(number), *seconds, ratio
+        return
+    vaults = harness.clients(dataset, data_root)
+    pooled = pooled_pca(np.vstack(vaults), COMPONENTS)
+    yield "method", "angle to plain (deg)", "to pooled PCA", "fixed point", "bytes up, times plain", "down", "time"
+    for method in ("p-cov", "sub-it", "ap-cov"):
+        models: dict[str, PCAModel] = {}
+
+        def fit(kind: str, options: dict[str, Any], method: str = method, models: Any = models) -> None:
+            models[kind] = run(method, vaults, n_components=COMPONENTS, min_rows=1, **options)
+
+        secure = partial(fit, "masked", {"secure_aggregation": True, "bound": bound})
+        ratio = harness.time_pair(secure, partial(fit, "clear", {}), repeats, harness.wall_seconds)
+        masked, clear = models["masked"], models["clear"]
+        up, down = (_nbytes(masked, way) / _nbytes(clear, way) for way in ("up", "down"))
+        angles = [f"{principal_angles(masked, other).max:.1e}" for other in (clear, pooled)]
+        rounding = f"{masked.log['measured']['fixed_point_variance_share']:.1g} of the variance"
+        yield method, *angles, rounding, f"{up:.3f}", f"{down:.2f}", f"{ratio}, {ratio.ours:.2f} s"
+
+
+def _nbytes(model: PCAModel, way: str) -> int:
+    return sum(sum(entry[way]) for entry in model.log["rounds"])
+
+
+Sizes = list[tuple[list[int], list[int]]]
+"""Bytes up and down by party, of every round."""
+
+
+class Empty(FedAvg):
+    """Strategy that sends and receives as many bytes as another run, and computes nothing.
+
+    ``seconds`` are those from questions to the last reply, over all rounds but the first, which starts the workers.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(fraction_evaluate=0.0, initial_parameters=Parameters([], "bytes"))
+        self.sizes, self.seconds, self._since = sizes, 0.0, 0.0
+
+    @override
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[client_proxy.ClientProxy, FitIns]]:
+        up, down = self.sizes[server_round - 1]
+        client_manager.wait_for(len(up), 600)
+        pairs = zip(down, up, strict=True)
+        questions = [FitIns(Parameters([bytes(sent)], "bytes"), {"bytes": reply}) for sent, reply in pairs]
+        self._since = time.monotonic()
+        return list(zip(client_manager.all().values(), questions, strict=True))
+
+    @override
+    def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> tuple[None, dict[str, Scalar]]:
+        if server_round > 1:
+            self.seconds += time.monotonic() - self._since
+        if failures:
+            raise RuntimeError(f"{len(failures)} parties of the empty run failed: {failures[0]}")
+        return None, {}
+
+
+class EmptyClient(client.Client):
+    """Client that replies as many bytes as the question says."""
+
+    @override
+    def fit(self, ins: FitIns) -> FitRes:
+        return FitRes(Status(Code.OK, ""), Parameters([bytes(int(ins.config["bytes"]))], "bytes"), 1, {})
+
+
+@harness.benchmark(PAGE, dataset="digits", parties=3, repeats=1, method="p-cov")
+def _empty_method(
+    dataset: harness.Dataset,
+    data_root: str = ".",
+    parties: harness.Clients = 50,
+    repeats: int = 3,
+    method: str = "sub-it",
+) -> Lines:
+    """Measure the cost of a method on Flower's engine: a run on Ray beside an empty run of as many rounds and bytes.
+
+    Seconds are those from questions to the last reply, over all rounds but the first, in which an engine starts its
+    workers. What the parties compute is in ours; how long that takes in one process is a column, and the last one is
+    the ratio without that.
+    """
+    rows = harness.clients(dataset, data_root, parties, **harness.PARTITIONS["Dirichlet 0.5"])
+    fit = partial(run, method, rows, n_components=min(COMPONENTS, rows[0].shape[1] // 2), min_rows=1, progress=False)
+
+    def seconds(model: PCAModel) -> float:
+        return float(sum(entry["seconds"] for entry in model.log["rounds"][1:]))
+
+    times = []
+    for _ in range(repeats):
+        model = fit(engine="ray")
+        sizes = [(entry["up"], entry["down"]) for entry in model.log["rounds"]]
+        times.append([seconds(model), _run_empty(sizes), seconds(fit())])
+    ours, empty, computing = np.median(times, axis=0)
+    ratios = np.array(times)[:, 0] / np.array(times)[:, 1], (np.array(times)[:, 0] - computing) / np.array(times)[:, 1]
+    yield "method", "clients", "rounds", "ours, s", "empty, s", "computing, s", "ratio", "without computing"
+    cells = (ours, empty, computing, *map(np.median, ratios))
+    yield method, parties, len(model.log["rounds"]), *(f"{value:.2f}" for value in cells)
+
+
+def _run_empty(sizes: Sizes) -> float:
+    """Return the seconds in rounds of an empty run on Ray; all parties are asked at once, as by our own server."""
+    server_app, strategy = serverapp.ServerApp(), Empty(sizes)
+
+    @server_app.main()
+    def serve(grid: serverapp.Grid, context: Any) -> None:
+        server = Server(client_manager=SimpleClientManager(), strategy=strategy)
+        server.set_max_workers(len(sizes[0][0]))
+        compat.start_grid(grid=poll_promptly(grid), server=server, config=ServerConfig(len(sizes)))
+
+    app = clientapp.ClientApp(lambda context: EmptyClient())
+    with limit_flower_log(logging.ERROR):
+        simulation.run_simulation(server_app, app, len(sizes[0][0]), backend_config=ray_engine.BACKEND)
+    return strategy.seconds

@@ -18,20 +18,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of one draw, which is then shown")
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="names (all)")
-    given = parser.parse_args(arguments)
+    values = parser.parse_args(arguments)
 
     from fedpca_flwr.simulations.hunt import hunting  # here: a help needs nothing of it
     from fedpca_flwr.strategies import METHODS
 
-    wanted = given.methods or list(METHODS)
-    unknown = [name for name in wanted if name not in METHODS]
+    target = values.methods or list(METHODS)
+    unknown = [name for name in target if name not in METHODS]
     if unknown:
         parser.error(f"argument --methods: {', '.join(unknown)}: expected of {', '.join(METHODS)}")
-    if given.only is not None:
-        return hunting.show(given.seed, given.only)
+    if values.only is not None:
+        return hunting.show(values.seed, values.only)
     tally = hunting.Tally()
-    end = time.monotonic() + 60 * given.minutes
-    for line in hunting.hunt(given.seed, hunting.until(end, given.seed, wanted), tally):
+    end = time.monotonic() + 60 * values.minutes
+    for line in hunting.hunt(values.seed, hunting.until(end, values.seed, target), tally):
         print(line, flush=True)
     print(tally.table())
     print(", ".join(f"{kind} {count}" for kind, count in tally.kinds.most_common()) or "no finding")

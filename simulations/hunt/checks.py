@@ -22,43 +22,43 @@ from fedpca_flwr.simulations.hunt.running import Outcome, framed, names_of, run_
 
 
 def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
-    """All that is wrong with what came of a draw."""
+    """Return all findings about the outcome of a draw."""
     truth = truth_about(draw)
-    found = [("warning", text) for text in outcome.warned]
+    problems = [("warning", text) for text in outcome.warned]
     if outcome.error is not None:
-        return found + list(error_findings(draw, outcome.error, truth))
+        return problems + list(error_findings(draw, outcome.error, truth))
     model = outcome.model
     assert model is not None
-    found += malformed(draw, model)
+    problems += malformed(draw, model)
     if "NaN" in draw.hostile and draw.card.incomplete:
-        return found  # a missing value, of which complete rows tell no truth
+        return problems  # a missing value, of which complete rows tell no truth
     if truth is None or "=" in draw.hostile:
-        return found + [("accepted", f"{draw.hostile} was not refused")]
-    if found or draw.card.loadings_source:
-        return found
-    found += [*truth_findings(draw, model, truth), *wrong_squared_error(draw, model)]
+        return problems + [("accepted", f"{draw.hostile} was not refused")]
+    if problems or draw.card.loadings_source:
+        return problems
+    problems += [*truth_findings(draw, model, truth), *wrong_squared_error(draw, model)]
     if not vertical(draw.method):
-        found += [*wrong_names(draw, model), *tiny_scales(draw, model, truth), *wrong_units(draw, model)]
-    return found + list(unequal_moments(draw, model, truth))
+        problems += [*wrong_names(draw, model), *tiny_scales(draw, model, truth), *wrong_units(draw, model)]
+    return problems + list(unequal_moments(draw, model, truth))
 
 
 def truth_about(draw: Draw) -> Truth | None:
     """The truth, or None where what is hostile leaves none."""
     if draw.hostile and "marker" not in draw.hostile and "huge" not in draw.hostile:
         return None
-    own = draw.options
-    center, scale = own.get("center", True), own.get("scale", False)
+    settings = draw.options
+    center, scale = settings.get("center", True), settings.get("scale", False)
     if not of_kernel(draw):
-        center = center and own.get("variant") != "faithful"
-        told = {"center": center, "scale": scale, "indicators": len(draw.indicators)}
-        return truth_of(draw.pooled, **told, by_columns=vertical(draw.method))
+        center = center and settings.get("variant") != "faithful"
+        keywords = {"center": center, "scale": scale, "indicators": len(draw.indicators)}
+        return truth_of(draw.pooled, **keywords, by_columns=vertical(draw.method))
     return truth_of_kernel(
         draw.pooled,
-        kernel=own.get("kernel", "rbf"),
-        gamma=own.get("gamma", 0.0),
-        coef0=own.get("coef0", 1.0),
-        degree=own.get("degree", 3),
-        center=own.get("center", False),
+        kernel=settings.get("kernel", "rbf"),
+        gamma=settings.get("gamma", 0.0),
+        coef0=settings.get("coef0", 1.0),
+        degree=settings.get("degree", 3),
+        center=settings.get("center", False),
         scale=scale,
     )
 
@@ -67,10 +67,10 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     """Shapes, order, signs, orthonormality: what needs no truth."""
     by_columns = vertical(draw.method)
     k, variances, ratio = model.n_components_, model.explained_variance_, model.explained_variance_ratio_
-    wanted, private = draw.options.get("n_components"), draw.card.differentially_private
-    fixed = isinstance(wanted, int) and draw.options.get("rank_rule") != "paper" and "=" not in draw.hostile
-    if fixed and k != wanted and not draw.card.loadings_source:
-        yield "form", f"{k} components instead of {wanted}"
+    target, private = draw.options.get("n_components"), draw.card.differentially_private
+    fixed = isinstance(target, int) and draw.options.get("rank_rule") != "paper" and "=" not in draw.hostile
+    if fixed and k != target and not draw.card.loadings_source:
+        yield "form", f"{k} components instead of {target}"
     main = model.scores_ if by_columns else model.components_
     shape = (model.n_samples_, k) if by_columns else (k, model.n_features_in_)
     if main is None or main.shape != shape:
@@ -91,7 +91,12 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
         yield "form", f"directions are not orthonormal: off by {skew:.1e}"
     if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 2 * SIGN_TIE_TOLERANCE)).any():
         yield "form", "the largest loading of a component is negative"
-    if not private and not draw.hostile and "forgetting" not in draw.known and model.n_samples_ != len(draw.pooled):
+    if (
+        not private
+        and not draw.hostile
+        and "forgetting" not in draw.option_names
+        and model.n_samples_ != len(draw.pooled)
+    ):
         yield "form", f"{model.n_samples_} rows instead of {len(draw.pooled)}"
 
 
@@ -102,7 +107,7 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[Finding]:
         yield "form", f"variances {variances} in no order or below zero, noise {model.noise_variance_}"
     if not np.allclose(model.singular_values_, np.sqrt(variances * (model.n_samples_ - 1)), rtol=1e-9, atol=0):
         yield "form", "singular values are not the roots of (n - 1) variances"
-    rounded = "codec" in draw.known or draw.card.differentially_private or draw.options.get("landmarks")
+    rounded = "codec" in draw.option_names or draw.card.differentially_private or draw.options.get("landmarks")
     if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
         yield "form", f"ratios add up to {ratio.sum():.12g}"
 
@@ -116,8 +121,8 @@ def wrong_squared_error(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     rows = draw.pooled.astype(Long) - model.mean_.astype(Long)
     if model.scale_ is not None:
         rows = rows / model.scale_
-    left = rows - (rows @ model.components_.T) @ model.components_
-    true = float((left**2).sum() / len(rows))
+    residual = rows - (rows @ model.components_.T) @ model.components_
+    true = float((residual**2).sum() / len(rows))
     allowed = 1e-5 * true + 1e-9 * float((rows**2).sum() / len(rows))
     if abs(measured - true) > allowed:
         yield "squared error", f"told {measured:.6g}, is {true:.6g}"
@@ -129,17 +134,17 @@ def unequal_moments(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Findi
         return
     if "taken for constant" in " ".join(model.log["notes"]):
         return
-    again = run_draw(turned(draw))
-    if again.model is None:
-        yield "equal moments", f"refused of turned rows: {type(again.error).__name__}: {str(again.error)[:200]}"
+    rerun = run_draw(turned(draw))
+    if rerun.model is None:
+        yield "equal moments", f"refused of turned rows: {type(rerun.error).__name__}: {str(rerun.error)[:200]}"
         return
-    apart = float(np.abs(again.model.explained_variance_ - model.explained_variance_).max())
+    gap = float(np.abs(rerun.model.explained_variance_ - model.explained_variance_).max())
     slack = 1e-9 if draw.options.get("wire") != "float32" else 1e-5
     allowed = rounding_of(draw, truth) + slack * float(model.explained_variance_[0])
-    if "codec" in draw.known:
-        allowed += sum(correction_of(draw, one) for one in (model, again.model))
-    if apart > allowed:
-        yield "equal moments", f"variances of turned rows are {apart:.3g} apart, by rounding {allowed:.3g} at most"
+    if "codec" in draw.option_names:
+        allowed += sum(correction_of(draw, item) for item in (model, rerun.model))
+    if gap > allowed:
+        yield "equal moments", f"variances of turned rows are {gap:.3g} apart, by rounding {allowed:.3g} at most"
 
 
 def turned(draw: Draw) -> Draw:
@@ -164,7 +169,7 @@ def turn(rng: Generator, X: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def rounding_of(draw: Draw, truth: Truth) -> float:
-    """How far a variance may move where each value of the rows is rounded, in the model's units."""
+    """Return how much rounding of each value of the rows can move a variance, in the model's units."""
     sizes = draw.pooled.astype(Long) / truth.scale
     moved = 4 * EPS * float(np.sqrt((sizes**2).sum()))
     first = float(np.sqrt(truth.values[0]))
@@ -172,7 +177,7 @@ def rounding_of(draw: Draw, truth: Truth) -> float:
 
 
 def correction_of(draw: Draw, model: PCAModel) -> float:
-    """How far a variance after corrections may be from that of the moments: the measured error, by Weyl's inequality.
+    """Return the bound on the error of a variance after corrections: the measured error, by Weyl's inequality.
 
     A correction is about leading eigenvectors of what the server holds. Beyond the rank of the codec they belong to
     one repeated eigenvalue, its filler or zero, so the last digit of a mean turns them, and the correction's few bits
@@ -191,64 +196,64 @@ UNLIKE = re.compile("sorted|shifted|heavy tails|one-hot|indicators|constant feat
 
 
 def wrong_names(draw: Draw, model: PCAModel) -> Iterator[Finding]:
-    """Of data frames the model keeps the names, each once."""
-    names, wanted = model.feature_names_in_, names_of(model.n_features_in_ - len(draw.indicators)) + draw.indicators
-    if framed(draw) and (names is None or list(names) != wanted):
-        yield "names", f"{None if names is None else list(names)} of data frames with {wanted}"
+    """Yield a finding unless the model stores the names of data frames, each once."""
+    names, target = model.feature_names_in_, names_of(model.n_features_in_ - len(draw.indicators)) + draw.indicators
+    if framed(draw) and (names is None or list(names) != target):
+        yield "names", f"{None if names is None else list(names)} of data frames with {target}"
 
 
 def tiny_scales(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
-    """No feature is divided by rounding: neither in the model, nor in what it makes of new rows."""
+    """Yield a finding if a feature is divided by rounding, in the model or in scores of new rows."""
     if model.scale_ is None or model.mean_ is None or model.components_ is None or draw.card.differentially_private:
         return
     rows = draw.pooled.astype(Long)
     still, largest = (rows == rows[0]).all(axis=0), np.abs(rows).max(axis=0)
     deviation = np.sqrt(((rows - rows.mean(axis=0)) ** 2).mean(axis=0))
-    told = (model.scale_ < TINY * largest) & (model.scale_ != 1) & (still | (deviation > 10 * TINY * largest))
-    told |= ~(model.scale_ > 0)
-    if told.any():
-        yield "tiny scale", f"{model.scale_[told]} of features as large as {largest[told].astype(float)}"
+    keywords = (model.scale_ < TINY * largest) & (model.scale_ != 1) & (still | (deviation > 10 * TINY * largest))
+    keywords |= ~(model.scale_ > 0)
+    if keywords.any():
+        yield "tiny scale", f"{model.scale_[keywords]} of features as large as {largest[keywords].astype(float)}"
     if truth.unsure or not draw.options.get("scale") or draw.card.non_mean_centre:
         return
     moved = np.where(still, np.where(largest > 0, largest, 1) / 1000, 0)
     new = (rows[::-1] + moved).astype(np.float64)
     lengths = np.sqrt((((new.astype(Long) - truth.mean) / np.where(still, 1, deviation)) ** 2).sum(axis=1))
     scores = (new - model.mean_) / model.scale_ @ model.components_.T
-    most = 100 * float(lengths.max() + 1)
-    if not np.isfinite(scores).all() or np.abs(scores).max() > most:
-        yield "new rows", f"scores up to {np.abs(scores).max():.3g} of rows {most / 100:.3g} long in the true scale"
+    limit = 100 * float(lengths.max() + 1)
+    if not np.isfinite(scores).all() or np.abs(scores).max() > limit:
+        yield "new rows", f"scores up to {np.abs(scores).max():.3g} of rows {limit / 100:.3g} long in the true scale"
 
 
 def wrong_units(draw: Draw, model: PCAModel) -> Iterator[Finding]:
-    """A feature in another unit is named; no other is, but where party and others are as unlike as if it were."""
+    """Yield a finding unless exactly the feature in another unit is named, and features as different as that."""
     if draw.orders:
         return
     notes = [note for note in model.log["notes"] if "in another unit than the others:" in note]
-    found = {(int(unit["party"].rpartition(" ")[2]), unit["feature"]) for unit in model.log.get("other_units", [])}
+    problems = {(int(unit["party"].rpartition(" ")[2]), unit["feature"]) for unit in model.log.get("other_units", [])}
     if draw.unit is not None:
         place, feature = draw.unit
         place = 1 if len(draw.parties) == 2 else place  # of two none is the odd one
         text = f"{place} seems to have features in another unit than the others: feature {feature + 1} (mean"
-        if found != {(place, feature)} or not any(note.partition(" ")[2].startswith(text) for note in notes):
-            yield "units", f"told {sorted(found)} of {(place, feature)}: {notes}"
+        if problems != {(place, feature)} or not any(note.partition(" ")[2].startswith(text) for note in notes):
+            yield "units", f"told {sorted(problems)} of {(place, feature)}: {notes}"
         return
-    if bool(notes) != bool(found):
-        yield "units", f"told {sorted(found)}, but noted {notes}"
-    honest = not UNLIKE.search(draw.about) and not draw.hostile
-    for place, feature in sorted(found):
+    if bool(notes) != bool(problems):
+        yield "units", f"told {sorted(problems)}, but noted {notes}"
+    honest = not UNLIKE.search(draw.description) and not draw.hostile
+    for place, feature in sorted(problems):
         if honest or not _as_unlike(draw, place, feature):
             yield "units", f"party {place} is said to have feature {feature} in another unit, and has it not"
 
 
 def _as_unlike(draw: Draw, place: int, feature: int) -> bool:
-    """Whether mean and deviation are at least 4.9 times those of more than half of the others, or below as much."""
+    """Return True if mean and deviation are 4.9 times those of more than half of the parties, or a 4.9th."""
     parties = draw.parties
     if draw.earlier:  # to which they were appended
-        parties = [np.vstack(both) for both in zip(draw.earlier, draw.parties, strict=True)]
+        parties = [np.vstack(pair) for pair in zip(draw.earlier, draw.parties, strict=True)]
     columns = [np.asarray(party)[:, feature].astype(Long) for party in parties]
     sizes = np.array([[abs(column.mean()), column.std()] for column in columns if len(column) >= 10], dtype=np.float64)
-    own = np.array([abs(columns[place].mean()), columns[place].std()], dtype=np.float64)
+    settings = np.array([abs(columns[place].mean()), columns[place].std()], dtype=np.float64)
     with np.errstate(all="ignore"):
-        apart = np.log(sizes / own)
-    far = (np.abs(apart).min(axis=1) > np.log(4.9)) & (np.abs(apart[:, 0] - apart[:, 1]) < np.log(2.1))
-    return bool(far.sum() > (len(sizes) - 1) / 2 and len(columns[place]) >= 10)
+        gap = np.log(sizes / settings)
+    distant = (np.abs(gap).min(axis=1) > np.log(4.9)) & (np.abs(gap[:, 0] - gap[:, 1]) < np.log(2.1))
+    return bool(distant.sum() > (len(sizes) - 1) / 2 and len(columns[place]) >= 10)

@@ -19,12 +19,12 @@ Change = Callable[[Generator, NDArray[Any]], NDArray[Any]]
 
 
 def with_spectrum(rng: Generator, n: int, d: int, values: NDArray[Any]) -> NDArray[Any]:
-    """Centred rows (n, d) with these singular values, up to rounding; along the axes as often as not."""
+    """Draw centred rows (n, d) with given singular values, up to rounding; in half of the draws along the axes."""
     r = min(n - 1, d)
-    left = rng.standard_normal((n, r))
-    left, _ = np.linalg.qr(left - left.mean(axis=0))
+    residual = rng.standard_normal((n, r))
+    residual, _ = np.linalg.qr(residual - residual.mean(axis=0))
     right = np.eye(d) if rng.random() < 0.3 else np.linalg.qr(rng.standard_normal((d, d))).Q
-    return np.asarray((left * values[:r]) @ right[:, :r].T)
+    return np.asarray((residual * values[:r]) @ right[:, :r].T)
 
 
 def _decaying(rng: Generator, n: int, d: int) -> NDArray[Any]:
@@ -107,15 +107,15 @@ WIDTHS = (1, 14), (20, 70), (384, 420)
 def rows(rng: Generator) -> tuple[NDArray[Any], str]:
     """Rows (n, d), and what they are."""
     n = int(rng.choice([2, 3, 5, 8, 20, 40, 60, 100], p=[0.03, 0.05, 0.06, 0.1, 0.2, 0.26, 0.2, 0.1]))
-    least, below = WIDTHS[int(rng.choice(3, p=[0.85, 0.145, 0.005]))]
-    d = int(rng.integers(least, below))
+    smallest, below = WIDTHS[int(rng.choice(3, p=[0.85, 0.145, 0.005]))]
+    d = int(rng.integers(smallest, below))
     base = str(rng.choice(list(BASES)))
-    X, about = BASES[base](rng, n, d), [base]
+    X, description = BASES[base](rng, n, d), [base]
     for name, change in CHANGES.items():
         if rng.random() < 0.12:
             X = change(rng, X)
-            about.append(name)
-    return X, f"{n} x {d} {', '.join(about)}"
+            description.append(name)
+    return X, f"{n} x {d} {', '.join(description)}"
 
 
 def cut_rows(rng: Generator, X: NDArray[Any]) -> tuple[list[NDArray[Any]], str]:
@@ -124,9 +124,9 @@ def cut_rows(rng: Generator, X: NDArray[Any]) -> tuple[list[NDArray[Any]], str]:
     parties = int(rng.choice([1, 2, 3, 4, 6, 12, 25], p=[0.1, 0.2, 0.25, 0.2, 0.15, 0.06, 0.04]))
     parties = min(parties, n)
     way = str(rng.choice(["even", "unequal", "single rows"]))
-    about = f"{parties} parties, {way}"
+    description = f"{parties} parties, {way}"
     if rng.random() < 0.3:
-        X, about = X[np.argsort(X[:, 0], kind="stable")], about + ", sorted"
+        X, description = X[np.argsort(X[:, 0], kind="stable")], description + ", sorted"
     marks = np.linspace(0, n, parties + 1).astype(int)[1:-1]
     if way == "unequal":
         marks = np.sort(rng.choice(np.arange(1, n), parties - 1, replace=False))
@@ -134,10 +134,10 @@ def cut_rows(rng: Generator, X: NDArray[Any]) -> tuple[list[NDArray[Any]], str]:
         marks = np.arange(1, parties)
     parts = np.split(X, marks)
     if X.dtype.kind == "f" and rng.random() < 0.25:
-        about += ", shifted"
+        description += ", shifted"
         size = 10.0 ** rng.integers(-1, 5) * X.std(axis=0, dtype=np.float64)
         parts = [(part + size * rng.standard_normal(X.shape[1])).astype(X.dtype) for part in parts]
-    return parts, about
+    return parts, description
 
 
 def cut_columns(rng: Generator, X: NDArray[Any]) -> tuple[list[NDArray[Any]], str]:
@@ -150,18 +150,18 @@ def cut_columns(rng: Generator, X: NDArray[Any]) -> tuple[list[NDArray[Any]], st
 
 @dataclass(frozen=True)
 class Case:
-    """What a draw of rows is made of; `unit` is as in a `Draw`."""
+    """Rows, parties and description of a draw; `unit` is as in a `Draw`."""
 
     parties: list[Any]
     options: dict[str, Any]
-    about: str
+    description: str
     masked: bool | None = None
     """Whether its transport must be a masked one, or must not; None where either will do."""
     unit: tuple[int, int] | None = None
 
 
 def case_of(rng: Generator, method: str) -> Case | None:
-    """A case of those that trouble this method, now and then."""
+    """Draw a case, now and then of the kinds that trouble a method."""
     method_of = METHODS[method]
     by_rows = method_of.strategy.card.split == "rows"
     kinds = [kind for kind, troubled in TROUBLES.items() if by_rows and troubled(method_of)]
@@ -173,8 +173,8 @@ def case_of(rng: Generator, method: str) -> Case | None:
 def _repeated(rng: Generator, method: str) -> Case:
     """A first variance that several directions have, to the last bit as often as not, and blocks narrower than that."""
     n, d, times = int(rng.choice([16, 32, 64])), int(rng.choice([4, 8])), int(rng.integers(2, 5))
-    others = np.sort(rng.choice(np.arange(1, 20), d - times))[::-1]
-    X = hadamard(n)[:, 1 : d + 1] * np.append(np.full(times, 20 + rng.integers(1, 80)), others).astype(np.float64)
+    peers = np.sort(rng.choice(np.arange(1, 20), d - times))[::-1]
+    X = hadamard(n)[:, 1 : d + 1] * np.append(np.full(times, 20 + rng.integers(1, 80)), peers).astype(np.float64)
     turn = str(rng.choice(["along the axes", "of whole numbers", "turned"]))
     if turn == "of whole numbers":
         X = X @ hadamard(d)
@@ -204,7 +204,7 @@ def _constant(rng: Generator, method: str) -> Case:
 
 
 def _other_unit(rng: Generator, method: str) -> Case:
-    """One site's feature in another unit than all others have it, its mean beyond its deviation in each."""
+    """Draw parties of which a single party has a feature in another unit, with means beyond deviations."""
     d, count = int(rng.integers(2, 8)), int(rng.integers(2, 6))
     parties = [rng.standard_normal((int(rng.integers(12, 30)), d)) for _ in range(count)]
     place, feature = int(rng.integers(count)), int(rng.integers(d))
@@ -217,8 +217,8 @@ def _other_unit(rng: Generator, method: str) -> Case:
     chosen = options(rng, method, int(rng.integers(1, d + 1)), sum(map(len, parties)), d)
     for truncating in ("rank", "filler", "warm_start", "warm_rank"):  # of a site's factor nobody sees deviations
         chosen.pop(truncating, None)
-    about = f"{d} features, {count} parties, of which party {place} has feature {feature} times {factor:g}"
-    return Case(parties, chosen, about, masked=False, unit=(place, feature))
+    description = f"{d} features, {count} parties, of which party {place} has feature {feature} times {factor:g}"
+    return Case(parties, chosen, description, masked=False, unit=(place, feature))
 
 
 def _has(method: Method, *options: str) -> bool:
@@ -233,8 +233,8 @@ TROUBLES: dict[Callable[[Generator, str], Case], Callable[[Method], bool]] = {
 """Which methods for rows each kind is drawn for; those that are exact and can scale know every site's deviations."""
 
 
-def _cut(rng: Generator, X: NDArray[Any], least: int) -> list[NDArray[Any]]:
+def _cut(rng: Generator, X: NDArray[Any], smallest: int) -> list[NDArray[Any]]:
     """Two to five parties, of at least so many rows."""
-    parties = int(rng.integers(2, min(5, len(X) // least) + 1))
-    spare = rng.multinomial(len(X) - parties * least, np.full(parties, 1 / parties))
-    return np.split(X, np.cumsum(spare + least)[:-1])
+    parties = int(rng.integers(2, min(5, len(X) // smallest) + 1))
+    spare = rng.multinomial(len(X) - parties * smallest, np.full(parties, 1 / parties))
+    return np.split(X, np.cumsum(spare + smallest)[:-1])

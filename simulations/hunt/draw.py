@@ -22,18 +22,18 @@ from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_non
 
 
 def vertical(method: str) -> bool:
-    """Whether a method is for data split by columns."""
+    """Return True for a method of data split by columns."""
     return card_of(method).split == "columns"
 
 
 def of_kernel(draw: Draw) -> bool:
-    """Whether the model is that of one kernel between all rows."""
-    return draw.card.exact and "kernel" in draw.known
+    """Return True if the model is that of a kernel between all rows."""
+    return draw.card.exact and "kernel" in draw.option_names
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What is run: a method, a transport, keyword arguments of `fedpca_flwr.run`, and what its data are about."""
+    """Run to try: method, transport, keyword arguments of `fedpca_flwr.run`, and description of the data."""
 
     method: str
     transport: str
@@ -41,7 +41,7 @@ class Draw:
     parties: list[Any]
     """Arrays, of rows or of columns; with something hostile maybe no arrays."""
     options: dict[str, Any]
-    about: str
+    description: str
     hostile: str = ""
     """What is wrong on purpose."""
     earlier: list[NDArray[Any]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Draw:
         return card_of(self.method)
 
     @property
-    def known(self) -> Container[str]:
+    def option_names(self) -> Container[str]:
         """The names of the method's options."""
         return self.card.options.model_fields
 
@@ -78,18 +78,20 @@ class Draw:
     @property
     def indicators(self) -> list[str]:
         """The names of the columns of indicators, which stand after the numbers."""
-        return [f"{column}={level}" for column, own in self.levels.items() for level in (*own, "other", "missing")]
+        return [
+            f"{column}={level}" for column, levels in self.levels.items() for level in (*levels, "other", "missing")
+        ]
 
     @property
     def first(self) -> NDArray[Any]:
-        """The same of the run that comes first: where it is refused, there is no other."""
+        """Rows and columns of the first run: after its refusal there is no second."""
         if not self.earlier:
             return self.pooled
         return np.hstack(self.earlier) if vertical(self.method) else np.vstack(self.earlier)
 
 
 def method_of(seed: int, index: int) -> str:
-    """The method of a draw, without the rest of it."""
+    """Return the method of a draw."""
     return str(np.random.default_rng((seed, index)).choice(list(METHODS)))
 
 
@@ -112,7 +114,7 @@ def draw(seed: int, index: int) -> Draw:
 
 
 def _ordinary(rng: Generator, method: str) -> Draw:
-    X, about = data.rows(rng)
+    X, description = data.rows(rng)
     parties, cut = (data.cut_columns if vertical(method) else data.cut_rows)(rng, X)
     n, d = X.shape
     k = int(rng.integers(1, max(2, min(n, d) + 1))) if rng.random() < 0.5 else min(2, n, d)
@@ -124,15 +126,15 @@ def _ordinary(rng: Generator, method: str) -> Draw:
     if transport != "clear":
         chosen |= _secure(rng, _largest(parties), transport, len(parties))
     earlier: list[NDArray[Any]] = []
-    known = card_of(method).options.model_fields
+    option_names = card_of(method).options.model_fields
     if card_of(method).loadings_source:
-        again = rng.integers(0, n, rng.integers(1, n + 1))
-        earlier, parties = parties, [part[again] for part in parties]
-    elif "append" in known and min(map(len, parties)) > 2 and rng.random() < 0.4:
+        rerun = rng.integers(0, n, rng.integers(1, n + 1))
+        earlier, parties = parties, [part[rerun] for part in parties]
+    elif "append" in option_names and min(map(len, parties)) > 2 and rng.random() < 0.4:
         earlier, parties = [part[:-1] for part in parties], [part[-1:] for part in parties]
         chosen["append"] = True
     parties, chosen, wrong = _spoilt(rng, method, parties, chosen)
-    return Draw(method, transport, parties, chosen, f"{about}, {cut}", wrong, earlier)
+    return Draw(method, transport, parties, chosen, f"{description}, {cut}", wrong, earlier)
 
 
 def _troubled(rng: Generator, method: str, case: Case) -> Draw:
@@ -141,7 +143,7 @@ def _troubled(rng: Generator, method: str, case: Case) -> Draw:
     transport, chosen = str(rng.choice(allowed)), case.options
     if transport != "clear":
         chosen = chosen | _secure(rng, _largest(case.parties), transport, len(case.parties))
-    return Draw(method, transport, case.parties, chosen, case.about, unit=case.unit)
+    return Draw(method, transport, case.parties, chosen, case.description, unit=case.unit)
 
 
 WEIGHT = "weight"
@@ -149,46 +151,46 @@ WEIGHT = "weight"
 
 
 def weighable(drawn: Draw) -> bool:
-    """Whether rows may have weights in such a run, and none is spoilt."""
+    """Return True if rows may have weights in a run, and no value is spoilt."""
     if not drawn.card.weighted or drawn.hostile or drawn.earlier or drawn.unit:
         return False
-    own = {key.replace("_", "-"): value for key, value in drawn.options.items() if key in drawn.known}
-    return script_or_none(METHODS.parse_method(drawn.method), RunConfig(weights=WEIGHT), own) is not None
+    settings = {key.replace("_", "-"): value for key, value in drawn.options.items() if key in drawn.option_names}
+    return script_or_none(METHODS.parse_method(drawn.method), RunConfig(weights=WEIGHT), settings) is not None
 
 
 def mixable(drawn: Draw) -> bool:
-    """Whether some columns may be categories in such a run, and none is spoilt."""
+    """Return True if columns may be categories in a run, and no value is spoilt."""
     scaled = drawn.options.get("scale") is True and drawn.options.get("center", True)
     return drawn.card.mixed and scaled and not (drawn.hostile or drawn.earlier or drawn.unit)
 
 
 def _with_categories(rng: Generator, drawn: Draw) -> Draw:
-    """The draw with one to three columns of categories: rare levels, levels that nobody declared, empty cells."""
+    """Return the draw with up to three columns of categories: rare and undeclared levels, empty cells."""
     levels = {f"c{column}": list("abcde"[: rng.integers(1, 6)]) for column in range(rng.integers(1, 4))}
-    shares = [rng.dirichlet(np.full(len(own) + 2, 0.5)) for own in levels.values()]
+    shares = [rng.dirichlet(np.full(len(settings) + 2, 0.5)) for settings in levels.values()]
     parties = []
     for part in drawn.parties:
-        own = [np.eye(len(share))[rng.choice(len(share), len(part), p=share)] for share in shares]
-        parties.append(np.hstack([np.asarray(part, dtype=np.float64), *own]))
+        settings = [np.eye(len(share))[rng.choice(len(share), len(part), p=share)] for share in shares]
+        parties.append(np.hstack([np.asarray(part, dtype=np.float64), *settings]))
     options = {**drawn.options, "levels": levels}
     if "bound" in options:
         options["bound"] = max(options["bound"], 1.0)
-    about = f"{drawn.about}, indicators of {len(levels)} columns"
-    return replace(drawn, parties=parties, levels=levels, options=options, about=about)
+    description = f"{drawn.description}, indicators of {len(levels)} columns"
+    return replace(drawn, parties=parties, levels=levels, options=options, description=description)
 
 
 def turnable(drawn: Draw) -> bool:
-    """Whether the method's answers are functions of moments, and its variances move little where these do."""
-    own = drawn.options
-    if drawn.transport != "clear" or drawn.hostile or not isinstance(own["n_components"], int):
+    """Return True if answers are functions of moments, and variances move little with the moments."""
+    settings = drawn.options
+    if drawn.transport != "clear" or drawn.hostile or not isinstance(settings["n_components"], int):
         return False
-    settled = not re.search("tied|clustered|copies|one-hot|first variance|indicators", drawn.about)
-    smooth = own.get("tolerance", 1e-6) <= 1e-3 and own.get("max_rounds", 100) == 100
-    smooth &= "codec" not in drawn.known or own.get("codec") in {"low-rank", "sketch"}
+    settled = not re.search("tied|clustered|copies|one-hot|first variance|indicators", drawn.description)
+    smooth = settings.get("tolerance", 1e-6) <= 1e-3 and settings.get("max_rounds", 100) == 100
+    smooth &= "codec" not in drawn.option_names or settings.get("codec") in {"low-rank", "sketch"}
     card = drawn.card
     if vertical(drawn.method) or card.beyond_moments or card.local_components or card.successors:
         return False
-    return (card.pools_moments and not own.get("rank")) or (settled and smooth)
+    return (card.pools_moments and not settings.get("rank")) or (settled and smooth)
 
 
 def _needed(rng: Generator, method: str, chosen: dict[str, Any], size: float, parties: int) -> dict[str, Any]:
@@ -204,12 +206,12 @@ def _largest(parties: list[Any]) -> float:
 
 
 def _transports(method: str, parties: int, chosen: dict[str, Any]) -> list[str]:
-    """The transports that the method has with these options."""
-    own = {key: value for key, value in chosen.items() if key in card_of(method).options.model_fields}
-    own = {**card_of(method).examples[0], **own}
+    """Return the transports of a method with given options."""
+    settings = {key: value for key, value in chosen.items() if key in card_of(method).options.model_fields}
+    settings = {**card_of(method).examples[0], **settings}
 
     def travels(way: str) -> bool:
-        return script_or_none(METHODS[method], EXAMPLE_CONFIGS[way], own) is not None
+        return script_or_none(METHODS[method], EXAMPLE_CONFIGS[way], settings) is not None
 
     masked = ["secure_aggregation"] if parties > 1 and travels("masked") else []
     return ["clear", *masked, *(["survivors"] if parties > 2 and travels("surviving") else [])]

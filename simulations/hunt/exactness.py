@@ -18,7 +18,7 @@ from fedpca_flwr.simulations.hunt.refusals import Finding
 
 @dataclass(frozen=True)
 class Claims:
-    """What a model says of its own error; angles in degrees, None where nothing is said."""
+    """Error that a model states; angles in degrees, None where nothing is stated."""
 
     certificate: float | None
     certified: int
@@ -35,9 +35,9 @@ class Claims:
 
     @property
     def at_most(self) -> float | None:
-        """The smallest angle that the model says the true one does not exceed."""
-        whole = self.certificate if self.every else None
-        angles = [angle for angle in (whole, self.bound) if angle is not None]
+        """Smallest bound on the true angle that the model states."""
+        dense = self.certificate if self.every else None
+        angles = [angle for angle in (dense, self.bound) if angle is not None]
         return min(angles) if angles else None
 
 
@@ -80,8 +80,8 @@ def truth_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Findin
     if claims.certificate is not None and claims.certified and not claims.every:
         first = truth.miss(basis_of(model)[:, : claims.certified])
         if first > claims.certificate + 1e-12:
-            told = f"told {claims.certificate:.2g} of the first {claims.certified}"
-            yield "certificate", f"{told}, at least {first:.2g} off"
+            keywords = f"told {claims.certificate:.2g} of the first {claims.certified}"
+            yield "certificate", f"{keywords}, at least {first:.2g} off"
     yield from exceeded_claims(draw, claims, miss)
     yield from certified_ties(model, truth, claims)
     yield from wrong_totals(draw, model, truth, claims)
@@ -94,52 +94,52 @@ def truth_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Findin
 
 
 def needlessly_approximate(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
-    """An exact method is not called approximate where nothing hinders it."""
+    """Yield a finding if an exact method is called approximate without a reason."""
     k, clear = model.n_components_, draw.transport == "clear"
     rounded = draw.options.get("rank") or draw.options.get("wire") == "float32"
-    whole = draw.card.exact and draw.card.pools_moments and not rounded
+    dense = draw.card.exact and draw.card.pools_moments and not rounded
     squares = np.append(truth.levels, 0.0) ** 2
-    if clear and whole and not model.log["exact"] and squares[k - 1] - squares[k] > 1e-5:
+    if clear and dense and not model.log["exact"] and squares[k - 1] - squares[k] > 1e-5:
         yield "exact", "called approximate, but the gap is wide"
 
 
 def basis_of(model: PCAModel) -> Array:
-    """Directions (p, k): components, or scores divided by their lengths; those without any are left out."""
+    """Return directions (p, k): components, or scores divided by their lengths, without zeros."""
     if model.components_ is not None:
         return model.components_.T
     assert model.scores_ is not None
-    held = model.singular_values_ > 0
-    return model.scores_[:, held] / model.singular_values_[held]
+    stored = model.singular_values_ > 0
+    return model.scores_[:, stored] / model.singular_values_[stored]
 
 
 def exceeded_claims(draw: Draw, claims: Claims, miss: float) -> Iterator[Finding]:
     """Certificates, bounds and forecasts: no true angle is above what is claims."""
-    least = claims.at_most
-    if least is not None and miss > least + 1e-12:
-        yield "certificate", f"told {least:.2g} degrees at most, at least {miss:.2g} off"
+    smallest = claims.at_most
+    if smallest is not None and miss > smallest + 1e-12:
+        yield "certificate", f"told {smallest:.2g} degrees at most, at least {miss:.2g} off"
     target = draw.options.get("target", 0.0)
     if target and miss > target:
         yield "target", f"wanted {target:g} degrees, got at least {miss:.2g}"
 
 
 def certified_ties(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
-    """Of a tie after the certified components the data determine none of these, and none is certified."""
+    """Yield a finding if components are certified that the data do not determine because of a tie."""
     k = min(claims.certified, model.n_components_)
     if claims.certificate is not None and k and tied(truth, k):
         yield "certificate", f"told {claims.certificate:.2g} of components {k} and {k + 1}, which have equal variance"
 
 
 def tied(truth: Truth, k: int) -> bool:
-    """Whether components k and k + 1 surely have equal variance, and any."""
+    """Return True if components k and k + 1 surely have equal variance above zero."""
     return k < truth.levels.size and truth.levels[k - 1] > 1e-4 and abs(truth.gap(k)) < 10 * EPS
 
 
 def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
     """Total variance, mean and scale, which every method but a few has exactly."""
-    own = draw.card.variance_base and draw.options.get("party-weights") != "rows"
+    settings = draw.card.variance_base and draw.options.get("party-weights") != "rows"
     total = float(truth.total) / (model.n_samples_ - 1)
     ratio = model.explained_variance_ratio_[0]
-    if not own and ratio > 0:
+    if not settings and ratio > 0:
         claimed = float(model.explained_variance_[0] / ratio)
         rounding = 1e-6 if draw.options.get("wire") == "float32" else 1e-9
         if abs(claimed - total) > (rounding + claims.fixed_point) * total:
@@ -156,16 +156,16 @@ def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> I
 
 
 def wrong_eigenvalues(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
-    """Of an exact model: variances, their shares, what is left out."""
+    """Compare variances and shares of an exact model with the truth."""
     k, n = model.n_components_, model.n_samples_
     true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
     allowed = 1e-8 * true + (100 * truth.rounding * truth.values[0] + claims.fixed_point * truth.total) / (n - 1)
     if (np.abs(model.explained_variance_ - true) > allowed).any():
-        found, wanted = (
+        problems, target = (
             np.array2string(values[:6], precision=6, separator=", ")
             for values in (model.explained_variance_, true.astype(float))
         )
-        yield "eigenvalues", f"{found} instead of {wanted}"
+        yield "eigenvalues", f"{problems} instead of {target}"
     if not draw.card.variance_base:
         rest = min(max_row_count(n), model.n_features_in_) - k  # weights tell no number of rows
         noise = float(max(0.0, truth.total / (n - 1) - true.sum()) / rest) if rest > 0 else 0.0
@@ -174,7 +174,7 @@ def wrong_eigenvalues(draw: Draw, model: PCAModel, truth: Truth, claims: Claims)
 
 
 def wrong_order(model: PCAModel, truth: Truth) -> Iterator[Finding]:
-    """Of an exact model: the first components alone, where they are well apart from the others."""
+    """Compare the first components of an exact model with the truth, where they are well separated."""
     basis = basis_of(model)
     for j in range(1, basis.shape[1]):
         if truth.gap(j) > 1e-3 and truth.levels[j - 1] > 1e-2:
@@ -185,24 +185,24 @@ def wrong_order(model: PCAModel, truth: Truth) -> Iterator[Finding]:
 
 
 def wrong_ritz_values(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
-    """Of a certified model: variances are not above the true ones, and below by no more than the angle allows."""
+    """Yield a finding if a certified variance is above the truth, or below by more than the angle allows."""
     k, n = model.n_components_, model.n_samples_
     true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
     slack = float((200 * truth.rounding + claims.fixed_point) * truth.total) / (n - 1)
     missing = (true - model.explained_variance_).astype(float)
-    most = k * float(true[0]) * math.sin(math.radians(min(90.0, claims.at_most or 90.0))) ** 2
+    limit = k * float(true[0]) * math.sin(math.radians(min(90.0, claims.at_most or 90.0))) ** 2
     if missing.min() < -slack - 1e-9 * float(true[0]):
         yield "eigenvalues", f"above the true ones by {-missing.min():.2g}"
-    if missing.sum() > most + slack:
-        yield "eigenvalues", f"below the true ones by {missing.sum():.2g}, at most {most:.2g} by the angle told"
+    if missing.sum() > limit + slack:
+        yield "eigenvalues", f"below the true ones by {missing.sum():.2g}, at most {limit:.2g} by the angle told"
 
 
 def wrong_notes(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
-    """What the model says of rank and ties is true; of an exact one it says what is not determined."""
+    """Yield a finding if notes on rank and ties are false, or missing from an exact model."""
     text, k = " ".join(model.log["notes"]), model.n_components_
-    found = re.search(r"(?<!either )the data have rank (\d+)", text)
-    if found and int(found[1]) < min(k, truth.rank):
-        yield "note", f"says the rank is {found[1]}, it is {truth.rank} at least"
+    problems = re.search(r"(?<!either )the data have rank (\d+)", text)
+    if problems and int(problems[1]) < min(k, truth.rank):
+        yield "note", f"says the rank is {problems[1]}, it is {truth.rank} at least"
     if not model.log["exact"] or k >= truth.levels.size:
         return
     if tied(truth, k) and not re.search(r"unique|equal variance|not determined|resolve", text):

@@ -31,27 +31,27 @@ class Tally:
 
 
 def hunt(seed: int, indices: Iterator[int], tally: Tally) -> Iterator[str]:
-    """One line for each finding among these draws of a seed."""
+    """Yield a line for each finding among draws of a seed."""
     for index in indices:
         drawn = draw(seed, index)
         row = drawn.method, drawn.transport
         outcome = run_draw(drawn)
-        found = findings(drawn, outcome)
+        problems = findings(drawn, outcome)
         tally.runs[row] += 1
         tally.refusals[row] += outcome.error is not None
-        tally.findings[row] += bool(found)
-        tally.kinds.update(kind for kind, _ in found)
-        for kind, text in found:
+        tally.findings[row] += bool(problems)
+        tally.kinds.update(kind for kind, _ in problems)
+        for kind, text in problems:
             options = " ".join(f"{key}={value!r}" for key, value in drawn.options.items())
             wrong = f", {drawn.hostile}" if drawn.hostile else ""
             wrong += ", frames in other orders" if drawn.orders else ""
-            about = f"{drawn.method} ({drawn.transport}), {drawn.about}{wrong}, {options}"
-            again = f"python -m fedpca_flwr.simulations.hunt --seed {seed} --only {index}"
-            yield f"{kind}: {text} | {about} | {again}".replace("\n", " ")
+            description = f"{drawn.method} ({drawn.transport}), {drawn.description}{wrong}, {options}"
+            rerun = f"python -m fedpca_flwr.simulations.hunt --seed {seed} --only {index}"
+            yield f"{kind}: {text} | {description} | {rerun}".replace("\n", " ")
 
 
 def until(end: float, seed: int, methods: Sequence[str]) -> Iterator[int]:
-    """Numbers of draws with these methods, until a time."""
+    """Yield numbers of draws with given methods, until a time."""
     for index in itertools.count():
         if time.monotonic() > end:
             return
@@ -60,11 +60,12 @@ def until(end: float, seed: int, methods: Sequence[str]) -> Iterator[int]:
 
 
 def show(seed: int, index: int) -> int:
-    """Repeat one draw, with all that is known of it."""
+    """Repeat a draw, and print all about the run."""
     drawn = draw(seed, index)
     outcome = run_draw(drawn)
-    print(f"{drawn.method} ({drawn.transport}), {drawn.about}\n{drawn.options}\n{drawn.hostile or 'nothing hostile'}")
+    print(f"{drawn.method} ({drawn.transport}), {drawn.description}\n{drawn.options}")
+    print(drawn.hostile or "nothing hostile")
     print(outcome.model.summary() if outcome.model else outcome.where)
-    found = findings(drawn, outcome)
-    print("\n".join(f"{kind}: {text}" for kind, text in found) or "no finding")
-    return int(bool(found))
+    problems = findings(drawn, outcome)
+    print("\n".join(f"{kind}: {text}" for kind, text in problems) or "no finding")
+    return int(bool(problems))

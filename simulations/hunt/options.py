@@ -16,7 +16,7 @@ ALWAYS = frozenset({"iterations", "noise_seed"})
 
 
 def option_values(method: str, k: int, n: int, d: int) -> dict[str, Sequence[Any]]:
-    """What each option of a method is tried with, for k components of n rows and d features."""
+    """Return the values to try of each option of a method, for k components of n rows and d features."""
     sizes = {"k": k, "k+1": k + 1, "2k": 2 * k, "d": d, "n": n, "n/2": n // 2}
     fields = METHODS[method].strategy.card.options.model_fields
     values = {name: [sizes.get(value, value) for value in _values(field)] for name, field in fields.items()}
@@ -82,11 +82,11 @@ FREE = frozenset({"state", "leave", "coef0"})
 
 
 def hostile_option(rng: Generator, keys: Sequence[str]) -> tuple[str, Any]:
-    """A key with a value that it does not allow; now and then a key that there is not."""
+    """Draw a key with a value that is not allowed; now and then an unknown key."""
     if rng.random() < 0.1:
         return str(rng.choice(["n_component", "centre", "blocksize", "method_", "X"])), 3
-    known = [key.replace("-", "_") for key in keys if key not in FREE]
-    return str(rng.choice(known)), ABSURD[int(rng.integers(len(ABSURD)))]
+    option_names = [key.replace("-", "_") for key in keys if key not in FREE]
+    return str(rng.choice(option_names)), ABSURD[int(rng.integers(len(ABSURD)))]
 
 
 SITE: dict[str, Callable[[int], Any]] = {

@@ -17,7 +17,7 @@ CLEAR = (1e-4, 1e-8, 3e-12)
 
 @dataclass(frozen=True)
 class Truth:
-    """What a model is held against; what is of values, means and rows has 80 bits."""
+    """Exact result to compare a model with; values, means and rows have 80 bits."""
 
     levels: NDArray[Any]
     """What the gaps are between (r,), the first being 1, descending: singular values, of a kernel the eigenvalues."""
@@ -57,8 +57,8 @@ class Truth:
         if not k:
             return worst
         marks = range(1, self.levels.size + 1)
-        for least in CLEAR:
-            clear = [j for j in marks if self.gap(j) > least]
+        for smallest in CLEAR:
+            clear = [j for j in marks if self.gap(j) > smallest]
             below, above = [j for j in clear if j <= k], [j for j in clear if j >= k]
             if below:
                 worst = max(worst, angle(self.vectors[:, : below[-1]], basis) - self.uncertainty(below[-1]))
@@ -69,14 +69,14 @@ class Truth:
 
 def angle(inner: NDArray[Any], outer: NDArray[Any]) -> float:
     """Largest angle, in degrees, from a direction in the span of ``inner`` (p, j) to that of ``outer`` (p, k >= j)."""
-    left = inner - outer @ (outer.T @ inner)
-    return math.degrees(math.asin(min(1.0, float(svd(left, compute_uv=False, lapack_driver="gesvd")[0]))))
+    residual = inner - outer @ (outer.T @ inner)
+    return math.degrees(math.asin(min(1.0, float(svd(residual, compute_uv=False, lapack_driver="gesvd")[0]))))
 
 
 def truth_of(
     X: NDArray[Any], *, center: bool = True, scale: bool = False, by_columns: bool = False, indicators: int = 0
 ) -> Truth:
-    """The PCA of all rows (n, d); for parties of columns its directions are those of the scores.
+    """Return the PCA of all rows (n, d); for parties of columns, directions are those of the scores.
 
     Of so many ``indicators``, which are the last columns, it is the factor analysis of mixed data.
     """

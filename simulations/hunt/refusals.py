@@ -35,7 +35,7 @@ def error_findings(draw: Draw, error: Exception, truth: Truth | None) -> Iterato
 
 
 def _unclear(draw: Draw, error: FedPCAError) -> Iterator[Finding]:
-    """Whether a refusal of something hostile says what it is about, or has another reason."""
+    """Return True if a refusal of hostile input names the input, or has another reason."""
     text = str(error)
     key = draw.hostile.partition("=")[0].replace("_", "-")
     if "=" in draw.hostile and key not in text.replace("_", "-") and not _explained(draw, error, None):
@@ -47,7 +47,7 @@ def _unclear(draw: Draw, error: FedPCAError) -> Iterator[Finding]:
 
 
 def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
-    """Whether the draw has the reason that the text gives."""
+    """Return True if the draw has the reason that a text gives."""
     text = str(error)
     for pattern, holds in REASONS:
         if re.search(pattern, text):
@@ -59,7 +59,7 @@ def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
 
 
 def _no_variance(draw: Draw, truth: Truth | None) -> bool:
-    """About the means there is less than their rounding, up to a factor; of a kernel, nothing but rounding."""
+    """Return True if the variance is within a factor of rounding of the means or of the kernel."""
     if truth is None:
         return _constant(draw)
     if truth.unsure:
@@ -80,17 +80,17 @@ def _constant(draw: Draw) -> bool:
 
 
 def _too_many(draw: Draw, truth: Truth | None) -> bool:
-    wanted = draw.options["n_components"]
-    return not isinstance(wanted, str) and wanted > min(draw.first.shape)
+    target = draw.options["n_components"]
+    return not isinstance(target, str) and target > min(draw.first.shape)
 
 
 def _alike_but_held_out(draw: Draw, truth: Truth | None) -> bool:
-    """Whether without a fifth of each party's rows there is no variance, or too little beside the bound."""
+    """Return True if without a fifth of each party's rows the variance is zero, or too small for the bound."""
     rows, times = np.unique(draw.pooled, axis=0, return_counts=True)
     common = rows[times.argmax()] if draw.options.get("center", True) else np.zeros(rows.shape[1])
-    others = [int((np.asarray(party) != common).any(axis=1).sum()) for party in draw.parties]
-    alike = all(few <= len(party) // 5 for few, party in zip(others, draw.parties, strict=True))
-    return alike or _constant(draw) or _coarse(draw, truth)
+    peers = [int((np.asarray(party) != common).any(axis=1).sum()) for party in draw.parties]
+    equal = all(few <= len(party) // 5 for few, party in zip(peers, draw.parties, strict=True))
+    return equal or _constant(draw) or _coarse(draw, truth)
 
 
 def _beyond(draw: Draw, truth: Truth | None) -> bool:
@@ -99,32 +99,32 @@ def _beyond(draw: Draw, truth: Truth | None) -> bool:
 
 
 def _some_column_below(draw: Draw, size: float) -> bool:
-    """Whether a column of a party holds values, and none as large as this."""
+    """Return True if a column of a party has values, all below a size."""
     largest = [np.abs(np.asarray(party, dtype=np.float64)).max(axis=0) for party in draw.parties]
     return any(bool(((column > 0) & (column < size)).any()) for column in largest)
 
 
 def _coarse(draw: Draw, truth: Truth | None) -> bool:
-    """Fixed point steps of the bound are near the deviation of a column; one that is constant may be taken for it."""
-    own = draw.options
-    if "bound" not in own:
+    """Return True if fixed point steps of the bound are near the deviation of a column."""
+    settings = draw.options
+    if "bound" not in settings:
         return False
-    if draw.card.split == "columns" and own.get("scale") and not own.get("center"):
-        return bool(own["bound"] > (1e6 if of_kernel(draw) else 1e25))  # no unit; a sum of energies has more words
+    if draw.card.split == "columns" and settings.get("scale") and not settings.get("center"):
+        return bool(settings["bound"] > (1e6 if of_kernel(draw) else 1e25))  # no unit; a sum of energies has more words
     deviation = draw.pooled.astype(Long).std(axis=0)
-    smallest = deviation.min() if own.get("scale") else deviation.max()
-    return bool(own["bound"] > 1e6 * float(smallest))
+    smallest = deviation.min() if settings.get("scale") else deviation.max()
+    return bool(settings["bound"] > 1e6 * float(smallest))
 
 
 def _below_rounding(draw: Draw, truth: Truth | None, times: float) -> bool:
-    """Whether the last level that is asked for may be no more than rounding, or so many times that."""
+    """Return True if the last component may be within a factor of rounding."""
     k = draw.options["n_components"]
     return truth is None or truth.unsure or bool(truth.levels[k - 1] < max(1e-11, times * truth.rounding))
 
 
 REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"the kernel of the rows is outside the range", lambda draw, truth: truth is None or truth.unsure),
-    (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.known),
+    (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.option_names),
     (r"but those held out to choose 'mu'", _alike_but_held_out),
     (r"fixed point of secure sums does not tell these rows apart", lambda d, t: _below_rounding(d, t, 10)),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
@@ -151,7 +151,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),
     (r"'step' is", lambda draw, truth: draw.options.get("codec") == "shared-step"),
     (r"'edge[-_]probability' is", lambda draw, truth: draw.options.get("graph") == "erdos-renyi"),
-    (r"'step[-_]size' is .* diverge", lambda draw, truth: "step_size" in draw.known),
+    (r"'step[-_]size' is .* diverge", lambda draw, truth: "step_size" in draw.option_names),
     (r"'bound' is .* expected a number from 0 to", lambda draw, truth: draw.options["bound"] > 1e100),
     (r"'min[-_]parties'", lambda draw, truth: len(draw.parties) < 2),
 ]

@@ -62,27 +62,27 @@ def _run(draw: Draw, folder: Path) -> PCAModel:
         options.setdefault("state", str(folder / "state"))
     if options.get("append") is True:
         first = {key: value for key, value in options.items() if key != "append"}
-        run(draw.method, _given(draw, draw.earlier), engine="loopback", **first)
+        run(draw.method, _arguments_text(draw, draw.earlier), engine="loopback", **first)
     if draw.card.loadings_source:
         loadings = [str(folder / f"{party}.npz") for party in range(len(draw.parties))]
         fit = {"n_components": options["n_components"], "min_rows": 1, "loadings": loadings}
         run(draw.card.loadings_source, draw.earlier, engine="loopback", **fit)
         options.setdefault("loadings", loadings)
-    return _in_drawn_order(run(draw.method, _given(draw, draw.parties), engine="loopback", **options))
+    return _in_drawn_order(run(draw.method, _arguments_text(draw, draw.parties), engine="loopback", **options))
 
 
 def framed(draw: Draw) -> bool:
-    """Whether the parties are given as data frames."""
+    """Return True if the parties are data frames."""
     return bool(draw.orders or draw.times or draw.levels) and find_spec("pandas") is not None
 
 
 def names_of(features: int) -> list[str]:
-    """How data frames call so many features, in the order that is drawn."""
+    """Return the names of features in data frames, in the drawn order."""
     return [f"f{number}" for number in range(features)]
 
 
-def _given(draw: Draw, parties: Sequence[Any]) -> Sequence[Any]:
-    """The parties, as data frames where the draw has orders of columns for these."""
+def _arguments_text(draw: Draw, parties: Sequence[Any]) -> Sequence[Any]:
+    """Return the parties, as data frames if the draw has orders of columns."""
     if not framed(draw):
         return parties
     from pandas import DataFrame  # here: it may be missing
@@ -91,7 +91,7 @@ def _given(draw: Draw, parties: Sequence[Any]) -> Sequence[Any]:
         return [DataFrame(_decoded(draw, part)) for part in parties]
     frames = [DataFrame(part, columns=names_of(part.shape[1])) for part in parties]
     if draw.times:
-        return [frame.assign(**{WEIGHT: own}) for frame, own in zip(frames, draw.times, strict=True)]
+        return [frame.assign(**{WEIGHT: settings}) for frame, settings in zip(frames, draw.times, strict=True)]
     return [frame[[frame.columns[j] for j in order]] for frame, order in zip(frames, draw.orders, strict=True)]
 
 
@@ -100,15 +100,15 @@ def _decoded(draw: Draw, part: Any) -> dict[str, Any]:
     numbers = part.shape[1] - len(draw.indicators)
     columns = dict(zip(names_of(numbers), part[:, :numbers].T, strict=True))
     place = numbers
-    for name, own in draw.levels.items():
-        cells = [*own, "of no level", None]
+    for name, settings in draw.levels.items():
+        cells = [*settings, "of no level", None]
         columns[name] = [cells[code] for code in part[:, place : place + len(cells)].argmax(axis=1)]
         place += len(cells)
     return columns
 
 
 def _in_drawn_order(model: PCAModel) -> PCAModel:
-    """The model with its features by name in the order that is drawn; as it is without these names."""
+    """Return the model with features by name in the drawn order; unchanged without names."""
     names = [] if model.feature_names_in_ is None else [str(name) for name in model.feature_names_in_]
     if not names or sorted(names) != sorted(names_of(len(names))) or model.components_ is None:
         return model

@@ -7,22 +7,15 @@ An interrupted run goes on where it stopped.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from typing import Any
 
-from fedpca_flwr.simulations.programs import run_named
+import click
+from typer.core import TyperCommand
 
-
-def reproduce(name: str, arguments: Sequence[str]) -> None:
-    """Reproduce a paper, whose module is imported here: a help needs none."""
-    import_module(f"{__package__}.{name.replace('-', '_')}").PAPER.main(arguments)
-
-
-def reproduce_all(arguments: Sequence[str]) -> None:
-    """Reproduce every paper, and hold the numbers against their intervals."""
-    import_module(f"{__package__}.published").everything(arguments)
-
+from fedpca_flwr import cli
 
 NAMES = (
     "adaptive-rank",
@@ -31,14 +24,45 @@ NAMES = (
     "personalised",
     "vertical",
 )
-PAPERS: dict[str, Callable[[Sequence[str]], None]] = {
-    "all": reproduce_all,
-    **{name: partial(reproduce, name) for name in NAMES},
-}
+
+
+def load(name: str) -> click.Command:
+    """Import a paper, or what reproduces all of them.
+
+    Parameters
+    ----------
+    name : str
+        Name of the paper, or "all".
+
+    Returns
+    -------
+    click.Command
+        The command.
+    """
+    module = import_module(f"{__package__}.{'published' if name == 'all' else name.replace('-', '_')}")
+    command: click.Command = module.COMMAND if name == "all" else module.PAPER.command()
+    return command
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run_named(PAPERS, arguments, kind="paper", doc=__doc__)
+    """Reproduce the paper that the first argument names.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Name of the paper, and its options.
+
+    Returns
+    -------
+    int
+        Exit code.
+    """
+    commands: dict[str, click.Command] = {
+        name: TyperCommand(name, callback=partial(load, name)) for name in (*NAMES, "all")
+    }
+    texts: Any = {"help": cli.readable(__doc__), "context_settings": cli.HELP_OPTIONS, "rich_markup_mode": None}
+    group = cli.Group(commands=commands, **texts)
+    return cli.run(group, arguments, "python -m fedpca_flwr.simulations.papers")
 
 
 if __name__ == "__main__":

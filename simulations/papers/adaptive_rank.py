@@ -30,64 +30,77 @@ LEAVES = (1, 2, 4, 8, 16, 32)
 
 
 def steps(motes: str = "", shrink: int = 1) -> list[Step]:
-    """Every step; ``shrink`` divides numbers of rows, features and permutations."""
+    """List the steps of the paper.
+
+    Parameters
+    ----------
+    motes : str
+        Folder of the files of the sensor network; without a folder these steps are left out.
+    shrink : int
+        Divisor of the numbers of rows, features and permutations.
+
+    Returns
+    -------
+    list of Step
+        The steps.
+    """
     size = {"d": 400 // shrink, "n": 4000 // shrink}
-    ways = [Step(f"synthetic-{alpha}", on_synthetic, {"alpha": alpha, **size}) for alpha in ALPHAS]
-    ways += [Step(f"spectrum-{alpha}", spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]
-    ways += [Step(f"federated-{alpha}", federated, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2)]
+    ways = [Step(f"synthetic-{alpha}", _on_synthetic, {"alpha": alpha, **size}) for alpha in ALPHAS]
+    ways += [Step(f"spectrum-{alpha}", _spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]
+    ways += [Step(f"federated-{alpha}", _federated, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2)]
     for thousands in (128, 256, 384, 512):
-        ways.append(Step(f"seconds-{thousands}k", seconds, {"d": 1000 // shrink, "n": 1000 * thousands // shrink**2}))
+        ways.append(Step(f"seconds-{thousands}k", _seconds, {"d": 1000 // shrink, "n": 1000 * thousands // shrink**2}))
     for alpha in (0.1, 0.5, 1, 2, 3, 4):
         case = {"d": 100, "n": 10_000 // shrink, "permutations": max(2, 20 // shrink)}
-        ways.append(Step(f"order-{alpha}", time_order, {"alpha": alpha, **case}))
-    ways.append(Step("memory", memory, {"features": [1000 // shrink, 4000 // shrink, 16_000 // shrink]}))
+        ways.append(Step(f"order-{alpha}", _time_order, {"alpha": alpha, **case}))
+    ways.append(Step("memory", _memory, {"features": [1000 // shrink, 4000 // shrink, 16_000 // shrink]}))
     for name, path in (streams.sensors(motes) if motes else {}).items():
-        ways.append(Step(f"sensors-{name}", on_sensors, {"path": str(path)}))
-        ways.append(Step(f"memory-{name}", memory, {"path": str(path)}))
-        ways += [Step(f"final-{name}-{c}", final, {"path": str(path), "centre": c == "centred"}) for c in WAYS]
+        ways.append(Step(f"sensors-{name}", _on_sensors, {"path": str(path)}))
+        ways.append(Step(f"memory-{name}", _memory, {"path": str(path)}))
+        ways += [Step(f"final-{name}-{c}", _final, {"path": str(path), "centre": c == "centred"}) for c in WAYS]
     return ways
 
 
 WAYS = ("raw", "centred")
 
 
-def on_synthetic(alpha: float, d: int, n: int) -> Iterable[Row]:
-    """Figures 1(a), (b), (e), (f), 3 and 4: every method over time."""
+def _on_synthetic(alpha: float, d: int, n: int) -> Iterable[Row]:
+    """Follow every method over time (figures 1(a), (b), (e), (f), 3 and 4)."""
     X = streams.synthetic(alpha, seed=int(300 + alpha), d=d, n=n)
-    return streams.followed(X, streams.methods(d) | streams.bounds(X))
+    return streams.follow(X, streams.methods(d) | streams.bounds(X))
 
 
-def on_sensors(path: str) -> Iterable[Row]:
-    """Figures 1(c), (d), 6 and 7: every method over time, on rows centred beforehand as the authors' code does."""
+def _on_sensors(path: str) -> Iterable[Row]:
+    """Follow every method over time on rows that are centred as in the authors' code (figures 1(c), (d), 6 and 7)."""
     X = streams.readings(path, centre=True)
-    return streams.followed(X, streams.methods(X.shape[1]) | streams.bounds(X))
+    return streams.follow(X, streams.methods(X.shape[1]) | streams.bounds(X))
 
 
-def final(path: str, centre: bool) -> Iterable[Row]:
-    """What every method ends with on a sensor's first 7,700 rows, which are those of the authors' code."""
+def _final(path: str, centre: bool) -> Iterable[Row]:
+    """Compute the final error of every method on a sensor's first 7,700 rows, as in the authors' code."""
     X = streams.readings(path, centre=centre, rows=7700)
     yield {"method": "offline", "rank": RANK, "error": error(X, offline(X, RANK))}
     d = X.shape[1]
-    more: dict[str, streams.Method] = {
+    further: dict[str, streams.Method] = {
         "SPCA, 1.5r": Tracker(d, Fixed(RANK), tracked=15, center=False),
         "FD, ell = r": streams.FrequentDirections(d, RANK, ell=RANK),
     }
-    for name, method in (streams.methods(d) | more).items():
-        vectors = streams.fed(method, X).vectors
+    for name, method in (streams.methods(d) | further).items():
+        vectors = streams.feed(method, X).vectors
         yield {"method": name, "rank": vectors.shape[1], "error": error(X, vectors)}
 
 
-def spectrum(alpha: float, d: int, n: int) -> Iterable[Row]:
-    """Figure 5: singular values, true and as SPCA has them."""
+def _spectrum(alpha: float, d: int, n: int) -> Iterable[Row]:
+    """Compare SPCA's singular values with the true ones (figure 5)."""
     X = streams.synthetic(alpha, seed=int(300 + alpha), d=d, n=n)
     true = np.linalg.svd(X, compute_uv=False)
-    one, two = (track(X, RANK, tracked=k, center=False).sigma for k in (RANK, 2 * RANK))
+    tight, wide = (track(X, RANK, tracked=k, center=False).sigma for k in (RANK, 2 * RANK))
     for i in range(RANK):
-        yield {"index": i + 1, "true": float(true[i]), "SPCA": float(one[i]), "SPCA, 2r": float(two[i])}
+        yield {"index": i + 1, "true": float(true[i]), "SPCA": float(tight[i]), "SPCA, 2r": float(wide[i])}
 
 
-def federated(alpha: float, d: int, n: int) -> Iterable[Row]:
-    """Excess error of the merged directions over those of an offline PCA, by number of leaves."""
+def _federated(alpha: float, d: int, n: int) -> Iterable[Row]:
+    """Compute the excess error of the merged directions over an offline PCA, by number of leaves."""
     X = streams.synthetic(alpha, seed=300, d=d, n=n)
     best = error(X, offline(X, RANK))
 
@@ -104,24 +117,26 @@ def federated(alpha: float, d: int, n: int) -> Iterable[Row]:
         yield {**row, "exact leaves, tree": excess(merge_in_tree(exact, RANK)), "star": excess(merge(exact, RANK))}
 
 
-def seconds(d: int, n: int) -> Iterable[Row]:
-    """Figure 2: CPU seconds on one core, and with a core for each leaf (the slowest leaf, one merge for each level).
+def _seconds(d: int, n: int) -> Iterable[Row]:
+    """Measure CPU seconds on a single core, and with a core for each leaf (figure 2).
+
+    With a core for each leaf, the time is that of the slowest leaf and of a merge for each level.
 
     A leaf's rows are drawn block by block, outside the clock, in the coordinates of their covariance: of no method does
-    the time depend on the basis. Memory is what the process has needed more than ever before, in MB.
+    the time depend on the basis. Memory is by how much the peak of the process grows, in MB.
     """
     rng, deviations, before = np.random.default_rng(300), np.arange(1, d + 1.0) ** -0.5, peak_mb()
     for leaves in (1, 32):
         parts, times = [], []
         for _ in range(leaves):
-            tracker, taken = Tracker(d, Fixed(RANK), tracked=2 * RANK, center=False), 0.0
+            tracker, spent = Tracker(d, Fixed(RANK), tracked=2 * RANK, center=False), 0.0
             for _ in range(max(1, n // leaves // BLOCK)):
                 rows = rng.standard_normal((BLOCK, d)) * deviations
                 started = time.process_time()
                 tracker.update(rows)
-                taken += time.process_time() - started
+                spent += time.process_time() - started
             parts.append(tracker.subspace)
-            times.append(taken)
+            times.append(spent)
         started = time.process_time()
         merge_in_tree(parts, 2 * RANK)
         merging = time.process_time() - started
@@ -129,33 +144,34 @@ def seconds(d: int, n: int) -> Iterable[Row]:
         yield {"leaves": leaves, "one core": sum(times) + merging, "a core each": alone, "MB more": peak_mb() - before}
 
 
-def time_order(alpha: float, d: int, n: int, permutations: int) -> Iterable[Row]:
-    """Figure 8: sine of the largest angle between the directions of a stream and of its rows in other orders."""
+def _time_order(alpha: float, d: int, n: int, permutations: int) -> Iterable[Row]:
+    """Compute the sine of the largest angle between directions of the rows in several orders (figure 8)."""
     X = streams.synthetic(alpha, seed=int(300 + alpha), d=d, n=n, code=True)
     rng = np.random.default_rng(5)
     orders = [rng.permutation(len(X)) for _ in range(permutations)]
     for rank in (5, 20, 50, 75):
         best = offline(X, rank)
-        for name, make in streams.of_rank(d, rank).items():
-            own, others = streams.fed(make(), X).vectors, [streams.fed(make(), X[order]).vectors for order in orders]
+        for name, make in streams.methods_of_rank(d, rank).items():
+            original = streams.feed(make(), X).vectors
+            reordered = [streams.feed(make(), X[order]).vectors for order in orders]
             yield {
                 "rank": rank,
                 "method": name,
-                "to its own": float(np.mean([projector_distance(other, own) for other in others])),
-                "to offline": float(np.mean([projector_distance(other, best) for other in others])),
-                "excess error": max(error(X, other) for other in others) / error(X, best) - 1,
+                "to its own": float(np.mean([projector_distance(other, original) for other in reordered])),
+                "to offline": float(np.mean([projector_distance(other, best) for other in reordered])),
+                "excess error": max(error(X, other) for other in reordered) / error(X, best) - 1,
             }
 
 
-def memory(features: Sequence[int] = (), path: str = "") -> Iterable[Row]:
-    """Table 1: the most memory allocated while four blocks, or a sensor's rows, are taken in (tracemalloc), in MB."""
+def _memory(features: Sequence[int] = (), path: str = "") -> Iterable[Row]:
+    """Measure the peak memory (tracemalloc, MB) while a method takes four blocks or a sensor's rows (table 1)."""
     rows: dict[str, Row] = {}
     for d in features or [0]:
         X = np.random.default_rng(0).standard_normal((4 * BLOCK, d)) if d else streams.readings(path, centre=True)
         d = X.shape[1]
-        for name, make in (streams.of_rank(d, RANK) | {"SPIRIT": partial(streams.Spirit, d)}).items():
+        for name, make in (streams.methods_of_rank(d, RANK) | {"SPIRIT": partial(streams.Spirit, d)}).items():
             tracemalloc.start()
-            streams.fed(make(), X)
+            streams.feed(make(), X)
             rows.setdefault(name, {"method": name})[f"d = {d}"] = tracemalloc.get_traced_memory()[1] / 1e6
             tracemalloc.stop()
     return rows.values()
@@ -164,7 +180,7 @@ def memory(features: Sequence[int] = (), path: str = "") -> Iterable[Row]:
 Results = Mapping[str, list[Row]]
 
 WIDE: dict[str, Any] = {"linewidth": 5, "alpha": 0.35, "marker": ""}
-"""Of what lies under other lines."""
+"""Look of a line under other lines."""
 
 LOOKS: dict[str, dict[str, Any]] = {
     "SPCA lo": {"color": "0.3", **WIDE},
@@ -198,9 +214,9 @@ of d rows, FD a sketch of 40, GROUSE steps 2 / t; SPIRIT keeps 95 to 98 % of the
 rows. The covariance has eigenvalues i^-alpha (figure 8: i^-2alpha, as in the authors' code)."""
 
 
-def draw(results: Results, folder: Path) -> dict[str, str]:
-    """All figures as PNG, and the sections of the report."""
-    synthetic, sensors = _named(results, "synthetic-"), _named(results, "sensors-")
+def _draw(results: Results, folder: Path) -> dict[str, str]:
+    """Draw all figures as PNG, and return the sections of the report."""
+    synthetic, sensors = _select(results, "synthetic-"), _select(results, "sensors-")
     first = {f"alpha = {alpha}": synthetic[alpha] for alpha in ("1", "2")} | sensors
     bounds = ["SPCA lo", "SPCA hi", *OURS, "PM lo", "SPIRIT", "SPIRIT .9"]
     _over_time(folder / "figure1.png", first, bounds, ranks=True)
@@ -208,63 +224,61 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
     spectra = {f"alpha = {alpha}": rows for alpha, rows in synthetic.items()}
     _over_time(folder / "figure3.png", spectra, [*OURS, "PM", "FD", "GROUSE", "SPIRIT"])
     _over_time(folder / "figure4.png", spectra, [*OURS, "PM", "FD", "GROUSE", "SPIRIT .9"])
-    _spectra(folder / "figure5.png", _named(results, "spectrum-"))
+    _spectra(folder / "figure5.png", _select(results, "spectrum-"))
     if sensors:
         _over_time(folder / "figure6.png", sensors, [*OURS, "PM", "GROUSE", "SPIRIT .9"], ranks=True)
         _over_time(folder / "figure7.png", sensors, [*OURS, "FD"], ranks=True)
-    _order(folder / "figure8.png", _together(results, "order-", "alpha"))
-    _memory(folder / "table1.png", results["memory"])
-    return report(results)
+    _order(folder / "figure8.png", _stack(results, "order-", "alpha"))
+    _draw_memory(folder / "table1.png", results["memory"])
+    return _report(results)
 
 
-def report(results: Results) -> dict[str, str]:
-    """The sections of the report, by heading."""
-    ends = [
-        row for row in _together(results, "synthetic-", "alpha") if row["rows"] == results["synthetic-1"][-1]["rows"]
-    ]
-    times = (f"{n} rows\n\n{markdown(rows)}" for n, rows in _named(results, "seconds-").items())
+def _report(results: Results) -> dict[str, str]:
+    """Return the sections of the report by heading."""
+    ends = [row for row in _stack(results, "synthetic-", "alpha") if row["rows"] == results["synthetic-1"][-1]["rows"]]
+    times = (f"{n} rows\n\n{markdown(rows)}" for n, rows in _select(results, "seconds-").items())
     sections = {
         "What is compared": LEGEND,
         "Figure 1: SAPCA on synthetic and real streams": "![](figure1.png)",
         "Figure 2: CPU seconds by number of leaves": "\n\n".join(["![](figure2.png)", *times]),
-        "Excess error by number of leaves": markdown(_together(results, "federated-", "alpha"), ".6g")
+        "Excess error by number of leaves": markdown(_stack(results, "federated-", "alpha"), ".6g")
         + "\n\nWith leaves that stream, federating costs nothing beyond truncation.",
         "Figure 3: spectra, SPIRIT without forgetting": "![](figure3.png)",
         "Figure 4: spectra, SPIRIT with forgetting 0.9": "![](figure4.png)",
         "At the end of the synthetic streams": markdown(ends, ".6g"),
         "Figure 5: singular values": "![](figure5.png)",
     }
-    if finals := _together(results, "final-", "data"):
+    if finals := _stack(results, "final-", "data"):
         sections["Figures 6 and 7: sensors"] = "![](figure6.png)\n\n![](figure7.png)"
         sections["At the end of 7,700 readings"] = markdown(finals, ".6g")
     sections["Figure 8: order of the rows"] = (
         "![](figure8.png)\n\nLemma 2 of the paper says that the order does not matter. The error hardly depends on it; "
         "the subspace does. Points that are missing are 0: all is tracked there.\n\n"
-        + markdown(_together(results, "order-", "alpha"), ".6g")
+        + markdown(_stack(results, "order-", "alpha"), ".6g")
     )
     measured = "\n\n".join(markdown(rows, ".6g") for name, rows in results.items() if name.startswith("memory"))
     sections["Table 1: memory in MB"] = f"{measured}\n\n![](table1.png)\n\nLinear in the features."
     return sections
 
 
-def _named(results: Results, prefix: str) -> dict[str, list[Row]]:
+def _select(results: Results, prefix: str) -> dict[str, list[Row]]:
     return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
 
 
-def _together(results: Results, prefix: str, column: str) -> list[Row]:
-    """The rows of all steps of a kind, with what tells the steps apart as a column."""
-    return [{column: name, **row} for name, rows in _named(results, prefix).items() for row in rows]
+def _stack(results: Results, prefix: str, column: str) -> list[Row]:
+    """Return the rows of all steps of a kind, with the rest of the step's name as a column."""
+    return [{column: name, **row} for name, rows in _select(results, prefix).items() for row in rows]
 
 
 def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:
-    """Error over the rows so far in a panel for each stream; with ``ranks`` a second line of panels for the rank."""
+    """Draw the error over the rows so far, a panel for each stream, and with ``ranks`` the rank below."""
     drawn = []
     for quantity, label in [("error", "error per row"), ("rank", "rank")][: 1 + ranks]:
         for title, rows in panels.items():
             lines = []
             for name in names:
-                own = [row for row in rows if row["method"] == name]
-                positive = [row for row in own if row[quantity] > 1e-9 * max(r[quantity] for r in own)]
+                series = [row for row in rows if row["method"] == name]
+                positive = [row for row in series if row[quantity] > 1e-9 * max(r[quantity] for r in series)]
                 look = {"markersize": 5, "markevery": 3, **LOOKS[name]}
                 lines.append(Line.of(name, positive, "rows", quantity, look))
             drawn.append(Panel(lines, {"title": title, "xlabel": "rows", "ylabel": label, "yscale": "log"}))
@@ -272,7 +286,7 @@ def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[st
 
 
 def _by_column(rows: Sequence[Row], x: str, **labels: str) -> Panel:
-    """A line for each column that has a look; what is 0 but for rounding is left out."""
+    """Return a panel with a line for each column that has a look, without values that are rounding of 0."""
     lines = [
         Line.of(name, [row for row in rows if row[name] > 1e-9], x, name, LOOKS[name])
         for name in rows[0]
@@ -282,8 +296,8 @@ def _by_column(rows: Sequence[Row], x: str, **labels: str) -> Panel:
 
 
 def _scaling(target: Path, results: Results) -> None:
-    """CPU seconds, and excess error, by the number of leaves."""
-    times, excess = _named(results, "seconds-"), _named(results, "federated-")
+    """Draw CPU seconds and excess error by the number of leaves."""
+    times, excess = _select(results, "seconds-"), _select(results, "federated-")
     panels = [_by_column(rows, "leaves", title=f"{n} rows", ylabel="seconds") for n, rows in times.items()]
     panels += [_by_column(rows, "leaves", title=f"alpha = {a}", ylabel="excess error") for a, rows in excess.items()]
     plot(target, [panel._replace(labels={"xscale": "log", **panel.labels}) for panel in panels])
@@ -297,7 +311,7 @@ def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
 
 
 def _order(target: Path, every: Sequence[Row]) -> None:
-    """A panel for each rank, the spectra along the axis."""
+    """Draw a panel for each rank, the spectra along the axis."""
     drawn = []
     for rank in sorted({row["rank"] for row in every}):
         shown = [
@@ -312,11 +326,11 @@ def _order(target: Path, every: Sequence[Row]) -> None:
     plot(target, drawn, wide=4)
 
 
-def _memory(target: Path, rows: Sequence[Row]) -> None:
+def _draw_memory(target: Path, rows: Sequence[Row]) -> None:
     features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
     lines = [Line(row["method"], features, list(row.values())[1:], LOOKS[row["method"]]) for row in rows]
     plot(target, [Panel(lines, {"xlabel": "features", "ylabel": "MB", "xscale": "log", "yscale": "log"})])
 
 
 TITLE = "Federated PCA with adaptive rank (Grammenos et al. 2019)"
-PAPER = Paper("adaptive-rank", __doc__, TITLE, {"motes": "", "shrink": 1}, steps, draw)
+PAPER = Paper("adaptive-rank", __doc__, TITLE, {"motes": "", "shrink": 1}, steps, _draw)

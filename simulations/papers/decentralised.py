@@ -24,25 +24,26 @@ COMPONENTS = 5
 
 
 def steps(iterations: Sequence[int]) -> list[Step]:
+    """List a step for each partition, method and graph."""
     ways = []
     for partition in ("IID", "Dirichlet 0.1"):
         kind = partition.replace(" ", "-")
-        ways.append(Step(f"p-cov-{kind}", exact, {"partition": partition}))
+        ways.append(Step(f"p-cov-{kind}", _exact, {"partition": partition}))
         for method in METHODS:
             for graph in GRAPHS:
                 case = {"partition": partition, "method": method, "graph": graph, "iterations": list(iterations)}
-                ways.append(Step(f"{method}-{graph}-{kind}", approached, case))
+                ways.append(Step(f"{method}-{graph}-{kind}", _approach, case))
     return ways
 
 
-def exact(*, partition: str) -> Iterable[Row]:
-    """P-COV: one round."""
+def _exact(*, partition: str) -> Iterable[Row]:
+    """Run P-COV, which takes a single round."""
     parts = clients("digits", ".", **PARTITIONS[partition])
     yield _row(run("p-cov", parts, n_components=COMPONENTS, min_rows=1), parts)
 
 
-def approached(*, partition: str, method: str, graph: str, iterations: list[int]) -> Iterable[Row]:
-    """A run for each number of iterations: its angle, and the largest between the parties' own components."""
+def _approach(*, partition: str, method: str, graph: str, iterations: list[int]) -> Iterable[Row]:
+    """Run a method for each number of iterations: the angle, and the largest between components of two parties."""
     parts = clients("digits", ".", **PARTITIONS[partition])
     for number in iterations:
         chosen: dict[str, Any] = {"graph": graph, "iterations": number, "min_rows": 1}
@@ -56,8 +57,8 @@ def _row(model: PCAModel, parts: Sequence[Rows]) -> Row:
     return {"rounds": model.rounds, **sent, "angle": angle}
 
 
-def figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
-    """Angles by rounds above angles by bytes; a star is P-COV."""
+def _figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
+    """Draw angles by rounds above angles by bytes; a star is P-COV."""
     kinds = [name.removeprefix("p-cov-") for name in results if name.startswith("p-cov-")]
     panels = []
     for of, label in (("rounds", "rounds"), ("MB up", "MB sent by a party")):
@@ -83,4 +84,4 @@ def figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
 
 
 TITLE = "Without a server: DSA and FAST-PCA on graphs"
-PAPER = Paper("decentralised", __doc__, TITLE, {"iterations": [30, 100, 300, 1000]}, steps, figures)
+PAPER = Paper("decentralised", __doc__, TITLE, {"iterations": [30, 100, 300, 1000]}, steps, _figures)

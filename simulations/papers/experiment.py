@@ -13,24 +13,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from fedpca_flwr import cli
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
-from fedpca_flwr.simulations.programs import parser
-from fedpca_flwr.state.files import atomic_file, require_writable_folder
+from fedpca_flwr.state.files import require_writable_folder, atomic_file
 
 Row = dict[str, Any]
-"""A line of a table: numbers and texts by column."""
+"""Numbers and texts of a line of a table, by column."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A part of an experiment: of a file's name, the rows that a function gives of settings, which are JSON values."""
+    """Part of an experiment: name of a file, a function that yields rows, and its settings, which are JSON values."""
 
     name: str
     function: Callable[..., Iterable[Row]]
@@ -39,26 +41,44 @@ class Step:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper whose figures and tables are made anew: the name and help of its command, and the title of its report."""
+    """Paper whose figures and tables a command makes: name and help of the command, and title of the report."""
 
     name: str
     doc: str | None
     title: str
-    options: dict[str, Any]
-    """The defaults of the command's options beside ``--output``."""
+    options: Mapping[str, Any]
+    """Defaults of the command's options beside ``--output``."""
     steps: Callable[..., list[Step]]
-    """From the options' values to the steps."""
+    """Function from the options' values to the steps."""
     figures: Callable[[dict[str, list[Row]], Path], dict[str, str]]
-    """From the steps' rows and the folder to the sections of the report by heading; it writes the figures."""
+    """Function that writes the figures of the steps' rows to a folder, and returns the report's sections by heading."""
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Values of options that take no others."""
 
-    def main(self, arguments: Sequence[str]) -> None:
-        options = {"output": {"type": Path, "required": True}, **self.options}
-        given = vars(parser(f"fedpca_flwr.simulations.papers {self.name}", self.doc, options).parse_args(arguments))
-        self.make(given.pop("output"), given)
+    def command(self) -> click.Command:
+        """Return the command that makes the figures and the report."""
 
-    def make(self, folder: Path, given: Mapping[str, Any]) -> dict[str, list[Row]]:
-        """Every step's rows, after the figures and the report were written."""
-        results = run_steps(self.steps(**given), folder / "steps")
+        def reproduce(output: Path, **values: Any) -> None:
+            self.make(output, {key: [*value] if isinstance(value, tuple) else value for key, value in values.items()})
+
+        return command(self.name, self.doc, self.options, reproduce, self.choices)
+
+    def make(self, folder: Path, values: Mapping[str, Any]) -> dict[str, list[Row]]:
+        """Run every step, and write the figures and the report.
+
+        Parameters
+        ----------
+        folder : Path
+            Folder for tables, figures and report.
+        values : mapping
+            Values of the command's options.
+
+        Returns
+        -------
+        dict
+            Rows of every step by name.
+        """
+        results = run_steps(self.steps(**values), folder / "steps")
         sections = self.figures(results, folder)
         parts = [f"# {self.title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
         with atomic_file(folder / "report.md") as stream:
@@ -66,20 +86,84 @@ class Paper:
         return results
 
 
+def command(
+    name: str,
+    doc: str | None,
+    options: Mapping[str, Any],
+    callback: Callable[..., None],
+    choices: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> click.Command:
+    """Return a command with the option ``--output`` and further options.
+
+    Parameters
+    ----------
+    name : str
+        Name of the command.
+    doc : str or None
+        Help of the command.
+    options : mapping
+        Defaults of the further options, by name. They are of the options' types: with a list an option takes several
+        values, with False it is a switch.
+    callback : callable
+        Function of the options' values.
+    choices : mapping, optional
+        Values of options that take no others.
+
+    Returns
+    -------
+    click.Command
+        The command.
+    """
+    text = "Folder for figures and report."
+    output = click.Option(["--output"], type=click.Path(path_type=Path), required=True, help=text)
+    parameters: list[click.Parameter] = [output]
+    for option, default in options.items():
+        several = isinstance(default, list)
+        kind = click.Choice(choices[option]) if option in choices else type(default[0] if several else default)
+        flags = [f"--{option.replace('_', '-')}"]
+        parameters.append(click.Option(flags, type=kind, default=default, multiple=several, is_flag=kind is bool))
+    help_text = cli.readable(doc or "")
+    settings: Any = {"help": help_text, "context_settings": cli.HELP_OPTIONS, "rich_markup_mode": None}
+    return cli.Command(name, callback=callback, params=parameters, **settings)
+
+
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
-    """The rows of every step by its name, computed only where ``folder`` does not have them; with a progress bar."""
+    """Run the steps whose tables are not in a folder, with a progress bar.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        The steps.
+    folder : Path
+        Folder of the tables.
+
+    Returns
+    -------
+    dict
+        Rows of every step by name.
+    """
     require_writable_folder(folder)  # before any work
     results = {}
     for step in track(steps, "reproducing", console=Console(stderr=True)):
         target = folder / f"{step.name}.csv"
-        if _settings_in(target) != step.settings:
+        if _read_settings(target) != step.settings:
             write_table(target, list(step.function(**step.settings)), step.settings)
         results[step.name] = read_table(target)
     return results
 
 
 def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) -> None:
-    """Write rows of the same columns, after a comment with the settings; the file appears whole or not at all."""
+    """Write rows after a comment with the settings; the file appears complete or not at all.
+
+    Parameters
+    ----------
+    target : Path
+        The file (CSV).
+    rows : sequence of dict
+        Rows of equal columns.
+    settings : mapping
+        JSON values.
+    """
     text = io.StringIO()
     text.write(f"# {json.dumps(settings, sort_keys=True)}\n")
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -90,13 +174,26 @@ def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) 
 
 
 def read_table(target: Path) -> list[Row]:
-    """The rows that `write_table` wrote; what looks like a number is one."""
+    """Read the rows that `write_table` wrote; a text that looks like a number becomes a number."""
     lines = target.read_text(encoding="utf-8").splitlines()[1:]
     return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(lines)]
 
 
 def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
-    """Rows of the same columns as a Markdown table, and in which form numbers stand that are not whole."""
+    """Return rows as a Markdown table.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Rows of equal columns.
+    form : str
+        Format of numbers that are not integers.
+
+    Returns
+    -------
+    str
+        The table.
+    """
     cells = ([f"{value:{form}}" if isinstance(value, float) else value for value in row.values()] for row in rows)
     return table(list(rows[0]), cells)
 
@@ -105,7 +202,29 @@ def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
 def figure(
     target: Path, lines: int = 1, columns: int = 1, *, figsize: tuple[float, float], sharey: bool = False
 ) -> Iterator[Any]:
-    """Axes (lines, columns) to draw into, written as PNG at the end, whole or not at all: the same bytes every time."""
+    """Yield axes, and write the figure as PNG at the end: the same bytes every time.
+
+    Parameters
+    ----------
+    target : Path
+        The file, which appears complete or not at all.
+    lines, columns : int
+        Shape of the axes.
+    figsize : tuple of float
+        Width and height in inches.
+    sharey : bool
+        Whether the axes share ordinates.
+
+    Yields
+    ------
+    ndarray
+        Axes (lines, columns).
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is missing.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -118,7 +237,7 @@ def figure(
 
 
 class Line(NamedTuple):
-    """A line of a figure: its name in the legend, its points, and how matplotlib draws it."""
+    """Line of a figure: name in the legend, points, and keywords of matplotlib."""
 
     name: str
     x: Sequence[float]
@@ -127,19 +246,48 @@ class Line(NamedTuple):
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Row], x: str, y: str, look: Mapping[str, Any]) -> Line:
-        """The line through two columns of a table."""
+        """Return the line through two columns of a table.
+
+        Parameters
+        ----------
+        name : str
+            Name in the legend.
+        rows : sequence of dict
+            The table.
+        x, y : str
+            Columns.
+        look : mapping
+            Keywords of matplotlib.
+
+        Returns
+        -------
+        Line
+            The line.
+        """
         return cls(name, [float(row[x]) for row in rows], [float(row[y]) for row in rows], look)
 
 
 class Panel(NamedTuple):
-    """Lines that share axes, and the axes' title, labels and scales."""
+    """Lines on common axes, and the axes' title, labels and scales."""
 
     lines: Sequence[Line]
     labels: Mapping[str, Any]
 
 
 def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool = False) -> None:
-    """Draw panels, at most ``wide`` beside each other, with one legend for all of them below."""
+    """Draw panels with a common legend below.
+
+    Parameters
+    ----------
+    target : Path
+        The file.
+    panels : sequence of Panel
+        The panels.
+    wide : int
+        Largest number of panels in a line.
+    sharey : bool
+        Whether the panels share ordinates.
+    """
     columns = min(wide, len(panels))
     lines = -(-len(panels) // columns)
     with figure(target, lines, columns, figsize=(4.6 * columns, 3.6 * lines), sharey=sharey) as grid:
@@ -157,7 +305,7 @@ def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool =
 
 
 def _rescale(axis: Any, panel: Panel) -> None:
-    """Write plain numbers along logarithmic axes; an axis whose values are all of the same size becomes linear."""
+    """Write plain numbers along logarithmic axes; an axis whose values are of equal size becomes linear."""
     from fedpca_flwr.figures.style import few_ticks  # needs matplotlib
 
     for which, of in (("x", axis.xaxis), ("y", axis.yaxis)):
@@ -170,8 +318,8 @@ def _rescale(axis: Any, panel: Panel) -> None:
                 axis.set(**{f"{which}scale": "linear"})
 
 
-def _settings_in(target: Path) -> dict[str, Any] | None:
-    """The settings of a step's file, if it is one."""
+def _read_settings(target: Path) -> dict[str, Any] | None:
+    """Return the settings of a step's file, or None if there is no file."""
     if not target.exists():
         return None
     try:

@@ -26,7 +26,7 @@ PRIORS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
 
 @dataclass(frozen=True)
 class Federation:
-    """Data drawn from the model (section V of the paper), with the parties' true components and their variance about V.
+    """Data of the model (section V of the paper), with the parties' true components and their variance about V.
 
     Rows have the shape (m, n, d), the components (m, d, r).
     """
@@ -40,6 +40,24 @@ class Federation:
     def draw(
         cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int, noise: float = NOISE, prior: str = "gaussian"
     ) -> Federation:
+        """Draw data of m parties with n rows each.
+
+        Parameters
+        ----------
+        d, r, m, n : int
+            Number of features, components, parties, and rows of each.
+        spread, noise : float
+            Variance of the parties about V, and of the noise.
+        seed : int
+            Seed of the draw.
+        prior : str
+            Name of one of the `PRIORS`.
+
+        Returns
+        -------
+        Federation
+            The data.
+        """
         rng = np.random.default_rng(seed)
         V = stiefel.polar_factor(rng.standard_normal((d, r)))
         around = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))
@@ -48,48 +66,79 @@ class Federation:
         return cls(stiefel.transpose(truth @ latent + np.sqrt(noise) * errors), truth, spread, noise)
 
     @property
-    def strength(self) -> float:
+    def penalty_strength(self) -> float:
+        """Strength mu of the penalty that fits noise and spread."""
         return penalty_strength(self.noise, self.spread)
 
     def test_ratio(self, U: Array) -> float:
-        """Expected error on new rows over that of the true components."""
+        """Return the expected error on new rows over that of the true components."""
         d, r = self.truth.shape[1:]
-        kept = np.square(stiefel.transpose(U) @ self.truth).sum(axis=(-1, -2)).mean()
-        return float(1 + (r - kept) / ((d - r) * self.noise))
+        captured = np.square(stiefel.transpose(U) @ self.truth).sum(axis=(-1, -2)).mean()
+        return float(1 + (r - captured) / ((d - r) * self.noise))
 
     def train_ratio(self, U: Array) -> float:
-        """Error on these rows over the expected error of the true components."""
+        """Return the error on the rows of the data over the expected error of the true components."""
         d, r = self.truth.shape[1:]
-        left = np.square(self.rows).sum() - np.square(self.rows @ U).sum()
-        return float(left / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * self.noise))
+        lost = np.square(self.rows).sum() - np.square(self.rows @ U).sum()
+        return float(lost / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * self.noise))
 
     def objective(self, U: Array, V: Array) -> float:
-        """Equation (4) of the paper."""
+        """Return the objective (equation (4) of the paper).
+
+        Parameters
+        ----------
+        U : ndarray
+            Components (m, d, r) of the parties.
+        V : ndarray
+            Common components (d, r).
+
+        Returns
+        -------
+        float
+            Mean over the parties.
+        """
         return float(objective(self.rows, U, V, noise=self.noise, spread=self.spread).mean())
 
     def pooled(self) -> Array:
-        """The PCA of all rows (d, r): global averaging in closed form."""
+        """Return the components (d, r) of all rows: global averaging in closed form."""
         together = self.rows.reshape(-1, self.rows.shape[-1])
         _, _, vectors = np.linalg.svd(together, full_matrices=False)
         return vectors[: self.truth.shape[-1]].T
 
     def local(self, fill: Array) -> Array:
-        """Each party's own PCA; ``fill`` (d, r) where its rows have fewer dimensions."""
-        return np.array([personalised.local_components(own, fill) for own in self.rows])
+        """Return the PCA of each party; ``fill`` (d, r) completes components of few rows."""
+        return np.array([personalised.local_components(rows, fill) for rows in self.rows])
 
     def random_start(self, seed: int, *sizes: int) -> Array:
-        """Components drawn uniformly (sizes..., d, r)."""
+        """Draw components (sizes..., d, r) uniformly."""
         rng = np.random.default_rng([seed, 1])
         return stiefel.polar_factor(rng.standard_normal((*sizes, *self.truth.shape[1:])))
 
 
 def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: int = 100) -> tuple[Array, Array]:
-    """The parties' components and V by the closed-form rounds, at ``times`` the model's strength."""
+    """Solve by the closed-form rounds.
+
+    Parameters
+    ----------
+    data : Federation
+        The data.
+    V : ndarray
+        First common components (d, r).
+    times : float
+        Multiple of the model's penalty_strength.
+    iterations : int
+        Largest number of rounds.
+
+    Returns
+    -------
+    tuple of ndarray
+        Components of the parties (m, d, r), and V.
+    """
     U = np.broadcast_to(V, data.truth.shape)
     for _ in range(iterations):
         U = personalised.personal_components(data.rows, V, times * data.strength, U)
-        found = np.linalg.qr(personalised.project_components(U, V).mean(axis=0)).Q
-        moved, V = float(personalised.subspace_distance(found, V)), found
+        next_V = np.linalg.qr(personalised.project_components(U, V).mean(axis=0)).Q
+        moved, V = float(personalised.subspace_distance(next_V, V)), next_V
         if moved < 1e-7:
             break
     return U, V
@@ -98,10 +147,23 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: i
 def algorithm_1(
     data: Federation, U: Array, V: Array, iterations: int, *, local: int = 1, alpha: float = 1.0, beta: float = 1.0
 ) -> Iterator[tuple[Array, Array]]:
-    """The parties' components and V after each iteration of the paper's Algorithm 1.
+    """Yield the solution after each iteration of the paper's Algorithm 1.
 
-    Parties take ``local`` steps in each. ``alpha`` and ``beta`` are the paper's rates in units of those up to which the
-    steps are stable.
+    Parameters
+    ----------
+    data : Federation
+        The data.
+    U, V : ndarray
+        First components of the parties (m, d, r), and of all (d, r).
+    iterations, local : int
+        Number of iterations, and of the parties' steps in each.
+    alpha, beta : float
+        The paper's rates, in units of those up to which the steps are stable.
+
+    Yields
+    ------
+    tuple of ndarray
+        Components of the parties, and V.
     """
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
     slower = (largest + data.strength) / alpha - data.strength
@@ -112,8 +174,23 @@ def algorithm_1(
         yield U, V
 
 
-def ascended(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
-    """Stiefel gradient steps on the likelihood alone: local training of stacks, or of all rows with one U."""
+def ascend(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
+    """Yield Stiefel gradient steps on the likelihood alone: local training of stacks, or of all rows with a single U.
+
+    Parameters
+    ----------
+    rows : ndarray
+        Rows (m, n, d) or (n, d).
+    U : ndarray
+        First components.
+    iterations : int
+        Number of steps.
+
+    Yields
+    ------
+    ndarray
+        Components.
+    """
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[..., None, None] ** 2
     for _ in range(iterations):
         U = stiefel.retract(U, -step * stiefel.tangent_projection(U, personalised.local_gradient(rows, U, U, 0.0)))
@@ -121,13 +198,39 @@ def ascended(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
 
 
 def best_perpca(data: Federation, start: Array) -> float:
-    """The least test ratio of PerPCA, over a quarter, a half and three quarters of the components shared."""
+    """Return the smallest test ratio of PerPCA, with a quarter, a half and three quarters of the components shared.
+
+    Parameters
+    ----------
+    data : Federation
+        The data.
+    start : ndarray
+        First components (d, r).
+
+    Returns
+    -------
+    float
+        The ratio.
+    """
     r = data.truth.shape[-1]
     counts = sorted({max(1, r // 4), r // 2, 3 * r // 4})
     return min(data.test_ratio(personalised.perpca(data.rows, start, count)) for count in counts)
 
 
 def iterations_needed(values: list[float], *, within: float = 0.03) -> int:
-    """The first iteration from which a decreasing sequence stays within a share of its last value."""
+    """Return the first iteration from which a decreasing sequence stays within a share of its last value.
+
+    Parameters
+    ----------
+    values : list of float
+        The sequence.
+    within : float
+        The share.
+
+    Returns
+    -------
+    int
+        Iteration, from 1.
+    """
     allowed = values[-1] + within * abs(values[-1])
     return max((i for i, value in enumerate(values, start=1) if value > allowed), default=0) + 1

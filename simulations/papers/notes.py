@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.simulations.benchmarks import as_written
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, PARTITIONS, clients
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.engines import run
@@ -31,11 +31,25 @@ DRAWN = ["p-cov", "ap-cov", "ap-stack"]
 CODECS = [f"codec=quantise bits={bits}" for bits in (16, 8)]
 CODECS += [f"codec=low-rank rank={rank}" for rank in (100, 200)] + ["codec=sketch rank=100"]
 ROWS = 300
-"""So many are drawn in a panel."""
+"""Rows of a panel."""
+
+ADAPTIVE_BORDER = 0.35
+"""Score of heterogeneity beyond which note 001 takes P-COV."""
 
 
 def steps(mnist: str = "", cifar: str = "") -> list[Step]:
-    """Every step of the data sets that are there."""
+    """List the steps of the data sets whose folders are named.
+
+    Parameters
+    ----------
+    mnist, cifar : str
+        Folder of MNIST, and of CIFAR-10's images.
+
+    Returns
+    -------
+    list of Step
+        The steps.
+    """
     ways: list[Step] = []
     for name, root in {"digits": ".", "mnist": mnist, "images": cifar}.items():
         if not root:
@@ -43,32 +57,32 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
         place: Row = {"dataset": name, "data_root": root}
         for partition in PARTITIONS:
             kind = f"{name}-{partition.replace(' ', '-')}"
-            ways.append(Step(f"methods-{kind}", compared, {**place, "partition": partition, "methods": METHODS}))
+            ways.append(Step(f"methods-{kind}", _compare, {**place, "partition": partition, "methods": METHODS}))
         for partition in ("IID", "Dirichlet 0.1"):
             kind = f"{name}-{partition.replace(' ', '-')}"
             case = {**place, "partition": partition}
-            ways.append(Step(f"five-{kind}", compared, {**case, "methods": ["p-cov"], "clients": [5]}))
-            ways.append(Step(f"overlay-{kind}", overlay, case))
+            ways.append(Step(f"five-{kind}", _compare, {**case, "methods": ["p-cov"], "clients": [5]}))
+            ways.append(Step(f"overlay-{kind}", _overlay, case))
         skewed = {**place, "partition": "Dirichlet 0.1"}
-        ways.append(Step(f"compression-{name}", compared, {**skewed, "methods": [f"compressed {c}" for c in CODECS]}))
+        ways.append(Step(f"compression-{name}", _compare, {**skewed, "methods": [f"compressed {c}" for c in CODECS]}))
         if name == "images":  # the notes have no more of CIFAR-10
             continue
         few = {**skewed, "components": 20, "clients": [5, 10, 20, 50], "knn": False}
-        ways.append(Step(f"scalability-{name}", compared, {**few, "methods": ["p-cov"]}))
+        ways.append(Step(f"scalability-{name}", _compare, {**few, "methods": ["p-cov"]}))
         for partition in PARTITIONS:
             case = {**place, "partition": partition, "methods": ["adaptive"], "knn": False}
             kind = f"{name}-{partition.replace(' ', '-')}"
-            ways.append(Step(f"adaptive-{kind}", compared, case))
-            ways.append(Step(f"rule-{kind}", rule, {**place, "partition": partition}))
-        ways.append(Step(f"streaming-{name}", streamed, place))
+            ways.append(Step(f"adaptive-{kind}", _compare, case))
+            ways.append(Step(f"rule-{kind}", _choose, {**place, "partition": partition}))
+        ways.append(Step(f"streaming-{name}", _stream, place))
         for epsilon in (1, 5, 10):
-            for trust, methods in private(epsilon).items():
-                ways.append(Step(f"privacy-{name}-{epsilon}-{trust}", compared, {**skewed, "methods": methods}))
+            for trust, methods in _private_methods(epsilon).items():
+                ways.append(Step(f"privacy-{name}-{epsilon}-{trust}", _compare, {**skewed, "methods": methods}))
     return ways
 
 
-def private(epsilon: int) -> dict[str, list[str]]:
-    """Three draws of the noise, where each party adds all of it, and where it adds a share."""
+def _private_methods(epsilon: int) -> dict[str, list[str]]:
+    """Return `dp-pca` with three draws of the noise, of which a party adds all (local) or a share (distributed)."""
     trusts = {"local": "local", "distributed": "distributed honest-parties=10"}
     return {
         name: [f"dp-pca epsilon={epsilon} trust={trust} noise-seed={draw}" for draw in (1, 2, 3)]
@@ -76,12 +90,12 @@ def private(epsilon: int) -> dict[str, list[str]]:
     }
 
 
-def compared(*, dataset: str, partition: str, methods: Sequence[str], **more: Any) -> Iterable[Row]:
-    """A row of each method, as `compare` measures it."""
+def _compare(*, dataset: str, partition: str, methods: Sequence[str], **further: Any) -> Iterable[Row]:
+    """Yield a row for each method by `compare`."""
     how = PARTITIONS[partition]
     spread = {"partitions": [how["kind"]], "alphas": [how.get("alpha", 1.0)]}
     for record in compare(
-        methods=methods, **{"datasets": [dataset], "components": COMPONENTS, "knn": True, **spread, **more}
+        methods=methods, **{"datasets": [dataset], "components": COMPONENTS, "knn": True, **spread, **further}
     ):
         if "error" in record:
             raise ConfigError(f"{record['method']} on {dataset}, {partition}: {record['error']}")
@@ -97,32 +111,58 @@ def compared(*, dataset: str, partition: str, methods: Sequence[str], **more: An
         }
 
 
-def rule(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
-    """Note 001's score of heterogeneity and choice, as written."""
-    score = as_written.heterogeneity(clients(dataset, data_root, **PARTITIONS[partition]))
-    yield {"score": score, "chosen": "p-cov" if score > as_written.ADAPTIVE_BORDER else "ap-cov"}
+def _choose(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
+    """Yield note 001's score of heterogeneity, and its choice."""
+    score = _heterogeneity(clients(dataset, data_root, **PARTITIONS[partition]))
+    yield {"score": score, "chosen": "p-cov" if score > ADAPTIVE_BORDER else "ap-cov"}
 
 
-def streamed(*, dataset: str, data_root: str) -> Iterable[Row]:
-    """Angles after each operation, by runs of ``streaming``, to the PCA of the rows that are then there."""
+def _heterogeneity(parts: Sequence[NDArray[Any]]) -> float:
+    """Return the mean, over clients, of the divergence of means, covariances, spectra and total variances.
+
+    The note does not say how it scales and weighs them: here each is relative to the average covariance, at most 1, and
+    counts a quarter. The divergence of spectra is that of Kullback and Leibler.
+    """
+    weights = [len(X) for X in parts]
+    means, covariances = [X.mean(axis=0) for X in parts], [np.cov(X, rowvar=False, ddof=0) for X in parts]
+    mean, average = np.average(means, axis=0, weights=weights), np.average(covariances, axis=0, weights=weights)
+    total, spectrum = np.trace(average), _shares(average)
+    scores = []
+    for m, C in zip(means, covariances, strict=True):
+        shares = _shares(C)
+        of_means = float(np.linalg.norm(m - mean) / np.sqrt(total))
+        of_covariances = float(np.linalg.norm(C - average) / np.linalg.norm(average))
+        of_totals = abs(float(np.trace(C) / total) - 1)
+        scores.append([of_means, of_covariances, float(shares @ np.log(shares / spectrum)), of_totals])
+    return float(np.minimum(scores, 1).mean())
+
+
+def _shares(C: NDArray[Any]) -> NDArray[Any]:
+    """Return the share of each eigenvalue of a covariance."""
+    values = np.linalg.eigvalsh(C).clip(min=0.0) + 1e-12 * np.trace(C)
+    return np.asarray(values / values.sum())
+
+
+def _stream(*, dataset: str, data_root: str) -> Iterable[Row]:
+    """Yield the angles of ``streaming`` after each operation, to the PCA of the rows that are then present."""
     parts = clients(dataset, data_root)
-    most = parts[:8]
-    updated = [np.vstack([most[0], parts[9]]), *most[1:]]
+    initial = parts[:8]
+    updated = [np.vstack([initial[0], parts[9]]), *initial[1:]]
     operations: dict[str, tuple[list[Any], Row]] = {
-        "initial fit": (most, {}),
+        "initial fit": (initial, {}),
         "add a client": (parts[:9], {}),
-        "remove a client": (most, {"leave": "partition 8"}),
+        "remove a client": (initial, {"leave": "partition 8"}),
         "update a client": (updated, {}),
     }
     with tempfile.TemporaryDirectory() as folder:
-        for name, (here, options) in operations.items():
+        for name, (present, options) in operations.items():
             state = f"{folder}/federation"
-            model = run("streaming", here, state=state, n_components=COMPONENTS, min_rows=1, **options)
-            yield {"operation": name, **principal_angles(model, pooled_pca(np.vstack(here), COMPONENTS))._asdict()}
+            model = run("streaming", present, state=state, n_components=COMPONENTS, min_rows=1, **options)
+            yield {"operation": name, **principal_angles(model, pooled_pca(np.vstack(present), COMPONENTS))._asdict()}
 
 
-def overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
-    """Rows in the first two components by each method and by the pooled PCA, and the method's mean angle."""
+def _overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
+    """Yield rows in the first two components by each method and by the pooled PCA, and the method's mean angle."""
     parts, source = clients(dataset, data_root, **PARTITIONS[partition]), datasets.load(dataset, data_root)
     pooled = pooled_pca(np.vstack(parts), COMPONENTS)
     shown = np.linspace(0, len(source.labels) - 1, ROWS).astype(int)
@@ -132,36 +172,36 @@ def overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
         angle = principal_angles(model, pooled).mean
         ours = model.transform(source.rows(shown))[:, :2]
         ours = ours * np.where((ours * theirs).sum(axis=0) < 0, -1.0, 1.0)  # a sign means nothing
-        for label, (x, y), (own_x, own_y) in zip(source.labels[shown], theirs, ours, strict=True):
-            row = {"x": float(own_x), "y": float(own_y), "pooled x": float(x), "pooled y": float(y)}
+        for label, (x, y), (our_x, our_y) in zip(source.labels[shown], theirs, ours, strict=True):
+            row = {"x": float(our_x), "y": float(our_y), "pooled x": float(x), "pooled y": float(y)}
             yield {"method": method, "mean": angle, "label": int(label), **row}
 
 
-def _drawn(target: Path, rows: Sequence[Row], methods: Sequence[str]) -> None:
-    """A panel for each method: open circles by the pooled PCA, crosses by the method, a colour for each class."""
+def _draw(target: Path, rows: Sequence[Row], methods: Sequence[str]) -> None:
+    """Draw a panel for each method: open circles by the pooled PCA, crosses by the method, a colour for each class."""
     with figure(target, 1, len(methods), figsize=(4.6 * len(methods), 4.2), sharey=True) as axes:
         for axis, method in zip(axes[0], methods, strict=True):
-            own = [row for row in rows if row["method"] == method]
-            colours = [COLOURS[row["label"] % len(COLOURS)] for row in own]
+            selected = [row for row in rows if row["method"] == method]
+            colours = [COLOURS[row["label"] % len(COLOURS)] for row in selected]
             pooled = {"s": 30, "facecolors": "none", "edgecolors": colours, "label": "pooled"}
-            axis.scatter([row["pooled x"] for row in own], [row["pooled y"] for row in own], **pooled)
+            axis.scatter([row["pooled x"] for row in selected], [row["pooled y"] for row in selected], **pooled)
             points = {"s": 14, "marker": "x", "linewidths": 0.8, "color": colours, "label": method}
-            axis.scatter([row["x"] for row in own], [row["y"] for row in own], **points)
-            axis.set(title=f"{method}: {own[0]['mean']:.2g} degrees", xlabel="first component")
+            axis.scatter([row["x"] for row in selected], [row["y"] for row in selected], **points)
+            axis.set(title=f"{method}: {selected[0]['mean']:.2g} degrees", xlabel="first component")
             axis.legend(fontsize="small")
         axes[0][0].set_ylabel("second component")
 
 
-def figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
-    """A table for each step; of an overlay the angles, with the figures beside them."""
+def _figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
+    """Return a section for each step: a table, or an overlay's angles and figures."""
     sections, angles = {}, {}
     for name, rows in results.items():
         kind = name.removeprefix("overlay-")
         if kind == name:
             sections[name] = markdown([{k: v for k, v in row.items() if v != ""} for row in rows], ".3g")
             continue
-        _drawn(folder / f"{name}.png", rows, ["p-cov"])
-        _drawn(folder / f"grid-{kind}.png", rows, DRAWN)
+        _draw(folder / f"{name}.png", rows, ["p-cov"])
+        _draw(folder / f"grid-{kind}.png", rows, DRAWN)
         angles[kind] = {method: next(row["mean"] for row in rows if row["method"] == method) for method in DRAWN}
     table = markdown([{"data and partition": kind, **line} for kind, line in angles.items()], ".2g")
     drawn = "\n\n".join(f"{kind}: ![](overlay-{kind}.png) ![](grid-{kind}.png)" for kind in angles)
@@ -169,4 +209,4 @@ def figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
 
 
 TITLE = "The design notes: pooled covariances, and a comparison of methods"
-PAPER = Paper("notes", __doc__, TITLE, {"mnist": "", "cifar": ""}, steps, figures)
+PAPER = Paper("notes", __doc__, TITLE, {"mnist": "", "cifar": ""}, steps, _figures)

@@ -30,7 +30,7 @@ from fedpca_flwr.simulations.papers.hierarchical import (
     PRIORS,
     Federation,
     algorithm_1,
-    ascended,
+    ascend,
     best_perpca,
     closed_form,
     iterations_needed,
@@ -43,7 +43,7 @@ SPREADS = (0.001, 0.01, 0.02, 0.04, 0.06, 0.08, 0.10, 0.15, 0.20, 0.40, 0.80)
 ROWS = (5, 10, 20, 40, 80, 160)
 PARTIES = (2, 10, 50, 100)
 TIMES = {"personal": 1.0, "personal 2 mu": 2.0, "personal 4 mu": 4.0}
-"""Strengths, in units of the model's own."""
+"""Strengths, in units of the model's strength."""
 
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
@@ -51,10 +51,27 @@ MODEL: Row = {"noise": NOISE, "prior": "gaussian"}
 SOLVER: Row = {"local_iterations": 1, "alpha": 1.0, "beta": 1.0}
 
 
-def steps(datasets: int, shrink: int = 1, mnist: str = "", **more: Any) -> list[Step]:
-    """Every step; ``shrink`` divides numbers of parties and iterations. Steps hold what differs from the paper."""
-    model = {key: more[key] for key in MODEL if more.get(key, MODEL[key]) != MODEL[key]}
-    changed = {key.split("_")[0]: more[key] for key in SOLVER if more.get(key, SOLVER[key]) != SOLVER[key]}
+def steps(datasets: int, shrink: int = 1, mnist: str = "", **further: Any) -> list[Step]:
+    """List the steps; a step's settings say what differs from the paper.
+
+    Parameters
+    ----------
+    datasets : int
+        Number of data sets for each point.
+    shrink : int
+        Divisor of the numbers of parties and iterations.
+    mnist : str
+        Folder of MNIST, for real data.
+    **further : Any
+        Options of the model and of the solver.
+
+    Returns
+    -------
+    list of Step
+        The steps.
+    """
+    model = {key: further[key] for key in MODEL if further.get(key, MODEL[key]) != MODEL[key]}
+    changed = {key.split("_")[0]: further[key] for key in SOLVER if further.get(key, SOLVER[key]) != SOLVER[key]}
     solver = {"solver": changed} if changed else {}
     many = {**model, "m": max(4, 200 // shrink), "datasets": datasets}
     some = {**model, "m": max(4, 100 // shrink), "datasets": min(datasets, 2)}
@@ -62,30 +79,30 @@ def steps(datasets: int, shrink: int = 1, mnist: str = "", **more: Any) -> list[
     ways: list[Step] = []
     for spread in (0.2, 0.04):
         case = {**SMALL, **many, "n": 10, "spread": spread}
-        ways.append(Step(f"1a-{spread}", compared, {**case, "perpca": True}))
-        ways.append(Step(f"1a-trace-{spread}", traced, {**case, **solver, "iterations": 300 // shrink}))
+        ways.append(Step(f"1a-{spread}", _compare, {**case, "perpca": True}))
+        ways.append(Step(f"1a-trace-{spread}", _trace, {**case, **solver, "iterations": 300 // shrink}))
     for spread in SPREADS:
-        ways.append(Step(f"1b-{spread}", compared, {**SMALL, **many, "n": 20, "spread": spread, "perpca": True}))
+        ways.append(Step(f"1b-{spread}", _compare, {**SMALL, **many, "n": 20, "spread": spread, "perpca": True}))
     for spread in (0.1, 0.01):
         for n in ROWS:
-            ways.append(Step(f"1c-{spread}-{n}", compared, {**LARGE, **some, "n": n, "spread": spread}))
+            ways.append(Step(f"1c-{spread}-{n}", _compare, {**LARGE, **some, "n": n, "spread": spread}))
         for m in sorted({max(2, m // shrink) for m in PARTIES}):
-            ways.append(Step(f"1d-{spread}-{m}", compared, {**LARGE, **some, "m": m, "n": 10, "spread": spread}))
+            ways.append(Step(f"1d-{spread}-{m}", _compare, {**LARGE, **some, "m": m, "n": 10, "spread": spread}))
     for spread in (0.01, 0.04, 0.2):
         case = {**fifty, "spread": spread, "iterations": 300 // shrink}
-        ways.append(Step(f"2-{spread}", descent, {**case, **solver}))
+        ways.append(Step(f"2-{spread}", _descend, {**case, **solver}))
     for local in (1, 4, 16):
         case = {**fifty, "spread": 0.04, "iterations": 300 // shrink}
-        ways.append(Step(f"local-{local}", descent, {**case, "solver": {**changed, "local": local}}))
+        ways.append(Step(f"local-{local}", _descend, {**case, "solver": {**changed, "local": local}}))
     for prior in PRIORS:
-        ways.append(Step(f"prior-{prior}", compared, {**SMALL, **some, "n": 20, "spread": 0.04, "prior": prior}))
+        ways.append(Step(f"prior-{prior}", _compare, {**SMALL, **some, "n": 20, "spread": 0.04, "prior": prior}))
     if mnist:
-        ways += [Step(f"mnist-{name}", real_data, {"root": mnist, **case}) for name, case in CASES.items()]
+        ways += [Step(f"mnist-{name}", _real_data, {"root": mnist, **case}) for name, case in CASES.items()]
     return ways
 
 
-def compared(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Row]:
-    """Test ratios of all methods, a row for each data set."""
+def _compare(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Row]:
+    """Yield the test ratios of all methods, a row for each data set."""
     for seed in range(datasets):
         data = Federation.draw(**case, seed=seed)
         pooled = data.pooled()
@@ -98,24 +115,24 @@ def compared(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Ro
         yield row
 
 
-def traced(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
-    """Figure 1(a): test ratios after each iteration from random starts, the mean over the data sets."""
+def _trace(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
+    """Yield mean test ratios after each iteration from random starts (figure 1(a))."""
 
     def curve(data: Federation, U: Array, V: Array) -> Iterator[list[float]]:
-        local = ascended(data.rows, U, iterations)
-        pooled = ascended(data.rows.reshape(-1, data.rows.shape[-1]), V, iterations)
-        for own, one, (ours, _) in zip(local, pooled, algorithm_1(data, U, V, iterations, **solver), strict=True):
-            yield [data.test_ratio(x) for x in (own, np.broadcast_to(one, own.shape), ours)]
+        local = ascend(data.rows, U, iterations)
+        pooled = ascend(data.rows.reshape(-1, data.rows.shape[-1]), V, iterations)
+        for alone, shared, (ours, _) in zip(local, pooled, algorithm_1(data, U, V, iterations, **solver), strict=True):
+            yield [data.test_ratio(x) for x in (alone, np.broadcast_to(shared, alone.shape), ours)]
 
     return _mean_curve(("local", "global", "personal"), curve, datasets, case)
 
 
-def descent(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
-    """Figure 2: training and test ratios of Algorithm 1 from random starts, the mean over the data sets."""
+def _descend(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
+    """Yield mean training and test ratios of Algorithm 1 from random starts (figure 2)."""
 
     def curve(data: Federation, U: Array, V: Array) -> Iterator[list[float]]:
-        for found, shared in algorithm_1(data, U, V, iterations, **solver):
-            yield [data.train_ratio(found), data.test_ratio(found), data.objective(found, shared)]
+        for ours, shared in algorithm_1(data, U, V, iterations, **solver):
+            yield [data.train_ratio(ours), data.test_ratio(ours), data.objective(ours, shared)]
 
     return _mean_curve(("train", "test", "objective"), curve, datasets, case)
 
@@ -123,7 +140,7 @@ def descent(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY
 def _mean_curve(
     names: Sequence[str], curve: Callable[[Federation, Array, Array], Iterator[list[float]]], datasets: int, case: Row
 ) -> Iterable[Row]:
-    """Numbers by iteration, means over data sets, each from random starts."""
+    """Yield the means of curves over data sets, each from random starts."""
     drawn = [Federation.draw(**case, seed=seed) for seed in range(datasets)]
     starts = ((data, data.random_start(i, len(data.rows)), data.random_start(i)) for i, data in enumerate(drawn))
     for i, row in enumerate(np.mean([list(curve(*start)) for start in starts], axis=0), start=1):
@@ -131,12 +148,12 @@ def _mean_curve(
 
 
 def means(rows: Sequence[Row]) -> Row:
-    """The mean of each number over the data sets."""
+    """Return the mean of each number over the data sets."""
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "seed"}
 
 
-def at_the_end(rows: Sequence[Row]) -> Row:
-    """The last line of a descent, and how soon its objective is near."""
+def _summarise_descent(rows: Sequence[Row]) -> Row:
+    """Return the last line of a descent, and after how many iterations its objective is within 3 %."""
     near = iterations_needed([row["objective"] for row in rows])
     return {**{key: rows[-1][key] for key in ("train", "test", "objective")}, "iterations to 3 %": near}
 
@@ -150,19 +167,19 @@ POINTS: dict[str, tuple[str, ...]] = {
     "local": ("local iterations",),
     "prior": ("prior",),
 }
-"""Of each figure what a step's name says behind the figure's."""
+"""Columns that a step's name gives behind the name of its figure."""
 
 
-def figures(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """The table of each figure: a row for each point."""
+def _tables(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """Return the table of each figure, a row for each point."""
     tables: dict[str, list[Row]] = {}
     for name, rows in results.items():
         figure, *point = name.split("-")
         if figure == "mnist":
             tables.setdefault(figure, []).extend(rows)
         elif "trace" not in point:
-            found = at_the_end(rows) if figure in {"2", "local"} else means(rows)
-            tables.setdefault(figure, []).append({**dict(zip(POINTS[figure], point, strict=True)), **found})
+            numbers = _summarise_descent(rows) if figure in {"2", "local"} else means(rows)
+            tables.setdefault(figure, []).append({**dict(zip(POINTS[figure], point, strict=True)), **numbers})
     return tables
 
 
@@ -180,39 +197,39 @@ HELD_BACK = 100
 OWN = party.COMPONENTS_KEY
 
 
-def real_data(*, root: str, parties: int, classes: int, rows: int, components: int = 10) -> Iterator[Row]:
-    """Share of the variance about the pooled mean that is lost on rows that no run has seen."""
-    drawn = drawn_parties(root, parties, classes, rows + HELD_BACK)
-    known, new = [X[:rows] for X in drawn], [X[rows:] for X in drawn]
-    mean, own, pooled, mu = personal(known, components)
-    centred = np.array(known) - mean
+def _real_data(*, root: str, parties: int, classes: int, rows: int, components: int = 10) -> Iterator[Row]:
+    """Yield the share of the variance about the pooled mean that is lost on rows that no run has seen."""
+    drawn = _draw_parties(root, parties, classes, rows + HELD_BACK)
+    training, new = [X[:rows] for X in drawn], [X[rows:] for X in drawn]
+    mean, bases, pooled, mu = _fit_personal(training, components)
+    centred = np.array(training) - mean
     counts = sorted({max(1, components // 4), components // 2, 3 * components // 4})
     yield {
         "parties": parties,
         "classes": classes,
         "rows": rows,
-        "local": lost(new, mean, [local_components(X, pooled) for X in centred]),
-        "global": lost(new, mean, [pooled] * parties),
-        "personal": lost(new, mean, own),
-        "PerPCA": min(lost(new, mean, list(perpca(centred, pooled, count, iterations=100))) for count in counts),
+        "local": _lost_share(new, mean, [local_components(X, pooled) for X in centred]),
+        "global": _lost_share(new, mean, [pooled] * parties),
+        "personal": _lost_share(new, mean, bases),
+        "PerPCA": min(_lost_share(new, mean, list(perpca(centred, pooled, count, iterations=100))) for count in counts),
         "mu": mu,
     }
 
 
-def drawn_parties(root: str, parties: int, classes: int, each: int) -> list[Array]:
-    """Rows (each, d) of every party, pixels from 0 to 1, of so many classes in turn; no row twice."""
+def _draw_parties(root: str, parties: int, classes: int, count: int) -> list[Array]:
+    """Draw rows (count, d) of every party, pixels from 0 to 1, of some classes in turn; no row twice."""
     source, rng = data_sets.load("mnist", root), np.random.default_rng(0)
     pools = [list(rng.permutation(np.flatnonzero(source.labels == label))) for label in range(10)]
     drawn = []
     for i in range(parties):
-        own = [(i * classes + j) % 10 for j in range(classes)]
-        chosen = [pools[own[j % classes]].pop() for j in range(each)]
-        drawn.append(source.rows(np.array(chosen)[rng.permutation(each)]) / 255)
+        labels = [(i * classes + j) % 10 for j in range(classes)]
+        chosen = [pools[labels[j % classes]].pop() for j in range(count)]
+        drawn.append(source.rows(np.array(chosen)[rng.permutation(count)]) / 255)
     return drawn
 
 
-def personal(parties: list[Array], components: int) -> tuple[Array, list[Array], Array, float]:
-    """Pooled mean, each party's own components (d, k), those of all rows, and mu, by runs of the method itself."""
+def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Array], Array, float]:
+    """Run the method: pooled mean, components (d, k) of each party, of all rows, and mu."""
     runs = {}
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}
@@ -223,22 +240,22 @@ def personal(parties: list[Array], components: int) -> tuple[Array, list[Array],
     model, pooled = runs["held-out"].strategy.model, runs["infinity"].strategy.model
     chosen: float = model.log["measured"]["mu"]
     clients = runs["held-out"].client_manager().all()
-    records = [kept(clients[str(i + 1)]) for i in range(len(parties))]
+    records = [_records_of(clients[str(i + 1)]) for i in range(len(parties))]
     shared, _ = pooled.loadings()
-    own = [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else shared.T for record in records]
-    return model.loadings()[1], own, shared.T, chosen
+    bases = [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else shared.T for record in records]
+    return model.loadings()[1], bases, shared.T, chosen
 
 
-def kept(proxy: Any) -> Any:
-    """What a party of the loopback engine keeps over the rounds."""
+def _records_of(proxy: Any) -> Any:
+    """Return the records of a party of the loopback engine that last over the rounds."""
     return proxy.context.state.array_records
 
 
-def lost(parties: list[Array], mean: Array, components: list[Array]) -> float:
-    """The share of the squares about ``mean`` that projections leave; ``components`` (d, k) are each party's."""
+def _lost_share(parties: list[Array], mean: Array, components: list[Array]) -> float:
+    """Return the share of the squares about ``mean`` outside the span of each party's components (d, k)."""
     centred = [X - mean for X in parties]
-    kept = sum(float(np.square(X @ U).sum()) for X, U in zip(centred, components, strict=True))
-    return 1 - kept / sum(float(np.square(X).sum()) for X in centred)
+    captured = sum(float(np.square(X @ U).sum()) for X, U in zip(centred, components, strict=True))
+    return 1 - captured / sum(float(np.square(X).sum()) for X in centred)
 
 
 LOOKS: dict[str, dict[str, Any]] = {
@@ -251,8 +268,8 @@ LOOKS: dict[str, dict[str, Any]] = {
 """Each method has its colour, mark and line in every figure."""
 
 
-def draw(tables: dict[str, list[Row]], results: dict[str, list[Row]], folder: Path) -> None:
-    """All figures as PNG."""
+def _draw(tables: dict[str, list[Row]], results: dict[str, list[Row]], folder: Path) -> None:
+    """Draw all figures as PNG."""
     traces = {name.removeprefix("1a-trace-"): rows for name, rows in results.items() if name.startswith("1a-trace-")}
     descents = {name.removeprefix("2-"): rows for name, rows in results.items() if name.startswith("2-")}
     _side_by_side(folder / "1a.png", traces, "iteration", "iterations", marker="")
@@ -269,17 +286,17 @@ def _by_spread(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def _side_by_side(
     target: Path, panels: dict[str, list[Row]], x: str, label: str, *, scale: str = "linear", **look: str
 ) -> None:
-    """A panel for each spread, a line for each method."""
+    """Draw a panel for each spread, a line for each method."""
     labels = {"xlabel": label, "ylabel": "error / error of the true components", "xscale": scale}
     drawn = []
     for spread, rows in panels.items():
-        lines = [Line.of(name, rows, x, name, {**own, **look}) for name, own in LOOKS.items() if name in rows[0]]
+        lines = [Line.of(name, rows, x, name, {**style, **look}) for name, style in LOOKS.items() if name in rows[0]]
         drawn.append(Panel(lines, {"title": f"$\\sigma_U^2$ = {spread}" if spread else "", **labels}))
     plot(target, drawn)
 
 
 def _training(target: Path, descents: dict[str, list[Row]]) -> None:
-    """Figure 2: training and test error by iteration, a line for each spread."""
+    """Draw training and test error by iteration, a line for each spread (figure 2)."""
     panels = []
     for kind in ("train", "test"):
         lines = [
@@ -303,19 +320,19 @@ TITLES = {
 }
 
 
-def write(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
-    """The figures and their tables, and the sections of the report."""
-    tables = figures(results)
+def _write(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
+    """Write the figures and their tables, and return the sections of the report."""
+    tables = _tables(results)
     sections = {}
     for name, rows in tables.items():
         write_table(folder / f"{name}.csv", rows, {})
         sections[TITLES[name]] = markdown(rows) + (
             "" if name in {"local", "prior", "mnist"} else f"\n\n![]({name}.png)"
         )
-    draw(tables, results, folder)
+    _draw(tables, results, folder)
     return sections
 
 
 OPTIONS = {"datasets": 5, "shrink": 1, "mnist": "", **MODEL, **SOLVER}
-OPTIONS["prior"] = {"choices": list(PRIORS), "default": MODEL["prior"]}
-PAPER = Paper("personalised", __doc__, "Personalised PCA (Ozkara et al. 2023)", OPTIONS, steps, write)
+CHOICES = {"prior": list(PRIORS)}
+PAPER = Paper("personalised", __doc__, "Personalised PCA (Ozkara et al. 2023)", OPTIONS, steps, _write, CHOICES)

@@ -20,9 +20,8 @@ from statistics import fmean
 from typing import Any
 
 from fedpca_flwr.figures.markdown import table
-from fedpca_flwr.simulations.papers.experiment import Paper, Row, run_steps
-from fedpca_flwr.simulations.programs import parser
-from fedpca_flwr.state.files import atomic_file, require_writable_folder
+from fedpca_flwr.simulations.papers.experiment import Paper, Row, command, run_steps
+from fedpca_flwr.state.files import require_writable_folder, atomic_file
 
 STATES = ("reproduced", "in shape", "cannot be")
 OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
@@ -40,12 +39,12 @@ writes a report with figures for each seed. The tables have our numbers, and in 
   that were not there."""
 
 Numbers = dict[str, dict[str, dict[str, float]]]
-"""By paper, by what it shows, and by name."""
+"""Numbers by paper, by table or figure, and by name."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """The mean of a column of a step's rows, of those that hold ``where``, beside what the seed has (if it has one)."""
+    """Mean of a column of a step's rows that hold ``where``, with its interval and the number of the seed."""
 
     name: str
     step: str
@@ -56,13 +55,14 @@ class Number:
     where: Mapping[str, Any] | None = None
 
     def of(self, rows: Sequence[Row]) -> float:
-        wanted = (self.where or {}).items()
-        return fmean(float(row[self.column]) for row in rows if all(row[key] == value for key, value in wanted))
+        """Return the mean over the rows of the step."""
+        conditions = (self.where or {}).items()
+        return fmean(float(row[self.column]) for row in rows if all(row[key] == value for key, value in conditions))
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A table or a figure of a seed: its state, why it is no better, and numbers."""
+    """Table or figure of a seed: state, reason for the state, and numbers."""
 
     what: str
     state: str
@@ -71,30 +71,30 @@ class Shown:
 
     @property
     def compared(self) -> bool:
-        """Whether the seed prints numbers."""
+        """True if the seed prints numbers."""
         return any(number.theirs for number in self.numbers)
 
     def printed(self, measured: Mapping[str, float]) -> str:
-        """The state, where the numbers are there."""
+        """Return the state, or "not run" if a number is missing."""
         return self.state if all(number.name in measured for number in self.numbers) else "not run"
 
     def cell(self, measured: Mapping[str, float]) -> str:
-        """Our numbers with theirs in brackets; names of the same numbers together."""
-        there = {n.name: (_short(measured[n.name]), n.theirs) for n in self.numbers if n.name in measured}
-        same = [(", ".join(names), *pair) for pair, names in groupby(there, key=lambda name: there[name])]
+        """Return our numbers with theirs in brackets; names of equal numbers stand together."""
+        pairs = {n.name: (_short(measured[n.name]), n.theirs) for n in self.numbers if n.name in measured}
+        same = [(", ".join(names), *pair) for pair, names in groupby(pairs, key=lambda name: pairs[name])]
         return "; ".join(
             f"{names}: {ours} ({theirs})" if theirs else f"{names}: {ours}" for names, ours, theirs in same
         )
 
 
 def _short(value: float) -> str:
-    """Four digits, or one where rounding is all that there is."""
+    """Return four digits, or a single digit of a number that is rounding."""
     return f"{value:.1g}" if 0 < value < 1e-6 else f"{value:.4g}"
 
 
 @dataclass(frozen=True)
 class Seed:
-    """A note or a paper, by the name of its program here."""
+    """Note or paper, by the name of its program here."""
 
     paper: str
     title: str
@@ -105,7 +105,7 @@ class Seed:
 
 
 def seeds() -> list[Seed]:
-    """The table of all that the seeds show."""
+    """Read the table of all tables and figures of the seeds."""
     source = Path(__file__).with_name("published.toml")
 
     def shown(entry: dict[str, Any]) -> Shown:
@@ -116,69 +116,123 @@ def seeds() -> list[Seed]:
 
 
 def measured(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
-    """The numbers whose steps are there."""
+    """Return the numbers whose steps were run.
+
+    Parameters
+    ----------
+    seed : Seed
+        The seed.
+    results : mapping
+        Rows by step.
+
+    Returns
+    -------
+    dict
+        Numbers by table or figure, and by name.
+    """
     return {
         shown.what: {number.name: number.of(results[number.step]) for number in shown.numbers if number.step in results}
         for shown in seed.shows
     }
 
 
-def outside(seed: Seed, found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """A line for each number that is not in its interval."""
+def outside(seed: Seed, numbers_of_seed: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Yield a line for each number outside its interval.
+
+    Parameters
+    ----------
+    seed : Seed
+        The seed.
+    numbers_of_seed : mapping
+        Numbers by table or figure, and by name.
+
+    Yields
+    ------
+    str
+        The line.
+    """
     for shown in seed.shows:
         for number in shown.numbers:
-            value = found.get(shown.what, {}).get(number.name, number.low)
+            value = numbers_of_seed.get(shown.what, {}).get(number.name, number.low)
             if not number.low <= value <= number.high:
                 what = f"{seed.paper}, {shown.what}, {number.name}"
                 yield f"{what} is {value:.6g}, expected from {number.low:g} to {number.high:g}"
 
 
-def _listed(state: str, others: Iterable[tuple[str, Shown]]) -> str:
-    """A line of what is in a state, without numbers; with the reasons, where it is not reproduced."""
-    why = {shown.what: shown.why * (state not in ("reproduced", "not run")) for its, shown in others if its == state}
+def _line_of_state(state: str, entries: Iterable[tuple[str, Shown]]) -> str:
+    """Return a line with all tables and figures in a state, and the reasons where they are not reproduced."""
+    why = {shown.what: shown.why * (state not in ("reproduced", "not run")) for its, shown in entries if its == state}
     groups = [(reason, list(group)) for reason, group in groupby(why, key=lambda what: why[what])]
     texts = (f"{' and '.join(group)} ({reason})" if reason else "; ".join(group) for reason, group in groups)
     return f"- {state.capitalize()}: {'; '.join(texts)}."
 
 
 def page(every: Sequence[Seed], numbers: Numbers) -> str:
-    """docs/published.md."""
+    """Return the text of docs/published.md.
+
+    Parameters
+    ----------
+    every : sequence of Seed
+        The seeds.
+    numbers : dict
+        Numbers by paper, by table or figure, and by name.
+
+    Returns
+    -------
+    str
+        The page.
+    """
     parts = [HEAD]
     for seed in every:
-        found = [(shown, numbers.get(seed.paper, {}).get(shown.what, {})) for shown in seed.shows]
-        beside = [(shown, there) for shown, there in found if shown.printed(there) in STATES[:2] and shown.compared]
-        lines = [[shown.what, shown.state, shown.cell(there), shown.why] for shown, there in beside]
+        entries = [(shown, numbers.get(seed.paper, {}).get(shown.what, {})) for shown in seed.shows]
+        listed = [entry for entry in entries if entry[0].printed(entry[1]) in STATES[:2] and entry[0].compared]
+        lines = [[shown.what, shown.state, shown.cell(ours), shown.why] for shown, ours in listed]
         parts.append(f"## {seed.title}\n\n{seed.text.strip()}")
         parts += [table(["what", "state", "ours (theirs)", "why"], lines)] if lines else []
-        others = [(shown.printed(there), shown) for shown, there in found if (shown, there) not in beside]
-        states = [state for state in (*STATES, "not run") if state in dict(others)]
-        parts += ["\n".join(_listed(state, others) for state in states)] if states else []
+        further = [(shown.printed(ours), shown) for shown, ours in entries if (shown, ours) not in listed]
+        states = [state for state in (*STATES, "not run") if state in dict(further)]
+        parts += ["\n".join(_line_of_state(state, further) for state in states)] if states else []
     return "\n\n".join(parts) + "\n"
 
 
-def everything(arguments: Sequence[str]) -> None:
-    """All papers into one folder; the status is 1 where a number is outside its interval."""
-    options = {"output": {"type": Path, "required": True}, **OPTIONS, "quick": False}
-    given = vars(parser("fedpca_flwr.simulations.papers all", __doc__, options).parse_args(arguments))
-    folder: Path = require_writable_folder(given["output"])
+def everything(output: Path, *, quick: bool, **folders: str) -> None:
+    """Reproduce all papers in a folder, and compare their numbers with intervals.
+
+    Parameters
+    ----------
+    output : Path
+        Folder for the papers' folders.
+    quick : bool
+        Whether to compute only what is quick.
+    **folders : str
+        Folders of data sets, by the papers' options.
+
+    Raises
+    ------
+    SystemExit
+        If a number is outside its interval.
+    """
+    require_writable_folder(output)
     numbers: Numbers = {}
     wrong: list[str] = []
     for seed in seeds():
         paper: Paper = import_module(f"{__package__}.{seed.paper.replace('-', '_')}").PAPER
-        usual = vars(parser(seed.paper, None, paper.options).parse_args([]))
-        chosen = {name: given.get(name, default) for name, default in usual.items()}
-        if given["quick"]:
-            few = [step for step in paper.steps(**chosen) if step.name in seed.quick]
-            results = run_steps(few, folder / seed.paper / "steps")
+        options = {name: folders.get(name, default) for name, default in paper.options.items()}
+        if quick:
+            few = [step for step in paper.steps(**options) if step.name in seed.quick]
+            results = run_steps(few, output / seed.paper / "steps")
         else:
-            results = paper.make(folder / seed.paper, chosen)
+            results = paper.make(output / seed.paper, options)
         numbers[seed.paper] = measured(seed, results)
         wrong += outside(seed, numbers[seed.paper])
-        _write(folder / "numbers.json", json.dumps(numbers, indent=1) + "\n")
+        _write(output / "numbers.json", json.dumps(numbers, indent=1) + "\n")
     if wrong:
         raise SystemExit("\n".join(wrong))
-    if not given["quick"]:
-        _write(folder / "published.md", page(seeds(), numbers))
+    if not quick:
+        _write(output / "published.md", page(seeds(), numbers))
+
+
+COMMAND = command("all", __doc__, {**OPTIONS, "quick": False}, everything)
 
 
 def _write(target: Path, text: str) -> None:

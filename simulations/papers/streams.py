@@ -28,7 +28,7 @@ SENSORS |= {"Volt": "q8calibVolt.dat", "Temperature": "q8calibHumTemp.dat"}
 
 
 class Method(Protocol):
-    """What takes blocks of rows and has directions (d, rank)."""
+    """Method that takes blocks of rows and has directions (d, rank)."""
 
     @property
     def vectors(self) -> Array: ...
@@ -37,7 +37,7 @@ class Method(Protocol):
 
 
 class PowerMethod:
-    """Memory-limited streaming PCA (Mitliagkas et al. 2013, algorithm 1): one power step for each block of d rows.
+    """Memory-limited streaming PCA (Mitliagkas et al. 2013, algorithm 1): a power step for each block of d rows.
 
     Each block replaces the last estimate, so the error stays that of one block.
     """
@@ -59,7 +59,7 @@ class PowerMethod:
 
 
 class FrequentDirections:
-    """Frequent Directions (Liberty 2013; Ghashami et al. 2016): a sketch of 2 ell rows, shrunk when it is full.
+    """Frequent Directions (Liberty 2013; Ghashami et al. 2016): a sketch of 2 ell rows that shrinks when full.
 
     With ``shrunk`` the sum of what was subtracted, ``0 <= A'A - B'B <= shrunk``; ell times that is at most the energy.
     """
@@ -86,11 +86,11 @@ class FrequentDirections:
     def _shrink(self) -> None:
         _, sigma, right = svd(self.sketch, full_matrices=False)
         delta = float(sigma[self.ell - 1] ** 2) if sigma.size >= self.ell else 0.0
-        left = np.sqrt(sigma[: self.ell - 1] ** 2 - delta)
+        shorter = np.sqrt(sigma[: self.ell - 1] ** 2 - delta)
         self.sketch[:] = 0.0
-        self.sketch[: left.size] = left[:, None] * right[: left.size]
+        self.sketch[: shorter.size] = shorter[:, None] * right[: shorter.size]
         self.shrunk += delta
-        self._used = left.size
+        self._used = shorter.size
 
 
 class Grouse:
@@ -132,7 +132,7 @@ class Spirit:
         self.rank = self.largest = rank
         self._directions = np.eye(d, rank)  # columns; those beyond the rank are not used
         self._energies = np.full(d, 0.01)
-        self._kept = self._all = 0.0
+        self._captured = self._all = 0.0
         self._seen, self._changed = 0, 1
 
     def update(self, rows: NDArray[Any]) -> None:
@@ -140,7 +140,7 @@ class Spirit:
             self._seen += 1
             self._follow(row)
             scores = row @ self._directions[:, : self.rank]
-            self._kept = self.forgetting * self._kept + float(scores @ scores)
+            self._captured = self.forgetting * self._captured + float(scores @ scores)
             self._all = self.forgetting * self._all + float(row @ row)
             if self._seen > self._changed + self.hold and self.rank < len(self._directions):
                 self._adapt()
@@ -150,22 +150,22 @@ class Spirit:
         return np.asarray(qr(self._directions[:, : self.rank], mode="economic")[0])
 
     def _follow(self, row: Array) -> None:
-        left = row
+        residual = row
         for j in range(self.rank):
             direction = self._directions[:, j]
-            score = float(direction @ left)
+            score = float(direction @ residual)
             self._energies[j] = self.forgetting * self._energies[j] + score**2
-            direction = direction + (left - score * direction) * (score / self._energies[j])
-            left = left - score * direction
+            direction = direction + (residual - score * direction) * (score / self._energies[j])
+            residual = residual - score * direction
             self._directions[:, j] = direction / np.linalg.norm(direction)
 
     def _adapt(self) -> None:
-        if self._kept < self.low * self._all:
+        if self._captured < self.low * self._all:
             self.rank += 1
             fresh = np.arange(len(self._directions)) == self.rank - 1
             self._directions = np.column_stack([self._directions[:, : self.rank - 1], fresh.astype(np.float64)])
             self._directions = self.vectors
-        elif self._kept > self.high * self._all and self.rank > 1:
+        elif self._captured > self.high * self._all and self.rank > 1:
             self.rank -= 1
         else:
             return
@@ -174,10 +174,23 @@ class Spirit:
 
 
 def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: bool = False) -> Array:
-    """Gaussian rows (n, d) in a random basis, mean zero.
+    """Draw Gaussian rows in a random basis, mean zero.
 
-    The covariance has eigenvalues i^-alpha, as in the paper's text, or i^-2alpha, as in its code (there also divided by
-    the root of n - 1).
+    Parameters
+    ----------
+    alpha : float
+        Exponent of the spectrum: the covariance has eigenvalues i^-alpha.
+    seed : int
+        Seed of the draw.
+    d, n : int
+        Number of features and of rows.
+    code : bool
+        Whether eigenvalues are i^-2alpha, as in the paper's code (there also divided by the root of n - 1).
+
+    Returns
+    -------
+    ndarray
+        Rows (n, d).
     """
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
@@ -186,36 +199,88 @@ def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: boo
 
 
 def sensors(folder: str) -> dict[str, Path]:
-    """Files of the sensor network that are there, by what they measure; it is an error if there is none."""
-    found = {name: Path(folder) / file for name, file in SENSORS.items() if (Path(folder) / file).is_file()}
-    if not found:
+    """Return the files of the sensor network in a folder by quantity; raise a DataError if the folder has none."""
+    files = {name: Path(folder) / file for name, file in SENSORS.items() if (Path(folder) / file).is_file()}
+    if not files:
         raise DataError(f"{folder} has none of the sensors' files ({', '.join(SENSORS.values())}); name their folder")
-    return found
+    return files
 
 
 def readings(path: str, *, centre: bool, rows: int = 0) -> Array:
-    """The first so many rows of a sensor file, all for 0; centred with their own mean, as the authors do, or not."""
+    """Read the rows of a sensor file.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    centre : bool
+        Whether to subtract the mean of these rows, as the authors do.
+    rows : int
+        Number of rows from the first; 0 for all.
+
+    Returns
+    -------
+    ndarray
+        Rows (n, d).
+    """
     X = np.loadtxt(path)[: rows or None]
     return X - X.mean(axis=0) if centre else X
 
 
 def error(X: Array, vectors: Array) -> float:
-    """Mean squared error of projection (equation 15)."""
+    """Return the mean squared error of projection (equation 15).
+
+    Parameters
+    ----------
+    X : ndarray
+        Rows (n, d).
+    vectors : ndarray
+        Orthonormal directions (d, r).
+
+    Returns
+    -------
+    float
+        The error per row.
+    """
     return float(np.vdot(X, X) - np.linalg.norm(X @ vectors) ** 2) / len(X)
 
 
 def offline(X: Array, k: int) -> Array:
-    """The best k directions, by an SVD of everything."""
+    """Return the best directions, by an SVD of all rows.
+
+    Parameters
+    ----------
+    X : ndarray
+        Rows (n, d).
+    k : int
+        Number of directions.
+
+    Returns
+    -------
+    ndarray
+        Directions (d, k).
+    """
     return np.linalg.svd(X, full_matrices=False)[2][:k].T
 
 
-def printed(d: int) -> Tracker:
-    """SAPCA with the rule as the paper prints it."""
+def sapca_as_printed(d: int) -> Tracker:
+    """Return SAPCA with the rule that the paper prints."""
     return Tracker(d, Band(RANK, LOW, HIGH, hysteresis=False), center=False)
 
 
-def of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
-    """The methods whose rank stays as it is."""
+def methods_of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
+    """Return the methods of constant rank.
+
+    Parameters
+    ----------
+    d, rank : int
+        Number of features, and the rank.
+
+    Returns
+    -------
+    dict
+        Functions that make the methods, by name.
+    """
     return {
         "SPCA": lambda: Tracker(d, Fixed(rank), center=False),
         "SPCA, 2r": lambda: Tracker(d, Fixed(rank), tracked=min(d, 2 * rank), center=False),
@@ -226,26 +291,41 @@ def of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
 
 
 def methods(d: int) -> dict[str, Method]:
-    """Everything that the figures compare."""
+    """Return all methods that the figures compare."""
     return {
-        **{name: make() for name, make in of_rank(d, RANK).items()},
-        "SAPCA": printed(d),
+        **{name: make() for name, make in methods_of_rank(d, RANK).items()},
+        "SAPCA": sapca_as_printed(d),
         "SAPCA, 2r": Tracker(d, Band(RANK, LOW, HIGH), tracked=2 * RANK, center=False),
         "SPIRIT": Spirit(d),
         "SPIRIT .9": Spirit(d, forgetting=0.9),
     }
 
 
-def fed(method: Method, X: Array, block: int = BLOCK) -> Method:
-    """A method that has seen all rows."""
+def feed(method: Method, X: Array, block: int = BLOCK) -> Method:
+    """Give all rows to a method.
+
+    Parameters
+    ----------
+    method : Method
+        The method.
+    X : ndarray
+        Rows (n, d).
+    block : int
+        Number of rows of a block.
+
+    Returns
+    -------
+    Method
+        The method.
+    """
     for part in row_chunks(X, block):
         method.update(part)
     return method
 
 
 def bounds(X: Array) -> dict[str, Method]:
-    """SPCA and the power method with the lowest and highest rank that SAPCA had on the way (figures 1e, 1f)."""
-    tracker, d, ranks = printed(X.shape[1]), X.shape[1], []
+    """Return SPCA and the power method with the lowest and highest rank that SAPCA had (figures 1e, 1f)."""
+    tracker, d, ranks = sapca_as_printed(X.shape[1]), X.shape[1], []
     for part in row_chunks(X, BLOCK):
         tracker.update(part)
         ranks.append(tracker.rank)
@@ -257,8 +337,23 @@ def bounds(X: Array) -> dict[str, Method]:
     }
 
 
-def followed(X: Array, running: Mapping[str, Method], points: int = 20) -> Iterator[Row]:
-    """Error on the rows so far, and rank, of each method at so many times, evenly."""
+def follow(X: Array, running: Mapping[str, Method], points: int = 20) -> Iterator[Row]:
+    """Yield the error on the rows so far, and the rank, of each method at evenly spaced times.
+
+    Parameters
+    ----------
+    X : ndarray
+        Rows (n, d).
+    running : mapping
+        Methods by name.
+    points : int
+        Number of times.
+
+    Yields
+    ------
+    dict
+        A row for each time and method.
+    """
     parts = list(row_chunks(X, BLOCK))
     times = set(np.linspace(1, len(parts), min(points, len(parts))).round().astype(int).tolist())
     for i, part in enumerate(parts, start=1):

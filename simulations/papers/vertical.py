@@ -38,7 +38,7 @@ MANY = (10, 50, 100), 100, (30, 50, 100), 50
 STRUCTURED = {"College": SMALL, "Vehicle": SMALL}
 STRUCTURED |= {"PimaIndiansDiabetes": ((3, 5, 8), 10, ITERATIONS, 5)}  # it has 8 columns
 STRUCTURED |= dict.fromkeys(("Ionosphere", "GlaucomaM", "Sonar", "Musk"), OTHER)
-"""The paper's numbers of parties, with its local iterations, and of local iterations, with its parties (figure 6)."""
+"""Numbers of parties with the paper's local iterations, and of local iterations with its parties (figure 6)."""
 BUNDLED = {"breast-cancer": OTHER, "wine": OTHER}
 SIZES = ((1000, 200), (5000, 1000), (10_000, 2000), (20_000, 4000))
 VARIANTS: dict[str, Row] = {"as published": {"variant": "faithful"}, "corrected": {}, "one period": {"periods": 1}}
@@ -49,63 +49,99 @@ DIGIT = 3
 
 
 def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
-    """Every step; ``shrink`` divides seeds, rows and columns of synthetic data."""
+    """List the steps.
+
+    Parameters
+    ----------
+    tables : str
+        Folder of the structured data sets.
+    mnist : str
+        Folder of MNIST.
+    shrink : int
+        Divisor of seeds, rows and columns of synthetic data.
+
+    Returns
+    -------
+    list of Step
+        The steps.
+
+    Raises
+    ------
+    ConfigError
+        If a folder is named and has none of the structured data sets.
+    """
     seeds = max(1, 5 // shrink)
     ways: list[Step] = []
-    there = (
+    tables_found = (
         {name: how for name, how in STRUCTURED.items() if (Path(tables) / f"{name}.csv").is_file()} if tables else {}
     )
-    if tables and not there:
+    if tables and not tables_found:
         raise ConfigError(f"--tables {tables} has none of the files: {', '.join(f'{name}.csv' for name in STRUCTURED)}")
-    for name, how in {**there, **BUNDLED}.items():
-        table = {"data": name, "path": tables if name in there else "", "seeds": seeds}
+    for name, how in {**tables_found, **BUNDLED}.items():
+        table = {"data": name, "path": tables if name in tables_found else "", "seeds": seeds}
         ways += [
-            *varied(f"6-{{}}-{name}", table, how),
-            Step(f"starts-{name}", starts, {**table, "seeds": STARTS // shrink}),
+            *_vary(f"6-{{}}-{name}", table, how),
+            Step(f"starts-{name}", _starts, {**table, "seeds": STARTS // shrink}),
         ]
-    for name in ("Musk", "GlaucomaM") if there.keys() >= {"Musk", "GlaucomaM"} else BUNDLED:
-        table = {"data": name, "path": tables if name in there else "", "seeds": seeds}
+    for name in ("Musk", "GlaucomaM") if tables_found.keys() >= {"Musk", "GlaucomaM"} else BUNDLED:
+        table = {"data": name, "path": tables if name in tables_found else "", "seeds": seeds}
         for p in PARTIES:
             ways += [
-                Step(f"8-{what}-{name}-{p}", curve, {**table, "parties": p, what: True}) for what in ("warm", "scaled")
+                Step(f"8-{what}-{name}-{p}", _curve, {**table, "parties": p, what: True}) for what in ("warm", "scaled")
             ]
-    name = "Sonar" if "Sonar" in there else "breast-cancer"
-    one = {"data": name, "path": tables if name in there else ""}
+    name = "Sonar" if "Sonar" in tables_found else "breast-cancer"
+    study = {"data": name, "path": tables if name in tables_found else ""}
     for split in ("vertical", "horizontal"):
-        ways += [Step(f"9-{split}-{p}", splits, {**one, "parties": p, "seeds": seeds, "split": split}) for p in PARTIES]
-    ways.append(Step(f"angles-{name}", angles, {**one, "components": [1, 5, 10]}))
-    ways.append(Step(f"kernels-{name}", kernels, one))
+        ways += [
+            Step(f"9-{split}-{p}", _splits_by_period, {**study, "parties": p, "seeds": seeds, "split": split})
+            for p in PARTIES
+        ]
+    ways.append(Step(f"angles-{name}", _angles, {**study, "components": [1, 5, 10]}))
+    ways.append(Step(f"kernels-{name}", _kernels, study))
     for pattern in ("single", "mixture"):
         for columns, rows in SIZES:
             size = {"data": pattern, "path": f"{columns // shrink} {rows // shrink}"}
-            ways += varied(f"7-{{}}-{pattern}-{columns}", {**size, "seeds": 1}, ((5, 10, 20), 10, (3, 5, 10), 3))
+            ways += _vary(f"7-{{}}-{pattern}-{columns}", {**size, "seeds": 1}, ((5, 10, 20), 10, (3, 5, 10), 3))
             if columns <= SIZES[1][0]:
-                ways.append(Step(f"angles-{pattern}-{columns}", angles, {**size, "components": [1]}))
+                ways.append(Step(f"angles-{pattern}-{columns}", _angles, {**size, "components": [1]}))
     wide = {"data": "mixture", "path": f"{2400 // shrink} {2000 // shrink}", "seeds": 1}
-    ways += varied("6-{}-as-wide-as-Swarm", wide, MANY)
+    ways += _vary("6-{}-as-wide-as-Swarm", wide, MANY)
     for data, path in [("digits", "")] + ([("mnist", mnist)] if mnist else []):
         for p in PARTIES:
             shown = {"data": data, "path": path, "parties": p}
-            ways.append(Step(f"images-{data}-{p}", pictures, shown))
-            ways.append(Step(f"12-{data}-{p}", kernel_pictures, shown))
-            ways.append(Step(f"14-{data}-{p}", graph_pictures, shown))
+            ways.append(Step(f"images-{data}-{p}", _pictures, shown))
+            ways.append(Step(f"12-{data}-{p}", _kernel_pictures, shown))
+            ways.append(Step(f"14-{data}-{p}", _graph_pictures, shown))
     return ways
 
 
-def varied(name: str, case: Row, how: Sequence[Any]) -> list[Step]:
-    """Curves by number of parties, and by number of local iterations, as figures 6 and 7 have them."""
+def _vary(name: str, case: Row, how: Sequence[Any]) -> list[Step]:
+    """Return the curves by number of parties, and by number of local iterations (figures 6 and 7)."""
     many, fixed, iterations, parties = how
     by_parties = [
-        Step(f"{name.format('clients')}-{p}", curve, {**case, "parties": p, "iterations": fixed}) for p in many
+        Step(f"{name.format('clients')}-{p}", _curve, {**case, "parties": p, "iterations": fixed}) for p in many
     ]
     fewer = {**case, "parties": parties}
     return by_parties + [
-        Step(f"{name.format('iterations')}-{i}", curve, {**fewer, "iterations": i}) for i in iterations
+        Step(f"{name.format('iterations')}-{i}", _curve, {**fewer, "iterations": i}) for i in iterations
     ]
 
 
 def matrix(name: str, path: str = "") -> Array:
-    """Rows (n, m); ``path`` is the folder of tables or of MNIST, of synthetic data it is ``"columns rows"``."""
+    """Load or draw a data set.
+
+    Parameters
+    ----------
+    name : str
+        Name of the data set.
+    path : str
+        Folder of tables or of MNIST; ``"columns rows"`` of synthetic data.
+
+    Returns
+    -------
+    ndarray
+        Rows (n, m).
+    """
     if name in {"single", "mixture"}:
         columns, rows = map(int, path.split())
         return densities(name, columns, rows)
@@ -121,9 +157,19 @@ def matrix(name: str, path: str = "") -> Array:
 
 
 def densities(pattern: str, columns: int, rows: int) -> Array:
-    """The authors' Gaussian data: each column holds the density of its Gaussian at points drawn evenly within 3 sigma.
+    """Draw the authors' Gaussian data: each column holds the density of a Gaussian at random points within 3 sigma.
 
-    ``single``: mean 0 and sigma 1 for all; ``mixture``: both drawn evenly from (0, columns) for each.
+    Parameters
+    ----------
+    pattern : str
+        ``single``: mean 0 and sigma 1 for all columns; ``mixture``: mean and sigma of each drawn from (0, columns).
+    columns, rows : int
+        Size of the matrix.
+
+    Returns
+    -------
+    ndarray
+        Rows (rows, columns).
     """
     rng = np.random.default_rng(0)
     mean, sigma = np.zeros(columns), np.ones(columns)
@@ -133,22 +179,22 @@ def densities(pattern: str, columns: int, rows: int) -> Array:
     return np.asarray(np.exp(-((x - mean) ** 2) / (2 * sigma**2)) / (np.sqrt(2 * np.pi) * sigma))
 
 
-def curve(*, data: str, path: str, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
-    """The authors' distance by period, a mean over seeds, and without their memory of earlier periods."""
+def _curve(*, data: str, path: str, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
+    """Yield the authors' mean distance by period, and the distance without their memory of earlier periods."""
     X = matrix(data, path)
     for reset, lists in ((False, "as published"), (True, "reset")):
         yield from ({"lists": lists, **row} for row in _by_period(X, parties, seeds, reset=reset, **options))
 
 
-def starts(*, data: str, path: str, seeds: int) -> Iterable[Row]:
-    """Angle to the exact PCA of three parties, where every variant has the same start vectors: mean and extremes."""
+def _starts(*, data: str, path: str, seeds: int) -> Iterable[Row]:
+    """Yield mean and extremes of the angle to the exact PCA of three parties, over start vectors."""
     X = matrix(data, path)
     truth = pooled_pca(X, 1).transform(X)
-    merged = _measured(_run("vertical", X, 3, n_components=1, solver="merge", rank=1), truth)["angle"]
+    merged = _accuracy(_run("vertical", X, 3, n_components=1, solver="merge", rank=1), truth)["angle"]
     yield {"method": "merge, rank 1", "mean": merged, "least": merged, "most": merged}
     for name, options in VARIANTS.items():
         runs = (_run("vfedpca", X, 3, n_components=1, seed=seed, **options) for seed in range(seeds))
-        ends = [_measured(model, truth)["angle"] for model in runs]
+        ends = [_accuracy(model, truth)["angle"] for model in runs]
         yield {"method": name, "mean": float(np.mean(ends)), "least": min(ends), "most": max(ends)}
 
 
@@ -158,19 +204,19 @@ def _by_period(X: Array, parties: int, seeds: int, **options: Any) -> Iterable[R
         yield {"period": period, "distance": float(distance)}
 
 
-def splits(*, data: str, path: str, parties: int, seeds: int, split: str) -> Iterable[Row]:
-    """Figure 9: the distance by period where parties hold other columns, or other rows, of the same matrix.
+def _splits_by_period(*, data: str, path: str, parties: int, seeds: int, split: str) -> Iterable[Row]:
+    """Yield the distance by period where parties hold different columns, or different rows, of a matrix (figure 9).
 
-    With other rows they average the leading directions of columns, whose entries differ in sign: there the authors'
-    sum of vectors as they come is far off.
+    With different rows, parties average the leading directions of columns, whose entries differ in sign: the authors'
+    sum of vectors is then far off.
     """
     X = matrix(data, path) if split == "vertical" else matrix(data, path).T
     for signs in ("as they come", "aligned"):
         yield from ({"signs": signs, **row} for row in _by_period(X, parties, seeds, aligned=signs == "aligned"))
 
 
-def angles(*, data: str, path: str, components: Sequence[int]) -> Iterable[Row]:
-    """How far each method is from the exact scores, and what each party sends for it."""
+def _angles(*, data: str, path: str, components: Sequence[int]) -> Iterable[Row]:
+    """Yield the angle of each method to the exact scores, and the bytes of the party that sends most."""
     X = matrix(data, path)
     for k in components:
         truth = pooled_pca(X, k).transform(X)
@@ -180,11 +226,11 @@ def angles(*, data: str, path: str, components: Sequence[int]) -> Iterable[Row]:
             for name, options in {**ways, "vertical": {}}.items():
                 method = "vfedpca" if "periods" in options else "vertical"
                 model = _run(method, X, p, n_components=k, seed=0, **options)
-                yield {"method": name, "k": k, "parties": p, **_measured(model, truth)}
+                yield {"method": name, "k": k, "parties": p, **_accuracy(model, truth)}
 
 
-def kernels(*, data: str, path: str) -> Iterable[Row]:
-    """The average of the parties' kernels, the exact kernel PCA, and Nystrom's approximation."""
+def _kernels(*, data: str, path: str) -> Iterable[Row]:
+    """Yield the angles of the average of the parties' kernels, the exact kernel PCA, and Nystrom's approximation."""
     X = matrix(data, path)
     for kernel, gamma in (("rbf", 1 / (X.shape[1] * X.var())), ("sigmoid", 1 / X.shape[1]), ("rbf", 15.0)):
         chosen = {"kernel": kernel, "gamma": gamma, "n_components": 1}
@@ -196,25 +242,25 @@ def kernels(*, data: str, path: str) -> Iterable[Row]:
                 ways |= {f"landmarks {c}": ("vertical-kernel", {"landmarks": c}) for c in (50, 100, 200) if c <= len(X)}
             for name, (method, options) in ways.items():
                 model = _run(method, X, p, **chosen, **options)
-                about = {"kernel": kernel, "gamma": f"{gamma:.4g}", "parties": p}
-                yield {"method": name, **about, **_measured(model, truth)}
+                case = {"kernel": kernel, "gamma": f"{gamma:.4g}", "parties": p}
+                yield {"method": name, **case, **_accuracy(model, truth)}
 
 
-def pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Figures 10 and 11: one value a pixel, ``X' u``, for each method; and its cluster by k-means."""
+def _pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
+    """Yield the value ``X' u`` of each pixel by each method, and the pixel's cluster by k-means (figures 10 and 11)."""
     made = images(matrix(data, path), parties)
     for pixel in range(next(iter(made.values())).shape[1]):
-        values = {name: float(both[0, pixel]) for name, both in made.items()}
-        yield {"pixel": pixel, **values, **{f"{name} cluster": int(both[1, pixel]) for name, both in made.items()}}
+        values = {name: float(image[0, pixel]) for name, image in made.items()}
+        yield {"pixel": pixel, **values, **{f"{name} cluster": int(image[1, pixel]) for name, image in made.items()}}
 
 
-def kernel_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Figure 12: one value a pixel, by the kernel of the images and by that of the pixels."""
+def _kernel_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
+    """Yield the value of each pixel by the kernel of the images and by that of the pixels (figure 12)."""
     return _by_pixel(kernel_images(matrix(data, path), parties))
 
 
-def graph_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Figure 14: one value a pixel, with a server and over graphs."""
+def _graph_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
+    """Yield the value of each pixel with a server and over graphs (figure 14)."""
     return _by_pixel(graph_images(matrix(data, path), parties))
 
 
@@ -227,7 +273,7 @@ def _run(method: str, X: Array, parties: int, **options: Any) -> PCAModel:
     return run(method, np.array_split(X, parties, axis=1), **options)
 
 
-def _measured(model: PCAModel, truth: Array) -> Row:
+def _accuracy(model: PCAModel, truth: Array) -> Row:
     assert model.scores_ is not None
     angle = float(principal_angles(model.scores_, truth).max())
     return {"angle": angle, "rounds": model.rounds, "bytes up": max(model.bytes_up_by_party)}
@@ -235,11 +281,11 @@ def _measured(model: PCAModel, truth: Array) -> Row:
 
 CURVES = {"clients": "parties", "iterations": "local iterations"}
 CURVES |= {"warm": "parties, warm start", "scaled": "parties, weight scaling"}
-"""Of figures whose lines are steps of their own, what numbers the lines."""
+"""Meaning of the number of a line, of figures whose lines are separate steps."""
 
 
-def draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
-    """All figures as PNG; their names."""
+def _draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
+    """Draw all figures as PNG, and return their names."""
     drawn = []
     for name in dict.fromkeys(key.rpartition("-")[0] for key in results if key[:2] in {"6-", "7-", "8-"}):
         lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.rpartition("-")[0] == name}
@@ -258,11 +304,12 @@ def draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
 
 
 def _solid_and_dotted(lines: dict[str, list[Row]], column: str, what: str, other: str) -> list[Line]:
-    """Distance by period: a solid line of the first value of a column, and a dotted one of the other."""
+    """Return lines of the distance by period: solid for the first value of a column, dotted for the second."""
     drawn = []
     for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
         first = rows[0][column]
-        solid, dotted = ([row for row in rows if (row[column] == first) is one] for one in (True, False))
+        solid = [row for row in rows if row[column] == first]
+        dotted = [row for row in rows if row[column] != first]
         drawn.append(Line.of(f"{number} {what}", solid, "period", "distance", {"color": colour, "marker": marker}))
         drawn.append(Line.of(f"{number}, {other}", dotted, "period", "distance", {"color": colour, "linestyle": ":"}))
     return drawn
@@ -272,7 +319,7 @@ AXES = {"xlabel": "communication period (0: isolated)", "ylabel": "distance (equ
 
 
 def _splits(target: Path, results: dict[str, list[Row]]) -> None:
-    """Figure 9: distance by period with other columns, and with other rows, at the parties; dotted: signs aligned."""
+    """Draw the distance by period with different columns, and different rows, at the parties (figure 9)."""
     panels = []
     for split, what in (("vertical", "columns"), ("horizontal", "rows")):
         lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
@@ -282,7 +329,7 @@ def _splits(target: Path, results: dict[str, list[Row]]) -> None:
 
 
 def _grid(target: Path, rows: Sequence[Row]) -> None:
-    """Figures 12 and 14: images named 'down, across', each with its correlation to the first of its line."""
+    """Draw images named 'down, across' with their correlation to the first of the line (figures 12 and 14)."""
     names = [name.partition(", ") for name in rows[0] if name != "pixel"]
     down, across = (list(dict.fromkeys(parts)) for parts in ([n[0] for n in names], [n[2] for n in names]))
     side = int(np.sqrt(len(rows)))
@@ -299,7 +346,7 @@ def _grid(target: Path, rows: Sequence[Row]) -> None:
 
 
 def _images(target: Path, rows: Sequence[Row]) -> None:
-    """Figures 10 and 11: an image and its clusters for each method."""
+    """Draw an image and its clusters for each method (figures 10 and 11)."""
     names = [name for name in rows[0] if name != "pixel" and not name.endswith(" cluster")]
     side = int(np.sqrt(len(rows)))
     with figure(target, 2, len(names), figsize=(1.8 * len(names), 3.9)) as axes:
@@ -317,12 +364,12 @@ TITLES = {
 }
 
 
-def figures(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
-    """Tables of angles, then the figures."""
+def _figures(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
+    """Return the sections: tables of angles, then the figures."""
     tables = {name: markdown(rows, ".2g") for name, rows in results.items() if name.split("-")[0] in TITLES}
     titled = {f"{TITLES[name.split('-')[0]]}: {name.partition('-')[2]}": text for name, text in tables.items()}
-    return {**titled, **{f"Figure {name}": f"![]({name}.png)" for name in draw(results, folder)}}
+    return {**titled, **{f"Figure {name}": f"![]({name}.png)" for name in _draw(results, folder)}}
 
 
 OPTIONS = {"tables": "", "mnist": "", "shrink": 1}
-PAPER = Paper("vertical", __doc__, "Vertical federated PCA (Cheung et al. 2022)", OPTIONS, steps, figures)
+PAPER = Paper("vertical", __doc__, "Vertical federated PCA (Cheung et al. 2022)", OPTIONS, steps, _figures)

@@ -1,4 +1,4 @@
-"""What the authors' program of Cheung et al. 2022 measures and draws, in memory: no party, no message."""
+"""Distances and images of the authors' program of Cheung et al. 2022, in memory: no party, no message."""
 
 import numpy as np
 from sklearn.cluster import KMeans
@@ -22,11 +22,27 @@ def distances(
     aligned: bool = False,
     seed: int = 0,
 ) -> Array:
-    """Distance (periods + 1,) of the merged vector from that of all columns, as the authors compute both.
+    """Return the distance of the merged vector from that of all columns, as the authors compute both.
 
-    Columns that do not divide evenly are dropped. The first entry is the plain mean of the isolated vectors, which
-    stay in the weighted sum ever after, unless ``reset``. They add vectors of arbitrary sign, unless ``aligned``: then
-    signs are turned alike before anything is added, or compared.
+    Parameters
+    ----------
+    X : ndarray
+        Rows (n, m); columns that do not divide evenly are dropped.
+    parties, iterations, periods : int
+        Number of parties, of local iterations, and of communication periods.
+    warm, scaled : bool
+        Whether parties start from the merged vector, and whether the sum is weighted by scaled eigenvalues.
+    reset : bool
+        Whether the weighted sum forgets the vectors of earlier periods.
+    aligned : bool
+        Whether signs are aligned before vectors are added or compared: the authors add vectors of arbitrary sign.
+    seed : int
+        Seed of the start vectors.
+
+    Returns
+    -------
+    ndarray
+        Distances (periods + 1,); the first is that of the plain mean of the isolated vectors.
     """
     rng = np.random.default_rng(seed)
     X = X[:, : X.shape[1] // parties * parties]
@@ -53,79 +69,116 @@ def distances(
 
 
 def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
-    """``X' u`` (one value a column) above its cluster by k-means, (2, m), for each method of figures 10 to 12."""
+    """Compute the images of figures 10 to 12.
+
+    Parameters
+    ----------
+    X : ndarray
+        Rows (n, m).
+    parties, iterations : int
+        Number of parties, and of power iterations.
+
+    Returns
+    -------
+    dict of ndarray
+        By method ``X' u`` above the clusters by k-means, (2, m).
+    """
     blocks = np.array_split(X, parties, axis=1)
     made: dict[str, Array] = {}
     for name, local in (("PCA", _rows_pca), ("AKPCA", _kernel_pca)):
-        _, whole = local(X, iterations)
+        _, u = local(X, iterations)
         values, vectors = map(list, zip(*(local(block, iterations) for block in blocks), strict=True))
-        made[name] = X.T @ whole
-        made[f"VFed{name}"] = X.T @ _together(values, vectors)
-        made[f"VFedAvg{name}"] = X.T @ _together([1.0] * parties, vectors)
+        made[name] = X.T @ u
+        made[f"VFed{name}"] = X.T @ _merge(values, vectors)
+        made[f"VFedAvg{name}"] = X.T @ _merge([1.0] * parties, vectors)
         made[f"isolated {name}"] = np.concatenate([block.T @ a for block, a in zip(blocks, vectors, strict=True)])
     return {name: np.stack([image, _clusters(image)]) for name, image in made.items()}
 
 
 def kernel_images(X: Array, parties: int) -> dict[str, Array]:
-    """Figure 12: one value a column (m,), by AKPCA and by KPCA, of all columns, merged, and isolated.
+    """Compute the images of figure 12 by AKPCA and by KPCA, of all columns, merged, and isolated.
 
     AKPCA takes the kernel of the rows and projects on its leading eigenvector u: ``X' u``. KPCA takes the kernel of the
     columns, m x m, whose leading component is the image. The paper does not say how parties merge that; here each
     turns its image z into the direction of rows ``X_i z`` that it stands for, and these are merged as AKPCA's are.
+
+    Parameters
+    ----------
+    X : ndarray
+        Rows (n, m).
+    parties : int
+        Number of parties.
+
+    Returns
+    -------
+    dict of ndarray
+        Images (m,) by method.
     """
     blocks = np.array_split(X, parties, axis=1)
-    _, whole = _kernel_pca(X)
-    own = [_kernel_pca(block) for block in blocks]
+    _, pooled = _kernel_pca(X)
+    local_pairs = [_kernel_pca(block) for block in blocks]
     pixels = [_columns_kernel_pca(block) for block in blocks]
     directions = [block @ z / (np.linalg.norm(block @ z) or 1.0) for block, (_, z) in zip(blocks, pixels, strict=True)]
-    alone = [_bright(block.T @ a, block) for block, (_, a) in zip(blocks, own, strict=True)]
+    alone = [_bright(block.T @ a, block) for block, (_, a) in zip(blocks, local_pairs, strict=True)]
     alone_pixels = [_bright(z, block) for block, (_, z) in zip(blocks, pixels, strict=True)]
-    return _turned_alike(
+    return _align_signs(
         {
-            "AKPCA, all columns": _bright(X.T @ whole, X),
-            "AKPCA, federated": X.T @ _together([value for value, _ in own], [a for _, a in own]),
+            "AKPCA, all columns": _bright(X.T @ pooled, X),
+            "AKPCA, federated": X.T @ _merge([value for value, _ in local_pairs], [a for _, a in local_pairs]),
             "AKPCA, isolated": np.concatenate(alone),
             "KPCA, all columns": _bright(_columns_kernel_pca(X)[1], X),
-            "KPCA, federated": X.T @ _together([value for value, _ in pixels], directions),
+            "KPCA, federated": X.T @ _merge([value for value, _ in pixels], directions),
             "KPCA, isolated": np.concatenate(alone_pixels),
         }
     )
 
 
 def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
-    """Figure 14: one value a column (m,), of all columns, with a server, and over graphs.
+    """Compute the images of figure 14, of all columns, with a server, and over graphs.
 
-    Over a graph each party merges its own vector and its neighbours', once, and projects its columns on that, here
-    with the sign that is nearer to the server's.
+    Over a graph each party merges its vector and its neighbours', once, and projects its columns on that, here with the
+    sign that is nearer to the server's.
+
+    Parameters
+    ----------
+    X : ndarray
+        Rows (n, m).
+    parties, iterations : int
+        Number of parties, and of power iterations.
+
+    Returns
+    -------
+    dict of ndarray
+        Images (m,) by method and graph.
     """
     blocks = np.array_split(X, parties, axis=1)
     made: dict[str, Array] = {}
     for name, local in (("VFedPCA", _rows_pca), ("VFedAKPCA", _kernel_pca)):
-        own = [local(block, iterations) for block in blocks]
-        central = _together([value for value, _ in own], [a for _, a in own])
+        local_pairs = [local(block, iterations) for block in blocks]
+        central = _merge([value for value, _ in local_pairs], [a for _, a in local_pairs])
         made[f"{name}, all columns"] = _bright(X.T @ local(X, iterations)[1], X)
         made[f"{name}, server"] = X.T @ central
         for graph in ("complete", "ring", "star"):
             parts = []
             for party, (near, block) in enumerate(zip(make_graph(graph, parties), blocks, strict=True)):
-                heard = [own[other] for other in sorted({party, *np.flatnonzero(near).tolist()})]
-                u = _together([value for value, _ in heard], [a for _, a in heard])
+                heard = [local_pairs[other] for other in sorted({party, *np.flatnonzero(near).tolist()})]
+                u = _merge([value for value, _ in heard], [a for _, a in heard])
                 parts.append(block.T @ (-u if u @ central < 0 else u))
             made[f"{name}, {graph}"] = np.concatenate(parts)
-    return _turned_alike(made)
+    return _align_signs(made)
 
 
-def _together(values: list[float], vectors: list[Array]) -> Array:
+def _merge(values: list[float], vectors: list[Array]) -> Array:
     return columns.merge_vectors(values, vectors, faithful=False, scaled=False)
 
 
 def _bright(image: Array, X: Array) -> Array:
-    """The image with the sign by which it is bright where the columns of ``X`` are large."""
+    """Return an image with the sign that is bright where the columns of ``X`` are large."""
     return -image if image @ X.mean(axis=0) < 0 else image
 
 
-def _turned_alike(made: dict[str, Array]) -> dict[str, Array]:
-    """Images named 'method, how', with the signs that are nearer to the method's first."""
+def _align_signs(made: dict[str, Array]) -> dict[str, Array]:
+    """Return images named 'method, how' with the signs that are nearer to the method's first image."""
     first: dict[str, Array] = {}
     for name, image in made.items():
         reference = first.setdefault(name.partition(", ")[0], image)
@@ -144,7 +197,7 @@ def _kernel_pca(X: Array, iterations: int = 0, gamma: float = 0.25) -> tuple[flo
 
 
 def _columns_kernel_pca(X: Array) -> tuple[float, Array]:
-    """The leading kernel component of the columns, with its size, and its value for each column.
+    """Return the size of the columns' leading kernel component, and its value for each column.
 
     The authors' gamma would saturate the sigmoid of sums over so many rows: of their mean it does not.
     """
@@ -153,6 +206,6 @@ def _columns_kernel_pca(X: Array) -> tuple[float, Array]:
 
 
 def _clusters(image: Array) -> Array:
-    """Clusters of pixels by value, numbered from dark to bright."""
-    found = KMeans(CLUSTERS, n_init=5, random_state=0).fit(image[:, None])
-    return np.asarray(np.argsort(np.argsort(found.cluster_centers_[:, 0]))[found.labels_], dtype=np.float64)
+    """Return clusters of pixels by value, numbered from dark to bright."""
+    clusters = KMeans(CLUSTERS, n_init=5, random_state=0).fit(image[:, None])
+    return np.asarray(np.argsort(np.argsort(clusters.cluster_centers_[:, 0]))[clusters.labels_], dtype=np.float64)

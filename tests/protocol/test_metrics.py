@@ -91,7 +91,7 @@ def test_a_disk_that_is_full_once_there_is_work_ends_no_run(tmp_path, monkeypatc
     of_server(
         monkeypatch,
         tmp_path,
-        lambda _: monkeypatch.setattr(metrics, "_add", Mock(side_effect=OSError("no space"))),
+        lambda _: monkeypatch.setattr(metrics, "_append", Mock(side_effect=OSError("no space"))),
         output=str(tmp_path / "model"),
     )
     assert (tmp_path / "model.npz").exists()

@@ -21,21 +21,9 @@ from fedpca_flwr.maths.moments import Moments, pack
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import check_together
 from fedpca_flwr.questions.fields import MOMENTS
-from fedpca_flwr.questions.influence import (
-    HIDDEN_UNITS_NOTE,
-    PartyInfluence,
-    _require_below,
-    influence_measurements,
-    influence_notes,
-)
-from fedpca_flwr.simulations.benchmarks.influence import (
-    LIES,
-    digits,
-    liars_of,
-    named_in,
-    until_nobody_stands_out,
-    with_lies,
-)
+from fedpca_flwr.questions.influence import HIDDEN_UNITS_NOTE, PartyInfluence, _require_below, influence_measurements, influence_notes
+from fedpca_flwr.simulations.benchmarks.harness import clients
+from fedpca_flwr.simulations.benchmarks.influence import LIES, _excluded, _lied, _middling, _named
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of
@@ -45,6 +33,16 @@ HIDDEN = {"secure_aggregation": True, "bound": 40.0}
 POOLING = [name for name, method in METHODS.items() if method.strategy.card.pools_moments]
 THREE = cut(rows(400) + 3, 200, 150, 50)
 FOUR = cut(rows(1280), 1000, 200, 50, 30)
+
+
+def digits(seed):
+    return clients("digits", ".", seed=seed)
+
+
+def lying(lie, seed):
+    """Rows of ten parties of which two lie, and the numbers of the two."""
+    liars = _middling(digits(seed))
+    return _lied(digits(seed), liars, LIES[lie], np.random.default_rng(seed)), liars
 
 
 @cache
@@ -60,8 +58,8 @@ def angles(model, seed):
 @pytest.mark.parametrize(("lie", "seed"), list(zip(LIES, cycle([0, 4]), strict=False)))
 def test_two_of_ten_who_lie_are_named_and_without_them_the_components_are_those_of_honest_parties(lie, seed):
     honest = digits(seed)
-    sent, liars = with_lies(honest, LIES[lie], seed), liars_of(honest)
-    out, model = until_nobody_stands_out(sent, 10)
+    sent, liars = lying(lie, seed)
+    out, model = _excluded(sent)
     others = fit("p-cov", [part for party, part in enumerate(honest) if party not in liars])
     assert out == liars
     assert angles(fit("p-cov", sent), seed).mean() > 1.5 * angles(others, seed).mean()  # the lie does harm
@@ -71,16 +69,16 @@ def test_two_of_ten_who_lie_are_named_and_without_them_the_components_are_those_
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_limit_to_shares_ends_the_run_and_names_who_holds_more(lie):
-    honest = digits(0)
+    sent, liars = lying(lie, 0)
     with refused(ContractError, "max_share", "0.35") as raised:
-        fit("p-cov", with_lies(honest, LIES[lie], 0), max_share=0.35)
-    assert {int(party) for party in re.findall(r"client (\d+) holds", str(raised.value))} & set(liars_of(honest))
+        fit("p-cov", sent, max_share=0.35)
+    assert {int(party) for party in re.findall(r"client (\d+) holds", str(raised.value))} & set(liars)
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("k", [2, 5, 10])
 def test_honest_parties_that_differ_are_not_named(k):
-    assert [named_in(fit("p-cov", digits(seed), n_components=k)) for seed in range(6)] == [[]] * 6
+    assert [_named(fit("p-cov", digits(seed), n_components=k)) for seed in range(6)] == [[]] * 6
     assert max(max(one["component_shares"]) for one in truth(0).log["influence"]) < 0.35
     assert fit("p-cov", digits(0), max_share=0.35).components_.shape == (10, 64)
 
@@ -145,7 +143,7 @@ def test_a_party_that_claims_nearly_all_rows_is_named_and_nobody_else(seed, cons
     own = Moments.from_rows(honest[3])
     scatter = own.scatter * (2**40 / own.count if consistent else 1.0)
     model = finish(claiming(honest, 3, replace(own, count=2**40, scatter=scatter)))
-    assert named_in(model) == [3]
+    assert _named(model) == [3]
     assert any("client 3 stands out: it says that it has 100.0000% of all rows" in note for note in model.log["notes"])
     assert model.log["influence"][3]["rows_share"] > 0.999999
 
@@ -156,7 +154,7 @@ def test_a_party_that_claims_nearly_all_rows_is_named_and_nobody_else(seed, cons
 @pytest.mark.parametrize("method", [*POOLING, "adaptive", "p-cov scale=true", "p-cov center=false"])
 def test_every_method_that_pools_moments_says_what_each_party_has(method, tmp_path):
     model = fit(method, THREE, n_components=4)
-    assert named_in(model) == []
+    assert _named(model) == []
     assert method != "adaptive" or model.log["chosen"]["method"] in POOLING
     kept, told = PCAModel.load(model.save(tmp_path / "model")), model.log["influence"]
     assert kept.log["influence"] == told

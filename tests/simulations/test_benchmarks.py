@@ -1,8 +1,8 @@
-"""Benchmarks run on small data, and what they quote is what the notes print."""
+"""Benchmarks run on small data, and each is quoted by the page that it names."""
 
 import json
-import os
 import re
+import shlex
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,36 +11,26 @@ import pytest
 from flwr.server import SimpleClientManager
 
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.site.flower_command import COMPLETED_STATUS
-from fedpca_flwr.site.journal import FileJournal
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
 from fedpca_flwr import run
 from fedpca_flwr.simulations.benchmarks import (
-    as_written,
     databases,
-    empty_app,
-    engines,
-    genotypes,
     growth,
-    influence,
+    harness,
     memory,
     messages,
-    postgresql_server,
-    soak,
     speed,
 )
-from fedpca_flwr.simulations.benchmarks.__main__ import NAMED, main
-from fedpca_flwr.simulations.benchmarks.harness import BENCHMARKS
+from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, _load, main
 from fedpca_flwr.simulations.loopback import LoopbackProxy
+from tests.deployment import postgresql
 from tests.families import cut, rows
-from tests.harness import fit
 from tests.needed import need
 from tests.refusals import refused, unnamed
 
-DIGITS = ["--dataset", "digits"]
+ROOT = Path(__file__).parents[2]
 
 
 def cells(out: str) -> list[list[str]]:
@@ -49,240 +39,193 @@ def cells(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
-def told(capsys, *arguments):
+def printed(capsys, *arguments, status=0):
     """What a benchmark prints."""
-    assert main(arguments) in (0, None)
-    return capsys.readouterr().out
+    assert main(arguments) == status
+    both = capsys.readouterr()
+    return both.err if status else both.out
 
 
 def test_what_is_as_written_differs_as_the_notes_say():
-    """Of alike parties it is 0, where only the means differ one of its four parts is not, and none exceeds 1."""
     X = np.random.default_rng(0).standard_normal((60, 4))
-    assert as_written.heterogeneity([X, X]) == pytest.approx(0, abs=1e-12)
-    assert as_written.heterogeneity([X, X + 50]) == pytest.approx(0.25)
-    assert 0.5 < as_written.heterogeneity([X, X * [1e3, 1, 1, 1]]) < 1
     shifted = [X[:30], X[30:] + 50]
-    assert as_written.ap_cov(shifted, 1).variances[0] < 5 < as_written.p_cov(shifted, 1).variances[0]
-    right = as_written.p_cov([X[:10], X[10:]], 2)
-    np.testing.assert_allclose(as_written.sub_it([X[:10], X[10:]], 2).variances, 60 * right.variances**2)
+    p_cov, sub_it, qr_pca, _, ap_cov = messages.PUBLISHED.values()
+    assert ap_cov(shifted, 1)[1][0] < 5 < p_cov(shifted, 1)[1][0]
+    np.testing.assert_allclose(sub_it([X[:10], X[10:]], 2)[1], 60 * p_cov([X[:10], X[10:]], 2)[1] ** 2)
     unlike = [X[:10] * [1, 9, 1, 1], X[10:]]
-    counted_twice, pooled = (program(unlike, 1).components.T for program in (as_written.qr_pca, as_written.p_cov))
+    counted_twice, pooled = (program(unlike, 1)[0].T for program in (qr_pca, p_cov))
     assert principal_angles(counted_twice, pooled)[0] > 1
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_benchmark_says_what_it_measures_and_is_quoted_by_its_page(name, capsys):
+    text = printed(capsys, name, "--help")
+    assert f"python -m fedpca_flwr.simulations.benchmarks {name}" in text
+    page = re.search(r"Quoted in (\S+)\.\n", text)[1]
+    assert re.search(rf"(?:benchmarks\s+|`){name}\b", (ROOT / page).read_text()), page
+
+
+def test_command_lines_of_the_documentation_are_understood():
+    understood = set()
+    for page in [ROOT / "README.md", ROOT / ".github/workflows/nightly.yml", *(ROOT / "docs").rglob("*.md")]:
+        text = page.read_text(encoding="utf-8").replace("\n", " ")
+        for line in re.findall(r"simulations\.benchmarks +([a-z-]+(?: +[^`#;)]+)?)[`#]", text):
+            name, *options = shlex.split(line)
+            if name in NAMES:
+                _load(name).make_context(name, options)
+                understood.add(name)
+    assert len(understood) > 15
+
+
+def test_an_unknown_benchmark_is_answered_by_all_names(capsys):
+    text = printed(capsys, "side-by-sight", status=2)
+    assert not unnamed(text, "'side-by-sight'", *NAMES)
+    assert all(name in printed(capsys, "-h") for name in NAMES)
+    assert set(json.loads(speed.RELEASED.read_text())["ratios"]) == set(speed.RATIOS)
+
+
+def test_lines_are_columns_for_a_terminal_and_records_in_a_file(capsys, tmp_path):
+    table = [line.split() for line in printed(capsys, "front", "--quick", "--text").splitlines()]
+    assert table[0][:3] == ["method", "rounds", "MB"]
+    arguments = ["truncation", "--dataset", "digits", "--seeds", "42", "1", "--record", str(tmp_path / "lines")]
+    table = cells(printed(capsys, *arguments))
+    lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    assert [line["partition seed"] for line in lines] == [row[0] for row in table] == ["42"] * 5 + ["1"] * 5
+    assert lines[0]["options"]["seeds"] == [42, 1]
+
+
+def test_memory_is_that_of_as_many_parties_as_named(capsys):
+    table = cells(printed(capsys, "memory", "--parties", "12", "--features", "20"))
+    assert [line[:3] for line in table] == [["20", way, "12"] for way in memory.WAYS]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", ["accuracy", "speed", "secure", "compression"])
+def test_a_quick_benchmark_has_a_table(name, capsys):
+    assert len(cells(printed(capsys, name, "--quick"))) >= 3
 
 
 @pytest.mark.engine
 def test_growth_has_a_line_a_point_and_an_exponent_a_method(monkeypatch, tmp_path, capsys):
     few = {"rows": [growth.Point(200, 12, 2, 4), growth.Point(400, 12, 2, 4)]}
-    monkeypatch.setattr(growth, "GROWN", {**few, "sparse features": [growth.Point(40, 30, 2, 4, share=0.2)]})
-    dense, thin = told(capsys, "growth", "--figure", str(tmp_path / "growth.svg")).split("sparse features:")
+    columns = {"column rows": [growth.Point(30_000, 60, 5, 3, columns=True)]}
+    monkeypatch.setattr(growth, "GROWN", {**few, "sparse features": [growth.Point(40, 30, 2, 4, share=0.2)], **columns})
+    options = ["--groups", *growth.GROWN, "--figure", str(tmp_path / "growth.svg")]
+    dense, thin, tall = re.split("sparse features:|column rows:", printed(capsys, "growth", *options))
     lines = cells(dense)
     assert [line[0] for line in lines] == ["200", "400", "exponent"]
     assert all(cell.split("; ")[1] == "1" for cell in (lines[0][1], lines[0][3]))  # rounds of p-cov and qr-pca
-    assert [line[0] for line in cells(thin)] == ["30", "exponent"]
-    assert cells(thin)[1][1:] == ["-"] * 3  # of one point there is none
-    drawn = (tmp_path / "growth.svg").read_text()
-    assert "CPU seconds" in drawn
-    assert "sparse features" in drawn
+    assert cells(thin)[1] == ["exponent", "-", "-", "-"]  # of one point there is none
+    assert [cell.split("; ")[1] for cell in cells(tall)[0][2:]] == ["refused"] * 2  # squares of rows
+    assert "CPU seconds" in (tmp_path / "growth.svg").read_text()
     assert growth.exponent([(10, 1.0), (100, 2.0), (1000, 200.0)]) == "2.00"  # between the two largest
 
 
 @pytest.mark.engine
-def test_rivals_are_held_against_the_exact_components(monkeypatch, tmp_path, capsys):
+def test_rivals_are_held_against_the_exact_components(monkeypatch, capsys):
     def missing(rows, k):
         raise ImportError
 
-    few = {name: growth.RIVALS[name] for name in ("`p-cov`, 10 parties", "scikit-learn, `IncrementalPCA`")}
-    monkeypatch.setattr(growth, "RIVALS", {**few, "missing": missing})
-    said = told(capsys, "rivals", "--components", "5", "--figure", str(tmp_path / "rivals.svg"))
-    ours, theirs, none = cells(said)
-    assert float(ours[2]) < 1e-6 < float(theirs[2])
-    assert none == ["missing", "not installed", "-"]
-    assert "missing" not in (tmp_path / "rivals.svg").read_text()
+    name = "scikit-learn, `IncrementalPCA`"
+    monkeypatch.setattr(growth, "RIVALS", {name: growth.RIVALS[name], "missing": missing})
+    ours, by_columns, theirs, none = cells(
+        printed(capsys, "rivals", "--components", "5", "--methods", "p-cov", "vertical", "--repeats", "1")
+    )
+    assert float(ours[3]) < 1e-6 < float(theirs[3])
+    assert by_columns[3] == "-"  # its loadings are with the parties
+    assert none == ["missing", "not installed", *["-"] * 5]
 
 
 @pytest.mark.engine
-def test_benchmarks_of_messages_servers_and_partitions_have_a_line_each(capsys):
-    assert [row[0] for row in cells(told(capsys, "truncation", *DIGITS, "--seeds", "42", "1"))] == ["42", "1"]
-    # On replies that no party sent, after a question that it did ask.
-    said = told(capsys, "memory", "--clients", "3", "--features", "60", "--ways", *memory.WAYS)
-    assert said.count("| 60 |") == len(memory.WAYS)
-    parts = [Moments.from_rows(part) for part in cut(rows(300, 60), 100, 100, 100)]
-    assert len(speed.server_speed(parts, repeats=1)) == 3
-    assert [line[0] for line in cells(told(capsys, "parties", "--few", "4", "--many", "8"))] == ["4", "8"]
-    assert [row[0] for row in cells(told(capsys, "influence", "--cost", "--repeats", "1"))] == ["10", "50"]
+def test_sparse_rows_give_what_scikit_learn_gives(capsys, monkeypatch):
+    monkeypatch.setattr(harness, "isolate", here)
+    text = printed(capsys, "sparse", "--rows", "300", "--features", "40", "--parties", "2")
+    assert float(re.search(r"largest angle (\S+)", text)[1]) <= 1e-6
 
 
-def test_sparse_rows_give_what_scikit_learn_gives(tmp_path):
-    memory.write(str(tmp_path), 2, 300, 40, 0.05)
-    theirs, ours = memory.scikit_learn(str(tmp_path), 2), memory.whole_run(str(tmp_path), 2)
-    assert principal_angles(ours.components.T, theirs.components.T).max() <= 1e-6
-    assert ours.data == pytest.approx(theirs.data, rel=0.1)
-    party = memory.one_party(str(tmp_path), 2)
-    assert party.components is None
-    assert party.data < ours.data
+def here(program, *arguments, load=None, warm_up=None):
+    """`isolate` in this process: one of its own takes seconds."""
+    return harness._measure(program, arguments, load, warm_up)
 
 
 @pytest.mark.engine
 def test_every_way_to_read_a_database_gives_the_same_rows(monkeypatch):
-    need(postgresql_server.programs(), "postgresql")
+    need(postgresql.programs(), "postgresql")
     pytest.importorskip("psycopg")
     pytest.importorskip("duckdb")
-    monkeypatch.setattr(databases, "alone", lambda program, *arguments: program(*arguments))  # a process each is slow
-    with TemporaryDirectory() as folder, postgresql_server.running() as server:
-        found = databases.compare(server, folder, 300, 3)
-    ways = [one.total for name, one in found.items() if "site" not in name]
-    assert len(ways) >= 4
-    np.testing.assert_allclose(ways, ways[0], rtol=1e-12)
-
-
-def test_every_benchmark_says_what_it_measures_and_an_unknown_one_is_answered_by_all_names(capsys):
-    assert main(["side-by-sight"]) == 2
-    said = capsys.readouterr().err
-    assert not unnamed(said, "side-by-sight")
-    assert said.splitlines()[-1] == f"Benchmarks: {', '.join(sorted(NAMED))}"
-    assert {"accuracy", "missing"} < NAMED.keys()
-    for name in NAMED:
-        with pytest.raises(SystemExit) as end:
-            main([name, "--help"])
-        assert end.value.code == 0
-        assert f"python -m fedpca_flwr.simulations.benchmarks {name}" in capsys.readouterr().out
-    assert BENCHMARKS.keys() == NAMED.keys()
-    assert set(json.loads(speed.RELEASED.read_text())["ratios"]) == set(speed.RATIOS)
+    monkeypatch.setattr(harness, "isolate", here)
+    with TemporaryDirectory() as folder, postgresql.running() as server:
+        monkeypatch.setenv("PGPASSFILE", str(server.passfile))
+        usages = databases._compare(server.url, f"{folder}/cohort.duckdb", 300, 3)
+    sums = [usage.value for name, usage in usages.items() if "site" not in name]
+    assert len(sums) >= 3
+    np.testing.assert_allclose(sums, sums[0], rtol=1e-12)
 
 
 @pytest.mark.engine
 def test_liars_are_named_and_nobody_else(capsys):
-    (none, *lies) = cells(told(capsys, "influence", "--seeds", "1"))
+    (none, *lies) = cells(printed(capsys, "influence", "--quick"))
     assert none[1:4] == ["0 of 0", "0 of 0", "0 of 10"]
     assert [line[2:4] for line in lies] == [["2 of 2", "0 of 8"]] * 4
     assert all(float(line[5]) == float(line[6]) < float(line[4]) / 1.5 for line in lies)
-
-
-def test_a_median_is_where_most_groups_are_and_takes_a_part_of_a_lie_away(capsys, monkeypatch):
-    A, B = np.diag([3.0, 2.0, 1.0]), np.diag([1.0, 2.0, 900.0])
-    np.testing.assert_allclose(influence.geometric_median([A, A, A, B]), A, atol=1e-6)
-    np.testing.assert_allclose(influence.geometric_median([A, B]), (A + B) / 2)
-    monkeypatch.setattr(influence, "CASES", [("IID", 30, 2)])
-    (line,) = cells(told(capsys, "groups", "--seeds", "1"))
-    hit, lied, honest, quiet, known = map(float, line[2:7])
-    assert 1 <= hit <= 2
-    assert max(honest, quiet) < known < lied
+    assert [row[0] for row in cells(printed(capsys, "influence", "--cost", "--quick"))] == ["10", "50"]
 
 
 @pytest.mark.engine
-def test_drawn_genotypes_give_the_components_of_all_people(tmp_path):
+def test_drawn_genotypes_give_the_components_of_all_people(capsys, monkeypatch):
     pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
-    genotypes.draw(str(tmp_path), 3, 300, 400, 3)
-    files = [str(tmp_path / f"{party}.bed") for party in range(3)]
-    reference = genotypes.pooled(files, 3, 2, 20)
-    found = genotypes.federated(files, 3, "sub-it", {"n_components": 2, "tolerance": 1e-3})
-    assert genotypes.angles(found.scores, reference.scores).max() <= 2e-3
-    assert reference.scores.shape == (300, 2)
-    assert found.rounds >= 4
+    monkeypatch.setattr(harness, "isolate", here)
+    table = cells(printed(capsys, "genotypes", "--quick"))
+    assert [line[0].split()[0] for line in table] == ["ARPACK", "sub-it", "sub-it", "sub-it"]
+    for line in table[1:]:
+        assert int(line[3]) >= 4  # rounds
+        assert max(map(float, line[-1].split(", "))) <= 2e-3
 
 
 def test_ratios_stand_beside_those_of_the_release_and_fail_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(speed, "RELEASED", tmp_path / "released.json")
-    monkeypatch.setattr(speed, "RATIOS", {"one": lambda repeats: 2.0, "other": lambda repeats: float(repeats)})
-    assert [row[1:3] for row in cells(told(capsys, "all", "--quick", "--keep"))] == [["2.00", "-"], ["3.00", "-"]]
+    monkeypatch.setattr(speed, "RATIOS", {"one": lambda: (1, 0), "other": lambda: (0, 1)})
+    monkeypatch.setattr(
+        harness, "time_pair", lambda ours, theirs, repeats: harness.Ratio(1, 1, np.array([2 * ours + theirs * repeats]))
+    )
+    assert [row[1:3] for row in cells(printed(capsys, "all", "--quick", "--keep"))] == [["2.00", "-"], ["3.00", "-"]]
     # Three times the repetitions, three times the ratio of one of the two.
-    assert [row[3] for row in cells(told(capsys, "all"))] == ["", "slower: 3.00 times the release's"]
+    assert [row[3] for row in cells(printed(capsys, "all"))] == ["", "slower: 3.00 times the release's"]
 
 
 def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
     model = run("p-cov", cut(rows(60, 6), 30, 20, 10), n_components=2)
-    messages = engines.sizes(model)
-    strategy, server = empty_app.Empty(messages), SimpleClientManager()
+    sizes = [(entry["up"], entry["down"]) for entry in model.log["rounds"]]
+    strategy, server = speed.Empty(sizes), SimpleClientManager()
     for i in range(3):
-        server.register(LoopbackProxy(str(i), empty_app.EmptyClient))
-    for number, (up, down) in enumerate(messages, 1):
-        asked = strategy.configure_fit(number, None, server)
-        assert [len(ins.parameters.tensors[0]) for _, ins in asked] == down
-        replies = [(client, client.fit(ins, None, None)) for client, ins in asked]
+        server.register(LoopbackProxy(str(i), speed.EmptyClient))
+    for number, (up, down) in enumerate(sizes, 1):
+        questions = strategy.configure_fit(number, None, server)
+        assert [len(ins.parameters.tensors[0]) for _, ins in questions] == down
+        replies = [(client, client.fit(ins, None, None)) for client, ins in questions]
         assert [len(reply.parameters.tensors[0]) for _, reply in replies] == up
         strategy.aggregate_fit(number, replies, [])
-    assert len(messages) == len(model.log["rounds"]) == 2
+    assert strategy.configure_evaluate(1, None, server) == []
     with refused(RuntimeError, 1):
         strategy.aggregate_fit(1, [], [OSError()])
 
 
-def test_lines_are_on_the_front_and_squares_of_rows_refused():
+def test_lines_are_on_the_front():
+    angles = np.zeros(1)
     lines = [
-        messages.Line("one round", 1, 9.0, 0.0, 0.0, "exact", reached=True),
-        messages.Line("few bytes up", 4, 2.0, 9.0, 0.0, "1e-07", reached=True),
-        messages.Line("dearer up, cheaper in all", 4, 3.0, 1.0, 0.0, "1e-07", reached=True),
-        messages.Line("one more round than that", 5, 3.0, 1.0, 0.0, "1e-07", reached=True),
-        messages.Line("not exact, for nothing", 1, 0.0, 0.0, 5.0, "-", reached=False),
+        messages.Cost("one round", 1, 9.0, 0.0, angles, "exact", exact=True),
+        messages.Cost("few bytes up", 4, 2.0, 9.0, angles, "1e-07", exact=True),
+        messages.Cost("dearer up, cheaper in all", 4, 3.0, 1.0, angles, "1e-07", exact=True),
+        messages.Cost("one more round than that", 5, 3.0, 1.0, angles, "1e-07", exact=True),
+        messages.Cost("not exact, for nothing", 1, 0.0, 0.0, angles, "-", exact=False),
     ]
     assert messages.fronts(lines) == ["up, up + down", "up", "up + down", "-", "-"]
-    own = speed.of_columns(30_000)
-    assert [rows.shape for rows in own] == [(30_000, 20)] * 3
-    assert "rounds" in speed.outcome("vertical", speed.of_columns(500))
-    assert all(speed.outcome(method, own).endswith("refused") for method in speed.COLUMNS[1:])
 
 
 def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
     monkeypatch.setattr(messages, "OURS", [("p-cov", {}), ("sub-it", {"tolerance": 1.0})])
-    monkeypatch.setattr(messages, "PUBLISHED", {"P-COV": as_written.p_cov, "AP-COV": as_written.ap_cov})
-    on = {line[0]: line[-1] for line in cells(told(capsys, "front", *DIGITS))}
+    few = {name: messages.PUBLISHED[name] for name in ("P-COV", "AP-COV")}
+    monkeypatch.setattr(messages, "PUBLISHED", few)
+    on = {line[0]: line[-1] for line in cells(printed(capsys, "front", "--quick"))}
     published = dict.fromkeys(["P-COV, published", "AP-COV, published"], "-")
     assert on == {"p-cov": "up, up + down", "sub-it tolerance=1.0": "-", **published}
-
-
-# What the soak finds wrong after a run
-
-PARTIES = cut(rows(180, soak.FEATURES), 60, 60, 60)
-
-
-class Pretended:
-    """A deployment whose run ends as it is told."""
-
-    def __init__(self, status=COMPLETED_STATUS, log="", parties=PARTIES):
-        self.status, self.log, self.parties = status, log, parties
-        self.processes, self.all_online = {}, None
-
-    def run(self, config):
-        if self.parties:
-            output = json.loads(re.search(r"output=(\S+)", config)[1])
-            fit("p-cov", self.parties, n_components=soak.COMPONENTS).save(Path(output).with_suffix(".npz"))
-        return self.status, self.log
-
-    def until(self, condition, what):
-        pass
-
-
-def found_by(folder, deployment, fault="none", *, lost=0, old_copy=False):
-    for site in range(3):
-        journal = FileJournal(str(folder / f"journal{site}"), "1", site)
-        journal.begin("mean", "", b"", lambda answered: None)
-    if old_copy:
-        journal.rows_folder.mkdir()
-        os.utime(journal.rows_folder, (0, 0))
-    soaking = soak.Soak(deployment, folder, PARTIES, 0)
-    soaking.questions = [1 + lost, 1, 1]
-    soaking.faults = dict.fromkeys(soaking.faults, soaking.faults["none"])
-    soaking.apps = lambda site=None: []
-    return " ".join(soaking.one(0, fault, "p-cov", 0).findings)
-
-
-FAILED = "finished:failed"
-STILL = "a SuperNode stands still"
-WRONG = [part + np.eye(60, 12) * 40 for part in PARTIES]
-
-
-@pytest.mark.parametrize(
-    ("deployment", "fault", "also", "word"),
-    [
-        (Pretended(), "none", {}, None),
-        (Pretended(FAILED, "The run failed: ", None), STILL, {}, None),  # by a fault, with a sentence of ours
-        (Pretended(parties=WRONG), "none", {}, "degrees"),
-        (Pretended(FAILED, "The run failed: ", None), "none", {}, "nothing stops"),
-        (Pretended(FAILED, "Traceback", None), STILL, {}, "no sentence"),
-        (Pretended(FAILED, "The run failed: "), STILL, {}, "wrote a model"),
-        (Pretended(), "none", {"lost": 1}, "lost lines"),
-        (Pretended(), "none", {"old_copy": True}, "old copies"),
-    ],
-)
-def test_what_is_wrong_after_a_run_is_a_finding(deployment, fault, also, word, tmp_path):
-    found = found_by(tmp_path, deployment, fault, **also)
-    assert found == "" if word is None else word in found

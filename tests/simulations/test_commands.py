@@ -1,6 +1,7 @@
 """What people type: its help, single cells and genotypes from files to one space, and a site that monitors its rows."""
 
 import csv
+import os
 import re
 import shlex
 import stat
@@ -75,6 +76,16 @@ def test_command_lines_of_the_documentation_are_understood():
                 cli.load(cli.COMMANDS[name][0]).make_context(name, shlex.split(line.removeprefix(name)))
                 understood.add(name)
     assert {"compare", "cells", "launch", "site doctor", "site certificates", "methods"} <= understood
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("words", "completed"), [("site k", ["keys"]), ("compare --partition s", ["shards"])])
+def test_a_shell_completes_commands_and_values(words, completed):
+    code = "import sys\nfrom fedpca_flwr import cli\nsys.argv = ['fedpca']\ncli.main()"
+    count = str(words.count(" ") + 1)
+    question = {"_FEDPCA_COMPLETE": "complete_bash", "COMP_WORDS": f"fedpca {words}", "COMP_CWORD": count}
+    ended = subprocess.run([sys.executable, "-c", code], env={**os.environ, **question}, capture_output=True, text=True)
+    assert ended.stdout.split() == completed, ended.stderr
 
 
 @pytest.mark.engine

@@ -98,11 +98,11 @@ def test_draws_repeat_their_numbers_rows_and_variances():
         assert repr(one) == repr(other)
         assert method_of(3, index) == one.method
     # Of whole numbers: the scatter is one, too.
-    repeated = [one for one in draws_of("sub-it") if "first variance" in one.about and not one.levels]
-    exact = [one for one in repeated if "turned" not in one.about]
+    repeated = [one for one in draws_of("sub-it") if "first variance" in one.description and not one.levels]
+    exact = [one for one in repeated if "turned" not in one.description]
     assert exact
     for one in exact:
-        times = int(re.search(r"first variance (\d) times", one.about)[1])
+        times = int(re.search(r"first variance (\d) times", one.description)[1])
         scatter = np.vstack(one.parties).T @ np.vstack(one.parties)
         assert (scatter == np.round(scatter)).all()
         above = scatter - np.linalg.eigvalsh(scatter)[-1] * np.eye(len(scatter))
@@ -124,7 +124,7 @@ def test_a_turn_keeps_means_scatter_and_constant_columns():
 @pytest.mark.engine
 def test_draws_are_of_every_kind_and_every_trouble():
     draws = [draw(5, index) for index in range(600)]
-    about = " ".join(one.about for one in draws)
+    about = " ".join(one.description for one in draws)
     for word in ("tied", "clustered", "units", "salary", "offsets", "float32", "whole numbers", "isotropic", "shifted"):
         assert word in about, word
     arrays = [np.asarray(party) for one in draws if not one.hostile for party in one.parties]
@@ -139,13 +139,13 @@ def test_draws_are_of_every_kind_and_every_trouble():
     draws = draws_of(*of_moments, "em")
     assert of_moments <= {one.method for one in draws if one.turn is not None}
     assert any(one.orders and one.orders[0] != one.orders[-1] for one in draws)
-    constant = [one for one in draws if "constant features" in one.about]
+    constant = [one for one in draws if "constant features" in one.description]
     assert {one.method for one in constant} == {"p-cov", "ap-cov", "sub-it", "streaming", "em"}
     assert "clear" not in {one.transport for one in constant}
     assert all(one.options["scale"] for one in constant)
     assert {one.method for one in draws if one.unit} == {"p-cov", "sub-it", "qr-pca", "streaming"}
     assert {one.transport for one in draws if one.unit} == {"clear"}
-    assert {one.options["block_size"] for one in draws if "first variance" in one.about} == {1, 2, 3}
+    assert {one.options["block_size"] for one in draws if "first variance" in one.description} == {1, 2, 3}
 
 
 # The oracle
@@ -300,7 +300,7 @@ def test_units_named_without_a_reason_and_hostile_input_taken_are_found():
     one = drawn(parties=another_unit(4))
     outcome = run_draw(one)
     assert "units" in kinds(one, outcome)  # "rows" are alike at all parties, as far as a draw says
-    shifted = replace(one, about="shifted")
+    shifted = replace(one, description="shifted")
     assert "units" not in kinds(shifted, outcome)
     wrong = [{**outcome.model.log["other_units"][0], "feature": 1}]
     assert "units" in kinds(shifted, changed(outcome.model, log={"other_units": wrong}))

@@ -21,15 +21,14 @@ from fedpca_flwr.simulations.papers import (
     streams,
     vertical,
 )
-from fedpca_flwr.simulations.papers.__main__ import PAPERS, main
+from fedpca_flwr.simulations.papers.__main__ import NAMES, main
 from fedpca_flwr.simulations.papers.experiment import Line, Panel, Step, plot, read_table, run_steps, write_table
 from fedpca_flwr.simulations.papers.hierarchical import Federation, best_perpca, closed_form, iterations_needed
-from fedpca_flwr.simulations.papers.personalised import compared, means
+from fedpca_flwr.simulations.papers.personalised import means
 from fedpca_flwr.simulations.papers.published import STATES, Number, Seed, Shown, page, seeds
 from fedpca_flwr.simulations.papers.streams import FrequentDirections, Grouse, PowerMethod, Spirit
 from fedpca_flwr.simulations.papers.vertical import densities, matrix
 from fedpca_flwr.simulations.papers.vertical_program import graph_images, images, kernel_images
-from fedpca_flwr.simulations.programs import parser
 from tests.families import rows
 from tests.refusals import refused, unnamed
 
@@ -71,7 +70,7 @@ def test_every_figure_has_a_table_and_a_plot_and_stands_in_the_report(whole):
 
 @pytest.mark.engine
 def test_an_interrupted_run_goes_on_and_gives_the_same_files(whole, tmp_path, monkeypatch):
-    called, honest = [], personalised.compared
+    called, honest = [], personalised._compare
 
     def counted(**settings):
         called.append(settings)
@@ -79,10 +78,9 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_files(whole, tmp_path, mo
             raise KeyboardInterrupt
         return honest(**settings)
 
-    monkeypatch.setattr(personalised, "compared", counted)
-    monkeypatch.setattr(personalised, "draw", lambda *_: None)  # what is drawn of the same is the same
-    with pytest.raises(KeyboardInterrupt):
-        main(["personalised", "--output", str(tmp_path), *TINY])
+    monkeypatch.setattr(personalised, "_compare", counted)
+    monkeypatch.setattr(personalised, "_draw", lambda *_: None)  # what is drawn of the same is the same
+    assert main(["personalised", "--output", str(tmp_path), *TINY]) == 130
     before = contents(tmp_path)
     assert main(["personalised", "--output", str(tmp_path), *TINY]) == 0
     assert len({json.dumps(settings, sort_keys=True) for settings in called}) == len(called) - 1  # only the cut one
@@ -122,6 +120,14 @@ def test_numbers_survive_a_table_and_settle_after_the_last_that_is_off(tmp_path)
     assert iterations_needed([1.0]) == 1
 
 
+def test_the_score_of_heterogeneity_is_that_of_the_notes():
+    """Of alike parties it is 0, where only the means differ one of its four parts is not, and none exceeds 1."""
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    assert notes._heterogeneity([X, X]) == pytest.approx(0, abs=1e-12)
+    assert notes._heterogeneity([X, X + 50]) == pytest.approx(0.25)
+    assert 0.5 < notes._heterogeneity([X, X * [1e3, 1, 1, 1]]) < 1
+
+
 def test_papers_are_named_and_the_truth_has_ratios_of_one(capsys):
     assert main(["personalized", "--output", "x"]) == 2
     said = capsys.readouterr().err
@@ -137,19 +143,19 @@ def test_papers_are_named_and_the_truth_has_ratios_of_one(capsys):
 @pytest.mark.engine
 def test_a_point_of_figure_1b_has_its_published_order():
     """Values of NumPy prototypes; fewer parties here, which moves what is shared by up to 0.01."""
-    row = means(list(compared(d=30, r=10, m=100, n=20, spread=0.04, datasets=1, perpca=True)))
+    row = means(list(personalised._compare(d=30, r=10, m=100, n=20, spread=0.04, datasets=1, perpca=True)))
     expected = {"local": 1.4235, "global": 1.3623, "personal": 1.3289, "personal 2 mu": 1.2819, "PerPCA": 1.3943}
     assert {name: row[name] for name in expected} == pytest.approx(expected, abs=0.015)
     assert row["personal"] < min(row["local"], row["global"]) < row["PerPCA"]
 
 
-@pytest.mark.parametrize("paper", sorted(PAPERS))
+@pytest.mark.parametrize("paper", [*NAMES, "all"])
 def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(paper, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setattr(experiment, "track", lambda *_, **__: pytest.fail("there was work"))
     assert main([paper, "--output", str(tmp_path / "file" / "deeper")]) == 2
     said = capsys.readouterr().err.strip()
-    assert said.startswith("ConfigError: ")
+    assert said.startswith(f"python -m fedpca_flwr.simulations.papers {paper}: ")
     assert str(tmp_path / "file") in said
     assert "\n" not in said
 
@@ -162,13 +168,13 @@ SKEWED = {**DIGITS, "partition": "Dirichlet 0.1"}
 
 @pytest.mark.engine
 def test_streaming_and_five_clients_are_exact_and_the_rule_takes_the_average_for_parties_that_are_alike():
-    rows = list(notes.streamed(**DIGITS))
+    rows = list(notes._stream(**DIGITS))
     assert [row["operation"] for row in rows] == ["initial fit", "add a client", "remove a client", "update a client"]
     assert max(row["max"] for row in rows) < 1e-9
-    exact, average = notes.compared(**SKEWED, methods=["p-cov", "ap-cov"], clients=[5])
+    exact, average = notes._compare(**SKEWED, methods=["p-cov", "ap-cov"], clients=[5])
     assert (exact["clients"], exact["rounds"]) == (5, 1)
     assert exact["max"] < 1e-9 < 0.01 < average["mean"] < average["max"]
-    chosen = {part: next(iter(notes.rule(**{**SKEWED, "partition": part})))["chosen"] for part in ("IID", "shards")}
+    chosen = {part: next(iter(notes._choose(**{**SKEWED, "partition": part})))["chosen"] for part in ("IID", "shards")}
     assert chosen == {"IID": "ap-cov", "shards": "p-cov"}
 
 
@@ -181,7 +187,7 @@ def test_crosses_of_an_exact_method_stand_in_their_circles_and_are_drawn(tmp_pat
         far = max(abs(row["x"] - row["pooled x"]), abs(row["y"] - row["pooled y"]))
         apart[row["method"]] = max(apart[row["method"]], far)
     assert apart["p-cov"] < 1e-9 < 0.01 < apart["ap-cov"]
-    sections = notes.figures(results, tmp_path)
+    sections = notes._figures(results, tmp_path)
     assert "| digits-Dirichlet-0.1 |" in next(iter(sections.values()))
     for kind in ("overlay", "grid"):
         assert (tmp_path / f"{kind}-digits-Dirichlet-0.1.png").read_bytes().startswith(b"\x89PNG")
@@ -194,7 +200,7 @@ def test_graphs_are_drawn_by_rounds_and_bytes_beside_one_round(tmp_path, monkeyp
     few, more = results["fast-pca-complete-IID"]
     assert more["MB up"] > few["MB up"] > results["dsa-complete-IID"][0]["MB up"]
     assert (more["rounds"] - few["rounds"], results["p-cov-IID"][0]["angle"]) == (2, pytest.approx(0, abs=1e-9))
-    assert "decentralised.png" in decentralised.figures(results, tmp_path)["Error by rounds and by bytes"]
+    assert "decentralised.png" in decentralised._figures(results, tmp_path)["Error by rounds and by bytes"]
     assert (tmp_path / "decentralised.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -207,7 +213,7 @@ FIGURES = ("6-clients-wine", "7-iterations-mixture-5000", "8-warm-breast-cancer"
 @pytest.mark.nightly
 def test_a_quick_look_draws_figures_of_each_kind_and_finds_what_exact_methods_give(tmp_path, monkeypatch):
     """The authors' program adds vectors of arbitrary sign: a figure of its own says what that costs."""
-    honest, steps = vertical.draw, tmp_path / "steps"
+    honest, steps = vertical._draw, tmp_path / "steps"
 
     def few(results, folder):
         return honest({name: rows for name, rows in results.items() if name.startswith(FIGURES)}, folder)
@@ -215,7 +221,7 @@ def test_a_quick_look_draws_figures_of_each_kind_and_finds_what_exact_methods_gi
     monkeypatch.setattr(vertical, "PARTIES", (3,))
     monkeypatch.setattr(vertical, "BUNDLED", dict.fromkeys(["wine", "breast-cancer"], ((3,), 10, (3,), 3)))
     monkeypatch.setattr(vertical, "SIZES", ((1000, 200), (5000, 1000)))
-    monkeypatch.setattr(vertical, "draw", few)
+    monkeypatch.setattr(vertical, "_draw", few)
     assert main(["vertical", "--output", str(tmp_path), "--shrink", "20"]) == 0
     for name in ("12-digits-3", "14-digits-3", *FIGURES[:-2]):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -276,7 +282,7 @@ def test_tables_of_numbers_are_read_and_those_that_are_missing_named(tmp_path):
 @pytest.mark.engine
 def test_variants_from_the_same_starts_are_compared_with_the_exact_pca():
     """As published the rows are centred, not the columns: that is another matrix than the one whose PCA it is about."""
-    rows = {row["method"]: row for row in vertical.starts(data="wine", path="", seeds=3)}
+    rows = {row["method"]: row for row in vertical._starts(data="wine", path="", seeds=3)}
     assert rows.keys() == {"merge, rank 1", *vertical.VARIANTS}
     for row in rows.values():
         assert 0 <= row["least"] <= row["mean"] <= row["most"] <= 90
@@ -303,7 +309,7 @@ def test_every_method_is_followed_to_the_last_block_and_sensors_are_named(tmp_pa
     with refused(DataError, tmp_path, "q8calibHumid.dat"):
         adaptive_rank.steps(str(tmp_path))
     X = streams.synthetic(1, seed=0, d=30, n=120)
-    rows = list(streams.followed(X, streams.methods(30)))
+    rows = list(streams.follow(X, streams.methods(30)))
     assert {row["method"] for row in rows if row["rows"] == 120} == streams.methods(30).keys()
     spca = next(row for row in rows if row["rows"] == 120 and row["method"] == "SPCA")
     assert streams.error(X, streams.offline(X, 10)) <= spca["error"] < np.vdot(X, X) / 120
@@ -391,7 +397,7 @@ def test_numbers_stand_on_the_page_before_those_of_the_paper():
 
 
 def test_every_row_has_a_state_and_what_was_reproduced_a_number_within_its_interval():
-    assert {seed.paper for seed in seeds()} == set(PAPERS) - {"all"}
+    assert {seed.paper for seed in seeds()} == set(NAMES)
     assert not [line for seed in seeds() for line in published.outside(seed, NUMBERS[seed.paper])]
     for seed, shown in SHOWN:
         assert shown.state in STATES
@@ -406,7 +412,7 @@ def test_steps_that_are_named_are_there():
     """Those of bundled data; quick ones have numbers."""
     for seed in seeds():
         paper = import_module(f"fedpca_flwr.simulations.papers.{seed.paper.replace('-', '_')}").PAPER
-        steps = {step.name for step in paper.steps(**vars(parser("", None, paper.options).parse_args([])))}
+        steps = {step.name for step in paper.steps(**paper.options)}
         assert set(seed.quick) <= steps & {number.step for shown in seed.shows for number in shown.numbers}
 
 

@@ -80,7 +80,7 @@ def test_figures_runs_and_what_each_client_has_are_on_the_page(comparison):
     assert "python -m fedpca_flwr compare --methods" in text
     assert '<button>variance captured</button></th><th scope="col"><button>variance claimed</button>' in text
     assert "qr-pca rank=2" in text  # it failed, and is shown with its error
-    assert "&#x27;rank&#x27; is 2" in text
+    assert "&#39;rank&#39; is 2" in text
     assert text.count('<p class="lead">Exact, in the fewest rounds') == 2
     assert "<h2>All settings: the largest angle (degrees)</h2>" in text
     record = next(record for record in read(page.parent) if record["method"] == "p-cov")
@@ -106,7 +106,7 @@ def test_secure_runs_say_what_the_server_saw_and_long_errors_unfold(tmp_path, mo
     secure = records.report().read_text()
     table = secure[: secure.index('<table class="runs">')]
     assert "sums over all parties only; to see more it must collude with all parties but one" in table
-    assert "each party&#x27;s covariance" not in table
+    assert "each party&#39;s covariance" not in table
     plain = choices(by_setting(read(page.parent))[0])[0]
     assert plain.server_sees == "each party's covariance"
     kinds = re.findall(r'<tr id="run-0-\d" data-is="([^"]*)"><td data-value="([^"]*)"', secure)
@@ -139,7 +139,7 @@ def test_scaled_runs_are_a_setting_of_their_own_beside_the_pca_of_the_scaled_row
     assert "features scaled" in title(scaled[0])
     assert "scaled" not in title(plain[0])
     for runs in (scaled, plain):
-        next(iter(report_drawing.of_models(tmp_path, runs)))
+        next(iter(report_drawing.model_figures(tmp_path, runs)))
     angles = [[principal_angles(one, reference).max for one in models.values()] for reference, models in drawn]
     assert angles[0][0] < 1e-6 < angles[0][1] < 45
     assert angles[1][0] < 1e-6
@@ -240,7 +240,7 @@ def test_no_markup_and_no_control_character_of_a_record_is_in_the_page(strangers
     assert "<img" not in text
     assert text.count("<script>") == 1
     assert not {"\u202e", "\x1b"} & set(text)
-    assert "ContractError: &quot;&#x27;&gt;&lt;img src=x onerror=" in text
+    assert "ContractError: &#34;&#39;&gt;&lt;img src=x onerror=" in text
 
 
 # In a browser

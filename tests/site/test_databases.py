@@ -14,10 +14,10 @@ from fedpca_flwr.data import table
 from fedpca_flwr.data.table import require_complete
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
 from fedpca_flwr.maths.rows import Blocks, to_array
-from fedpca_flwr.simulations.benchmarks.postgresql_server import programs, running
 from fedpca_flwr.site import databases
 from fedpca_flwr.site.databases import Query, read_query
 from fedpca_flwr.site.readers import read
+from tests.deployment.postgresql import programs, running
 from tests.families import rows
 from tests.harness import at_sites, differences, finish, on_request, server_of
 from tests.needed import need

@@ -14,7 +14,7 @@ from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.papers.hierarchical import Federation
-from fedpca_flwr.simulations.papers.personalised import kept, lost, personal
+from fedpca_flwr.simulations.papers.personalised import _fit_personal, _lost_share, _records_of
 from fedpca_flwr.strategies.personalised import method
 from fedpca_flwr.strategies.personalised.party import COMPONENTS_KEY, HELD_OUT_PREFIX, PersonalisedClient
 from tests.families import rows
@@ -31,10 +31,8 @@ def finished(parts, **options):
     """A finished run: model, and what each party keeps as its own components (d, k), if it keeps any."""
     server = server_of("personalised", parts, **{"n_components": 3, "iterations": 100, **options})
     model = finish(server)
-    records = [kept(proxy_of(server, i)) for i in range(len(parts))]
-    return model, [
-        record[COMPONENTS_KEY].to_numpy_ndarrays()[0][0] if COMPONENTS_KEY in record else None for record in records
-    ]
+    records = [_records_of(proxy_of(server, i)) for i in range(len(parts))]
+    return model, [record[COMPONENTS_KEY].to_numpy_ndarrays()[0][0] if COMPONENTS_KEY in record else None for record in records]
 
 
 def centred(parts):
@@ -89,11 +87,11 @@ def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
     assert unrelated.log["measured"]["mu"] in {0, 0.1}
     assert unrelated.summary().count("per row, local") == 1
     drawn = np.array(related(spread=0.04, m=8, n=120, d=30, r=5))
-    fitted, new = drawn[:, :20], drawn[:, 20:]
-    mean, by_party, pooled, mu = personal(fitted, 5)
-    local = [local_components(X - mean, pooled) for X in fitted]
+    known, new = drawn[:, :20], drawn[:, 20:]
+    mean, own, pooled, mu = _fit_personal(known, 5)
+    local = [local_components(X - mean, pooled) for X in known]
     assert 0 <= mu < np.inf
-    assert lost(new, mean, by_party) < min(lost(new, mean, local), lost(new, mean, [pooled] * 8))
+    assert _lost_share(new, mean, own) < min(_lost_share(new, mean, local), _lost_share(new, mean, [pooled] * 8))
 
 
 @pytest.mark.engine
