@@ -50,7 +50,7 @@ def write_metrics(node_config: Mapping[str, Any]) -> None:
     try:
         node = NodeConfig.parse(node_config, source="node-config")
         journal = audit(node.journal)
-        multipliers = [Release.of(event.about).multiplier for event in journal.events if event.kind == Release.kind]
+        multipliers = [Release.parse(event.about).multiplier for event in journal.events if event.kind == Release.kind]
         epsilon = gaussian_epsilon(compose_multipliers(multipliers), node.delta_budget)
         records = []
         for run in journal.runs():

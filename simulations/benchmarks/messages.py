@@ -99,7 +99,7 @@ def _front(dataset: harness.Dataset, data_root: str = ".") -> Lines:
     for name, program in PUBLISHED.items():
         components, _, rounds, up = program(parts, COMPONENTS)
         angles = eigen.principal_angles(components.T, truth)
-        down, exact = 8 * truth.size * (rounds - 1), bool(angles.max() <= eigen.EXACT)
+        down, exact = 8 * truth.size * (rounds - 1), bool(angles.max() <= eigen.EXACT_ANGLE_DEGREES)
         lines.append(Cost(f"{name}, published", rounds, up, down, angles, "-", exact))
     yield "method", *COST, "on the front of"
     for line, on in sorted(zip(lines, fronts(lines), strict=True), key=lambda pair: (pair[0].rounds, pair[0].up)):

@@ -136,7 +136,7 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: i
     """
     U = np.broadcast_to(V, data.truth.shape)
     for _ in range(iterations):
-        U = personalised.personal_components(data.rows, V, times * data.strength, U)
+        U = personalised.personal_components(data.rows, V, times * data.penalty_strength, U)
         next_V = np.linalg.qr(personalised.project_components(U, V).mean(axis=0)).Q
         moved, V = float(personalised.subspace_distance(next_V, V)), next_V
         if moved < 1e-7:
@@ -166,10 +166,10 @@ def algorithm_1(
         Components of the parties, and V.
     """
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
-    slower = (largest + data.strength) / alpha - data.strength
+    slower = (largest + data.penalty_strength) / alpha - data.penalty_strength
     for _ in range(iterations):
         for _ in range(local):
-            U, versions = personalised.gradient_step(data.rows, U, V, data.strength, slower)
+            U, versions = personalised.gradient_step(data.rows, U, V, data.penalty_strength, slower)
         V = stiefel.retract(V, beta * (versions.mean(axis=0) - V))
         yield U, V
 

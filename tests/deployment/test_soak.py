@@ -23,7 +23,7 @@ PARTIES = cut(rows(180, soak.FEATURES), 60, 60, 60)
 class Pretended:
     """A deployment whose run ends as it is told."""
 
-    def __init__(self, status=COMPLETED, log="", parties=PARTIES):
+    def __init__(self, status=COMPLETED_STATUS, log="", parties=PARTIES):
         self.status, self.log, self.parties = status, log, parties
         self.processes, self.all_online = {}, None
 
@@ -33,7 +33,7 @@ class Pretended:
             fit("p-cov", self.parties, n_components=soak.COMPONENTS).save(Path(output).with_suffix(".npz"))
         return self.status, self.log
 
-    def until(self, condition, what):
+    def wait_until(self, condition, what):
         pass
 
 
@@ -42,8 +42,8 @@ def findings_of(folder, deployment, fault="none", *, lost=0, old_copy=False):
         journal = FileJournal(str(folder / f"journal{site}"), "1", site)
         journal.begin("mean", "", b"", lambda answered: None)
     if old_copy:
-        journal.rows.mkdir()
-        os.utime(journal.rows, (0, 0))
+        journal.rows_folder.mkdir()
+        os.utime(journal.rows_folder, (0, 0))
     soaking = soak.Soak(deployment, folder, PARTIES, 0)
     soaking.questions = [1 + lost, 1, 1]
     soaking.faults = dict.fromkeys(soaking.faults, soaking.faults["none"])
