@@ -1,6 +1,6 @@
 """Federated principal component analysis on Flower.
 
-What people use is imported from here; it is loaded where it is first named, so that importing the package costs little.
+Public names are imported from here; each is loaded when it is first used, so that importing the package costs little.
 """
 
 from importlib import import_module
@@ -119,6 +119,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Load a public name on first use."""
     if name in PUBLIC_MODULES:
         return getattr(import_module(PUBLIC_MODULES[name]), name)
     strategy = None

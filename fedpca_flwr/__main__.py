@@ -1,4 +1,4 @@
-"""`python -m fedpca_flwr`: see `fedpca_flwr.cli`."""
+"""Entry point of `python -m fedpca_flwr`: see `fedpca_flwr.cli`."""
 
 import sys
 

@@ -1,9 +1,8 @@
-"""The errors of a federated run. Their texts may cross the network, so they never hold a value from anyone's rows.
+"""Errors of a federated run. Their texts may cross the network, so they never hold a value from anyone's rows.
 
-Text that somebody else wrote, as it may be shown: in a terminal, a log, a page, an error that another party reads.
-
-A control character can move a terminal's cursor, a line break forges a line of a log, a mark of writing direction
-shows a name as another. So none of them is ever shown.
+Text that somebody else wrote may be shown in a terminal, a log, a page, or an error that another party reads. A control
+character can move a terminal's cursor, a line break forges a line of a log, a mark of writing direction shows a name as
+another. So none of these characters is ever shown.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ class FedPCAError(Exception):
     ----------
     message : str
         What was wrong, the value, what is allowed, what to do. Safe to send to other parties. Values in it may come
-        from anyone: of what does not print, only line feeds stay.
+        from anyone: of characters that do not print, only line feeds stay.
     local : str, optional
         Detail that only the site's own log, and a traceback in this process, may show (a path, a column number). Never
         sent.
@@ -34,9 +33,18 @@ class FedPCAError(Exception):
 
 
 def value_text(value: object) -> str:
-    """A value that was given, as an error tells it: a word, a number, a list of words; of anything else only the type.
+    """Write a value for an error: a word, a number, or a list of words; of anything else only the type.
 
-    What was given in the wrong place may be a table of rows.
+    A value in the wrong place may be a table of rows.
+
+    Parameters
+    ----------
+    value : object
+
+    Returns
+    -------
+    str
+        At most `MAX_VALUE_CHARACTERS` characters of the value.
     """
     words = isinstance(value, list | tuple) and all(isinstance(word, str | PathLike) for word in value)
     if not (words or value is None or isinstance(value, str | PathLike | Number)):
@@ -46,37 +54,48 @@ def value_text(value: object) -> str:
 
 
 class ConfigError(FedPCAError, ValueError):
-    """A run-config or node-config key or value is not allowed."""
+    """Value or key of a run-config or node-config that is not allowed."""
 
 
 def combine_errors(errors: Sequence[FedPCAError]) -> FedPCAError:
-    """Several errors as one, of the kind of the first; each is a line or more, and none is told twice."""
+    """Combine several errors into an error of the first error's class.
+
+    Parameters
+    ----------
+    errors : sequence of FedPCAError
+        At least one.
+
+    Returns
+    -------
+    FedPCAError
+        Its text has each line once.
+    """
     lines = dict.fromkeys(line for error in errors for line in str(error).splitlines())
     return type(errors[0])("\n".join(lines))
 
 
 class TravelError(ConfigError):
-    """A method's answers cannot travel as the run-config says."""
+    """Transport of a run-config by which a method's replies cannot travel."""
 
 
 class DataError(FedPCAError, ValueError):
-    """A party's own data cannot be used: missing, empty, not numeric, not finite."""
+    """Data of a party that cannot be used: missing, empty, not numeric, not finite."""
 
 
 class ContractError(FedPCAError):
-    """A payload or a result is not what the method's contract says."""
+    """Payload or result that breaks the method's contract."""
 
 
 class QuorumError(FedPCAError):
-    """Not exactly the expected parties took part, or one did not reply in time."""
+    """Absence of an expected party, or a party that did not reply in time."""
 
 
 class DisclosureError(FedPCAError):
-    """A site's own policy refuses to release what the run asks for."""
+    """Refusal of a site's own policy to release what the run asks for."""
 
 
 class PartyError(FedPCAError):
-    """A party failed for a reason that its own log explains; the text names only the kind of failure."""
+    """Failure of a party that its own log explains; the text names only the kind of failure."""
 
 
 ERRORS_BY_NAME: dict[str, type[FedPCAError]] = {
@@ -86,10 +105,20 @@ ERRORS_BY_NAME: dict[str, type[FedPCAError]] = {
 
 
 def printable_text(text: str, *, lines: bool = False) -> str:
-    """The text, with "?" for every character that does not show as itself, but line feeds in a text of several lines.
+    """Replace every character that does not show as itself by "?".
 
-    These are control characters, line breaks, marks of writing direction, what has no width, halves of surrogate
-    pairs, and what Unicode does not know.
+    These are control characters, line breaks, marks of writing direction, characters without width, halves of surrogate
+    pairs, and code points that Unicode does not assign.
+
+    Parameters
+    ----------
+    text : str
+    lines : bool, default False
+        Keep line feeds.
+
+    Returns
+    -------
+    str
     """
     if text.isprintable():
         return text

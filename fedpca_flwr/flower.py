@@ -1,4 +1,4 @@
-"""What a Flower user takes: a strategy of the Message API, and a ClientApp for rows of one's own.
+"""Public classes for Flower users: a strategy of the Message API, and a ClientApp for rows of one's own.
 
 Server::
 
@@ -10,7 +10,8 @@ Client::
 
     app = client_app(lambda context: np.load(context.node_config["rows"]), "sub-it", n_components=5)
 
-Both are given the same method and options: a party answers what follows from its own, whatever the server asks.
+Both get the same method and options: a party answers only the questions of its own method and options, whatever the
+server asks.
 """
 
 from collections.abc import Callable, Iterable
@@ -51,7 +52,7 @@ class FedPCA(Strategy):
     Raises
     ------
     ConfigError
-        For what is not allowed, with the values that are.
+        For a value that is not allowed; the error names the values that are.
     """
 
     def __init__(self, method: str = "p-cov", **options: Any) -> None:
@@ -82,7 +83,7 @@ class FedPCA(Strategy):
         Raises
         ------
         FedPCAError
-            Where a party is missing, or something is wrong: a PCA of a part of the rows is never returned.
+            If a party is missing, or something is wrong: a PCA of a part of the rows is never returned.
         """
         run_on(grid, self.strategy, timeout)
         model = self.model
@@ -95,7 +96,7 @@ class FedPCA(Strategy):
         return result
 
     def summary(self) -> None:
-        """Print what the method is."""
+        """Print the method's name, title and rounds, and what the server sees."""
         card = self.strategy.card
         print(f"{card.name}: {card.title}; rounds: {card.rounds}; the server sees {card.server_sees}")
 
@@ -114,7 +115,13 @@ class FedPCA(Strategy):
 
 
 class PCAClientApp(ClientApp):
-    """A ClientApp that answers what `FedPCA` asks by ``client_fn``, and all else by the functions given to it."""
+    """ClientApp that answers the questions of `FedPCA`, and passes all other messages to the user's own functions.
+
+    Parameters
+    ----------
+    client_fn : callable
+        Makes the client of a context.
+    """
 
     def __init__(self, client_fn: Callable[[Context], Client]) -> None:
         super().__init__()
@@ -127,10 +134,23 @@ class PCAClientApp(ClientApp):
 
 
 def client_app(rows: Callable[[Context], ArrayLike], method: str = "p-cov", **options: Any) -> ClientApp:
-    """A ClientApp whose party holds ``rows(context)``, an array or a data frame (n, d); the rest as `FedPCA`.
+    """Make a ClientApp for a party that holds an array or a data frame.
 
-    Outside a simulation they are the site's own data, and its node-config may have all keys of a site. With functions
-    of one's own, ``@app.train()`` say, the app answers what another strategy asks before or after the PCA, too.
+    Outside a simulation the rows are the site's own data, and its node-config may have all keys of a site. With
+    functions of one's own, ``@app.train()`` say, the app also answers another strategy before or after the PCA.
+
+    Parameters
+    ----------
+    rows : callable
+        Returns the party's rows, an array or a data frame (n, d), for a Flower context.
+    method : str
+        A method, as for `FedPCA`; server and clients need the same.
+    **options
+        Options, as for `FedPCA`.
+
+    Returns
+    -------
+    ClientApp
     """
     run_config = _run_config(method, options)
 
@@ -141,7 +161,19 @@ def client_app(rows: Callable[[Context], ArrayLike], method: str = "p-cov", **op
 
 
 def run_on(grid: Grid, strategy: PCAStrategy, timeout: float | None = None) -> PCAModel:
-    """Run a strategy on a Flower grid and return its model."""
+    """Run a strategy on a Flower grid and return its model.
+
+    Parameters
+    ----------
+    grid : Grid
+    strategy : PCAStrategy
+    timeout : float, optional
+        Seconds that a round may take; by default the run's ``round_deadline``.
+
+    Returns
+    -------
+    PCAModel
+    """
     seconds = strategy.config.round_deadline if timeout is None else timeout
     config = ServerConfig(num_rounds=strategy.rounds, round_timeout=seconds)
     start_grid(grid=poll_promptly(grid), server=PCAServer(strategy), config=config)
@@ -149,7 +181,19 @@ def run_on(grid: Grid, strategy: PCAStrategy, timeout: float | None = None) -> P
 
 
 def one_blas_thread(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Compute with one BLAS thread: the order of BLAS's sums, and so the last bits, depend on their number."""
+    """Limit BLAS to a single thread: the order of its sums, and so the last bits, depend on the number of threads.
+
+    Parameters
+    ----------
+    message : Message
+    context : Context
+    call_next : callable
+        The next mod, or the app.
+
+    Returns
+    -------
+    Message
+    """
     with numerical_libraries().limit(limits=1, user_api="blas"):
         return call_next(message, context)
 

@@ -1,4 +1,4 @@
-"""The ServerApp: configuration, method, rounds, model on disk, summary."""
+"""ServerApp of a run: configuration, method, rounds, model on disk, summary."""
 
 import logging
 import sys
@@ -31,6 +31,13 @@ RUN_CONTEXTS: list[Callable[[PCAStrategy, int], AbstractContextManager[None]]] =
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    """Run the method of the run-config, write the model, and print the summary.
+
+    Parameters
+    ----------
+    grid : Grid
+    context : Context
+    """
     try:
         strategy = FACTORY.strategy(context.run_config)
         with ExitStack() as contexts, route_to(StreamHandler(sys.stdout)), limit_flower_log(WARNING):
@@ -57,7 +64,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _silence_flower(error: FedPCAError) -> None:
-    """Keep Flower, which must know of an error, from logging it once more: with its traceback, and as 'unhandled'."""
+    """Keep Flower from logging an error that is already printed: with its traceback, and as 'unhandled'."""
 
     def is_news(record: logging.LogRecord) -> bool:
         already_printed = record.exc_info is not None and record.exc_info[1] is error
@@ -67,8 +74,10 @@ def _silence_flower(error: FedPCAError) -> None:
 
 
 def _compare_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
-    """What only a simulation can measure: it holds all rows. Nothing with a kernel, or where the model is of others
-    or of what covariates leave."""
+    """Compare a simulation's model with the PCA of all rows, which only a simulation holds.
+
+    Nothing is compared for a kernel, for a model of other rows, or for a model of what covariates leave.
+    """
     rows = datasets.load(strategy.config.dataset, strategy.config.data_root).all_rows()
     of_these = strategy.card.differentially_private or len(rows) == model.n_samples_  # noise tells no exact number
     if not of_these or "kernel" in model.log["options"] or model.adjustment_ is not None:

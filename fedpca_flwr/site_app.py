@@ -1,4 +1,4 @@
-"""The ClientApp of `flwr run`: one party, in a simulation or on its own SuperNode."""
+"""ClientApp of `flwr run`: a party, in a simulation or on its own SuperNode."""
 
 from flwr.app import Context
 from flwr.client import Client
@@ -12,6 +12,16 @@ from fedpca_flwr.strategies import FACTORY
 
 
 def client_fn(context: Context) -> Client:
+    """Make the client of a party; a site also shows its log, and ends with its node.
+
+    Parameters
+    ----------
+    context : Context
+
+    Returns
+    -------
+    Client
+    """
     if "data" in context.node_config:  # a site, and no party of a simulation
         show_log()
         end_with_node()

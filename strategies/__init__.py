@@ -1,4 +1,4 @@
-"""The methods: a module or a folder each, and one line in `METHODS`."""
+"""Registry of the methods: each has a module or a folder, and a line in `METHODS`."""
 
 from fedpca_flwr.protocol.registry import Registry
 from fedpca_flwr.protocol.strategy import PCAStrategy

@@ -124,7 +124,9 @@ def measurements_page() -> str:
 
 def questions_table() -> str:
     """Return the table of all questions that the server may ask a party in one run, in the order of the scripts."""
-    rows = [[f"`{name}`", *(_scripts(method, travel) for travel in EXAMPLE_CONFIGS)] for name, method in METHODS.items()]
+    rows = [
+        [f"`{name}`", *(_scripts(method, travel) for travel in EXAMPLE_CONFIGS)] for name, method in METHODS.items()
+    ]
     cells = [["the same" if text in row[:at] and text != "-" else text for at, text in enumerate(row)] for row in rows]
     lines = table(["method", "in clear", "secure aggregation", "with `survivors`"], cells).splitlines()
     return "".join(_abbreviate(line.replace(DEVIATIONS, "*deviations*")) + "\n" for line in lines)

@@ -1,12 +1,12 @@
 """Adaptive: a cheap survey, a forecast for each method, and then the method that needs the fewest bytes.
 
-Take it where bytes matter and nobody knows the spectrum. First each party tells its count, mean, variances, the
-eigenvalues of its own scatter, a small random sketch of the scatter and about how many bytes it takes in coarser and
-finer code. The server forecasts the rounds and bytes of every way that reaches the wanted angle
-(`fedpca_flwr.maths.forecast`) and goes on with the cheapest.
+Take the adaptive method where bytes matter and nobody knows the spectrum. First each party sends its count, mean,
+variances, the eigenvalues of its own scatter, a small random sketch of the scatter and about how many bytes the scatter
+takes in coarser and finer code: some 4 d + 1 numbers for d features. The server forecasts the rounds and bytes of every
+way that reaches the wanted angle (`fedpca_flwr.maths.forecast`) and goes on with the cheapest.
 
-A run ends by a certified bound. Where the way does not reach the ``target``, the cheapest other way goes on; where a
-component is too small beside the first for a covariance to hold, `qr-pca` does.
+A run ends by a certified bound, and by default is exact. Where the chosen way does not reach the ``target``, the
+cheapest other way goes on. Where a component is too small beside the first for a covariance to hold, `qr-pca` goes on.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WARM_START_PRODUCTS = 2
 
 
 class AdaptiveOptions(method.Options):
-    """Options of the adaptive method."""
+    """Options of the adaptive method: components, the wanted angle, and the prices of downloads and rounds."""
 
     target: Annotated[float, Limits(ge=0, le=30, examples=[0.0, 0.01, 0.5, 2.0, 10.0])] = 0.0
     """Largest angle to the exact components, in degrees, which the run certifies; 0: exact."""
@@ -75,18 +75,42 @@ class AdaptiveOptions(method.Options):
 
     @property
     def tolerance(self) -> float:
-        """The largest angle, in degrees, that a certificate may leave."""
+        """Largest angle, in degrees, that a certificate may leave."""
         return self.target or eigen.EXACT_ANGLE_DEGREES
 
     def cost(self, candidate: Candidate) -> float:
-        """What the user says that a way costs, in bytes up."""
+        """Return the cost of a candidate by the prices that the user named.
+
+        Parameters
+        ----------
+        candidate : Candidate
+            Method with its options and forecast.
+
+        Returns
+        -------
+        float
+            Cost, in bytes that a party sends.
+        """
         return candidate.up + self.download_weight * candidate.down + candidate.rounds * self.round_bytes
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to the components: a method of the registry with its options, and its forecast: bytes are means over the
-    parties."""
+    """Method of the registry with its options, and the forecast of a run.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+    options : Mapping
+        Options that differ from their defaults, by their keys in the run-config.
+    rounds : int
+        Rounds after the survey.
+    up : float
+        Bytes that a party sends, in the mean over the parties.
+    down : float
+        Bytes that a party receives, in the mean over the parties.
+    """
 
     method: str
     options: Mapping[str, Any]
@@ -96,12 +120,25 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """The method with its options, as the run-config has them."""
+        """Method and options as a text of the run-config."""
         return method_text.format_method(self.method, self.options)
 
 
 def rank_candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
-    """Every way that reaches the target, with its forecast, the cheapest first. Means over the parties."""
+    """Return every candidate that reaches the target, the cheapest first.
+
+    Parameters
+    ----------
+    forecast : Forecast
+        Forecast from all parties' surveys.
+    options : AdaptiveOptions
+        Options of the run, with the target angle and the prices.
+
+    Returns
+    -------
+    list of Candidate
+        Candidates with rounds and bytes, in ascending order of their cost.
+    """
     ways = [
         *_one_round_candidates(forecast, options),
         *_product_candidates(forecast, options),
@@ -111,7 +148,7 @@ def rank_candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candid
 
 
 def _head_bytes(forecast: Forecast) -> float:
-    """Bytes of a count and a mean."""
+    """Return the bytes of a count, a mean and the headers of their arrays."""
     return 8.0 * (forecast.spectrum.size + 1) + 3 * ARRAY_HEADER_BYTES
 
 
@@ -124,7 +161,7 @@ def _one_round_candidates(forecast: Forecast, options: AdaptiveOptions) -> Itera
 
 
 def _product_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
-    """Block Krylov, from random blocks of two widths or from whole factors in float32."""
+    """Yield block Krylov methods: from random blocks of two widths, and from complete factors in float32."""
     d, k, tolerance = forecast.spectrum.size, options.n_components, options.tolerance
     head = _head_bytes(forecast)
     for block in sorted({min(max(5, k // 5), k + 10, d), min(k + 10, d)}):
@@ -142,7 +179,7 @@ def _product_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterato
 
 
 def _corrected_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
-    """Covariances in multiples of a step and their corrections; of all steps the cheapest."""
+    """Yield the cheapest way by coded covariances and their corrections, over all steps of the code."""
     d, k, candidates = forecast.spectrum.size, options.n_components, []
     width, parties = min(k + 10, d), len(forecast.counts)
     for step in STEP_CHOICES if k < d <= min(MAX_MATRIX_FEATURES, forecast.head.n) else ():
@@ -169,7 +206,7 @@ def _corrected_candidates(forecast: Forecast, options: AdaptiveOptions) -> Itera
 
 
 def _answer_survey(party: method.Party, request: method.Fields) -> method.Fields:
-    """Count, mean and variances of a party's rows, the eigenvalues of its scatter, a sketch, and its bytes in code."""
+    """Return count, mean, variances, local eigenvalues, a sketch and the coded bytes of a party's scatter."""
     first = random_block(party.vault.features, SKETCH_COLUMNS, party.public.config.seed)
     local = party.vault.survey(first, MAX_MATRIX_FEATURES)
     unit = local.variances.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
@@ -215,7 +252,7 @@ CARD = method.MethodCard(
 
 
 class AdaptiveClient(method.Client):
-    """Answers the survey, and then as the chosen method's client."""
+    """Client of the adaptive method, which answers the survey and then as the client of the chosen method."""
 
     options: AdaptiveOptions
     registry: ClassVar[Mapping[str, Method]] = {}
@@ -233,9 +270,9 @@ class AdaptiveClient(method.Client):
         return inner.fit(parameters, config)
 
     def _chosen_client(self, text: str) -> PCAClient:
-        """The chosen method's client, with this party's own policy, data and memory.
+        """Return the chosen method's client, with the policy, data and memory of this party.
 
-        A run chooses once, and once more where that did not suffice: an exact method.
+        A run chooses once, and once more where the first choice did not suffice. The second choice is an exact method.
         """
         name, _ = method_text.split_method_text(text)
         if name not in CANDIDATE_METHODS:
@@ -250,7 +287,7 @@ class AdaptiveClient(method.Client):
         return inner
 
     def _earlier_questions(self, text: str, name: str) -> method.Questions:
-        """The questions that come before those of the chosen method."""
+        """Return the questions before the chosen method's, and record the choice in the journal."""
         choices = [self.journal.load_secret(name) for name in ("chosen", "chosen then")]
         if choices[0] is None:
             self.journal.store_secret("chosen", text.encode())
@@ -266,7 +303,17 @@ class AdaptiveClient(method.Client):
 
 
 class Adaptive(method.Strategy):
-    """Adaptive; ``measured`` holds the choice, what it was forecast to cost, and what it cost."""
+    """Strategy of the adaptive method: a survey, a choice, and the chosen method's strategy.
+
+    The model's measurements have the choice, its forecast and its true cost.
+
+    Notes
+    -----
+    The forecast takes the mean spectrum of the surveys for that of the pooled scatter. With rounds r, bytes up
+    and down of a candidate, the cost is ``up + download_weight * down + round_bytes * r``. Candidates are covariances
+    and factors in one round, block Krylov iterations, and covariances in multiples of a step with corrections. Each
+    candidate ends with a certified bound of at most ``target`` degrees, or counts as exact.
+    """
 
     card = CARD
     party = AdaptiveClient
@@ -312,7 +359,7 @@ class Adaptive(method.Strategy):
         return replace(solution, measurements={**measured, **solution.measurements}, notes=[*solution.notes, *notes])
 
     def _with_stage_options(self, candidates: list[Candidate]) -> list[Candidate]:
-        """The ways that there are and that can have the stages of this run, with the options of these."""
+        """Return the candidates that can have the stages of the run, with the stages' options."""
         keys = {key for stage in self.card.stages for key in method_text.method_option_keys(stage.Options)}
         shared = {key: value for key, value in method_text.non_defaults(self.options).items() if key in keys}
         return [
@@ -324,7 +371,7 @@ class Adaptive(method.Strategy):
         ]
 
     def _shortfall(self, solution: method.Solution) -> tuple[Candidate, str] | None:
-        """Where the components are not as wanted: who goes on, and why."""
+        """Return the candidate that must go on and the reason, or None where the solution suffices."""
         chosen, certificate = self._choice, self.inner.certificate
         pairs = solution.pairs.with_rank_bound(int(solution.rows) - 1)
         if chosen.method != FACTOR_METHOD and self.inner.certainty(pairs).resolved is not None:
@@ -342,12 +389,12 @@ class Adaptive(method.Strategy):
 
     @property
     def inner(self) -> method.Strategy:
-        """The strategy of the method that was chosen."""
+        """Strategy of the method that was chosen."""
         assert self._inner is not None
         return self._inner
 
     def _continue_as(self, candidate: Candidate, script: dict[str, method.Question]) -> method.Program:
-        """Go on as another method, whose questions follow those of the ``script`` so far."""
+        """Continue as another method, whose questions follow the ``script`` so far."""
         self._choice = candidate
         strategy = self.registry[candidate.method].strategy
         options = method_text.parse_options(
@@ -378,7 +425,7 @@ class Adaptive(method.Strategy):
 
 
 def _address_to_method(program: method.Program, name: str) -> method.Program:
-    """The same questions, as those of the method that was chosen."""
+    """Return the same program with all questions addressed to the method of this text."""
 
     def put(question: method.Round) -> method.Program:
         return (yield replace(question, method=name))
@@ -387,6 +434,7 @@ def _address_to_method(program: method.Program, name: str) -> method.Program:
 
 
 def _read_survey(reply: method.Reply) -> Survey:
+    """Return the survey that a party's reply holds, in the unit of the data."""
     fields = reply.fields
     unit = float(fields["variances"].sum()) or 1.0
     values = unit * np.sort(fields["spectrum"].astype(np.float64))[::-1].clip(min=0.0)

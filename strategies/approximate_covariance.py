@@ -1,10 +1,12 @@
-"""AP-COV: the weighted average of the parties' covariances, in one round, for comparison.
+"""AP-COV: the weighted average of the parties' covariances, in a single round, for comparison.
 
-The average leaves out the scatter between the parties' means, so the error grows with the distances between them::
+The average leaves out the scatter between the parties' means m_k, so the error grows with the distances between the
+means. With n_k rows and the covariance C_k at party k, and the mean m of all N rows::
 
     C = sum (n_k / N) C_k       instead of      C + sum (n_k / N) (m_k - m)(m_k - m)^T
 
-P-COV sends the same bytes and is exact. Where the server holds the means, the model says how far off the average is.
+P-COV sends the same d (d + 1) / 2 + d + 1 numbers and is exact. Where the server has the means, the model says how far
+off the average is.
 """
 
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ from fedpca_flwr.questions.rows import WITHIN_DISCLOSURE
 
 
 class AveragedOptions(method.ScaledOptions):
-    """Options of AP-COV."""
+    """Options of AP-COV: components, centring and scaling."""
 
     @property
     def sum_disclosures(self) -> Mapping[str, str]:
@@ -60,7 +62,20 @@ NO_VARIANCE_WITHIN = (
 
 
 class ApproximateCovariance(method.Strategy):
-    """AP-COV; ``measured`` holds the share of variance it leaves out, and where it can be had its angle to exact."""
+    """Strategy of AP-COV: leading eigenvectors of the scatter within the parties.
+
+    The model's measurements have the share of the variance that the average leaves out. Where the server sees the
+    parties' means, the measurements also have the angle to the exact components.
+
+    Notes
+    -----
+    The scatter S of all rows is the scatter W within the parties and the scatter B between their means::
+
+        S = W + B,    W = sum S_k,    B = sum n_k (m_k - m)(m_k - m)^T
+
+    The components are eigenvectors of W, and ``trace(B) / trace(S)`` is the share left out. W says nothing of the
+    directions of B. Averaged second moments about zero (``center=false``) leave nothing out.
+    """
 
     card = CARD
     options: AveragedOptions

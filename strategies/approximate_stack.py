@@ -1,11 +1,12 @@
-"""AP-STACK: the singular vectors of the parties' stacked eigenvectors, in one round, for comparison.
+"""AP-STACK: the singular vectors of the parties' stacked eigenvectors, in a single round, for comparison.
 
 With ``party-weights="none"`` party k sends its leading r eigenvectors, each times the root of its eigenvalue of the
-local *covariance*. All parties count the same, however many rows they have, and their means are left out, so the error
-does not vanish with r (MNIST, Dirichlet 0.1: about 28 degrees at r = 200).
+local *covariance*. These are d r + d + 3 numbers for d features. All parties count the same, however many rows they
+have, and the server leaves out the scatter between their means, so the error does not vanish with r (MNIST, Dirichlet
+0.1: about 28 degrees at r = 200).
 
-``party-weights="rows"`` counts each party by its rows and adds one row for each mean. This is the truncated factor of
-QR-PCA without filler, and converges to the exact components with r.
+``party-weights="rows"`` weights each party by its number of rows and adds one row for each mean. This is the truncated
+factor of QR-PCA without filler, and converges to the exact components as r grows.
 """
 
 from dataclasses import replace
@@ -20,7 +21,7 @@ from fedpca_flwr.questions import fields, method
 
 
 class StackOptions(method.Options):
-    """Options of AP-STACK."""
+    """Options of AP-STACK: components, directions of each party, and the parties' weights."""
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
     """Eigenvectors that each party sends; 0: n-components."""
@@ -29,7 +30,20 @@ class StackOptions(method.Options):
 
 
 def stack_script(config: method.RunConfig, options: StackOptions) -> method.Questions:
-    """One truncated factor."""
+    """Return the questions of AP-STACK: a truncated factor, and the projection of the last round.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    options : StackOptions
+        Options of AP-STACK, which say the rank of the factors.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+    """
     truncated = fields.truncated_questions(lambda public: min(max(options.rank, options.n_components), public.features))
     return {**truncated, **method.projection_questions()}
 
@@ -53,7 +67,20 @@ NO_BOUND_NOTE = "no bound on the angle: row counts and means are left out; party
 
 
 class ApproximateStack(method.Strategy):
-    """AP-STACK."""
+    """Strategy of AP-STACK: leading right singular vectors of the stacked factors.
+
+    Notes
+    -----
+    The truncated factor of party k has r rows ``R_k = diag(sqrt(l_1), ..., sqrt(l_r)) V_k^T``, from the leading
+    eigenvalues l and eigenvectors V_k of its scatter S_k. With ``party-weights="rows"`` the factors are stacked with
+    one row ``sqrt(n_k) (m_k - m)`` for each party, and the first omitted eigenvalues bound the error of the stack's
+    scatter. With "none" the factors are weighted by ``sqrt(N / (K n_k))`` for K parties, as if all had the same number
+    of rows, and there is no bound.
+
+    References
+    ----------
+    .. [1] Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis.
+    """
 
     card = CARD
     options: StackOptions
@@ -85,7 +112,7 @@ class ApproximateStack(method.Strategy):
 
 
 def _average_parties(parts: list[factors.Factor], pooled: factors.Factor) -> factors.Factor:
-    """All parties' local covariances with equal weight, in units of the pooled scatter."""
+    """Return the parties' local covariances with equal weight, as a factor in units of the pooled scatter."""
     ordered = sorted(parts, key=lambda part: (part.head.n, part.head.mean.tobytes(), part.trace))
     weights = [pooled.head.n / len(parts) / part.head.n for part in ordered]
     rows = [np.sqrt(weight) * part.rows for weight, part in zip(weights, ordered, strict=True)]

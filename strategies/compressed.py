@@ -1,20 +1,20 @@
 """Compressed: the moments of P-COV in fewer bytes, with a measured error.
 
-Take it where the upload of P-COV is too large and a few more rounds are not. Count and mean travel as they are, the
-scatter by a codec (`fedpca_flwr.maths.codecs`):
+Take the compressed method where the upload of P-COV is too large and a few more rounds are not. Count and mean travel
+as they are, and the scatter by a codec (`fedpca_flwr.maths.codecs`) in 5 to 100 times fewer bytes:
 
 * ``quantise``: the packed triangle in ``bits`` bits a value;
-* ``shared-step``: whole multiples of one step, compressed without loss, in one short round more, for data with many
+* ``shared-step``: integer multiples of one step, compressed without loss, in one short round more, for data with many
   near-zero covariances, as images have;
 * ``low-rank``: the leading ``rank`` eigenvectors times the roots of their eigenvalues, in ``bits`` bits, and half of
   the first omitted eigenvalue in every other direction;
 * ``sketch``: ``rank`` random products, for comparison.
 
-In clear each party measures the spectral norm of its encoding's error, and the model holds the bound on the angle that
+In clear each party measures the spectral norm of its encoding's error, and the model has the bound on the angle that
 follows. With secure aggregation the triangle travels in ``bits`` bits a value, several to a word
 (`fedpca_flwr.questions.short_words`), and the bound is by the steps and the number of parties alone, the worst case:
 where many parties need a certificate, take more ``bits`` (21 for 100 parties). A correction is one more round: the
-server sends the leading components, and each party returns what its encoding still gets wrong about them
+server sends the leading components, and each party returns what its encoding still gets wrong about the components
 (`fedpca_flwr.maths.refine`). With a ``tolerance`` of 1e-6 degrees or less the method counts as exact.
 """
 
@@ -42,13 +42,14 @@ CODEC_SUGGESTION = "leave out 'codec': sums travel in short words"
 
 
 def _refuse_removed_codec(codec: object) -> object:
+    """Refuse the names of codecs that earlier versions had."""
     if codec in ("combined", "top-k"):
         raise PydanticCustomError("gone", "which was taken out in this version: take 'shared-step', which is no worse")
     return codec
 
 
 class CompressedOptions(method.Options):
-    """Options of the compressed method."""
+    """Options of the compressed method: components, the codec, and corrections."""
 
     codec: Annotated[
         Literal["auto", "quantise", "shared-step", "low-rank", "sketch"], BeforeValidator(_refuse_removed_codec)
@@ -67,11 +68,23 @@ class CompressedOptions(method.Options):
     the last."""
 
     def block_width(self, d: int) -> int:
-        """Columns of the block of a correction."""
+        """Return the number of columns of a correction's block.
+
+        Parameters
+        ----------
+        d : int
+            Number of features.
+
+        Returns
+        -------
+        int
+            Columns b of the block.
+        """
         return min(self.n_components + 10, d)
 
     @property
     def max_corrections(self) -> int:
+        """Largest number of correction rounds."""
         return self.corrections or (MAX_CORRECTIONS if self.tolerance else 0)
 
     def columns(self, public: method.Public) -> int:
@@ -83,7 +96,22 @@ class CompressedOptions(method.Options):
         return {"compressed": SITE_DISCLOSURE}
 
     def make_codec(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
-        """The codec for ``d`` features; ``step`` is in the unit of the scatter."""
+        """Return the codec of a scatter.
+
+        Parameters
+        ----------
+        d : int
+            Number of features.
+        step : float
+            Step of ``shared-step``, in the unit of the scatter.
+        seed : int
+            Seed of the random products of ``sketch``.
+
+        Returns
+        -------
+        ScatterCodec
+            Codec that the options name.
+        """
         rank = min(self.rank or 2 * self.n_components, d)
         codecs_by_name: dict[str, codecs.ScatterCodec] = {
             "auto": codecs.Quantise(self.bits),
@@ -103,12 +131,36 @@ ERROR_FIELD = method.Field("wrong", ("2",), kind="size")
 
 
 def uses_short_words(config: method.RunConfig) -> bool:
-    """Whether scatters travel in words that add up."""
+    """Return whether scatters travel in short words, whose sums open.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+
+    Returns
+    -------
+    bool
+        True with secure aggregation.
+    """
     return method.by_transport(config, clear=False, masked=True)
 
 
 def compressed_script(config: method.RunConfig, options: CompressedOptions) -> method.Questions:
-    """The scale of the step, the encoded scatters, the corrections."""
+    """Return the questions of the compressed method: the step's scale, the coded scatters, and the corrections.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+    options : CompressedOptions
+        Options of the compressed method, which choose the codec.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+    """
     if uses_short_words(config) and options.codec == "auto":
         return {
             **short_words.short_questions(
@@ -144,13 +196,13 @@ def compressed_script(config: method.RunConfig, options: CompressedOptions) -> m
 
 
 def _answer_scale(party: method.Party, request: method.Fields) -> method.Fields:
-    """Count, mean, and the trace of a party's scatter."""
+    """Return the count and mean of a party's rows, and the trace of their scatter."""
     head, diagonal = party.vault.head_and_diagonal()
     return {**method.head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
 
 
 def _answer_encoded(party: method.Party, request: method.Fields) -> method.Fields:
-    """A party's scatter in code, and what that gets wrong."""
+    """Return a party's scatter in code, and the spectral norm of the code's error."""
     local_moments = party.vault.moments()
     d = local_moments.n_features
     diagonal = local_moments.diagonal()
@@ -175,7 +227,7 @@ def _answer_encoded(party: method.Party, request: method.Fields) -> method.Field
 
 
 def _read_block(party: method.Party, request: method.Fields) -> method.Array:
-    """The block (d, b) that is asked about."""
+    """Return the block (d, b) that the server's code holds."""
     coded, d = codecs.Coded(request["scales"], request["code"]), party.vault.features
     max_columns, bits = party.options.block_width(d), int(request["bits"])
     if coded.scales.size > max_columns or not 0 < bits <= refine.MAX_BITS:
@@ -190,7 +242,7 @@ def _read_block(party: method.Party, request: method.Fields) -> method.Array:
 
 
 def _answer_correction(party: method.Party, V: method.Array) -> method.Fields:
-    """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
+    """Return the rounded error of the party's code on the block, and the error norms that remain."""
     packed, unit = party.state["missing"]
     lower = moments.unpack(packed, len(V))
     residual = lower + np.tril(lower, -1).T
@@ -228,7 +280,23 @@ CARD = method.MethodCard(
 
 
 class Compressed(method.Strategy):
-    """Compressed; ``measured`` holds the ratio and the error bounds."""
+    """Strategy of the compressed method: eigenvectors of an approximate scatter that corrections improve.
+
+    The model's measurements have the compression ratio and the bounds on the error.
+
+    Notes
+    -----
+    Let A be the scatter of all rows, M its approximation, and F = A - M with the spectral norms e everywhere and
+    e_B on the block B (d x b) of the last correction. The bound on the angle between the leading k eigenvectors of M
+    and A follows from e, e_B and the gaps of M's eigenvalues (`fedpca_flwr.maths.refine.corrected_angle_bound`). A
+    correction with ``D = A B - M B`` makes M agree with A on B::
+
+        M <- M + D B' + B D' - B (B' D) B'
+
+    References
+    ----------
+    .. [1] This project; `fedpca_flwr.maths.codecs` and `fedpca_flwr.maths.refine` have the derivations.
+    """
 
     card = CARD
     options: CompressedOptions
@@ -297,13 +365,14 @@ class Compressed(method.Strategy):
 
     @property
     def _reached_tolerance(self) -> bool:
-        """Whether what was wanted holds; who wants exact components wants their variances too."""
+        """True where components, and for exact components their variances too, are certified as wanted."""
         tolerance = self.options.tolerance
         return self.proven_angle_degrees <= tolerance and (
             tolerance > eigen.EXACT_ANGLE_DEGREES or self.variances_certified
         )
 
     def _shortfall_notes(self, corrections: int) -> list[str]:
+        """Return a note where corrections ended above the wanted angle."""
         tolerance = self.options.tolerance
         if not tolerance or self.proven_angle_degrees <= tolerance:
             return []
@@ -317,9 +386,29 @@ class Compressed(method.Strategy):
 
 
 class CodedScatters:
-    """An approximation ``matrix`` (d, d) of the scatter of all rows, from each party's code, which corrections mend.
+    """Approximate scatter of all rows from each party's code, which corrections improve.
 
-    Its attributes are those of `fedpca_flwr.questions.short_words.ShortScatter`.
+    The attributes are those of `fedpca_flwr.questions.short_words.ShortScatter`.
+
+    Parameters
+    ----------
+    run : Compressed
+        Strategy whose options choose the codec.
+
+    Attributes
+    ----------
+    head : Head
+        Count and mean of all rows.
+    total : float
+        Trace of their scatter.
+    unit : float
+        Unit of the matrix and of all bounds.
+    matrix : ndarray of shape (d, d)
+        Approximate scatter.
+    block : ndarray of shape (d, b), or None
+        Block of the last correction.
+    error_bound, block_error_bound, leading_error_bound : float
+        Bounds on the spectral norm of the error: everywhere, on the block, and on its leading columns.
     """
 
     head: moments.Head
@@ -335,7 +424,13 @@ class CodedScatters:
         self.run, self.evidence = run, method.Evidence()
 
     def ask(self) -> method.Program:
-        """Ask for the scale of the step, where there is one, and for each scatter in code."""
+        """Ask for the scale of the step, where the codec has a step, and for each party's scatter in code.
+
+        Yields
+        ------
+        Round
+            Questions to all parties.
+        """
         options, step = self.run.options, 0.0
         if options.codec == "shared-step":
             self._pool_heads((yield method.Round("scale")))
@@ -347,7 +442,20 @@ class CodedScatters:
         self.matrix = self._decode_scatter(replies, self.head.mean.size, step)
 
     def correct(self, vectors: method.Array, number: int) -> method.Program:
-        """Ask what is wrong about the leading ``vectors`` (d, b), and mend it."""
+        """Ask for the error on the leading eigenvectors, and correct the matrix.
+
+        Parameters
+        ----------
+        vectors : ndarray of shape (d, b)
+            Orthonormal leading eigenvectors.
+        number : int
+            Number of corrections before, which decides the bits of the block.
+
+        Yields
+        ------
+        Round
+            Question to all parties.
+        """
         coded, bits = codecs.encode_components(vectors, refine.block_bits(number))
         block = codecs.decode_orthonormal_block(coded, bits, vectors.shape)
         replies = yield method.Round(
@@ -361,12 +469,13 @@ class CodedScatters:
         self.matrix, self.block = refine.correct_on_block(self.matrix, block, np.sum(corrections, axis=0)), block
 
     def _add_error_norms(self, replies: Sequence[method.Reply]) -> None:
+        """Add up the error norms of the parties' codes."""
         self.error_bound, self.block_error_bound = (
             math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1)
         )
 
     def _pool_heads(self, replies: Sequence[method.Reply]) -> None:
-        """Count and mean of all rows, and the trace of their scatter; in an order that the data fix."""
+        """Pool the parties' counts, means and traces, in an order that the data fix."""
         ordered = sorted(replies, key=lambda reply: (reply.rows, reply.fields["mean"].tobytes()))
         self._order = [reply.party for reply in ordered]
         heads = [method.read_head(reply.fields) for reply in ordered]
@@ -388,6 +497,7 @@ class CodedScatters:
 
 
 def _trace_unit(reply: method.Reply) -> float:
+    """Return the power of two near the trace that a party's reply holds."""
     return codecs.power_of_two_unit(float(reply.fields["trace"][0]))
 
 
@@ -397,7 +507,7 @@ def _read_correction(reply: method.Reply, shape: tuple[int, int], unit: float) -
 
 
 def _decode_in_units(reply: method.Reply, unit: float, decode: Callable[[codecs.Coded], method.Array]) -> method.Array:
-    """What a party's code says, in the unit of the data."""
+    """Return the numbers of a party's code, in the unit of the data."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             values: method.Array = unit * decode(codecs.Coded(reply.fields["scales"], reply.fields["code"]))

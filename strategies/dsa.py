@@ -1,12 +1,13 @@
 """DSA, the Distributed Sanger's Algorithm: parties of a graph average with neighbours and follow Sanger's rule.
 
-DSA is for comparison. Party i steps along Sanger's direction of its own matrix, from the weighted mean of its
-neighbours' iterates, with Metropolis weights W::
+DSA is for comparison. Party i has a matrix A_i, whose mean over the parties is the pooled scatter with trace 1, and an
+iterate X_i (d x k). In each round the party sends X_i, which are d k numbers, and steps along Sanger's direction of its
+own matrix, from the weighted mean of its neighbours' iterates, with Metropolis weights w_ij and the step size alpha::
 
     X_i <- sum_j w_ij X_j + alpha H_i(X_i),   H_i(X) = A_i X - X triu(X' A_i X)
 
-It converges linearly, but only to a neighbourhood of the components: where parties differ, their directions do not
-vanish at the solution, and hold the parties apart in proportion to ``step-size``. FAST-PCA removes this distance at
+The iterates converge linearly, but only to a neighbourhood of the components: where parties differ, their directions do
+not vanish at the solution, and hold the parties apart in proportion to ``step-size``. FAST-PCA removes this distance at
 twice the bytes.
 """
 
@@ -31,7 +32,18 @@ CARD = method.MethodCard(
 
 
 class DSAParty(graph.GraphParty):
-    """Follows its own Sanger direction."""
+    """Party of DSA, which follows Sanger's direction of its own matrix.
+
+    Notes
+    -----
+    The stored iterate is ``[X, H(X)]``. One iteration of party i, with the neighbours' average of X [1]_::
+
+        X <- sum_j w_ij X_j + alpha H_i(X_i)
+
+    References
+    ----------
+    .. [1] Gang and Bajwa 2022, A Linearly Convergent Algorithm for Distributed Principal Component Analysis.
+    """
 
     block_names = BLOCK_NAMES
 
@@ -43,13 +55,13 @@ class DSAParty(graph.GraphParty):
 
 
 class DSAClient(graph.GraphClient):
-    """A party of it."""
+    """Client of DSA, which projects its rows by its own iterate."""
 
     party_type = DSAParty
 
 
 class DSA(graph.GraphStrategy):
-    """DSA."""
+    """Strategy of DSA, which relays the parties' iterates."""
 
     card = CARD
     party = DSAClient

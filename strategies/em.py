@@ -1,11 +1,14 @@
 """EM: the components of rows with missing values, by maximum likelihood in a Gaussian model of all rows together.
 
-Take EM where rows have gaps; docs/missing.md says what it presumes and how near it comes. In each round the server
-sends the model's mean m and covariance S, and every party returns sums of its expected rows: an observed value as it
-is, a missing one by its conditional mean, and in the products the conditional covariance
-(`fedpca_flwr.maths.gaussian_em`, accelerated; `fedpca_flwr.maths.gap_groups`). The components are those of the expected
-scatter at the end. With ``model='factors'``, a few directions and equal noise in all others stand for S, which is
-probabilistic PCA (`fedpca_flwr.maths.factor_em`).
+Take EM where rows have gaps; docs/missing.md says what EM presumes and how near it comes. In each round the server
+sends the model's mean m and covariance S, and every party returns sums of its expected rows. An observed value is taken
+as it is, and a missing value by its conditional mean. The products also have the conditional covariance
+(`fedpca_flwr.maths.gaussian_em`, accelerated; `fedpca_flwr.maths.gap_groups`). For d features a party sends
+d (d + 1) / 2 + d numbers in each round. The components are those of the expected scatter at the end. The result is
+approximate: the iteration ends where the components have an estimated ``tolerance`` degrees to go.
+
+With ``model='factors'``, q directions and equal noise in all others stand for S, which is probabilistic PCA
+(`fedpca_flwr.maths.factor_em`), and a party sends d (q + 1) + 2 numbers in each round.
 """
 
 from collections.abc import Generator
@@ -34,7 +37,7 @@ EXTRA_FACTORS = 10
 
 
 class EMOptions(method.PCAOptions):
-    """Options of EM."""
+    """Options of EM: components, scaling, the model of the rows, and where the iteration ends."""
 
     n_components: Annotated[ComponentChoice, Limits(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, this can
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
@@ -57,6 +60,7 @@ class EMOptions(method.PCAOptions):
 
     @model_validator(mode="after")
     def _check_factors(self) -> Self:
+        """Refuse options that the model of factors does not have, or that only this model has."""
         if self.model == "gaussian" and self.factors:
             text = "'factors' is {q}, but 'model' is 'gaussian', which has none; set model='factors'"
             raise PydanticCustomError("factors", text, {"q": self.factors})
@@ -76,7 +80,20 @@ class EMOptions(method.PCAOptions):
 
 
 def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
-    """What was observed, the steps, and the last question, with what rows are completed by."""
+    """Return the questions of EM: observed values, the steps of the model, and the projection of completed rows.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+    options : EMOptions
+        Options of EM, which choose the model.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name. The last question also has the model that completes rows.
+    """
     if options.model == "factors":
         max_factors = options.factors or int(options.n_components) + EXTRA_FACTORS
         step = {"products": incomplete.factor_question(options.max_rounds, max_factors)}
@@ -93,7 +110,7 @@ def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
 
 
 def _factor_count(k: int, requested: int, rows: int, features: int) -> int:
-    """How many factors, of which one less than rows and features must be left for noise."""
+    """Return the number of factors, of which rows and features must leave a dimension for the noise."""
     check_components(k, rows, features)
     limit = min(rows, features) - 1
     if max(k, requested) > limit:
@@ -107,6 +124,7 @@ def _factor_count(k: int, requested: int, rows: int, features: int) -> int:
 
 
 def _factor_solution(em: FactorEM, mean: method.Array, scale: method.Array, k: int, *, scaled: bool) -> method.Solution:
+    """Return the solution of a model of factors, in the unit of the data or of scaled features."""
     squared = 1.0 if scaled else float(scale[0]) ** 2
     noise_variance = (em.total - float(em.values.sum())) / (scale.size - em.values.size)
     following = em.values[k] if em.values.size > k else noise_variance
@@ -151,7 +169,40 @@ how many degrees the components have to go."""
 
 
 class EM(method.Strategy):
-    """EM."""
+    """Strategy of EM: eigenvectors of the expected scatter under a Gaussian model.
+
+    Attributes
+    ----------
+    all_rows : int
+        Rows of all parties, also those without any value.
+    covariance : ndarray of shape (d, d), or None
+        Covariance under which missing values are expected (``model='gaussian'``).
+    expected : Moments or None
+        Moments of all rows, with the expectation in place of missing values.
+    factors : ndarray of shape (q + 1, d), or None
+        The same as q loadings and one row of noise variances (``model='factors'``).
+
+    Notes
+    -----
+    Let x be a row with the observed entries o and the missing entries u. At the parties (the E-step) [1]_ [2]_::
+
+        E[x_u] = m_u + S_uo S_oo^-1 (x_o - m_o),    cov[x_u] = S_uu - S_uo S_oo^-1 S_ou
+
+    The parties add up the expected deviations from m and their expected products. At the server (the M-step) the
+    expected mean and scatter of the n rows, with a ``prior`` of unrelated features that is worth so many rows, make the
+    next m and S. SQUAREM accelerates the iteration [3]_.
+
+    With ``model='factors'``, ``x = m + W e + noise`` with q columns in W and noise variance s, the next model is one
+    step of subspace iteration on the expected scatter [4]_, accelerated by Anderson's method.
+
+    References
+    ----------
+    .. [1] Dempster, Laird and Rubin 1977, Maximum likelihood from incomplete data via the EM algorithm.
+    .. [2] Little and Rubin 2002, Statistical Analysis with Missing Data, section 11.2.
+    .. [3] Varadhan and Roland 2008, Simple and globally convergent methods for accelerating the convergence of any EM
+       algorithm.
+    .. [4] Tipping and Bishop 1999, Probabilistic principal component analysis.
+    """
 
     card = CARD
     party = IncompleteClient
@@ -182,6 +233,7 @@ class EM(method.Strategy):
         return solution.with_details(notes=_notes(observed, remaining_degrees, self.options), measurements=measured)
 
     def _fit_covariance(self, observed: incomplete.ObservedValues) -> EMProgram:
+        """Iterate a model with a covariance of all features until the components rest."""
         options, steps, previous = self.options, 0, None
         em = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
@@ -211,7 +263,7 @@ class EM(method.Strategy):
         return solution, error_bounds * observed.spread**2, remaining_degrees
 
     def _fit_factors(self, observed: incomplete.ObservedValues) -> EMProgram:
-        """The same by a model of factors; ahead is the larger of the last two steps' turns."""
+        """Iterate a model of factors until its last two steps turn the components by less than the tolerance."""
         options, spread = self.options, observed.spread
         k = int(options.n_components)
         method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
@@ -249,7 +301,7 @@ class EM(method.Strategy):
 
 
 def _largest_turn(previous: method.Solution, current: method.Solution) -> float:
-    """Largest angle between two solutions' components, in degrees; 90 where they are not as many."""
+    """Return the largest angle between two solutions' components in degrees, 90 where their numbers differ."""
     previous_vectors, vectors = previous.pairs.vectors, current.pairs.vectors
     return (
         float(eigen.principal_angles(previous_vectors, vectors).max())
@@ -259,6 +311,7 @@ def _largest_turn(previous: method.Solution, current: method.Solution) -> float:
 
 
 def _notes(observed: incomplete.ObservedValues, remaining_degrees: float, options: EMOptions) -> list[str]:
+    """Return what a reader of the model must know of gaps, left out rows and the end of the iteration."""
     if not observed.missing_share and options.model == "gaussian":
         return ["no value is missing: these are the components of the rows"]
     notes = ["components by maximum likelihood (EM): those of the complete rows may be others"]

@@ -1,13 +1,14 @@
 """FAST-PCA: DSA whose parties track the mean of all their directions, and so converge to the components themselves.
 
-FAST-PCA is for the study of parties that talk to neighbours only. Besides its iterate, party i keeps and exchanges an
-estimate of the mean Sanger direction of all parties (the paper's S_i is T_i here), with Metropolis weights W::
+FAST-PCA is for the study of parties that talk to neighbours only. Besides its iterate X_i (d x k), party i keeps and
+exchanges an estimate T_i (d x k) of the mean Sanger direction of all parties (the paper calls it S_i), with Metropolis
+weights w_ij and the step size alpha. In each round a party sends 2 d k numbers::
 
     X_i <- 1/2 X_i + 1/2 sum_j w_ij X_j + alpha T_i
     T_i <- 1/2 T_i + 1/2 sum_j w_ij T_j + H_i(X_i, new) - H_i(X_i, old),   T_i = H_i(X_i) at first
 
-Where the gap after the last component is small next to the first eigenvalue, it takes many more rounds than the
-default, and a note says so.
+Where the gap after the last component is small next to the first eigenvalue, the iterates take many more rounds than
+the default, and a note says so.
 """
 
 from fedpca_flwr.questions import graph, method
@@ -31,7 +32,17 @@ CARD = method.MethodCard(
 
 
 class FastPCAParty(graph.GraphParty):
-    """Follows the direction that it tracks."""
+    """Party of FAST-PCA, which follows its estimate of the parties' mean direction.
+
+    Notes
+    -----
+    The stored iterate is ``[X, T, H(X)]``, of which neighbours get X and T. The estimates T_i keep the mean of all
+    ``H_i(X_i)``, whatever the weights, so their common limit is zero only at the components of the pooled scatter [1]_.
+
+    References
+    ----------
+    .. [1] Gang and Bajwa 2021, FAST-PCA: A Fast and Exact Algorithm for Distributed PCA, arXiv 2108.12373.
+    """
 
     block_names = BLOCK_NAMES
     share = 0.5
@@ -48,13 +59,13 @@ class FastPCAParty(graph.GraphParty):
 
 
 class FastPCAClient(graph.GraphClient):
-    """A party of it."""
+    """Client of FAST-PCA, which projects its rows by its own iterate."""
 
     party_type = FastPCAParty
 
 
 class FastPCA(graph.GraphStrategy):
-    """FAST-PCA."""
+    """Strategy of FAST-PCA, which relays the parties' iterates and estimates."""
 
     card = CARD
     party = FastPCAClient

@@ -1,12 +1,14 @@
-"""P-COV: the PCA of all rows together, exactly, in one round.
+"""P-COV: the PCA of all rows together, exactly, in a single round.
 
 Begin with P-COV where rows are complete numbers of up to some thousand features. Party k sends its count n_k, mean m_k
-and centred scatter S_k. The server adds the scatter between the means::
+and centred scatter S_k, which are d (d + 1) / 2 + d + 1 numbers for d features. The server adds the scatter between
+the means::
 
     S = sum S_k + sum n_k (m_k - m)(m_k - m)^T,    S / N = covariance of the pooled rows
 
-and takes the leading eigenvectors of S. The result is exact up to rounding for any partition of the rows, however
-unequal or shifted. With secure aggregation the same sums take more rounds (docs/secure-aggregation.md).
+where m is the mean of all N rows, and takes the leading eigenvectors of S. The result is exact up to rounding for any
+partition of the rows, however unequal or shifted. With secure aggregation the same sums take more rounds
+(docs/secure-aggregation.md).
 """
 
 from dataclasses import replace
@@ -15,7 +17,20 @@ from fedpca_flwr.questions import method
 
 
 def covariance_script(config: method.RunConfig, options: method.MomentsOptions) -> method.Questions:
-    """The moments, and the last question."""
+    """Return the questions of P-COV: the moments, and the projection of the last round.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+    options : MomentsOptions
+        Options of P-COV, which say what the server stores.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+    """
     return {**method.moments_questions(config, keep=options.keep), **method.projection_questions()}
 
 
@@ -44,7 +59,22 @@ CARD = method.MethodCard(
 
 
 class PooledCovariance(method.Strategy):
-    """P-COV."""
+    """Strategy of P-COV: leading eigenvectors of the pooled scatter.
+
+    Notes
+    -----
+    The moments of two groups A and B of rows merge without loss [1]_::
+
+        n = n_A + n_B,    m = m_A + (n_B / n) (m_B - m_A),    S = S_A + S_B + (n_A n_B / n) (m_B - m_A)(m_B - m_A)^T
+
+    so counts, means and scatters of the parties give those of all rows, in any order and grouping. No sum of squares
+    about zero is subtracted, which would lose digits far from zero. The explained variances are the eigenvalues
+    of S divided by N - 1.
+
+    References
+    ----------
+    .. [1] Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance, equation 2.1.
+    """
 
     card = CARD
     options: method.MomentsOptions

@@ -1,17 +1,18 @@
-"""QR-PCA: the exact components from triangular factors of the parties' rows, in one round.
+"""QR-PCA: the exact components from triangular factors of the parties' rows, in a single round.
 
 Take QR-PCA where each party has fewer rows than features, or where small components matter. Party k sends the
-triangular factor R_k of its centred rows, its count and its mean. All R_k, stacked with one row ``sqrt(n_k) (m_k - m)``
-for each party, have the singular values and right singular vectors of all rows together::
+triangular factor R_k of its centred rows, its count n_k and its mean m_k. All R_k, stacked with one row
+``sqrt(n_k) (m_k - m)`` for each party, have the singular values and right singular vectors of all rows together::
 
-    sum R_k^T R_k + sum n_k (m_k - m)(m_k - m)^T = scatter of the pooled rows
+    sum R_k^T R_k + sum n_k (m_k - m)(m_k - m)^T = scatter of the pooled rows about their mean m
 
-A factor has h = min(n_k - 1, d) rows. Nothing is squared, so singular values are resolved to some 1e-15 of the first
-one, where a covariance resolves them to some 3e-7. Where parties have many rows, QR-PCA takes about twice the CPU time
-of P-COV.
+A factor has h = min(n_k - 1, d) rows, so a party sends h d - h (h - 1) / 2 + d + 1 numbers for d features. Nothing is
+squared, so singular values are resolved to some 1e-15 of the first singular value, where a covariance resolves them to
+some 3e-7. Where parties have many rows, QR-PCA takes about twice the CPU time of P-COV.
 
-With ``rank = r`` each party sends only the best r rows of its factor, and ``filler`` lets the server assume half of the
-first omitted eigenvalue in every omitted direction, which halves the error bound (docs/benchmarks.md has angles).
+With ``rank = r`` each party sends only the best r rows of its factor, and the model says a bound on the angle. With
+``filler`` the server assumes half of the first omitted eigenvalue in every omitted direction, which halves the error
+bound (docs/benchmarks.md has angles).
 """
 
 from dataclasses import replace
@@ -31,7 +32,7 @@ NEGLIGIBLE_REMAINDER = 1e-15
 
 
 class QROptions(method.ScaleOptions):
-    """Options of QR-PCA."""
+    """Options of QR-PCA: components, scaling, and the size and precision of the factors."""
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
     """Rows of a truncated factor; 0: the whole factor, exact."""
@@ -42,7 +43,26 @@ class QROptions(method.ScaleOptions):
 
 
 def factor_script(config: method.RunConfig, options: QROptions) -> method.Questions:
-    """One factor, whole or truncated."""
+    """Return the questions of QR-PCA: a complete or truncated factor, and the projection of the last round.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    options : QROptions
+        Options of QR-PCA.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+
+    Raises
+    ------
+    ConfigError
+        For options that contradict each other: ``rank`` with scaling, without centring, with a fraction of the variance
+        or with fewer rows than components; ``wire="float32"`` with ``rank`` or with scaling.
+    """
     in_float32 = options.wire == "float32"
     if in_float32 and (options.rank or options.scale):
         raise method.ConfigError("run-config: 'wire' is 'float32', which goes only with rank=0 and scale=false")
@@ -65,7 +85,7 @@ def factor_script(config: method.RunConfig, options: QROptions) -> method.Questi
 
 
 def _answer_factor(party: method.Party, request: method.Fields) -> method.Fields:
-    """The triangular factor of a party's centred rows."""
+    """Return the count, mean and triangular factor of a party's centred rows."""
     head, R = party.vault.triangular()
     return {
         **method.head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE_REMAINDER),
@@ -74,7 +94,7 @@ def _answer_factor(party: method.Party, request: method.Fields) -> method.Fields
 
 
 def _answer_float32_factor(party: method.Party, request: method.Fields) -> method.Fields:
-    """The same in float32, and its unit."""
+    """Return the count, mean and triangular factor of a party's centred rows, in float32 and in a unit."""
     fields = _answer_factor(party, request)
     unit = _magnitude_unit(fields["factor"])
     return {**fields, "unit": np.asarray(unit), "factor": (fields["factor"] / unit).astype(np.float32)}
@@ -102,7 +122,22 @@ CARD = method.MethodCard(
 
 
 class QRPCA(method.Strategy):
-    """QR-PCA."""
+    """Strategy of QR-PCA: right singular vectors of the stacked factors.
+
+    Notes
+    -----
+    The QR decomposition ``X_k - 1 m_k^T = Q_k R_k`` of the n_k centred rows of party k gives a triangular R_k
+    with ``R_k^T R_k = S_k``, the scatter of those rows. The stack of all R_k and of the rows ``sqrt(n_k) (m_k - m)`` is
+    a factor R of the pooled scatter S, with ``R = U diag(s) V^T``. The columns of V are the components, and s^2
+    divided by N - 1 are the explained variances.
+
+    A truncated factor leaves out the eigenvalues of S_k from the first omitted one on, l_k. The scatter of the stack is
+    off by at most ``sum l_k`` in the spectral norm, and by half of that with ``filler``.
+
+    References
+    ----------
+    .. [1] Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating.
+    """
 
     card = CARD
     options: QROptions
@@ -127,6 +162,7 @@ class QRPCA(method.Strategy):
         return replace(solution, pairs=pairs, measurements=measured, evidence=evidence)
 
     def _solve_complete(self, pooled: factors.Factor) -> method.Solution:
+        """Return the solution of complete factors, centred and scaled as the options say."""
         rows, head = pooled.rows, pooled.head
         diagonal = pooled.diagonal()
         scale = np.ones_like(head.mean)
@@ -147,6 +183,7 @@ class QRPCA(method.Strategy):
         )
 
     def _solve(self, pooled: factors.Factor, total: float, scale: method.Array | float = 1.0) -> method.Solution:
+        """Return the leading eigenpairs of a pooled factor as a solution."""
         head = pooled.head
         n_components = self.n_components(head.n, head.mean.size)
         method.require_variance(pooled.diagonal(), head.n, head.mean / scale)
@@ -156,6 +193,7 @@ class QRPCA(method.Strategy):
 
 
 def _read_factor(reply: method.Reply) -> factors.Factor:
+    """Return the factor that a party's reply holds, in float64 and in the unit of the data."""
     head, packed = method.read_head(reply.fields), reply.fields["factor"].astype(np.float64, copy=False)
     if "unit" in reply.fields:
         packed *= float(reply.fields["unit"])
@@ -166,13 +204,16 @@ def _read_factor(reply: method.Reply) -> factors.Factor:
 
 
 def _magnitude_unit(values: method.Array) -> float:
+    """Return the power of two near the largest absolute value of an array."""
     return power_of_two_unit(float(np.abs(values).max(initial=0.0)))
 
 
 def _float32_error_bound(rows: method.Array, first: float) -> float:
-    """Bound on the spectral norm of what float32 did to the scatter whose factor are ``rows`` (h, d).
+    """Return a bound on the spectral norm of the error that float32 leaves in a factor's scatter.
 
-    Every entry is off by half a unit in its last place, or by half the smallest number that float32 holds.
+    Every entry of the factor ``rows`` (h, d) is off by half a unit in its last place, or by half the smallest number
+    that float32 holds. With the error F of the factor R, the scatter is off by ``|R'F + F'R + F'F| <= (2 |R| + |F|)
+    |F|``, where ``|R|^2`` is the first eigenvalue.
     """
     limits = np.finfo(np.float32)
     smallest = float(limits.smallest_subnormal) * _magnitude_unit(rows) * float(np.sqrt(rows.size))

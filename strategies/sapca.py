@@ -1,12 +1,14 @@
-"""SAPCA: every party follows its stream of rows in one pass, and the subspaces are merged (Grammenos et al. 2019).
+"""SAPCA: every party follows its stream of rows in a single pass, and the subspaces are merged (Grammenos et al. 2019).
 
-Take it for streams; docs/streaming.md compares the choices. A party needs O(d (r + b)) memory for r tracked directions
-and blocks of b rows. It sends its directions times their singular values, mean, energy and an error bound. One QR and
-one SVD, with a column for each mean, merge the subspaces: at the server for all parties at once (star), or pairwise
-along a tree of parties, whose messages the server relays.
+Take SAPCA for streams; docs/streaming.md compares the choices. A party needs O(d (r + b)) memory for d features, r
+tracked directions and blocks of b rows. It sends its directions times their singular values, its mean, its energy (the
+trace of the scatter) and an error bound: d r + d + 5 numbers. One QR and one SVD, with a column for each mean, merge
+the subspaces. The server merges all parties' subspaces at once, in one round (star), or parties merge them pairwise
+along a tree, whose messages the server relays, in log2(parties) rounds.
 
-The order of the rows matters only where ``tracked`` is less than both the number of features and the rank of the data.
-The model then depends on it a little, and says by a bound how far it may be off.
+The result is approximate, with a bound. The order of the rows matters only where ``tracked`` is less than both the
+number of features and the rank of the data. The model then depends on the order a little, and says by a bound how far
+it may be off.
 """
 
 import math
@@ -59,7 +61,7 @@ EMPTY_SUBSPACE: method.Fields = {
 
 
 class SAPCAOptions(method.CentreOptions):
-    """Options of SAPCA."""
+    """Options of SAPCA: components, the tracked directions, the rank rule, the topology, and a running model."""
 
     rank_rule: Literal["energy", "paper"] = "energy"
     """``energy``: as many components as `n-components` says; ``paper``: from that number on as the shares of the
@@ -87,6 +89,7 @@ class SAPCAOptions(method.CentreOptions):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
+        """Refuse options that contradict each other."""
         if self.rank_rule == "paper" and isinstance(self.n_components, float):
             raise refusal("rank-rule='paper' begins with a number of components; give n-components=10")
         if self.share_low >= self.share_high:
@@ -101,7 +104,13 @@ class SAPCAOptions(method.CentreOptions):
         return self
 
     def make_rule(self) -> streams.RankRule:
-        """A new rule at its beginning."""
+        """Return a new rank rule at its beginning.
+
+        Returns
+        -------
+        RankRule
+            Rule that ``rank_rule`` and ``n_components`` name.
+        """
         if self.rank_rule == "paper":
             return streams.Band(int(self.n_components), self.share_low, self.share_high)
         if isinstance(self.n_components, float):
@@ -109,7 +118,18 @@ class SAPCAOptions(method.CentreOptions):
         return streams.Fixed(self.n_components)
 
     def tracked_directions(self, features: int) -> int:
-        """How many directions a party keeps."""
+        """Return the number of directions that a party tracks.
+
+        Parameters
+        ----------
+        features : int
+            Number of features, which bounds the directions.
+
+        Returns
+        -------
+        int
+            Tracked directions r.
+        """
         default = DEFAULT_TRACKED if isinstance(self.n_components, float) else 2 * self.n_components
         if self.rank_rule == "paper":
             default = max(default, 2 * math.ceil(1 / self.share_high))  # the rank never grows beyond that half
@@ -117,7 +137,20 @@ class SAPCAOptions(method.CentreOptions):
 
 
 def sapca_script(config: method.RunConfig, options: SAPCAOptions) -> method.Questions:
-    """Everybody's own subspace; in a tree, level by level, what two parties have together."""
+    """Return the questions of SAPCA: every party's subspace, and in a tree the merged subspaces level by level.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    options : SAPCAOptions
+        Options of SAPCA, which choose the topology.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+    """
     summary = method.Question(
         reply=SUMMARY_PAYLOAD,
         answer=_answer_summary,
@@ -136,7 +169,7 @@ def sapca_script(config: method.RunConfig, options: SAPCAOptions) -> method.Ques
 
 
 def _answer_summary(party: method.Client, request: method.Fields) -> method.Fields:
-    """The subspace of a party's rows."""
+    """Return the subspace of a party's rows, which the party tracks in a single pass."""
     options, d = party.options, party.data.shape[1]
     r = options.tracked_directions(d)
     tracker = streams.Tracker(d, options.make_rule(), tracked=r, forgetting=options.forgetting, center=options.center)
@@ -147,7 +180,7 @@ def _answer_summary(party: method.Client, request: method.Fields) -> method.Fiel
 
 
 def _answer_merged(party: method.Client, request: method.Fields) -> method.Fields:
-    """A party's subspace with what another gave it."""
+    """Return a party's subspace, merged with the subspace that another party sent."""
     *arrays, level = party.site.state["subspace"]
     local: method.Fields = dict(zip(EMPTY_SUBSPACE, arrays, strict=True))
     if request["measures"].any():
@@ -158,14 +191,27 @@ def _answer_merged(party: method.Client, request: method.Fields) -> method.Field
 
 
 def _store_subspace(party: method.Client, local: method.Fields, *, level: int) -> method.Fields:
-    """Keep a party's subspace; return it where it is its turn to send."""
+    """Store a party's subspace, and return the subspace where the party's turn to send has come."""
     party.site.state["subspace"] = [*(local[name] for name in EMPTY_SUBSPACE), np.asarray(level)]
     sends = sends_at_level(party.site.node.partition_id, level, party.public.parties, party.options.topology)
     return {**(local if sends else EMPTY_SUBSPACE), "count": np.asarray(len(party.data))}
 
 
 def require_subspace(fields: method.Fields, sender: str) -> None:
-    """Refuse what has no directions, or numbers that no subspace has."""
+    """Refuse a subspace without directions, or with numbers that no subspace has.
+
+    Parameters
+    ----------
+    fields : Fields
+        Fields of `SUBSPACE_FIELDS`.
+    sender : str
+        Name of whoever sent the fields, for errors.
+
+    Raises
+    ------
+    ContractError
+        For empty directions, or a weight, energy, error bound or rank below its minimum.
+    """
     if not fields["directions"].size or not fields["mean"].size:
         raise method.ContractError(f"{sender}: field 'directions' is empty, but it was its turn to send")
     minima = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
@@ -175,7 +221,22 @@ def require_subspace(fields: method.Fields, sender: str) -> None:
 
 
 def subspace_fields(subspace: streams.Subspace, rank: int, r: int) -> method.Fields:
-    """A subspace as it travels, with rows of zeros up to ``r`` directions."""
+    """Return the fields of a subspace, padded with rows of zeros to ``r`` directions.
+
+    Parameters
+    ----------
+    subspace : Subspace
+        Subspace of at most r directions.
+    rank : int
+        Rank that the rule has reached.
+    r : int
+        Number of rows of the field ``directions``.
+
+    Returns
+    -------
+    Fields
+        Fields of `SUBSPACE_FIELDS`.
+    """
     directions = np.zeros((r, len(subspace.vectors)))
     directions[: subspace.sigma.size] = (subspace.vectors * subspace.sigma).T
     head = subspace.head
@@ -188,7 +249,18 @@ def subspace_fields(subspace: streams.Subspace, rank: int, r: int) -> method.Fie
 
 
 def read_subspace(fields: method.Fields) -> streams.Subspace:
-    """The subspace that has travelled."""
+    """Return the subspace that fields hold, without its rows of zeros.
+
+    Parameters
+    ----------
+    fields : Fields
+        Fields of `SUBSPACE_FIELDS`.
+
+    Returns
+    -------
+    Subspace
+        Head, directions (d, r), singular values (r,), energy and error bound.
+    """
     weight, energy, omitted, _ = fields["measures"].tolist()
     mean, directions = fields["mean"], fields["directions"]
     remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(mean)
@@ -202,12 +274,40 @@ def _read_rank(fields: method.Fields) -> int:
 
 
 def tree_levels(parties: int) -> int:
-    """Levels of the tree: rounds until the server has all."""
+    """Return the number of levels of the tree, which is the number of rounds until the server has all subspaces.
+
+    Parameters
+    ----------
+    parties : int
+        Number of parties.
+
+    Returns
+    -------
+    int
+        Levels, at least 1.
+    """
     return max(1, (parties - 1).bit_length())
 
 
 def sends_at_level(party: int, level: int, parties: int, topology: str) -> bool:
-    """Whether a party sends its subspace in the round of this level."""
+    """Return whether a party sends its subspace in the round of a level.
+
+    Parameters
+    ----------
+    party : int
+        Partition of the party, from 0.
+    level : int
+        Level of the tree, from 0.
+    parties : int
+        Number of parties.
+    topology : {"star", "tree"}
+        Topology of the run. In a star every party sends at once.
+
+    Returns
+    -------
+    bool
+        True if the party's turn has come.
+    """
     if topology == "star":
         return True
     last = level == tree_levels(parties) - 1
@@ -241,7 +341,7 @@ CARD = method.MethodCard(
 
 
 class SAPCAClient(method.Client):
-    """Summarises its rows in one pass, if their weights are not those of few."""
+    """Client of SAPCA, which summarises its rows in a single pass, unless forgetting leaves weight to few rows only."""
 
     options: SAPCAOptions
 
@@ -253,7 +353,26 @@ class SAPCAClient(method.Client):
 
 
 class SAPCA(method.Strategy):
-    """SAPCA; ``measured`` has the error bound and what was truncated."""
+    """Strategy of SAPCA: leading directions of the merged subspaces.
+
+    The model's measurements have the error bound and the truncated share of the variance.
+
+    Notes
+    -----
+    A subspace stands for rows by V (d, r), singular values s and the mean: ``V diag(s^2) V'`` is the rows'
+    scatter but for what truncation left out. After each block of rows, whose singular values are multiplied by
+    ``forgetting`` before, the SVD of ``[V diag(s), block - mean, sqrt(n n_B / (n + n_B)) (mean_B - mean)]`` gives the
+    next V and s [1]_. Two subspaces merge in the same way. Each truncation adds the first omitted ``s^2`` to a bound on
+    the spectral norm of the error.
+
+    With a running model the singular values of the old subspace are multiplied by ``old_weight`` and those of the new
+    ones by ``new_weight``, the paper's lambda 1 and lambda 2.
+
+    References
+    ----------
+    .. [1] Grammenos, Mendoza Smith, Crowcroft and Mascolo 2019, Federated principal component analysis, algorithms 1 to
+       3.
+    """
 
     card = CARD
     party = SAPCAClient
@@ -303,10 +422,11 @@ class SAPCA(method.Strategy):
 
     @property
     def _tracked(self) -> int:
+        """Number of directions that every party tracks."""
         return self.options.tracked_directions(self.quorum.features)
 
     def _due_replies(self, level: int, replies: Sequence[method.Reply]) -> list[method.Reply]:
-        """The replies of those whose turn it was to send their subspace, checked."""
+        """Return the checked replies of the parties whose turn to send their subspace had come."""
         parties, topology = self.quorum.initial_parties, self.options.topology
         due = [reply for reply in replies if sends_at_level(reply.party, level, parties, topology)]
         for reply in due:
@@ -314,6 +434,7 @@ class SAPCA(method.Strategy):
         return due
 
     def _solve(self, subspaces: list[streams.Subspace], ranks: Sequence[int]) -> method.Solution:
+        """Return the solution of all parties' subspaces, with the measurements of the model."""
         merged, rows = self._merge_running_model(subspaces, self._present_rows)
         self.n_components(rows, len(merged.vectors))
         method.require_variance(merged.diagonal(), rows, merged.head.mean)
@@ -328,7 +449,7 @@ class SAPCA(method.Strategy):
         )
 
     def _merge_running_model(self, subspaces: list[streams.Subspace], rows: int) -> tuple[streams.Subspace, int]:
-        """All subspaces merged, with that of the running model where there is one, and how many rows that are."""
+        """Return all subspaces merged, with that of a running model, and the number of rows of all."""
         options, running = self.options, self.running
         if running is None:
             return streams.merge(subspaces, self._tracked), rows
@@ -351,6 +472,7 @@ class SAPCA(method.Strategy):
         return merged, rows
 
     def _rank(self, merged: streams.Subspace, ranks: Sequence[int]) -> int:
+        """Return the number of components that the rank rule takes of the merged subspace."""
         rule, sigma = self.options.make_rule(), merged.sigma
         if isinstance(rule, streams.Band):
             rule.rank = min(sigma.size, max(ranks))
@@ -391,7 +513,7 @@ def _require_compatible(
     digests: list[str],
     running: stream_state.RunningModel,
 ) -> None:
-    """Refuse what cannot be merged into a running model."""
+    """Refuse subspaces that cannot be merged into a running model."""
     features, row_features = len(old.subspace.vectors), len(subspaces[0].vectors)
     if features != row_features:
         raise method.ContractError(

@@ -1,10 +1,11 @@
 """Streaming: a federation that lasts from run to run, while members join, change and leave.
 
 The server keeps the moments of every member in the folder ``state`` (`fedpca_flwr.model.federation`). The model is that
-of P-COV on the rows of all current members; docs/streaming.md has all rules. For rows that stream take `sapca`.
+of P-COV on the rows of all current members, and exact as P-COV is; docs/streaming.md has all rules. For rows that
+stream take `sapca`.
 
-Every party sends count, mean and a digest (SHA-256) of its moments. Then parties whose digest differs from the server's
-send their moments.
+Every party sends count, mean and a digest (SHA-256) of its moments: d + 5 numbers for d features. Then parties whose
+digest differs from the server's send their moments, in a second round.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from fedpca_flwr.questions.members import members_questions
 
 
 class StreamingOptions(method.ScaledOptions):
-    """Options of the streaming method."""
+    """Options of the streaming method: components, scaling, and the federation with its changes."""
 
     state: str = ""
     """Folder at the server that holds the federation; required."""
@@ -74,7 +75,16 @@ UNNAMED_NOTE = "parties without a name are known by their partition-id, which mu
 
 
 class Streaming(method.Strategy):
-    """Streaming; ``measured`` says who the members are now and what changed."""
+    """Strategy of the streaming method: P-COV on the stored moments of all current members.
+
+    The model's measurements have the number of members and of their rows, and what changed.
+
+    Notes
+    -----
+    The server has the count, mean and scatter of each member, or with secure sums those of all members together.
+    Rows that are appended merge with the stored moments, and a member that leaves takes its moments along. The model
+    pools all moments as `p-cov` does.
+    """
 
     card = CARD
     options: StreamingOptions
@@ -118,14 +128,27 @@ class Streaming(method.Strategy):
         return self._present_moments.count
 
     def squared_error(self, model: method.PCAModel) -> float:
-        """Of the rows that the parties of this run hold: absent members project nothing, and appended rows only."""
+        """Return the mean squared error of the rows that take part in this run.
+
+        Absent members project nothing, and a party that appends rows projects these rows only.
+
+        Parameters
+        ----------
+        model : PCAModel
+            Model of the run.
+
+        Returns
+        -------
+        float
+            Mean squared error that the last round must measure.
+        """
         assert self._present_moments is not None
         return squared_error(model, self._present_moments)
 
     # Inside
 
     def _collect_members(self) -> Generator[method.Round, Any, tuple[dict[str, str], None]]:
-        """Bring every party's contribution up to date; what was done, in a word, by member."""
+        """Update every party's moments, and return the operation for each member."""
         replies: list[method.Reply] = yield method.Round("digest")
         digests = self._read_digests(replies)
         has = self.federation.has
@@ -140,7 +163,7 @@ class Streaming(method.Strategy):
         return operations, None
 
     def _collect_sum(self) -> Generator[method.Round, Any, tuple[dict[str, str], method.Evidence]]:
-        """The same for the sum over all parties, and what is known of that."""
+        """Update the sum over all parties, and return the operation for the sum with its evidence."""
         replies: list[method.Reply] = yield method.Round("members")
         names = sorted(reply.member for reply in replies)
         key = f"{SUM_KEY_PREFIX}{len(names)} parties {hashlib.sha256(repr(names).encode()).hexdigest()[:16]}"
@@ -162,7 +185,7 @@ class Streaming(method.Strategy):
         return {key: self._update_member(key, moments_digest(summed), summed)}, evidence
 
     def _read_digests(self, replies: Sequence[method.Reply]) -> dict[str, str]:
-        """The digests of the parties' moments, by member."""
+        """Return the digests of the parties' moments by member."""
         for reply in replies:
             if reply.member in self._leaving:
                 raise method.ConfigError(
@@ -176,7 +199,7 @@ class Streaming(method.Strategy):
         return {reply.member: reply.fields["digest"].tobytes().hex() for reply in replies}
 
     def _update_member(self, key: str, sha: str, received: moments.Moments | None) -> str:
-        """Bring one contribution up to date; what was done, in a word."""
+        """Update the moments of a member, and return the name of the operation."""
         federation, columns = self.federation, self.quorum.columns
         if (federation.has_part if self.options.append else federation.has)(key, sha):
             return "unchanged"
@@ -194,7 +217,7 @@ class Streaming(method.Strategy):
         return {**super().history(certainty, notes, measured), "members": self._member_groups}
 
     def _group_members(self, operations: Mapping[str, str]) -> dict[str, list[str]]:
-        """The members of which something is true, by the word for it."""
+        """Return the members by what happened to each."""
         names: dict[str, list[str]] = {}
         for key, operation in operations.items():
             names.setdefault(operation, []).append(key)
@@ -212,6 +235,7 @@ class Streaming(method.Strategy):
         }
 
     def _notes(self, operations: Mapping[str, str]) -> list[str]:
+        """Return notes on absent members, or on parties without a name."""
         absent = self.federation.members.keys() - operations.keys()
         if self.quorum.simulated:
             return [ABSENT_NOTE.format(len(absent))] if absent else []
@@ -219,7 +243,7 @@ class Streaming(method.Strategy):
 
 
 def _require_same_kind(federation: Federation, options: StreamingOptions, *, summed: bool) -> None:
-    """Refuse what a federation of single members, or one that is a sum over all of them, cannot do."""
+    """Refuse to mix a federation of single members with a sum over all members."""
     if summed and options.leave:
         raise method.ConfigError(
             f"run-config: 'leave' is '{options.leave}', but with secure-aggregation the server has one sum over all "
@@ -234,7 +258,7 @@ def _require_same_kind(federation: Federation, options: StreamingOptions, *, sum
 
 
 def _read_moments(reply: method.Reply, sha: str) -> moments.Moments:
-    """A party's moments, which must be those that it announced."""
+    """Return a party's moments, which must have the digest that the party announced."""
     if not reply.fields["scatter"].size:
         raise method.ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
     received = read_moments(reply.fields)
@@ -246,7 +270,20 @@ def _read_moments(reply: method.Reply, sha: str) -> moments.Moments:
 
 
 def squared_error(model: method.PCAModel, row_moments: moments.Moments) -> float:
-    """Mean squared error that projection leaves of the rows that have these moments."""
+    """Return the mean squared error that projection leaves of rows, by their moments.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Model whose components and mean project the rows.
+    row_moments : Moments
+        Moments of the rows, in the unit of the data.
+
+    Returns
+    -------
+    float
+        Mean over the rows, in squared units of the scaled features.
+    """
     components, mean = model.loadings()
     centred_moments = moments.Moments(row_moments.count, mean, np.zeros_like(mean), row_moments.scatter_about(mean))
     scale = np.ones_like(mean) if model.scale_ is None else model.scale_

@@ -1,15 +1,16 @@
 """SUB-IT: the exact components from products with blocks of vectors; no covariance is formed or sent.
 
 Take SUB-IT where rows have too many features to send d (d + 1) / 2 values, and with secure sums of genotypes. In each
-round the server sends a block V (d x b), and party k returns S_k V, where S_k is its own centred scatter. The server
-adds the products and the scatter between the means, which it knows::
+round the server sends a block V (d x b), and party k returns S_k V, where S_k is its own centred scatter: d b numbers,
+with b = n-components + 10 by default. The server adds the products and the scatter between the means m_k of the parties
+with n_k rows, which it knows::
 
     A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V
 
 and takes the best eigenvectors in the span of all blocks so far (block Krylov with Rayleigh-Ritz,
 `fedpca_flwr.maths.krylov`). The run ends when a certificate, which needs no pooled rows, bounds the largest angle to
 the exact components by ``tolerance`` degrees, or when rounding keeps the certificate from falling further; the model
-then says so. With a block narrower than ``n-components`` the server searches longer
+then says so. That takes some 10 rounds. With a block narrower than ``n-components`` the server searches longer
 (`fedpca_flwr.maths.angle_bounds`).
 """
 
@@ -33,7 +34,7 @@ from fedpca_flwr.questions import method, products
 
 
 class SubspaceOptions(method.Options, method.ScaleOptions):
-    """Options of SUB-IT."""
+    """Options of SUB-IT: components, scaling, the blocks, and where the iteration ends."""
 
     block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
     """Columns b of a block; 0: n-components + 10. Fewer: more rounds, fewer bytes."""
@@ -53,7 +54,18 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
     """At most so many; the model says how near it came."""
 
     def width(self, public: method.Public) -> int:
-        """Columns of a block."""
+        """Return the number of columns of a block.
+
+        Parameters
+        ----------
+        public : Public
+            Public parameters of the run, of which the number of features bounds a block.
+
+        Returns
+        -------
+        int
+            Columns b of a block.
+        """
         return min(self.block_size or self.n_components + 10, public.features)
 
     def product_columns(self, public: method.Public) -> int:
@@ -63,12 +75,42 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
         return min(self.max_rounds * b, max(10 * b, 5 * self.n_components))
 
     def sketch_rank(self, public: method.Public) -> int:
-        """Rows of a party's factor, in a warm start."""
+        """Return the number of rows of a party's factor in a warm start.
+
+        Parameters
+        ----------
+        public : Public
+            Public parameters of the run, of which the number of features bounds a factor.
+
+        Returns
+        -------
+        int
+            Rows of the factor.
+        """
         return min(self.warm_rank or 4 * self.n_components, public.features)
 
 
 def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> method.Questions:
-    """Products with blocks; in a warm start what a first sketch gets wrong about them."""
+    """Return the questions of SUB-IT: products with blocks, or a sketch with corrections in a warm start.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+    options : SubspaceOptions
+        Options of SUB-IT.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+
+    Raises
+    ------
+    ConfigError
+        For options that contradict each other: blocks or rounds too few for the components, a warm start with scaling,
+        without centring or without acceleration.
+    """
     if options.acceleration == "none" and 0 < options.block_size < options.n_components:
         raise method.ConfigError(
             f"run-config: 'block-size' is {options.block_size}, but acceleration='none' keeps the last block only, "
@@ -110,7 +152,7 @@ def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> metho
 
 
 def _answer_sketch(party: method.Party, rank: int) -> method.Fields:
-    """A truncated factor of a party's scatter, in float32; the party keeps what it sends."""
+    """Return a truncated factor of a party's scatter in float32, and store the factor in the party's state."""
     factor = party.vault.truncated(rank).with_floor()
     root = root_unit(factor.trace)
     rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
@@ -120,7 +162,7 @@ def _answer_sketch(party: method.Party, rank: int) -> method.Fields:
 
 
 def _answer_refine(party: method.Party, request: method.Fields) -> method.Fields:
-    """What the sketch of a party's scatter gets wrong about a block, and about the components."""
+    """Return the error of the party's sketch on a block, and on the components."""
     product = _sketch_residual(party, request["block"].astype(np.float64)).astype(party.options.wire)
     return {
         "product": product,
@@ -129,7 +171,7 @@ def _answer_refine(party: method.Party, request: method.Fields) -> method.Fields
 
 
 def _sketch_residual(party: method.Party, V: method.Array) -> method.Array:
-    """What the sketch of a party's scatter gets wrong about a block ``V`` (d, b), in the unit of that scatter."""
+    """Return the error of the party's sketch on a block ``V`` (d, b), in the unit of the scatter."""
     float32_rows, floor, root = party.state["sketch"]
     rows = float32_rows.astype(np.float64) * root
     residual = party.vault.times(V) - rows.T @ (rows @ V) - float(floor) * V
@@ -137,7 +179,18 @@ def _sketch_residual(party: method.Party, V: method.Array) -> method.Array:
 
 
 def root_unit(trace: float) -> float:
-    """The power of two in which the root of a scatter travels: float32 holds it, whatever the unit of the data."""
+    """Return the power of two in which the root of a scatter travels, so that float32 suffices in any unit of the data.
+
+    Parameters
+    ----------
+    trace : float
+        Trace of the scatter.
+
+    Returns
+    -------
+    float
+        Power of two near the root of the trace.
+    """
     return float(2.0 ** (np.frexp(trace)[1] // 2))
 
 
@@ -173,7 +226,27 @@ CARD = method.MethodCard(
 
 
 class SubspaceIteration(method.Strategy):
-    """SUB-IT; ``measured`` holds the certificate."""
+    """Strategy of SUB-IT: Ritz vectors of the pooled scatter in a block Krylov space, with a certificate.
+
+    The model's measurements have the certificate and the rounds.
+
+    Notes
+    -----
+    Let A be the scatter of all rows, divided by the features' scales where there are any. With an orthonormal
+    basis Q of all blocks so far, the eigenpairs of ``Q' A Q`` give Ritz values t and Ritz vectors ``u = Q y``; their
+    residuals ``A u - t u`` need no further product. The next block is the residuals' span [1]_, so that after i rounds
+    Q spans ``[V, A V, ..., A^(i-1) V]`` [2]_. The residuals, the trace of A and the gaps between Ritz values bound the
+    angle to the leading eigenvectors (`fedpca_flwr.maths.angle_bounds`).
+
+    With ``warm-start="svd"`` the server begins with the stacked truncated factors of all parties, and asks each party
+    for the error of its own factor on the leading vectors (`fedpca_flwr.maths.refine`).
+
+    References
+    ----------
+    .. [1] Golub and Underwood 1977, The block Lanczos method for computing eigenvalues.
+    .. [2] Musco and Musco 2015, Randomized block Krylov methods for stronger and faster approximate singular value
+       decomposition.
+    """
 
     card = CARD
     options: SubspaceOptions
@@ -183,6 +256,7 @@ class SubspaceIteration(method.Strategy):
         return (yield from (self._from_random_block() if random else self._from_sketch()))
 
     def _from_random_block(self) -> method.Fitting:
+        """Ask for products with blocks from a random first block on, until the components are certified."""
         options, A, d = self.options, products.ScatterProducts(self), self.public.features
         first = random_block(d, options.width(self.public), self.config.seed)
         if options.scale:
@@ -224,6 +298,7 @@ class SubspaceIteration(method.Strategy):
         return replace(solution, evidence=A.evidence)
 
     def _from_sketch(self) -> method.Fitting:
+        """Ask for sketches and for their errors on the leading vectors, until the components are certified."""
         options = self.options
         replies = yield method.Round("sketch")
         pooled = factors.stack_factors([_read_factor(reply) for reply in replies])
@@ -256,11 +331,13 @@ class SubspaceIteration(method.Strategy):
         return self._solution(iteration, head, total, np.ones(head.mean.size))
 
     def _noise_model(self, freedom: float, features: int) -> MarchenkoPastur | None:
+        """Return the spectrum of pure noise, or None where all components are to be certified."""
         return MarchenkoPastur(freedom, features) if self.options.certify == "signal" else None
 
     def _solution(
         self, iteration: block_iteration.BlockIteration, head: moments.Head, total: float, scale: method.Array
     ) -> method.Solution:
+        """Return the solution of a finished iteration, with the certificate and notes on a shortfall."""
         self.certificate = iteration.certificate
         notes = block_iteration.shortfall_notes(iteration, f"max-rounds = {self.options.max_rounds}")
         pairs, claimed = iteration.pairs, float(iteration.pairs.values.sum())
@@ -278,7 +355,7 @@ class SubspaceIteration(method.Strategy):
 
 
 def _next_block(iteration: block_iteration.BlockIteration, scale: method.Array) -> NDArray[Any]:
-    """The next block, which was chosen for features divided by their scale, in float32 where that loses nothing."""
+    """Return the next block for unscaled features, in float32 where float32 loses nothing."""
     block = iteration.block / scale[:, None]
     sizes = np.abs(block[block != 0])
     fits_float32 = iteration.allows_float32 and sizes.min() > 1e-30 and sizes.max() < 1e30
@@ -286,13 +363,14 @@ def _next_block(iteration: block_iteration.BlockIteration, scale: method.Array) 
 
 
 def _read_factor(reply: method.Reply) -> factors.Factor:
+    """Return the truncated factor that a party's reply holds, in the unit of the data."""
     fields, floor, trace = reply.fields, float(reply.fields["floor"]), float(reply.fields["trace"])
     rows = fields["rows"].astype(np.float64) * root_unit(trace)
     return factors.Factor(method.read_head(fields), rows, trace, 2 * floor, floor)
 
 
 def _sum_residuals(name: str, replies: Sequence[method.Reply], units: dict[int, float]) -> tuple[method.Array, float]:
-    """What the parties' sketches get wrong about a block, and what float32 may have rounded off that."""
+    """Return the sum of the parties' sketch errors on a block, and a bound on the rounding of float32 in the sum."""
     residuals = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
     rounding_bounds = [
         _float32_error_bound(residual, units[reply.party]) for residual, reply in zip(residuals, replies, strict=True)
@@ -301,7 +379,7 @@ def _sum_residuals(name: str, replies: Sequence[method.Reply], units: dict[int, 
 
 
 def _float32_error_bound(product: method.Array, unit: float) -> float:
-    """Bound on what float32 rounded off a product (Frobenius norm), which came in it and in a unit."""
+    """Return a bound on the Frobenius norm of the rounding of a product that travelled in float32 and in a unit."""
     limits = np.finfo(np.float32)
     size = float(np.linalg.norm(product / unit))
     return unit * (size * float(limits.eps) / 2 + float(limits.smallest_subnormal) * math.sqrt(product.size))

@@ -1,15 +1,16 @@
 """VERTICAL: the exact PCA of rows whose columns lie at different parties.
 
-Take it where each party knows other things about the same people. With X = [X_1, ..., X_p] centred by columns, scores
-are eigenvectors U of ``A = X X' = sum X_i X_i'`` times the roots of their eigenvalues theta. A party's loadings ``X_i'
-U / sqrt(theta)`` stay at home. ``solver`` says how the server learns the scores:
+Take VERTICAL where each party knows other things about the same people. With the n rows X = [X_1, ..., X_p] of p
+parties, centred by columns, the scores are the eigenvectors U of ``A = X X' = sum X_i X_i'`` times the roots of their
+eigenvalues theta. A party's loadings ``X_i' U / sqrt(theta)`` stay at home. The option ``solver`` says how the server
+learns the scores:
 
-- ``krylov``: in each round the server sends a block Q (n x b) and every party returns ``X_i (X_i' Q)``; only the sum is
-  used, until a certificate bounds the largest angle to the exact scores, or the rank is exhausted
-  (`fedpca_flwr.maths.krylov`).
-- ``gram``: every party sends ``X_i X_i'`` once, all inner products of its rows.
-- ``merge``: every party sends its leading ``U_i S_i`` (n x ``rank``) once; a second round measures the energies. Exact
-  where ``rank`` is not below any party's number of columns.
+- ``krylov``: in each round the server sends a block Q (n x b) and every party returns ``X_i (X_i' Q)``, which are n b
+  numbers; only the sum is used, until a certificate bounds the largest angle to the exact scores, or the rank is
+  exhausted (`fedpca_flwr.maths.krylov`).
+- ``gram``: every party sends ``X_i X_i'`` once, all inner products of its rows, which are n (n + 1) / 2 numbers.
+- ``merge``: every party sends its leading ``U_i S_i`` (n x ``rank``) once, and a second round measures the energies.
+  The result is exact where ``rank`` is not below any party's number of columns.
 """
 
 from dataclasses import replace
@@ -31,7 +32,7 @@ from fedpca_flwr.questions.products import require_possible_product
 
 
 class VerticalOptions(method.Options):
-    """Options of VERTICAL."""
+    """Options of VERTICAL: components, centring and scaling, and the solver."""
 
     solver: Literal["krylov", "gram", "merge"] = "krylov"
     """How the server learns the scores: see above."""
@@ -45,11 +46,33 @@ class VerticalOptions(method.Options):
     """Directions that each party sends to ``merge``; 0: 2 n-components."""
 
     def width(self, rows: int) -> int:
-        """Columns of a block of ``krylov``."""
+        """Return the number of columns of a block of ``krylov``.
+
+        Parameters
+        ----------
+        rows : int
+            Number of rows n, which bounds a block.
+
+        Returns
+        -------
+        int
+            Columns b of a block.
+        """
         return min(self.block_size or self.n_components + 5, rows)
 
     def directions_sent(self, rows: int) -> int:
-        """Directions that each party sends to ``merge``."""
+        """Return the number of directions that each party sends to ``merge``.
+
+        Parameters
+        ----------
+        rows : int
+            Number of rows n, which bounds the directions.
+
+        Returns
+        -------
+        int
+            Directions of a party.
+        """
         return min(self.rank or 2 * self.n_components, rows)
 
     def products(self, rows: int) -> int:
@@ -66,7 +89,20 @@ class VerticalOptions(method.Options):
 
 
 def vertical_script(config: method.RunConfig, options: VerticalOptions) -> method.Questions:
-    """The questions of the run's solver."""
+    """Return the questions of VERTICAL: equal rows, the energy, the solver's questions, and the projection.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+    options : VerticalOptions
+        Options of VERTICAL, which choose the solver.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+    """
     if options.solver == "krylov":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 5, options.n_components)
     product = method.Question(
@@ -93,7 +129,7 @@ def vertical_script(config: method.RunConfig, options: VerticalOptions) -> metho
 
 
 def _answer_merge(party: method.Client, request: method.Fields) -> method.Fields:
-    """The leading directions of a party's rows over its own columns, times their singular values."""
+    """Return the leading directions of a party's rows over its local columns, times their singular values."""
     rank = party.options.directions_sent(len(party.data))
     return {"directions": algebra.leading_directions(party.local_columns.X, rank)}
 
@@ -127,7 +163,25 @@ CARD = method.MethodCard(
 
 
 class Vertical(method.Strategy):
-    """VERTICAL; ``measured`` holds the certificate of ``krylov``."""
+    """Strategy of VERTICAL: eigenvectors of the inner products of all rows.
+
+    The model's measurements have the certificate of ``krylov``.
+
+    Notes
+    -----
+    With the SVD ``X = U diag(s) V'`` the scores are ``U diag(s)`` and ``theta = s^2`` [1]_. The solver ``krylov``
+    finds the leading eigenvectors of A in the span of ``[Q, A Q, A^2 Q, ...]`` for a random block Q, by Rayleigh-Ritz
+    [2]_ [3]_. Parties answer orthonormal blocks only, so the server factors each block as ``Q R`` and multiplies the
+    sum by R.
+
+    References
+    ----------
+    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
+       Distributed Data, section 3.1, equations 1 and 2.
+    .. [2] Golub and Underwood 1977, The block Lanczos method for computing eigenvalues.
+    .. [3] Musco and Musco 2015, Randomized block Krylov methods for stronger and faster approximate singular value
+       decomposition.
+    """
 
     card = CARD
     options: VerticalOptions
@@ -144,11 +198,13 @@ class Vertical(method.Strategy):
         return (yield from solvers[self.options.solver]())
 
     def _gram(self) -> method.Fitting:
+        """Ask for all inner products of the rows, and solve exactly."""
         sums: method.Total = yield from columns.sum_in_digits(self, "gram", {})
         pairs = eigen.leading_eigenpairs(unpack(sums["gram"], self.n_rows), self.options.n_components)
         return method.Solution(pairs=pairs, total=self.total)
 
     def _merge(self) -> method.Fitting:
+        """Ask for every party's leading directions, merge the directions, and measure their energies."""
         k, rank = self.options.n_components, self.options.directions_sent(self.n_rows)
         total_directions = sum(min(rank, width) for width in self.widths)
         if total_directions < k:
@@ -163,6 +219,7 @@ class Vertical(method.Strategy):
         return method.Solution(pairs=replace(pairs, following=following), total=self.total)
 
     def _krylov(self) -> method.Fitting:
+        """Ask for products with blocks until the scores are certified."""
         options, n, converged = self.options, self.n_rows, False
         start = random_block(n, options.width(n), self.config.seed)
         iteration = block_iteration.BlockIteration(

@@ -1,13 +1,14 @@
 """VERTICAL-KERNEL: the exact kernel PCA of rows whose columns lie at different parties.
 
 Squared distances (``rbf``) and inner products (``sigmoid``, ``polynomial``, ``linear``) of rows are sums over parties.
-The server adds them, applies the kernel, centres it in feature space and takes its leading eigenpairs, as kernel PCA on
-all columns does. Only positive eigenvalues count (``sigmoid`` has negative ones). There are no loadings, and no scores
-of new rows.
+Each party sends its part for all n rows, n (n - 1) / 2 distances or n (n + 1) / 2 inner products, in the second of two
+rounds. The server adds the parts, applies the kernel, centres the kernel matrix in feature space and takes its leading
+eigenpairs, as kernel PCA on all columns does. Only positive eigenvalues count (``sigmoid`` has negative ones). There
+are no loadings, and no scores of new rows.
 
-With ``landmarks`` = c > 0 every party sends them to c rows only, n c values instead of n (n + 1) / 2. The result is
-Nystrom's approximation, for kernels without negative eigenvalues. ``gamma`` 0 is ``1 / (m var X)`` of all columns
-together.
+With ``landmarks`` = c > 0 every party sends distances or products with c rows only, n c values instead of
+n (n + 1) / 2. The result is Nystrom's approximation, for kernels without negative eigenvalues. ``gamma`` 0 is
+``1 / (m var X)`` of all m columns together.
 """
 
 from collections.abc import Generator
@@ -26,21 +27,39 @@ from fedpca_flwr.questions.digits import digits_questions
 
 
 class VerticalKernelOptions(method.KernelOptions):
-    """Options of VERTICAL-KERNEL."""
+    """Options of VERTICAL-KERNEL: components, the kernel, and landmarks."""
 
     landmarks: Annotated[int, Limits(ge=0, examples=[0, "k+1", "n/2", "n"])] = 0
     """Rows to which distances are taken; 0: all."""
 
     @property
     def summed_quantity(self) -> Literal["distances", "products", "landmarks"]:
-        """What the parties add up: the phase, and its field."""
+        """Quantity that the parties add up: the name of the phase, and of its field."""
         if self.landmarks:
             return "landmarks"
         return "distances" if self.function.uses_distances else "products"
 
 
 def kernel_script(config: method.RunConfig, options: VerticalKernelOptions) -> method.Questions:
-    """The questions of the run's kernel."""
+    """Return the questions of VERTICAL-KERNEL: equal rows, measures of all entries, the kernel's sums, and the scores.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+    options : VerticalKernelOptions
+        Options of VERTICAL-KERNEL, which choose the kernel.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+
+    Raises
+    ------
+    ConfigError
+        For landmarks with a kernel that may have negative eigenvalues.
+    """
     if options.landmarks and not options.function.is_semidefinite:
         raise method.ConfigError(
             f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "
@@ -78,7 +97,7 @@ def kernel_script(config: method.RunConfig, options: VerticalKernelOptions) -> m
 
 
 def _answer_entry_measures(party: method.Client, request: method.Fields) -> method.Fields:
-    """Energy of a party's columns, and mean and variance of all their entries together."""
+    """Return the energy of a party's columns, and the mean and variance of all their entries together."""
     local_columns = party.local_columns
     return {
         "energy": np.asarray(local_columns.energy),
@@ -88,13 +107,16 @@ def _answer_entry_measures(party: method.Client, request: method.Fields) -> meth
 
 
 def _answer_energy_and_sum(party: method.Client, request: method.Fields) -> method.Fields:
-    """Energy of what is compared, and the sum of all entries."""
+    """Return the energy of the compared columns, and the sum of all entries."""
     compared = _compared_columns(party)
     return {"energy": np.asarray(np.vdot(compared, compared)), "sum": np.asarray(party.local_columns.X.sum())}
 
 
 def _answer_spread(party: method.Client, request: method.Fields) -> method.Fields:
-    """Squares of all entries less a level: of their own mean it is subtracted, and of no single entry."""
+    """Return the sum of the squared deviations of all entries from a level.
+
+    The level is subtracted from the party's mean, and from no single entry.
+    """
     X = party.local_columns.X
     mean = X.mean()
     deviation = X - mean
@@ -102,14 +124,16 @@ def _answer_spread(party: method.Client, request: method.Fields) -> method.Field
 
 
 def _compared_columns(party: method.Client) -> method.Array:
-    """What distances and inner products are of: distances do not change when the columns are centred, but lose fewer
-    digits, and their limit is the less."""
+    """Return the columns whose distances or inner products are sent.
+
+    Distances do not change when the columns are centred, but lose fewer digits, and their limit is smaller.
+    """
     of_distances = party.options.function.uses_distances
     return algebra.prepare_columns(party.data, scale=party.options.scale).X if of_distances else party.local_columns.X
 
 
 def _answer_landmarks(party: method.Client, request: method.Fields) -> method.Fields:
-    """Distances of the rows from landmarks, or inner products with them."""
+    """Return the distances of the rows from landmarks, or the inner products with landmarks."""
     landmark_rows, rows = request["places"], len(party.data)
     if landmark_rows.max() >= rows or len(set(landmark_rows.tolist())) < landmark_rows.size:
         raise method.ContractError(
@@ -151,7 +175,22 @@ CARD = method.MethodCard(
 
 
 class VerticalKernel(method.Strategy):
-    """VERTICAL-KERNEL."""
+    """Strategy of VERTICAL-KERNEL: eigenvectors of the centred kernel matrix of all columns.
+
+    Notes
+    -----
+    With squared distances ``|x_r - x_s|^2 = sum_i |x_ir - x_is|^2`` or inner products ``x_r' x_s = sum_i x_ir'
+    x_is`` over the parties i, the kernel matrix K follows entry by entry [1]_. With ``H = I - 1 1' / n`` the scores are
+    eigenvectors of ``H K H`` times the roots of their eigenvalues [2]_. With landmarks, K (n, c) and its rows C at the
+    landmarks (c, c) stand for ``K C^+ K'`` [3]_.
+
+    References
+    ----------
+    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
+       Distributed Data, equations 7 to 12.
+    .. [2] Schölkopf, Smola and Müller 1998, Nonlinear component analysis as a kernel eigenvalue problem.
+    .. [3] Williams and Seeger 2001, Using the Nyström method to speed up kernel machines.
+    """
 
     card = CARD
     options: VerticalKernelOptions
@@ -186,7 +225,7 @@ class VerticalKernel(method.Strategy):
     # Inside
 
     def _choose_landmarks(self) -> NDArray[np.int64]:
-        """The rows that are landmarks."""
+        """Return the row indices of the landmarks, drawn by the seed of the run."""
         n, c = self.n_rows, self.options.landmarks
         if c and not self.options.n_components < c <= n:
             raise method.ConfigError(
@@ -196,7 +235,7 @@ class VerticalKernel(method.Strategy):
         return np.sort(np.random.default_rng(self.config.seed).choice(n, c, replace=False))
 
     def _find_gamma(self, replies: list[method.Reply]) -> Generator[method.Round, Any, float]:
-        """The run's, or ``1 / (m var X)``; and the energy of all columns."""
+        """Return gamma of the options, or ``1 / (m var X)``, and ask for the energy of all columns."""
         sums = yield from columns.total_energy(self, replies)
         if self.options.gamma:
             return self.options.gamma
@@ -212,6 +251,7 @@ class VerticalKernel(method.Strategy):
     def _solution(
         self, pairs: Eigenpairs, total: float, positive: int, *, kernel: algebra.Kernel, size: float, error_bound: float
     ) -> method.Solution:
+        """Return the solution of the kernel's eigenpairs, or refuse a kernel that tells the rows too little."""
         n, k = self.n_rows, self.options.n_components
         if total <= n * np.finfo(np.float64).eps * size:
             raise method.DataError(

@@ -1,10 +1,10 @@
 """VERTICAL-SCORES: scores of new rows, by the loadings that the parties kept of an earlier run.
 
-With V_i a party's own loadings, the scores of rows X = [X_1, ..., X_p] that came later are ``sum X_i V_i'``, once each
-party has centred and scaled its columns as in the earlier run. Every party sends its part (n x k), the server adds
-them, and all get the sum for their files `scores`. Nothing is fitted: the model holds the scores, and how much of the
-new rows' energy about the old means they hold. Loadings belong together where they hold the same digest of their run's
-scores.
+With V_i (k x d_i) a party's local loadings, the scores of n rows X = [X_1, ..., X_p] that came later are
+``sum X_i V_i'``, once each party has centred and scaled its columns as in the earlier run. In the second of two rounds
+every party sends its part, n k numbers, the server adds the parts, and all parties get the sum for their files
+`scores`. Nothing is fitted: the model holds the exact scores, and how much of the new rows' energy about the old means
+the scores hold. Loadings belong together where they hold the same digest of their run's scores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedpca_flwr.questions.digits import digits_questions
 
 
 class ScoresOptions(method.CountOptions):
-    """Options of VERTICAL-SCORES."""
+    """Options of VERTICAL-SCORES: the number of components."""
 
     n_components: method.Count = 10
     """The first so many of the components that the loadings hold."""
@@ -35,7 +35,20 @@ SCALED_FIELD = method.Field("scaled", (), "int64", kind="size", constant="scaled
 
 
 def scores_script(config: method.RunConfig, options: ScoresOptions) -> method.Questions:
-    """Rows, their scores, and the sum of these for everyone."""
+    """Return the questions of VERTICAL-SCORES: equal rows, equal loadings, the scores, and their sum for every party.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+    options : ScoresOptions
+        Options of VERTICAL-SCORES.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+    """
     loadings_fields = (
         method.Field("run", (), "uint64"),
         method.Field("components", (), "int64", kind="count"),
@@ -58,18 +71,18 @@ def scores_script(config: method.RunConfig, options: ScoresOptions) -> method.Qu
 
 
 def _score_limits(request: method.Fields, public: method.Public) -> method.SumLimits:
-    """Scores by all parties' loadings together, each of which is no longer than one."""
+    """Return limits on the scores by all parties' loadings together, of which each has at most length 1."""
     product = columns.product_limit(None, public, scaled=bool(request["scaled"]))
     return {"scores": np.sqrt(public.parties * product)}
 
 
 def _answer_scores(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
-    """A party's part of the scores of its rows."""
+    """Return a party's part of the scores of its rows."""
     return {"scores": party.own_columns @ party.fitted_loadings.components[request["components"]].T}
 
 
 def _loadings_info(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
-    """Of which run a party's loadings are, how many components they have, and whether they divide by deviations."""
+    """Return the digest of the loadings' run, their number of components, and whether they divide by deviations."""
     return {
         "run": np.asarray(party.fitted_loadings.run, np.uint64),
         "components": np.asarray(len(party.fitted_loadings.components)),
@@ -105,7 +118,7 @@ CARD = method.MethodCard(
 
 
 class VerticalScoresClient(method.Client):
-    """Returns its part of the scores."""
+    """Client of VERTICAL-SCORES, which projects new rows by the loadings of an earlier run."""
 
     def require_ready(self) -> None:
         assert self.fitted_loadings  # loadings that do not fit are said before anything is answered
@@ -113,7 +126,7 @@ class VerticalScoresClient(method.Client):
 
     @cached_property
     def fitted_loadings(self) -> Loadings:
-        """What this party kept of the earlier run."""
+        """Loadings that this party stored in the earlier run."""
         path, width = self.site.node.loadings, self.data.shape[1]
         if not path:
             raise method.ConfigError(
@@ -140,7 +153,7 @@ class VerticalScoresClient(method.Client):
 
     @property
     def scaled(self) -> bool:
-        """Whether its loadings divide by deviations."""
+        """True where the loadings divide by deviations."""
         return bool((self.fitted_loadings.scale != 1).any())
 
     def take(self, request: method.Fields) -> None:
@@ -154,7 +167,18 @@ class VerticalScoresClient(method.Client):
 
 
 class VerticalScores(method.Run):
-    """VERTICAL-SCORES."""
+    """Strategy of VERTICAL-SCORES: the sum of the parties' parts of the scores.
+
+    Notes
+    -----
+    A row x of all columns has the scores ``V (x - m) / s = sum_i V_i (x_i - m_i) / s_i``, with the means m and
+    the scales s of the earlier run [1]_. The model's values are the energies of the scores' columns.
+
+    References
+    ----------
+    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
+       Distributed Data, equation 10.
+    """
 
     card = CARD
     party = VerticalScoresClient
@@ -190,7 +214,23 @@ class VerticalScores(method.Run):
 
 
 def common_component_count(replies: list[method.Reply]) -> int:
-    """How many components the parties' loadings have, which must be of one run."""
+    """Return the number of components of the parties' loadings, which must be of the same run.
+
+    Parameters
+    ----------
+    replies : list of Reply
+        First replies, each with the digest of a run and a number of components.
+
+    Returns
+    -------
+    int
+        Number of components.
+
+    Raises
+    ------
+    ConfigError
+        For loadings of different runs.
+    """
     witness = replies[0]
     for reply in replies:
         if any(reply.fields[name] != witness.fields[name] for name in ("run", "components")):

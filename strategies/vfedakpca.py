@@ -1,7 +1,8 @@
 """VFedAKPCA: as VFedPCA, with the leading eigenvector of each party's own kernel matrix (Cheung et al. 2022).
 
-The merged vector mixes rows: ``X_i' u`` is the authors' "extraction", one value a column. For comparison:
-`vertical-kernel` gives the kernel PCA of all columns.
+VFedAKPCA is for comparison: `vertical-kernel` gives the kernel PCA of all columns. In each period a party sends a
+vector u of n values, one for each row, and a weight. The merged vector mixes rows: ``X_i' u`` is the authors'
+"extraction", one value a column.
 """
 
 from dataclasses import replace
@@ -17,7 +18,7 @@ from fedpca_flwr.questions.columns import finite_kernel
 
 
 class VFedAKPCAOptions(method.KernelOptions, merging.MergeOptions):
-    """Options of VFedAKPCA."""
+    """Options of VFedAKPCA: the kernel, and the merging of directions."""
 
     gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
     """0: 1 / (f var X) of each party's own columns."""
@@ -57,6 +58,17 @@ CARD = method.MethodCard(
 
 
 class VFedAKPCA(merging.MergeStrategy):
-    """VFedAKPCA."""
+    """Strategy of VFedAKPCA, which merges the leading eigenvectors of the parties' kernels.
+
+    Notes
+    -----
+    Party i centres its kernel matrix ``K_i[r, s] = k(x_r, x_s)`` of the rows over its own columns in feature space, and
+    sends the leading eigenvector, weighted by the root of its eigenvalue [1]_.
+
+    References
+    ----------
+    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
+       Distributed Data, section 3.3.
+    """
 
     card = CARD

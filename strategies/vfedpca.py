@@ -1,7 +1,10 @@
 """VFedPCA: parties with different columns average the leading left singular vectors of their own (Cheung et al. 2022).
 
-For comparison: `vertical` is exact, and with ``solver="merge"`` nearer for fewer bytes. ``variant="faithful"`` is the
-authors' program, which centres rows instead of columns and adds vectors of arbitrary sign.
+VFedPCA is for comparison: `vertical` is exact, and with ``solver="merge"`` nearer for fewer bytes. In each period party
+i takes L steps of the power method with its columns X_i and sends a vector u_i of n values, one for each row, and the
+eigenvalue theta_i. The server merges the vectors with weights theta_i, and each component takes ``periods`` periods.
+``variant="faithful"`` is the authors' program, which centres rows instead of columns and adds vectors of arbitrary
+sign.
 """
 
 from typing import Annotated, Literal
@@ -14,7 +17,7 @@ from fedpca_flwr.questions import merging
 
 
 class VFedPCAOptions(merging.MergeOptions):
-    """Options of VFedPCA."""
+    """Options of VFedPCA: the merging of directions, and the power method of each party."""
 
     local_iterations: Annotated[method.Count, Limits(examples=[1, 10])] = 10
     """L, of the power method in each period."""
@@ -50,6 +53,18 @@ CARD = method.MethodCard(
 
 
 class VFedPCA(merging.MergeStrategy):
-    """VFedPCA."""
+    """Strategy of VFedPCA, which merges the parties' leading directions.
+
+    Notes
+    -----
+    One step of the power method at party i is ``u <- X_i X_i' u / |X_i X_i' u|``. The merged direction is ``sum_i
+    w_i u_i`` with ``w_i = theta_i / sum_j theta_j``, of length 1. Later components come from the columns without the
+    earlier directions [1]_.
+
+    References
+    ----------
+    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
+       Distributed Data, algorithms 2 to 5.
+    """
 
     card = CARD

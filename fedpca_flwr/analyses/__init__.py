@@ -1,7 +1,7 @@
-"""What else the moments of all rows give, without asking the sites again: functions of `SecondMoments`.
+"""Analyses of the moments of all rows, without asking the sites again: functions of `SecondMoments` or of a model.
 
-Each raises a `ConfigError` for an option that cannot be, a `DataError` for rows or features that it cannot analyse, and
-a `ContractError` for a model or moments that do not hold what it needs.
+Each function raises a `ConfigError` for an option that is not allowed, a `DataError` for rows or features that it
+cannot analyse, and a `ContractError` for a model or moments that lack what it needs.
 """
 
 from fedpca_flwr.analyses.categories import Categories, categories

@@ -1,4 +1,4 @@
-"""What a model of mixed tables says of columns and levels, by its loadings and by how often levels occur."""
+"""Columns and levels of a mixed table on the components, by the model's loadings and the frequency of levels."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _categories_table(result: Categories) -> DisplayTable:
 @display_as(_categories_table)
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """Columns and levels of a mixed table on the components (FAMD, or MCA where there are no numbers).
+    """Columns and levels of a mixed table on the components (FAMD, or MCA if there are no numbers).
 
-    Attributes
+    Parameters
     ----------
     columns : tuple of str
         Numbers first, then categories.
@@ -37,9 +37,9 @@ class Categories:
         Of a component with a number its squared correlation, with a category the correlation ratio: the share of the
         component's variance that lies between the levels.
     levels : tuple of str
-        Those that occur, such as ``"sex=female"``.
+        Levels that occur, such as ``"sex=female"``.
     shares : ndarray of shape (levels,)
-        Of all rows.
+        Shares of all rows.
     coordinates : ndarray of shape (levels, k)
         The mean scores of the rows that have the level. Divided by the roots of the components' variances they are the
         coordinates of an MCA.
@@ -60,12 +60,18 @@ class Categories:
 
 @takes_model
 def categories(model: PCAModel) -> Categories:
-    """Columns and levels of a mixed table on the components (Escofier 1979; Pages 2004), from the model alone.
+    """Compute columns and levels of a mixed table on the components, from the model alone.
+
+    Escofier 1979; Pages 2004.
 
     Parameters
     ----------
     model : PCAModel
-        Of a run with ``levels``.
+        Model of a run with ``levels``.
+
+    Returns
+    -------
+    Categories
 
     Raises
     ------

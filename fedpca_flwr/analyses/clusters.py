@@ -1,4 +1,4 @@
-"""The clusters that a run with ``clusters`` found among the scores of all rows, and those of new rows."""
+"""Clusters that a run with ``clusters`` found among the scores of all rows, and the clusters of new rows."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ def _clusters_table(result: Clusters) -> DisplayTable:
 class Clusters:
     """Clusters of scores, the largest first.
 
-    Attributes
+    Parameters
     ----------
     kind : str
         ``"k-means"`` or ``"mixture"``.
     rows : tuple of int or None
-        How many rows each has; None where they are fewer than 10. Of a mixture the probabilities are added up.
+        Number of rows of each cluster; None for fewer than 10. Of a mixture the probabilities are added up.
     centres : ndarray of shape (m, k)
         Means of the scores.
     mixture : Mixture or None
         Weights, means and covariances of a mixture.
+    model : PCAModel
+        The model, which gives the scores of new rows.
     """
 
     kind: str
@@ -46,7 +48,16 @@ class Clusters:
     model: PCAModel
 
     def of(self, X: ArrayLike) -> NDArray[np.intp]:
-        """The cluster (n,) of each row of ``X`` (n, d), which need not be a row of the run."""
+        """Return the cluster of each row, which need not be a row of the run.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        ndarray of int of shape (n,)
+        """
         scores = self.model.transform(X)
         if self.mixture is None:
             return assign_to_nearest(scores, self.centres)[0]
@@ -55,17 +66,21 @@ class Clusters:
 
 @takes_model
 def clusters(model: PCAModel) -> Clusters:
-    """The clusters that a run has found.
+    """Return the clusters that a run found.
 
     Parameters
     ----------
     model : PCAModel
-        Of ``run("p-cov", parties, clusters=4)``.
+        Model of ``run("p-cov", parties, clusters=4)``.
+
+    Returns
+    -------
+    Clusters
 
     Raises
     ------
     ContractError
-        Where the run was to find none.
+        If the run had no ``clusters``.
     """
     entry = model.log.get("clusters")
     if entry is None:

@@ -42,7 +42,27 @@ from fedpca_flwr.model.tables import DisplayTable, component_labels, display_as,
 def pca(
     moments: SecondMoments, n_components: int | float | str = 10, *, center: bool = True, scale: bool = False
 ) -> PCAModel:
-    """The model that a run of p-cov over the same rows makes; parameters as in `fedpca_flwr.model.solution.solve`."""
+    """Compute the model that a run of p-cov over the same rows makes.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    n_components : int, float or str, default 10
+        Number of components, a fraction of the variance, or "auto" (see `fedpca_flwr.model.solution.solve`).
+    center : bool, default True
+        Subtract the mean.
+    scale : bool, default False
+        Divide each feature by its standard deviation (divisor n).
+
+    Returns
+    -------
+    PCAModel
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `fedpca_flwr.model.solution.solve`.
+    """
     parties = moments.parties.items()
     log_entries = {
         "method": "second moments",
@@ -63,7 +83,19 @@ PROMAX_POWER = 4
 
 
 def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """The orthogonal matrix (k, k) by which the squares of loadings (d, k) vary most within the columns."""
+    """Compute the rotation by which the squares of the loadings vary most within the columns (Kaiser 1958).
+
+    Parameters
+    ----------
+    loadings : ndarray of shape (d, k)
+    kaiser : bool, default True
+        Scale each feature's loadings to length 1 for the search.
+
+    Returns
+    -------
+    ndarray of shape (k, k)
+        An orthogonal matrix.
+    """
     if kaiser:
         lengths = np.linalg.norm(loadings, axis=1)
         loadings = loadings[lengths > 0] / lengths[lengths > 0, None]
@@ -81,9 +113,18 @@ def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
 
 
 def promax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """A matrix (k, k) by which loadings (d, k) come near to the fourth powers of their varimax.
+    """Compute the matrix that brings loadings near the fourth powers of their varimax (Hendrickson and White 1964).
 
-    Its columns are scaled so that the factors have variance 1; they may be correlated.
+    Parameters
+    ----------
+    loadings : ndarray of shape (d, k)
+    kaiser : bool, default True
+        Scale each feature's loadings to length 1 for the search.
+
+    Returns
+    -------
+    ndarray of shape (k, k)
+        Its columns are scaled so that the factors have variance 1; the factors may be correlated.
     """
     orthogonal = varimax(loadings, kaiser=kaiser)
     rotated = loadings @ orthogonal
@@ -106,25 +147,27 @@ def _reading_table(result: Reading) -> DisplayTable:
 @display_as(_reading_table)
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The first components in terms of the features.
+    """First components in terms of the features.
 
-    Supplementary features have no part in the components: they come last in what is by feature, with no contribution.
+    Supplementary features have no part in the components: they come last in each array by feature, with no
+    contribution.
 
-    Attributes
+    Parameters
     ----------
     correlations : ndarray of shape (k, d)
         Correlations of each component's scores with each feature; with promax the pattern of a regression on correlated
-        scores. A constant feature has none: 0. The largest absolute one of each component is positive; rotated ones are
-        ordered by the sum of their squares.
+        scores. A constant feature has 0. The largest absolute correlation of each component is positive; rotated
+        components are ordered by the sum of their squared correlations.
     communalities : ndarray of shape (d,)
         Share of each feature's variance that the k components hold, which no rotation changes.
     contributions : ndarray of shape (k, d)
         Share of each feature in the sum of a component's squared correlations.
     between : ndarray of shape (k, k)
-        Correlations of the (rotated) scores with each other: the identity, but with promax.
+        Correlations of the (rotated) scores with each other: the identity, except with promax.
     features : tuple of str
-    supplementary : int
-        How many of the features, the last ones, are supplementary.
+        Names of the features; empty if the moments have no names.
+    supplementary : int, default 0
+        Number of supplementary features, which come last.
     """
 
     correlations: Array
@@ -145,22 +188,29 @@ def read(
     kaiser: bool = True,
     supplementary: Features = (),
 ) -> Reading:
-    """The first k components in terms of the features.
+    """Describe the first k components in terms of the features.
 
     Parameters
     ----------
-    scale : bool
-        As for a PCA.
+    moments : SecondMoments
+    k : int
+        Number of components.
+    scale : bool, default False
+        Divide each feature by its standard deviation, as for a PCA.
     rotation : {"none", "varimax", "promax"}
-    kaiser : bool
-        Whether a rotation is found for loadings that are scaled to length 1 for each feature, as R does by default.
-    supplementary : sequence of str or int
-        Features that have no part in the components, and are read by them all the same.
+    kaiser : bool, default True
+        Find the rotation for loadings that are scaled to length 1 for each feature, as R does by default.
+    supplementary : sequence of str or int, default ()
+        Features that have no part in the components, and are described by the components all the same.
+
+    Returns
+    -------
+    Reading
 
     Raises
     ------
     ConfigError, ContractError, DataError
-        For a component without variance, as for what cannot be.
+        For a component without variance, and for options that are not allowed.
     """
     if rotation not in ROTATIONS:
         raise ConfigError(f"'rotation' is {value_text(rotation)}, expected one of: {', '.join(ROTATIONS)}")
@@ -200,9 +250,23 @@ def read(
 
 @takes_moments
 def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool = False) -> Array:
-    """Mean scores (m, k) of the rows that have a level, of m supplementary columns of 0 and 1.
+    """Compute the mean scores of the rows that have a level, for supplementary columns of 0 and 1.
 
-    The components are those of all other features, as ``pca(moments.select(others), k, scale=scale)`` has them.
+    The components are those of all other features, as ``pca(moments.select(other_features), k, scale=scale)`` has them.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    k : int
+        Number of components.
+    levels : sequence of str or int
+        The m columns of 0 and 1.
+    scale : bool, default False
+        Divide each feature by its standard deviation, as for a PCA.
+
+    Returns
+    -------
+    ndarray of shape (m, k)
 
     Raises
     ------
@@ -226,21 +290,40 @@ def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool
 
 @takes_model
 def projected(model: PCAModel, X: ArrayLike) -> Array:
-    """Scores (n, k) of new rows ``X`` (n, d), over the model's `shrinkage_` where features are many.
+    """Compute the scores of new rows, corrected by the model's `shrinkage_` for many features.
 
-    A component that does not stand out of the noise has NaN. Rows that were in the PCA take ``model.transform``.
+    Rows that were in the PCA take ``model.transform``.
+
+    Parameters
+    ----------
+    model : PCAModel
+    X : array-like of shape (n, d)
+
+    Returns
+    -------
+    ndarray of shape (n, k)
+        A component that does not stand out of the noise has NaN.
     """
     return model.transform(X) / model.shrinkage_
 
 
 @takes_model
 def whitened(model: PCAModel, X: ArrayLike) -> Array:
-    """Scores (n, k) of rows ``X`` (n, d) with variance 1 in each component, as ``PCA(whiten=True)``.
+    """Compute scores with variance 1 in each component, as ``PCA(whiten=True)``.
+
+    Parameters
+    ----------
+    model : PCAModel
+    X : array-like of shape (n, d)
+
+    Returns
+    -------
+    ndarray of shape (n, k)
 
     Raises
     ------
     ContractError
-        Where a component has no variance.
+        If a component has no variance.
     """
     require_resolved(model.explained_variance_)
     return model.transform(X) / np.sqrt(model.explained_variance_)
@@ -262,20 +345,21 @@ def _factors_table(result: FactorModel) -> DisplayTable:
 @display_as(_factors_table)
 @dataclass(frozen=True, eq=False)
 class FactorModel:
-    """A fitted factor analysis.
+    """Fitted factor analysis.
 
-    Attributes
+    Parameters
     ----------
     components : ndarray of shape (k, d)
-        Loadings in the units of the features; the largest absolute one of each factor is positive.
+        Loadings in the units of the features; the largest absolute loading of each factor is positive.
     noise_variance : ndarray of shape (d,)
-        Of each feature, what the factors do not explain.
+        Variance of each feature that the factors do not explain.
     mean : ndarray of shape (d,)
     log_likelihood : float
-        Of a row, on average.
+        Log-likelihood of a row, on average.
     proper : bool
-        False where a feature is left without noise (a Heywood case): fewer factors would do.
+        False if a feature is left without noise (a Heywood case): fewer factors would do.
     features : tuple of str
+        Names of the features; empty if the moments have no names.
     """
 
     components: Array
@@ -287,13 +371,22 @@ class FactorModel:
 
     @property
     def communalities(self) -> Array:
-        """Of each feature, the share of its variance that the factors explain, shape (d,)."""
+        """Share of each feature's variance that the factors explain, shape (d,)."""
         common = np.sum(self.components**2, axis=0)
         shares: Array = common / (common + self.noise_variance)
         return shares
 
     def transform(self, X: ArrayLike) -> Array:
-        """Expected factors (n, k) of rows ``X`` (n, d)."""
+        """Compute the expected factors of rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        ndarray of shape (n, k)
+        """
         centred = finite_rows(X, self.features, self.mean.size) - self.mean
         weighted = self.components / self.noise_variance
         precision = np.eye(len(self.components)) + weighted @ self.components.T
@@ -303,7 +396,25 @@ class FactorModel:
 
 @takes_moments
 def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
-    """The k factors of greatest likelihood."""
+    """Fit the k factors of greatest likelihood (Joreskog 1967).
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    k : int, default 2
+        Number of factors.
+
+    Returns
+    -------
+    FactorModel
+
+    Raises
+    ------
+    ConfigError
+        For a number of factors that rows and features do not allow.
+    DataError
+        For a constant feature.
+    """
     require_count("k", k, min(moments.n_samples, moments.n_features) - 1)
     require_varying(moments, np.arange(moments.n_features))
     from scipy.optimize import minimize  # a tenth of a second to import, for this analysis alone
@@ -328,7 +439,7 @@ def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
 
 
 def _deviance(log_noise: Array, R: Array, k: int) -> tuple[float, Array]:
-    """Minus twice the mean log likelihood but for a constant, with the best loadings, and its gradient."""
+    """Return minus twice the mean log-likelihood but for a constant, with the best loadings, and its gradient."""
     noise = np.exp(log_noise)
     root = np.sqrt(noise)
     values, vectors = eigh(R / root / root[:, None])

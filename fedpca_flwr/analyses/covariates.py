@@ -1,4 +1,4 @@
-"""Kept moments without what covariates explain, and without what differs between the means of the parties."""
+"""Moments without what covariates explain, and without differences between the means of the parties."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def _adjusted_table(result: AdjustedMoments) -> DisplayTable:
 @display_as(_adjusted_table)
 @dataclass(frozen=True, eq=False)
 class AdjustedMoments:
-    """The moments of features without what covariates explain, and how the same is taken out of rows.
+    """Moments of features without what covariates explain, and the same adjustment for rows.
 
-    Attributes
+    Parameters
     ----------
     moments : SecondMoments
-        The moments of what is left of the features; their means are kept.
+        The moments of the features' residuals; their means are kept.
     coefficients : ndarray of shape (q, d)
         Slopes of d features on q covariates, in units of feature per unit of covariate.
     collinear : tuple
-        Covariates (names, or places where there are no names) of which some combination does not vary: it was dropped.
+        Covariates (names, or positions if there are no names) of which some combination does not vary: it was dropped.
     places, covariates : ndarray of shape (d,), (q,)
-        Where features and covariates stand in the rows of the original moments.
+        Positions of features and covariates in the rows of the original moments.
     features : tuple of str
-        Names of features and covariates in those rows; empty where the moments have none.
+        Names of features and covariates in those rows; empty if the moments have none.
     means : mapping of str to ndarray of shape (d + q,)
-        The means of each party, where these were taken out; else those of all rows, under an empty name.
+        The means of each party, if these were taken out; otherwise those of all rows, under an empty name.
     """
 
     moments: SecondMoments
@@ -57,14 +57,24 @@ class AdjustedMoments:
     means: Mapping[str, Array]
 
     def apply(self, rows: ArrayLike, *, party: str = "") -> Array:
-        """The features (n, d) of a party's rows, which have covariates too, without what was taken out.
+        """Remove from a party's rows what was taken out of the moments.
 
         Parameters
         ----------
-        rows : array-like of shape (n, features and covariates)
-            In the order of the moments; of a data frame the columns are matched by their names.
-        party : str
-            Whose they are, where the parties' means were taken out.
+        rows : array-like of shape (n, d + q)
+            Rows with features and covariates, in the order of the moments; columns of a data frame are matched by
+            names.
+        party : str, default ""
+            Name of the party, if the parties' means were taken out.
+
+        Returns
+        -------
+        ndarray of shape (n, d)
+
+        Raises
+        ------
+        ConfigError
+            If the party is unknown.
         """
         if party not in self.means:
             expected = ", ".join(self.means) if "" not in self.means else "none: all rows have one mean"
@@ -77,16 +87,27 @@ class AdjustedMoments:
 
 @takes_moments
 def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = False) -> AdjustedMoments:
-    """The moments of the features after a linear regression on covariates, as of the pooled rows.
+    """Compute the moments of features after a linear regression on covariates, as of the pooled rows.
 
     Parameters
     ----------
     moments : SecondMoments
-        Of features and covariates together.
+        Moments of features and covariates together.
     covariates : sequence of str or int
-        The features that are regressed out of all others.
-    parties : bool
-        Whether each party has a mean of its own, so that nothing is left between their means (``keep="parties"``).
+        The features that are regressed out of all other features.
+    parties : bool, default False
+        Give each party a mean of its own, so that nothing is left between the parties' means (``keep="parties"``).
+
+    Returns
+    -------
+    AdjustedMoments
+
+    Raises
+    ------
+    ConfigError
+        For unknown covariates, or if the parties' moments were not kept.
+    DataError
+        If the covariates explain all features.
     """
     if parties and not moments.parties:
         raise ConfigError("no party's own moments were kept: run with keep='parties'")

@@ -1,4 +1,4 @@
-"""Which genes of single cells vary most, by the means and deviations that a run over all cells has found."""
+"""Highly variable genes of single cells, by the means and deviations that a run over all cells found."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,22 +13,24 @@ DISPERSION_BINS = 20  # of the logarithm of means, in each of which dispersions 
 
 @takes_model
 def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
-    """The genes whose dispersion stands out most among genes of about the same mean, by their places in order.
+    """Select the genes whose dispersion stands out most among genes of about the same mean.
 
     Dispersions, variances over means, are compared within 20 bins of the mean, by their deviations from the bin's mean
-    (Satija et al. 2015). It is what scanpy's ``highly_variable_genes(flavor="seurat")`` finds of all cells together.
+    (Satija et al. 2015). The result is that of scanpy's ``highly_variable_genes(flavor="seurat")`` for all cells
+    together.
 
     Parameters
     ----------
     model : PCAModel
-        Of a run with ``scale=True`` over counts that were normalised to the same sum in each cell, and whose logarithm
-        was not taken.
-    top : int
-        How many; genes with the same dispersion as the last are in, too. Genes that do not vary are never in.
+        Model of a run with ``scale=True`` over counts that were normalised to the same sum in each cell, without
+        logarithm.
+    top : int, default 2000
+        Number of genes; genes with the dispersion of the last gene are selected, too. Genes that do not vary never are.
 
     Returns
     -------
     ndarray of shape (top or more,)
+        Positions of the genes, ascending.
 
     Raises
     ------
@@ -47,7 +49,7 @@ def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
 
 
 def _normalised_dispersions(means: Array, variances: Array) -> Array:
-    """Dispersions (d,) in deviations from the mean of their bin; NaN for a gene that does not vary."""
+    """Return dispersions (d,) in deviations from the mean of their bin; NaN for a gene that does not vary."""
     with np.errstate(divide="ignore"):
         dispersions = np.log(variances / np.maximum(means, 1e-12))
     dispersions[~np.isfinite(dispersions)] = np.nan

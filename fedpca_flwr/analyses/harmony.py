@@ -1,4 +1,4 @@
-"""What Harmony made of the scores, in a run with ``clustering='harmony'``."""
+"""Scores that Harmony corrected, of a run with ``clustering='harmony'``."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,16 +12,16 @@ from fedpca_flwr.model.model import PCAModel
 
 @takes_model
 def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
-    """The scores of rows of one party, moved to those of the other parties by Harmony (Korsunsky et al. 2019).
+    """Correct the scores of a party's rows by Harmony, towards the other parties' scores (Korsunsky et al. 2019).
 
     Parameters
     ----------
     model : PCAModel
-        Of ``run("p-cov", parties, clusters=20, clustering="harmony")``.
+        Model of ``run("p-cov", parties, clusters=20, clustering="harmony")``.
     X : array-like of shape (n, d)
         Rows as that party has them; they need not be rows of the run.
     party : str or int
-        Its name in the run, or its number from 0.
+        Name of the party in the run, or its number from 0.
 
     Returns
     -------
@@ -30,7 +30,7 @@ def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
     Raises
     ------
     ContractError
-        Where the run did not ask for Harmony.
+        If the run did not ask for Harmony.
     ConfigError
         For a party that was not in the run.
     """

@@ -1,4 +1,4 @@
-"""How many components to keep, and how sure variances and loadings are as estimates of those of the population."""
+"""Number of components to keep, and the certainty of variances and loadings as estimates of the population's."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def _how_many_table(result: HowMany) -> DisplayTable:
 @display_as(_how_many_table)
 @dataclass(frozen=True, eq=False)
 class HowMany:
-    """How many components each rule keeps.
+    """Number of components that each rule keeps.
 
-    Attributes
+    Parameters
     ----------
     by_rule : mapping of str to int or None
-        How many components each rule keeps, which may be none; None where it does not apply (Minka's with n < d).
-        Bi-cross-validation is there where each party's moments are: it holds out parties.
+        Number of components by rule, which may be 0; None if the rule does not apply (Minka's with n < d).
+        Bi-cross-validation needs each party's moments: it holds out parties.
     spectrum : ndarray of shape (d,)
         Eigenvalues of the covariance (divisor n - 1), descending.
     null_band : ndarray of shape (min(n - 1, d),)
@@ -51,24 +51,29 @@ class HowMany:
 
 @takes_moments
 def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0.95, draws: int = 100) -> HowMany:
-    """How many components the rules of `fedpca_flwr.maths.inference` keep.
+    """Compute the number of components that each rule of `fedpca_flwr.maths.inference` keeps.
 
     Parameters
     ----------
-    scale : bool
-        Whether each feature is divided by its standard deviation, as for a PCA: rules that take the noise for equal in
-        all features (all but parallel analysis) are meant for features of one unit.
-    fraction : float
+    moments : SecondMoments
+    scale : bool, default False
+        Divide each feature by its standard deviation, as for a PCA: rules that take the noise for equal in all features
+        (all but parallel analysis) are meant for features of the same unit.
+    fraction : float, default 0.95
         The share of the variance for the last rule.
-    draws : int
-        How many times unrelated features are drawn for the null band; the draws are always the same.
+    draws : int, default 100
+        Number of draws of unrelated features for the null band; the draws are always the same.
+
+    Returns
+    -------
+    HowMany
 
     Raises
     ------
     ConfigError
         For a ``fraction`` that is none.
     DataError
-        Where nothing varies.
+        If nothing varies.
     """
     require_share("fraction", fraction, 0.95)
     require_count("draws", draws, MAX_DRAWS)
@@ -104,9 +109,9 @@ def _how_sure_table(result: HowSure) -> DisplayTable:
 @display_as(_how_sure_table)
 @dataclass(frozen=True, eq=False)
 class HowSure:
-    """How sure variances and loadings are.
+    """Certainty of variances and loadings.
 
-    Attributes
+    Parameters
     ----------
     variances : ndarray of shape (k,)
         The variances of the sample, as ``explained_variance_``.
@@ -130,14 +135,14 @@ def _spikes_table(result: Spikes) -> DisplayTable:
 @display_as(_spikes_table)
 @dataclass(frozen=True, eq=False)
 class Spikes:
-    """What is to be expected of the population behind components of a sample.
+    """Estimate of the population behind the components of a sample.
 
-    Attributes
+    Parameters
     ----------
     variances : ndarray of shape (k,)
-        Variances of the population's components, if they rise over noise that all features have alike.
+        Variances of the population's components, if they rise over noise that is equal in all features.
     angles : ndarray of shape (k,)
-        In degrees, how far each component of the sample is expected to be from the population's; 90 where it is noise.
+        Expected angle in degrees between each component of the sample and that of the population; 90 for noise.
     """
 
     variances: Array
@@ -146,10 +151,26 @@ class Spikes:
 
 @takes_moments
 def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
-    """Intervals and errors for normal rows, many more than features, with well separated variances (Anderson 1963).
+    """Compute intervals and errors for normal rows, many more than features, with separate variances (Anderson 1963).
 
     For scaled features, or rows that are not normal, take `how_sure_by_parties`; for variances of these, also
     `variance_intervals`.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    k : int
+        Number of components.
+    level : float, default 0.95
+        Coverage of the intervals.
+
+    Returns
+    -------
+    HowSure
+
+    Raises
+    ------
+    ConfigError, ContractError, DataError
     """
     values, vectors = _spectrum(moments, k, level)
     require_resolved(values[:k])
@@ -160,12 +181,23 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
 
 @takes_model
 def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
-    """Intervals (k, 2) for the variances of the population, of rows of any distribution, many more than components.
+    """Compute intervals for the population's variances, for rows of any distribution, many more than components.
 
     Parameters
     ----------
     model : PCAModel
         The model of a run with ``fourth_moments=True``.
+    level : float, default 0.95
+        Coverage of the intervals.
+
+    Returns
+    -------
+    ndarray of shape (k, 2)
+
+    Raises
+    ------
+    ConfigError
+        If the run had no ``fourth_moments``.
     """
     require_share("level", level, 0.95)
     kurtosis = model.log.get("kurtosis")
@@ -179,7 +211,20 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
 
 @takes_moments
 def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
-    """What is to be expected of components over noise where features are not few beside the rows (spiked model)."""
+    """Estimate the population's components over noise, for features that are not few beside the rows (spiked model).
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    k : int
+        Number of components.
+    scale : bool, default False
+        Divide each feature by its standard deviation, as for a PCA.
+
+    Returns
+    -------
+    Spikes
+    """
     used = moments.scaled() if scale else moments
     values, _ = _spectrum(used, k, 0.5)
     return Spikes(*inference.spiked_estimates(values, k, used.n_samples))
@@ -187,15 +232,29 @@ def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
 
 @takes_moments
 def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, scale: bool = False) -> HowSure:
-    """Intervals and errors by leaving out one party after the other (grouped jackknife): they presume no distribution.
+    """Compute intervals and errors by leaving out each party in turn (grouped jackknife), for rows of any distribution.
 
-    The parties count as drawn from others like them, so what differs between parties widens the intervals. Variances
-    are taken on a logarithmic scale.
+    The parties count as drawn from a population of parties, so differences between parties widen the intervals.
+    Variances are taken on a logarithmic scale.
 
     Parameters
     ----------
     moments : SecondMoments
-        The moments of all rows and those of each party (``keep="parties"``), at least 5.
+        The moments of all rows and of each party (``keep="parties"``), at least 5 parties.
+    k : int
+        Number of components.
+    level : float, default 0.95
+        Coverage of the intervals.
+    scale : bool, default False
+        Divide each feature by its standard deviation, as for a PCA.
+
+    Returns
+    -------
+    HowSure
+
+    Raises
+    ------
+    ConfigError, ContractError, DataError
     """
     require_share("level", level, 0.95)
     groups = len(moments.parties)

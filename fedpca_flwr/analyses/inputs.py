@@ -1,4 +1,4 @@
-"""The checked inputs of analyses: kept moments or a model, blocks of a scatter, numbers, and rows."""
+"""Checked inputs of analyses: moments or a model, blocks of a scatter, numbers, and rows."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -18,13 +18,33 @@ Analysis = TypeVar("Analysis", bound=Callable[..., Any])
 
 
 def takes_moments(analysis: Analysis) -> Analysis:
-    """Let an analysis refuse a first argument that is no `SecondMoments`."""
+    """Decorate an analysis to refuse a first argument that is no `SecondMoments`.
+
+    Parameters
+    ----------
+    analysis : callable
+
+    Returns
+    -------
+    callable
+        Raises a `ConfigError` for any other first argument.
+    """
     advice = "they are a model's 'moments_' after run('p-cov', parties, keep='moments'), or SecondMoments.of(rows)"
     return _require_first_argument(analysis, "moments", SecondMoments, advice)
 
 
 def takes_model(analysis: Analysis) -> Analysis:
-    """Let an analysis refuse a first argument that is no `PCAModel`."""
+    """Decorate an analysis to refuse a first argument that is no `PCAModel`.
+
+    Parameters
+    ----------
+    analysis : callable
+
+    Returns
+    -------
+    callable
+        Raises a `ConfigError` for any other first argument.
+    """
     return _require_first_argument(
         analysis, "model", PCAModel, "make one with analyses.pca(moments, k), or take the model of a run"
     )
@@ -42,7 +62,16 @@ def _require_first_argument(analysis: Analysis, name: str, kind: type, advice: s
 
 
 class ScatterBlocks(NamedTuple):
-    """Features ``x`` (p,) and ``y`` (r,), such as predictors and responses: places, means, blocks of the scatter."""
+    """Positions, means and blocks of the scatter for two groups of features, such as predictors x and responses y.
+
+    Parameters
+    ----------
+    x, y : ndarray of int of shape (p,), (r,)
+        Positions of the features.
+    mean_x, mean_y : ndarray of shape (p,), (r,)
+    S_xx, S_xy, S_yy : ndarray of shape (p, p), (p, r), (r, r)
+        Sums of the products of centred features.
+    """
 
     x: NDArray[np.intp]
     y: NDArray[np.intp]
@@ -54,9 +83,24 @@ class ScatterBlocks(NamedTuple):
 
 
 def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> ScatterBlocks:
-    """The blocks of the scatter for features ``y`` and ``x``; without ``x`` for ``y`` and all others.
+    """Return the blocks of the scatter for two groups of features.
 
-    A `ConfigError` for unknown features, and for one that is in both.
+    Parameters
+    ----------
+    moments : SecondMoments
+    y : sequence of str or int
+        The second group.
+    x : sequence of str or int, optional
+        The first group; by default all other features.
+
+    Returns
+    -------
+    ScatterBlocks
+
+    Raises
+    ------
+    ConfigError
+        For unknown features, a feature in both groups, and an empty group.
     """
     y_columns = moments.places(y)
     x_columns = np.setdiff1d(np.arange(moments.n_features), y_columns) if x is None else moments.places(x)
@@ -81,7 +125,18 @@ def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = Non
 
 
 def require_varying(moments: SecondMoments, columns: NDArray[np.intp]) -> None:
-    """Refuse features that are the same in all rows, by a `DataError`."""
+    """Refuse features that are equal in all rows.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    columns : ndarray of int
+        Positions of the features.
+
+    Raises
+    ------
+    DataError
+    """
     constant = [column for column in columns if moments.is_constant[column]]
     if constant:
         names = moments.names(constant) or tuple(map(str, constant))
@@ -89,21 +144,56 @@ def require_varying(moments: SecondMoments, columns: NDArray[np.intp]) -> None:
 
 
 def require_count(option: str, k: int, maximum: int) -> None:
-    """Refuse a number that is no count, or too large, by a `ConfigError`."""
+    """Refuse an option that is no count, or too large.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option.
+    k : int
+        Its value.
+    maximum : int
+        The largest count that is allowed.
+
+    Raises
+    ------
+    ConfigError
+    """
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= maximum:
         raise ConfigError(f"'{option}' is {value_text(k)}, expected 1 to {maximum}")
 
 
 def require_share(option: str, share: float, example: float) -> None:
-    """Refuse a number that is no fraction between 0 and 1, by a `ConfigError`."""
+    """Refuse an option that is no fraction between 0 and 1.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option.
+    share : float
+        Its value.
+    example : float
+        A value that the error suggests.
+
+    Raises
+    ------
+    ConfigError
+    """
     if not (isinstance(share, float) and 0 < share < 1):
         raise ConfigError(f"'{option}' is {value_text(share)}, expected a fraction between 0 and 1, as {example}")
 
 
 def require_resolved(values: Array) -> None:
-    """Refuse variances (k,), descending, of which the last is rounding: so is all that is said of its component.
+    """Refuse variances of which the last is mere rounding: its component has no direction.
 
-    Unknown ones (NaN, of a private model whose components are all noise) are refused too, by a `ContractError`.
+    Parameters
+    ----------
+    values : ndarray of shape (k,)
+        Variances, descending; NaN for a private model whose components are all noise.
+
+    Raises
+    ------
+    ContractError
     """
     if np.isnan(values).any():
         raise ContractError(
@@ -116,6 +206,25 @@ def require_resolved(values: Array) -> None:
 
 
 def finite_rows(X: ArrayLike, names: tuple[str, ...], width: int, name: str = "X") -> NDArray[Any]:
-    """Finite rows (n, width) for a fitted analysis of features with these names; errors: `fedpca_flwr.data.frames`."""
+    """Return rows whose columns match a fitted analysis, or raise an error of `fedpca_flwr.data.frames`.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, width)
+    names : tuple of str
+        Names of the analysis' features; empty if unknown.
+    width : int
+        Number of features.
+    name : str, default "X"
+        How errors call the rows.
+
+    Returns
+    -------
+    ndarray of shape (n, width)
+
+    Raises
+    ------
+    DataError
+    """
     rows = frames.align_rows(X, width, names, name=name, model_name="the analysis")
     return frames.finite_matrix(rows, width, name)

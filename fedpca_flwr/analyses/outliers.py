@@ -1,6 +1,6 @@
-"""Odd rows that lie far from those of a model, and drift: new rows that are no longer of the kind of the model's.
+"""Odd rows that lie far from those of a model, and drift: new rows that no longer resemble the model's rows.
 
-Each party does this with its own rows and the model; nothing leaves it.
+Each party does this with its own rows and the model; nothing leaves the party.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIN_DRIFT_ROWS = 10  # no drift can be told of fewer rows
 
 
 def _outliers_table(result: Outliers) -> DisplayTable:
-    """The odd rows, those first that exceed a limit by the largest factor."""
+    """List the rows that exceed a limit, the largest excess first."""
     excess = np.maximum(result.t_squared / result.t_squared_limit, result.spe / result.spe_limit)
     order = np.argsort(-excess, kind="stable")[: result.odd.sum()].tolist()
     row_names = result.labels or range(excess.size)
@@ -45,20 +45,21 @@ def _outliers_table(result: Outliers) -> DisplayTable:
 @display_as(_outliers_table)
 @dataclass(frozen=True, eq=False)
 class Outliers:
-    """How far rows lie from those of a model.
+    """Distances of rows from a model's rows.
 
-    Attributes
+    Parameters
     ----------
     t_squared, spe : ndarray of shape (n,)
-        Hotelling's T squared, and the squared prediction error (Q): how far within the components, how far off them.
+        Hotelling's T squared, the distance within the components, and the squared prediction error (Q), the distance
+        from the components.
     t_squared_limit, spe_limit : float
-        Limits, each of which a new row of the kind of the model's exceeds with probability 1 - ``level``.
+        Limits, each of which a new row of the model's kind exceeds with probability 1 - ``level``.
     t_squared_contributions, spe_contributions : ndarray of shape (n, d)
         The part of each feature.
-    features : tuple of str
-        Names; empty where the model has none.
-    labels : tuple
-        Of the rows: the index of a data frame of pandas, or the names of cells; else empty.
+    features : tuple of str, default ()
+        Names of the features; empty if the model has none.
+    labels : tuple, default ()
+        Labels of the rows: the index of a data frame of pandas, or the names of cells; otherwise empty.
     """
 
     t_squared: Array
@@ -72,7 +73,7 @@ class Outliers:
 
     @property
     def odd(self) -> NDArray[np.bool_]:
-        """Which rows exceed a limit, shape (n,)."""
+        """Mask of the rows that exceed a limit, shape (n,)."""
         return (self.t_squared > self.t_squared_limit) | (self.spe > self.spe_limit)
 
 
@@ -87,18 +88,18 @@ def _drift_table(result: Drift) -> DisplayTable:
 @display_as(_drift_table)
 @dataclass(frozen=True)
 class Drift:
-    """Whether new rows are still of the kind of the model's.
+    """Judgement on new rows: still of the kind of the model's rows, or not.
 
-    Attributes
+    Parameters
     ----------
     shift_probability : float
         Probability of a mean as far from the model's within the components, if rows are of its kind (chi squared).
     spread_probability : float
         Probability of a mean SPE as far above the model's (Student's t).
     odd_share : float
-        The share of the rows beyond a limit of 99 % of normal rows; of rows with heavier tails more are.
+        The share of the rows beyond a limit of 99 % of normal rows; rows with heavier tails have a larger share.
     drifted : bool
-        Whether one of the two probabilities is below half of the accepted rate of false alarms.
+        Whether a probability is below half of the accepted rate of false alarms.
     """
 
     shift_probability: float
@@ -109,15 +110,24 @@ class Drift:
 
 @takes_model
 def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
-    """How odd each row of ``X`` (n, d) is, and by which features.
+    """Measure how far each row lies from the model's rows, and by which features.
 
     Parameters
     ----------
     model : PCAModel
-        One that knows how the variance is spread that it leaves out, as those of p-cov, em and kept moments do.
+        A model that says how the variance outside its components is spread, as those of p-cov, em and moments do.
     X : array-like of shape (n, d)
-    level : float
-        The probability with which one row is within a limit.
+    level : float, default 0.99
+        The probability with which a normal row is within a limit.
+
+    Returns
+    -------
+    Outliers
+
+    Raises
+    ------
+    ContractError
+        If the model lacks that, or its components hold all variance.
     """
     require_share("level", level, 0.99)
     left_out, directions = _left_out_variance(model)
@@ -141,7 +151,28 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
 
 @takes_model
 def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift:
-    """Whether new rows ``X`` (n, d), 10 at least and drawn one apart from the other, are still of the model's kind."""
+    """Test whether new rows are still of the kind of the model's rows.
+
+    Parameters
+    ----------
+    model : PCAModel
+        As in `outliers`.
+    X : array-like of shape (n, d)
+        At least 10 rows, drawn independently.
+    false_alarms : float, default 0.01
+        Accepted rate of false alarms.
+
+    Returns
+    -------
+    Drift
+
+    Raises
+    ------
+    DataError
+        If there are fewer than 10 rows.
+    ContractError
+        As `outliers`.
+    """
     require_share("false_alarms", false_alarms, 0.01)
     result = outliers(model, X)
     rows, n = len(result.spe), model.n_samples_
@@ -156,7 +187,7 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
 
 
 def _left_out_variance(model: PCAModel) -> tuple[float, float]:
-    """The variance that the components leave out, and over how many directions it is spread."""
+    """Return the variance outside the components, and the number of directions over which that variance is spread."""
     directions = model.log.get("measured", {}).get("left_out_directions")
     if directions is None:
         raise ContractError(

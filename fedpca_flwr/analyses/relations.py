@@ -64,9 +64,9 @@ def _canonical_table(result: CanonicalCorrelations) -> DisplayTable:
 @display_as(_canonical_table)
 @dataclass(frozen=True, eq=False)
 class CanonicalCorrelations:
-    """The canonical correlations of two groups of features.
+    """Canonical correlations of two groups of features.
 
-    Attributes
+    Parameters
     ----------
     correlations : ndarray of shape (k,)
         Descending.
@@ -74,7 +74,7 @@ class CanonicalCorrelations:
         Scores on them have variance 1 (divisor n - 1); the largest absolute entry of each of ``x`` is positive.
     x_mean, y_mean : ndarray of shape (p,), (q,)
     x_features, y_features : tuple of str
-        Names; empty where the moments have none.
+        Names of the features; empty if the moments have none.
     """
 
     correlations: Array
@@ -86,7 +86,19 @@ class CanonicalCorrelations:
     y_features: tuple[str, ...]
 
     def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
-        """Scores (n, k) of rows ``X`` (n, p) and ``Y`` (n, q)."""
+        """Compute the scores of rows on the directions of both groups.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Rows with the features of the first group.
+        Y : array-like of shape (n, q)
+            The same rows with the features of the second group.
+
+        Returns
+        -------
+        x_scores, y_scores : ndarray of shape (n, k)
+        """
         x = finite_rows(X, self.x_features, self.x_mean.size) - self.x_mean
         y = finite_rows(Y, self.y_features, self.y_mean.size, "Y") - self.y_mean
         return x @ self.x_directions, y @ self.y_directions
@@ -96,7 +108,29 @@ class CanonicalCorrelations:
 def canonical_correlations(
     moments: SecondMoments, x: Features, y: Features | None = None, *, k: int = 2
 ) -> CanonicalCorrelations:
-    """The first k canonical correlations of features ``x`` and ``y``; without ``y`` all others."""
+    """Compute the first k canonical correlations of two groups of features (Hotelling 1936).
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    x : sequence of str or int
+        The first group.
+    y : sequence of str or int, optional
+        The second group; by default all other features.
+    k : int, default 2
+        Number of correlations.
+
+    Returns
+    -------
+    CanonicalCorrelations
+
+    Raises
+    ------
+    ConfigError
+        For unknown features, or a k that is too large.
+    DataError
+        If collinear features leave fewer than k correlations.
+    """
     other_columns = np.setdiff1d(np.arange(moments.n_features), moments.places(x))
     parts = scatter_blocks(moments, other_columns.tolist() if y is None else y, x)
     maximum = min(moments.n_samples - 1, len(parts.x), len(parts.y))
@@ -123,19 +157,19 @@ def _discriminant_table(result: Discriminant) -> DisplayTable:
 @display_as(_discriminant_table)
 @dataclass(frozen=True, eq=False)
 class Discriminant:
-    """A fitted linear discriminant analysis of c classes.
+    """Fitted linear discriminant analysis of c classes.
 
-    Attributes
+    Parameters
     ----------
     slopes : ndarray of shape (p, c)
     intercepts : ndarray of shape (c,)
     directions : ndarray of shape (p, at most c - 1)
-        Directions that tell the classes apart, the first one best.
+        Directions that separate the classes, the best first.
     mean : ndarray of shape (p,)
     counts : ndarray of int of shape (c,)
         Rows of each class.
     features, classes : tuple of str
-        Names; empty where the moments have none.
+        Names; empty if the moments have none.
     """
 
     slopes: Array
@@ -147,31 +181,72 @@ class Discriminant:
     classes: tuple[str, ...]
 
     def decision(self, X: ArrayLike) -> Array:
-        """Log posterior of each class (n, c), but for a constant of each row ``X`` (n, p)."""
+        """Compute the log posterior of each class, up to a constant of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+
+        Returns
+        -------
+        ndarray of shape (n, c)
+        """
         return finite_rows(X, self.features, len(self.slopes)) @ self.slopes + self.intercepts
 
     def predict(self, X: ArrayLike) -> NDArray[np.intp]:
-        """Which of the classes each row is in (n,): its place in the list that the fit was given."""
+        """Predict the class of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+
+        Returns
+        -------
+        ndarray of int of shape (n,)
+            Position of the class in the list that the fit was given.
+        """
         best: NDArray[np.intp] = self.decision(X).argmax(axis=1)
         return best
 
     def transform(self, X: ArrayLike) -> Array:
-        """Scores in the discriminants' directions."""
+        """Project rows on the discriminant directions.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+
+        Returns
+        -------
+        ndarray of shape (n, at most c - 1)
+        """
         return (finite_rows(X, self.features, len(self.slopes)) - self.mean) @ self.directions
 
 
 @takes_moments
 def discriminant(moments: SecondMoments, classes: Features, features: Features | None = None) -> Discriminant:
-    """Linear discriminant analysis with the classes' shares as priors, as scikit-learn's from 1.9 on (divisor n).
+    """Fit a linear discriminant analysis whose priors are the classes' shares.
+
+    The result is that of scikit-learn from 1.9 on (divisor n).
 
     Parameters
     ----------
     moments : SecondMoments
-        Of rows in which each class is a column: 1 in its rows, else 0. Each row is in one class.
+        Moments of rows in which each class is a column: 1 in its rows, else 0. Each row is in a single class.
     classes : sequence of str or int
         These columns.
     features : sequence of str or int, optional
-        The features by which classes are told apart; without, all others.
+        The features by which classes are separated; by default all other features.
+
+    Returns
+    -------
+    Discriminant
+
+    Raises
+    ------
+    ConfigError
+        For unknown features.
+    DataError
+        If the columns of the classes are no such indicators.
     """
     parts = scatter_blocks(moments, classes, features)
     n = moments.n_samples
@@ -182,7 +257,7 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
 
 
 def _solve_discriminant(parts: ScatterBlocks, shares: Array, n: int) -> tuple[Array, Array, Array]:
-    """Slopes, intercepts and directions of a `Discriminant` for classes that have these ``shares`` (c,) of n rows."""
+    """Return slopes, intercepts and directions for classes with given ``shares`` (c,) of n rows."""
     deviations = parts.S_xy / (n * shares)  # of the classes' means from the mean of all
     within = parts.S_xx - (deviations * (n * shares)) @ deviations.T
     rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * np.diagonal(parts.S_xx)
@@ -203,7 +278,7 @@ def _solve_discriminant(parts: ScatterBlocks, shares: Array, n: int) -> tuple[Ar
 
 
 def _require_classes(parts: ScatterBlocks, counts: NDArray[np.int64], n: int) -> None:
-    """Refuse columns that are not 1 for the rows of a class, and 0 else, each row in one: their moments tell."""
+    """Refuse columns that are no classes by their moments: 1 for the rows of a class, 0 else, each row in a class."""
     shares = counts / n
     expected = n * (np.diag(shares) - np.outer(shares, shares))
     fault = max(np.abs(n * parts.mean_y - counts).max(), np.abs(parts.S_yy - expected).max())
@@ -225,9 +300,9 @@ def _regression_table(result: Regression) -> DisplayTable:
 @display_as(_regression_table)
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """A fitted linear regression.
+    """Fitted linear regression.
 
-    Attributes
+    Parameters
     ----------
     coefficients : ndarray of shape (p, r)
         In units of response per unit of feature.
@@ -235,7 +310,7 @@ class Regression:
     explained_share : ndarray of shape (r,)
         R squared on the rows of the fit.
     features, responses : tuple of str
-        Names; empty where the moments have none.
+        Names; empty if the moments have none.
     """
 
     coefficients: Array
@@ -245,20 +320,42 @@ class Regression:
     responses: tuple[str, ...]
 
     def predict(self, X: ArrayLike) -> Array:
-        """Responses (n, r) of rows ``X`` (n, p), whose columns are the features of the fit."""
+        """Predict the responses of rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Columns are the features of the fit.
+
+        Returns
+        -------
+        ndarray of shape (n, r)
+        """
         return finite_rows(X, self.features, len(self.coefficients)) @ self.coefficients + self.intercepts
 
 
 @takes_moments
 def least_squares(moments: SecondMoments, responses: Features, features: Features | None = None) -> Regression:
-    """Ordinary least squares, of least norm where features are collinear.
+    """Fit ordinary least squares, of least norm if features are collinear.
 
     Parameters
     ----------
+    moments : SecondMoments
     responses : sequence of str or int
         The features that are explained.
     features : sequence of str or int, optional
-        The features that explain them; without, all others.
+        The features that explain the responses; by default all other features.
+
+    Returns
+    -------
+    Regression
+
+    Raises
+    ------
+    ConfigError
+        For unknown features.
+    DataError
+        For a constant response.
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
@@ -273,7 +370,27 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
 def ridge(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, alpha: float = 1.0
 ) -> Regression:
-    """Ridge regression, as `sklearn.linear_model.Ridge` with the same ``alpha`` > 0; else as `least_squares`."""
+    """Fit a ridge regression, as `sklearn.linear_model.Ridge` does (Hoerl and Kennard 1970).
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    responses : sequence of str or int
+        The features that are explained.
+    features : sequence of str or int, optional
+        The features that explain the responses; by default all other features.
+    alpha : float, default 1.0
+        Penalty, above 0.
+
+    Returns
+    -------
+    Regression
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `least_squares`, and for another ``alpha``.
+    """
     if not (isinstance(alpha, int | float) and 0 < alpha < np.inf):
         raise ConfigError(
             f"'alpha' is {value_text(alpha)}, expected a number above 0; without a penalty take least_squares"
@@ -290,7 +407,29 @@ def ridge(
 def principal_component_regression(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = False
 ) -> Regression:
-    """Regression on the first k principal components; ``scale`` as in a PCA, all else as `least_squares`."""
+    """Fit a regression on the first k principal components of the features (Jolliffe 1982).
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    responses : sequence of str or int
+        The features that are explained.
+    features : sequence of str or int, optional
+        The features that explain the responses; by default all other features.
+    k : int, default 2
+        Number of components.
+    scale : bool, default False
+        Divide features and responses by their deviations.
+
+    Returns
+    -------
+    Regression
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `least_squares`, and for too many components.
+    """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
         values, vectors = eigh(S_xx, subset_by_index=(len(S_xx) - k, len(S_xx) - 1))
@@ -303,15 +442,38 @@ def principal_component_regression(
 def partial_least_squares(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = True
 ) -> Regression:
-    """Partial least squares with k latent variables, as `sklearn.cross_decomposition.PLSRegression`; ``scale`` divides
-    features and responses by their deviations; else as `least_squares`."""
+    """Fit partial least squares with k latent variables, as `sklearn.cross_decomposition.PLSRegression` does.
+
+    Wold, Sjostrom and Eriksson 2001.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    responses : sequence of str or int
+        The features that are explained.
+    features : sequence of str or int, optional
+        The features that explain the responses; by default all other features.
+    k : int, default 2
+        Number of latent variables.
+    scale : bool, default True
+        Divide features and responses by their deviations.
+
+    Returns
+    -------
+    Regression
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `least_squares`, and for too many latent variables.
+    """
     return _fit_regression(
         moments, responses, features, lambda S_xx, S_xy: _latent_variable_slopes(S_xx, S_xy, k), [k], scale
     )
 
 
 def _latent_variable_slopes(S_xx: Array, S_xy: Array, k: int) -> Array:
-    """Slopes (p, r) on k latent variables (NIPALS; several responses: PLS2), or on fewer that explain everything."""
+    """Return slopes (p, r) on k latent variables (NIPALS, PLS2), or on fewer that explain everything."""
     weights, loadings, responses = [], [], []
     rounding = COLLINEAR_SHARE * float(np.linalg.norm(S_xy))
     for nth in range(k):
@@ -337,7 +499,7 @@ def _fit_regression(
     directions: Sequence[int] = (),
     scale: bool = False,
 ) -> Regression:
-    """The regression whose slopes follow from the blocks of the scatter; the features must have the ``directions``."""
+    """Fit the regression whose slopes follow from the blocks of the scatter; features must have the ``directions``."""
     parts = scatter_blocks(moments, responses, features)
     require_varying(moments, parts.y)
     unit_x = unit_y = np.ones(1)

@@ -1,11 +1,11 @@
-"""The key ``method``: a method's name and its own options in one text, ``"sub-it block-size=10"``.
+"""Text of the key ``method``: a method's name and its own options, ``"sub-it block-size=10"``.
 
-One grammar for run-config, for `fedpca_flwr.compare` and for what is recorded. The words are told apart as a shell
-does: quotes keep spaces together, as in ``streaming leave="hospital 1"``; a backslash is a character as any other, so
-that a path of Windows stays one. The first word names the method, each other one is an option, ``key=value``. A value
-is the number or boolean that TOML reads in it, and else a text; an option that is a text takes it as it is written.
+The same grammar serves for run-config, for `fedpca_flwr.compare` and for records. Words are separated as in a shell:
+quotes keep spaces together, as in ``streaming leave="hospital 1"``; a backslash is an ordinary character, so that a
+path of Windows stays intact. The first word names the method, every other word is an option, ``key=value``. A value is
+the number or boolean that TOML reads, and else a text; an option that is a text takes the value as written.
 
-What every run has, whatever the method, is not among these options: it is a key of its own (`RunConfig`).
+Keys of every run, whatever the method, are not among these options (`RunConfig`).
 """
 
 import difflib
@@ -31,8 +31,27 @@ MOMENT_OPTIONS = ("adjust-for", "harmonise")  # options that only a method with 
 
 @lru_cache
 def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple[str, ...]]:
-    """A method's name, and the words of its options; refuses a quote that is not closed, and a text that is longer
-    than any method's."""
+    """Split a text into a method's name and the words of its options.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    source : str
+        Name of the configuration in errors.
+
+    Returns
+    -------
+    name : str
+        Name of the method.
+    words : tuple of str
+        Words of the options.
+
+    Raises
+    ------
+    ConfigError
+        If a quote is not closed, or the text is longer than any method's.
+    """
     require_short({"method": text}, source)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
@@ -48,11 +67,29 @@ def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple
 def parse_options(
     text: str, kind: type[Options], extra_options: Mapping[str, Any], source: str = "run-config"
 ) -> Options:
-    """The options of a method, of the ``kind`` that its card names; all that is wrong with them is told at once.
+    """Parse the options of a method, and report all their faults at once.
 
-    Options ``beside`` the text are ``n-components``, and those that Python's callers give by name. Refused is a word
-    that is not ``key=value``, an option that the method does not have, one that is given twice, and a value that is
-    not allowed.
+    Parameters
+    ----------
+    text : str
+        Text of the method.
+    kind : type of Config
+        Class of the options, which the method's card names.
+    extra_options : mapping of str to object
+        Options outside the text: ``n-components``, and those that Python's callers give by name.
+    source : str
+        Name of the configuration in errors.
+
+    Returns
+    -------
+    Config
+        The options.
+
+    Raises
+    ------
+    ConfigError
+        For a word that is not ``key=value``, an option that the method does not have, an option given twice, and a
+        value that is not allowed.
     """
     name, words = split_method_text(text, source)
     method_keys, all_keys = method_option_keys(kind), kind.keys()
@@ -84,9 +121,28 @@ def parse_options(
 def parse_run_options(
     run: Mapping[str, Any], text: str, kind: type[Options], extra_options: Mapping[str, Any]
 ) -> Options:
-    """Return the options of a method, if they and the keys of the ``run`` are allowed; errors name all that is wrong.
+    """Return the options of a method, if the options and the keys of the run are allowed.
 
-    The other arguments are those of `options_of`.
+    Parameters
+    ----------
+    run : mapping of str to object
+        Keys of the run.
+    text : str
+        Text of the method.
+    kind : type of Config
+        Class of the options.
+    extra_options : mapping of str to object
+        Options outside the text, as of `parse_options`.
+
+    Returns
+    -------
+    Config
+        The options.
+
+    Raises
+    ------
+    ConfigError
+        If anything is wrong with the options or the keys; the error names everything.
     """
     faults: list[FedPCAError] = []
     options: Options | None = None
@@ -104,7 +160,22 @@ def parse_run_options(
 
 
 def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run-config of ``values`` that are keys of the run and options of a method, of this ``kind``."""
+    """Return the run-config of keys of the run and options of a method side by side.
+
+    Parameters
+    ----------
+    name : str
+        Name of the method.
+    kind : type of Config
+        Class of the options.
+    values : mapping of str to object
+        Keys and options, with ``method``.
+
+    Returns
+    -------
+    dict
+        Keys of the run, with all options in the text of ``method``.
+    """
     run = {key: value for key, value in values.items() if key in RUN_KEYS}
     method_options = {key: value for key, value in values.items() if key not in run or key == "n-components"}
     return {**run, "method": canonical_text(name, parse_run_options(run, run["method"], kind, method_options))}
@@ -112,12 +183,24 @@ def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) ->
 
 @cache
 def method_option_keys(kind: type[Config]) -> tuple[str, ...]:
-    """The options that belong into a method's text."""
+    """Return the options that belong into a method's text.
+
+    Parameters
+    ----------
+    kind : type of Config
+        Class of the options.
+
+    Returns
+    -------
+    tuple of str
+        Keys in kebab-case.
+    """
     keys = kind.keys()
     return tuple(key for key in keys if key not in RUN_KEYS)
 
 
 def _unknown_option_text(name: str, key: str, method_keys: Sequence[str]) -> str:
+    """Return the error text for an option that a method does not have."""
     if key in RUN_KEYS:
         return f"{value_text(key)} is no option of a method but a key of the run: set it beside 'method', not in it"
     near = difflib.get_close_matches(key, [*method_keys, *RUN_KEYS], n=1)
@@ -128,7 +211,20 @@ def _unknown_option_text(name: str, key: str, method_keys: Sequence[str]) -> str
 
 
 def format_method(name: str, options: Mapping[str, Any]) -> str:
-    """The text of a method with these options, in order of their names."""
+    """Return the text of a method with given options.
+
+    Parameters
+    ----------
+    name : str
+        Name of the method.
+    options : mapping of str to object
+        Values by key.
+
+    Returns
+    -------
+    str
+        The text, with the options in order of their names.
+    """
     words = [name]
     for key, value in sorted(options.items()):
         words.append(f"{key}={shlex.quote(value) if isinstance(value, str) else json.dumps(value)}")
@@ -136,12 +232,36 @@ def format_method(name: str, options: Mapping[str, Any]) -> str:
 
 
 def canonical_text(name: str, options: Config) -> str:
-    """The one text of a method with these options: those that are not the defaults."""
+    """Return the unique text of a method with given options, which holds only values that differ from the defaults.
+
+    Parameters
+    ----------
+    name : str
+        Name of the method.
+    options : Config
+        The options.
+
+    Returns
+    -------
+    str
+        The text.
+    """
     return format_method(name, non_defaults(options))
 
 
 def non_defaults(options: Config) -> dict[str, Scalar]:
-    """The options that are not the defaults, and belong into a method's text."""
+    """Return the options that differ from the defaults and belong into a method's text.
+
+    Parameters
+    ----------
+    options : Config
+        The options.
+
+    Returns
+    -------
+    dict of str to scalar
+        Values by key in kebab-case.
+    """
     values = options.model_dump(by_alias=True)
     default = {key.replace("_", "-"): field.default for key, field in type(options).model_fields.items()}
     return {key: values[key] for key in sorted(method_option_keys(type(options))) if values[key] != default[key]}
@@ -151,9 +271,23 @@ MAX_SHOWN_CHARACTERS = 200  # characters of a value that is told as it is; of a 
 
 
 def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, Scalar]:
-    """Return all that server and parties must have alike: the method, its options, and keys of the run.
+    """Return all settings that server and parties must share: the method, its options, and keys of the run.
 
-    Keys that the server alone needs (where the model goes, how long it waits) are not among them.
+    Keys that only the server needs (path of the model, deadlines) are not among them.
+
+    Parameters
+    ----------
+    name : str
+        Name of the method.
+    options : Config
+        Options of the method.
+    config : RunConfig
+        Configuration of the run.
+
+    Returns
+    -------
+    dict of str to scalar
+        Values by key; of a long text its digest.
     """
     run = config.model_dump(by_alias=True)
     values = {"method": name, **options.model_dump(by_alias=True), **{key: run[key] for key in SHARED_RUN_KEYS}}
@@ -161,7 +295,7 @@ def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, 
 
 
 def _shorten(value: Any) -> Scalar:
-    """Return a value as JSON holds it, or the digest of a long text."""
+    """Return a value as JSON can hold, or the digest of a long text."""
     if isinstance(value, bool | int | float):
         return value
     text = str(value)
@@ -169,9 +303,21 @@ def _shorten(value: Any) -> Scalar:
 
 
 def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> None:
-    """Refuse by a `ConfigError` settings (`settings_of`, as JSON) of the server that are not a party's ``own``.
+    """Refuse settings of the server that differ from a party's.
 
-    Where the methods differ, their options do too, and only the methods are named.
+    If the methods differ, their options do too, and only the methods are named.
+
+    Parameters
+    ----------
+    settings : mapping of str to scalar
+        Settings of this party (`shared_settings`).
+    server_text : str
+        Settings of the server as JSON.
+
+    Raises
+    ------
+    ConfigError
+        If any setting differs.
     """
     try:
         server_settings = json.loads(server_text)
@@ -193,6 +339,7 @@ def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> N
 
 
 def _parse_value(text: str, annotation: object) -> Scalar:
+    """Return the number or boolean that TOML reads in a text, or the text itself."""
     if annotation is not str and re.fullmatch(r"[\w.+-]+", text):
         try:
             value = tomllib.loads(f"value = {text}")["value"]

@@ -1,6 +1,7 @@
-"""What a site says of itself, where its data are and what it allows, validated once; the server never sees it.
+"""Configuration of a site, never sent to the server: place in the run, data and policy, validated once.
 
-Where its data are is a path or the url of a database; a password in the url or in the query is seen and refused.
+The data are named by a path or by the url of a database. A password in the url or in the query is recognised and
+refused.
 """
 
 import math
@@ -46,17 +47,39 @@ _SECRET_IN_QUERY = re.compile(
 
 
 def is_url(text: str) -> bool:
-    """Whether a text that says where data are is a url, and no path."""
+    """Return whether a text that names data is a url, and no path.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    bool
+        Whether the text begins as a url.
+    """
     return bool(_URL.match(text))
 
 
 def database_kind(url: str) -> str:
-    """`POSTGRESQL`, `DUCKDB`, or nothing for a text that is no url of either."""
+    """Return the kind of database that a url names.
+
+    Parameters
+    ----------
+    url : str
+        The url.
+
+    Returns
+    -------
+    str
+        `POSTGRESQL` or `DUCKDB`; empty for a text that is no url of either.
+    """
     return next((kind for kind, pattern in _URL_PATTERNS.items() if pattern.fullmatch(url)), "")
 
 
 def _has_secret(text: str) -> bool:
-    """Whether a password is in a url, or in a text of keywords as libpq takes it too."""
+    """Return whether a url, or a text of keywords as libpq also accepts, holds a password."""
     if _USER_AND_PASSWORD.search(text):
         return True
     try:
@@ -67,6 +90,7 @@ def _has_secret(text: str) -> bool:
 
 
 def _check_data_location(text: str) -> str:
+    """Return a path or the url of a database, if valid and without a password."""
     if _has_secret(text):
         raise refusal(
             "a node-config must not hold a password, which lists of processes show: leave it out and put it into the "
@@ -85,9 +109,9 @@ def _check_data_location(text: str) -> str:
 
 
 def _check_query(text: str) -> str:
-    """The query, unless a password or key is in it, for functions that open another database or a file elsewhere.
+    """Return a query, unless a password or key for functions that open another database or file is inside.
 
-    A column of such a name is told apart by quotes: ``"password" = 1``.
+    Quotes tell a column of such a name apart: ``"password" = 1``.
     """
     if _SECRET_IN_QUERY.search(text) or _SECRET_IN_QUERY.search(unquote(text)):
         raise refusal(
@@ -99,7 +123,7 @@ def _check_query(text: str) -> str:
 
 
 def _number_as_text(value: Any) -> Any:
-    """A number as a text: Flower makes a number of ``leave-out=0``."""
+    """Return a number as a text: Flower makes a number of ``leave-out=0``."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return str(value) if number else value
 
@@ -110,7 +134,7 @@ FILE_KEYS = ("columns", "leave_out", "header", "delimiter", "decimal", "thousand
 
 
 class NodeConfig(Config):
-    """A site's own configuration: who it is, where its rows are, where its scores go, and its policy."""
+    """Configuration of a site: its place in the run, its rows, its scores and its policy."""
 
     public: ClassVar[bool] = False
     long_keys: ClassVar[Mapping[str, int]] = {"query": 10**6}
@@ -231,12 +255,12 @@ class NodeConfig(Config):
 
     @property
     def category_names(self) -> tuple[str, ...]:
-        """Those that `categories` lists."""
+        """Names of the columns that `categories` lists."""
         return split_names(self.categories)
 
     @property
     def file_keys(self) -> dict[str, Any]:
-        """What says how a file is read, as parameters of `fedpca_flwr.read`."""
+        """Keys that say how to read a file, as parameters of `fedpca_flwr.read`."""
         return {key: getattr(self, key) for key in FILE_KEYS} | {"header": None if self.header == "" else self.header}
 
     @model_validator(mode="before")

@@ -1,8 +1,8 @@
-"""What a run computes, the same for everybody: typed and validated once, at the door.
+"""Configuration of a run, equal for everybody: typed and validated once.
 
-It is the run-config (``pyproject.toml``, ``flwr run --run-config``); a site's own is `fedpca_flwr.config.node_config`.
-Keys are in kebab-case. An error of either names every key at fault, its value where that may be shown, and what is
-allowed.
+The values come from the run-config (``pyproject.toml``, ``flwr run --run-config``); the configuration of a site is
+`fedpca_flwr.config.node_config`. Keys are in kebab-case. An error of either names every key at fault, its value if that
+may be shown, and the allowed values.
 """
 
 from __future__ import annotations
@@ -26,14 +26,37 @@ from fedpca_flwr.errors import ConfigError, value_text
 
 
 def refusal(text: str) -> PydanticCustomError:
-    """What a check of a key raises, whose text is the error's as it stands: pydantic adds to that of a ValueError."""
+    """Return the error that a check of a key raises, with a text that pydantic shows unchanged.
+
+    Parameters
+    ----------
+    text : str
+        Text of the error.
+
+    Returns
+    -------
+    PydanticCustomError
+        The error.
+    """
     return PydanticCustomError("refused", "{text}", {"text": text})
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """The names in a text, separated by commas; one that holds a comma stands in double quotes.
+    """Return the names in a text, separated by commas; a name that holds a comma stands in double quotes.
 
-    >>> names_in('age, "height, cm"')
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    tuple of str
+        The names.
+
+    Examples
+    --------
+    >>> split_names('age, "height, cm"')
     ('age', 'height, cm')
     """
     plain = not any(mark in text for mark in '"\n\r')  # a run may name millions of features, and anyone may start runs
@@ -42,7 +65,23 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def require_distinct_names(text: str) -> str:
-    """The text, if all names in it are there and differ."""
+    """Return a text of names, if no name is empty or repeated.
+
+    Parameters
+    ----------
+    text : str
+        Names, separated by commas.
+
+    Returns
+    -------
+    str
+        The same text.
+
+    Raises
+    ------
+    PydanticCustomError
+        If a name is empty or repeated.
+    """
     try:
         names = split_names(text)
     except csv.Error:
@@ -72,10 +111,23 @@ MAX_INTEGER_BITS = 1024  # of a whole number; no float is larger
 
 
 def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str, int] = MappingProxyType({})) -> None:
-    """Refuse what is longer than any configuration is, before it costs time: who sends it may be anyone.
+    """Refuse a configuration that is longer than any, before time is spent: anyone may send a configuration.
 
-    ``source`` is how errors name the configuration; ``long`` says which keys' texts may be longer, and how long. The
-    error is of the first fault, and nothing in it is longer than it should be.
+    The error is of the first fault, and quotes nothing that is too long.
+
+    Parameters
+    ----------
+    values : mapping of str to object
+        The configuration.
+    source : str
+        Name of the configuration in errors.
+    long_keys : mapping of str to int
+        Keys whose texts may be longer than others, and their largest number of characters.
+
+    Raises
+    ------
+    ConfigError
+        If there are too many keys, or a key or value is too long.
     """
     if len(values) > MAX_KEYS:
         raise ConfigError(f"{source}: it has {len(values):,} keys, expected at most {MAX_KEYS}")
@@ -97,7 +149,7 @@ def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8."""
+    """Return whether a text can be written as UTF-8."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
@@ -105,7 +157,22 @@ def _is_unicode(text: str) -> bool:
 
 
 def explain_faults(kind: type[Config], faults: Sequence[Any], source: str) -> str:
-    """A line for each key of a configuration that is at fault, by pydantic's ``faults``; unknown keys come first."""
+    """Return a line for each faulty key of a configuration; unknown keys come first.
+
+    Parameters
+    ----------
+    kind : type of Config
+        Class of the configuration.
+    faults : sequence of dict
+        Faults as pydantic reports them.
+    source : str
+        Name of the configuration.
+
+    Returns
+    -------
+    str
+        The lines.
+    """
     fields = dict(zip(kind.keys(), kind.model_fields.values(), strict=True))
     lines: list[str] = []
     by_key: dict[str, list[Any]] = {}
@@ -137,13 +204,26 @@ def explain_faults(kind: type[Config], faults: Sequence[Any], source: str) -> st
 
 
 def describe_type(annotation: Any, limits: Sequence[Any] = ()) -> str:
-    """The values of a key's type in words, with its limits: annotated_types' ``Ge``, ``Gt``, ``Le``, ``Lt``, and those
-    of a text."""
+    """Return the values of a key's type in words.
+
+    Parameters
+    ----------
+    annotation : type
+        Type of the key.
+    limits : sequence
+        Limits of annotated_types (``Ge``, ``Gt``, ``Le``, ``Lt``), and those of a text.
+
+    Returns
+    -------
+    str
+        For example "a whole number from 1".
+    """
     *alternatives, last = dict.fromkeys(_describe_alternatives(annotation, limits))
     return f"{', '.join(alternatives)} or {last}" if alternatives else last
 
 
 def _describe_alternatives(annotation: Any, limits: Sequence[Any]) -> list[str]:
+    """Return each alternative of a type in words."""
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind is Annotated:
         inner = [limit for constraint in parts[1:] for limit in getattr(constraint, "metadata", [constraint])]
@@ -158,6 +238,7 @@ def _describe_alternatives(annotation: Any, limits: Sequence[Any]) -> list[str]:
 
 
 def _describe_number(kind: type, limits: Sequence[Any]) -> str:
+    """Return a range of numbers in words."""
     bounds = {
         name: getattr(constraint, name)
         for constraint in limits
@@ -172,6 +253,7 @@ def _describe_number(kind: type, limits: Sequence[Any]) -> str:
 
 
 def _describe_text(limits: Sequence[Any]) -> str:
+    """Return the limits of a text in words."""
     long = [constraint.max_length for constraint in limits if getattr(constraint, "max_length", None)]
     patterns = [constraint.pattern for constraint in limits if getattr(constraint, "pattern", None)]
     constraints = [f"at most {long[0]} characters"] if long else []
@@ -186,7 +268,23 @@ ComponentChoice = Annotated[Count | Fraction | Literal["auto"], Field(union_mode
 
 
 def require_possible_path(path: str) -> str:
-    """The path, if the system takes it for one; pydantic's error if not."""
+    """Return a path, if the system accepts the path.
+
+    Parameters
+    ----------
+    path : str
+        The path.
+
+    Returns
+    -------
+    str
+        The same path.
+
+    Raises
+    ------
+    PydanticCustomError
+        If no file can have this path.
+    """
     try:
         Path(path).expanduser().lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -200,7 +298,23 @@ LocalPath = Annotated[str, AfterValidator(require_possible_path)]  # a path of t
 
 
 def refuse_home_path(path: str) -> str:
-    """The path, unless it begins with "~": a run-config must not let a site look into the homes of its users."""
+    """Return a path that does not begin with "~": a run-config must not let a site look into the homes of its users.
+
+    Parameters
+    ----------
+    path : str
+        The path.
+
+    Returns
+    -------
+    str
+        The same path.
+
+    Raises
+    ------
+    PydanticCustomError
+        If the path begins with "~".
+    """
     if path.startswith("~"):
         raise refusal("expected a path that does not begin with '~': write the folder in full")
     return path
@@ -220,7 +334,23 @@ MAX_INDICATORS = 10_000
 
 
 def require_levels(text: str) -> str:
-    """Return the text, if it declares levels of columns."""
+    """Return a text that declares levels of columns, if valid.
+
+    Parameters
+    ----------
+    text : str
+        JSON of lists of levels by column.
+
+    Returns
+    -------
+    str
+        The same text.
+
+    Raises
+    ------
+    PydanticCustomError
+        If the text declares no levels, or too many.
+    """
     try:
         pairs = json.loads(text or "{}", object_pairs_hook=tuple)
     except (ValueError, RecursionError):  # the second of a text that is nested deeply
@@ -243,13 +373,14 @@ def require_levels(text: str) -> str:
 
 
 def _are_levels(levels: object) -> bool:
+    """Return whether a value is a list of different visible texts, without 'other' and 'missing'."""
     if not isinstance(levels, list) or not all(isinstance(level, str) and _is_visible(level) for level in levels):
         return False
     return bool(levels) and len(set(levels)) == len(levels) and not {"other", "missing"} & set(levels)
 
 
 def _is_visible(name: str) -> bool:
-    """Whether a text is there and holds no control character, nor half of a surrogate pair, which no file holds."""
+    """Return whether a text is not empty and holds no control character or half of a surrogate pair."""
     return bool(name) and not any(unicodedata.category(character) in ("Cc", "Cs") for character in name)
 
 
@@ -257,7 +388,7 @@ FeatureNames = Annotated[str, AfterValidator(require_distinct_names)]
 
 
 class Config(BaseModel):
-    """Values checked strictly: unknown keys and values of another type are errors, nothing is converted."""
+    """Base of configurations, whose values are checked strictly: unknown keys and other types are errors."""
 
     model_config = ConfigDict(
         strict=True,
@@ -278,17 +409,35 @@ class Config(BaseModel):
     @classmethod
     @cache
     def keys(cls) -> tuple[str, ...]:
+        """Return the keys in kebab-case.
+
+        Returns
+        -------
+        tuple of str
+            The keys.
+        """
         return tuple(name.replace("_", "-") for name in cls.model_fields)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "run-config") -> Self:
-        """Validate ``values``, whose keys are in kebab-case or snake_case; an empty text means "not given".
+        """Validate values; an empty text means that a key is not given.
+
+        Parameters
+        ----------
+        values : mapping of str to object
+            Values by key in kebab-case or snake_case.
+        source : str
+            Name of the configuration in errors.
+
+        Returns
+        -------
+        Config
+            The configuration.
 
         Raises
         ------
         ConfigError
-            With the key, the value, what is allowed, and the nearest known key for a misspelt one. ``source`` is how
-            it names the configuration.
+            With the key, the value, the allowed values, and the nearest known key for a misspelt one.
         """
         entries = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
         kinds = tuple(map(type, entries.values()))
@@ -303,7 +452,7 @@ SCALAR_TYPES = {bool, int, float, str}
 
 @lru_cache
 def _validate(kind: type[Config], source: str, items: tuple[tuple[str, type, Any], ...]) -> Any:
-    """Return the configuration of these keys, types and values: every message of a run has the same."""
+    """Return the configuration of keys, types and values, which are cached: every message of a run has the same."""
     values = {key: value for key, _, value in items}
     require_short(values, source, kind.long_keys)
     try:
@@ -313,7 +462,7 @@ def _validate(kind: type[Config], source: str, items: tuple[tuple[str, type, Any
 
 
 class RunConfig(Config):
-    """The keys of every run, whatever the method; a method's own options are in the text of `method`."""
+    """Keys of every run, whatever the method; a method's own options are in the text of `method`."""
 
     long_keys: ClassVar[Mapping[str, int]] = {
         "features": 10**7,
@@ -372,28 +521,28 @@ class RunConfig(Config):
 
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
-        """Those that `features` lists."""
+        """Names of the features that `features` lists."""
         return split_names(self.features)
 
     @cached_property
     def levels_by_column(self) -> dict[str, list[str]]:
-        """Those that `levels` declares."""
+        """Levels that `levels` declares, by column."""
         levels: dict[str, list[str]] = json.loads(self.levels or "{}")
         return levels
 
     @property
     def indicators(self) -> int:
-        """How many columns of indicators stand after those of numbers: two more than levels for each column."""
+        """Number of indicator columns, two more than levels for each column of categories."""
         return sum(len(levels) + 2 for levels in self.levels_by_column.values())
 
     @property
     def min_summed_parties(self) -> float:
-        """So many parties a sum over them has at least: all, where none may drop out."""
+        """Smallest number of parties in a sum: all, if none may drop out."""
         return self.survivors or math.inf
 
     @cached_property
     def transport(self) -> Literal["clear", "masked", "surviving"]:
-        """How answers travel."""
+        """Transport of answers."""
         if not self.secure_aggregation:
             return "clear"
         return "surviving" if self.survivors else "masked"

@@ -1,12 +1,12 @@
 """Columns of categories as indicators, for the principal components of mixed tables (FAMD) and of categories (MCA).
 
-Of a column with levels a, b there are four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` for every
+A column with levels a, b becomes four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` for every
 other level, and ``column=missing``. All parties declare the same levels, so that they have the same columns. A level
-that fewer rows of a party have than its minimum counts as other, and is so never told, in no run and by no difference
+that fewer rows of a party have than its minimum counts as other, and so is never told, in no run and by no difference
 of two runs.
 
-A level is a value, and not how a library or a file holds it (`level_of`): 1, 1.0, True and the texts '1', '1.0' and
-'True' are one level.
+A level is a value, whatever library or file holds the value (`level_of`): 1, 1.0, True and the texts '1', '1.0' and
+'True' are the same level.
 """
 
 import math
@@ -32,18 +32,45 @@ Levels = Mapping[str, Sequence[str]]
 
 
 def indicator_names(levels: Levels) -> tuple[str, ...]:
-    """The names of the columns of indicators, which stand after the columns of numbers."""
+    """Return the names of the indicator columns, which stand after the columns of numbers.
+
+    Parameters
+    ----------
+    levels : mapping of str to sequence of str
+        Declared levels by column.
+
+    Returns
+    -------
+    tuple of str
+    """
     return tuple(
         f"{column}={level}" for column, declared in levels.items() for level in (*declared, OTHER_LEVEL, MISSING_LEVEL)
     )
 
 
 def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows: int = 1) -> Table:
-    """A data frame (pandas, Arrow, polars) as numbers: its columns of numbers, then the indicators of its categories.
+    """Encode a data frame (pandas, Arrow, polars) as numbers: columns of numbers, then indicators of categories.
 
-    ``least`` is the smallest number of rows in which a level is told, among those that take part: the last rows do not
-    where the number of rows is a multiple of ``round_rows``. A `DataError`, which calls the frame by its ``name``, has
-    the columns that are lacking.
+    Parameters
+    ----------
+    frame : data frame
+    levels : mapping of str to sequence of str
+        Declared levels by column.
+    name : str
+        How errors call the frame.
+    min_rows : int, default 1
+        Smallest number of rows, among those that take part, in which a level is told.
+    round_rows : int, default 1
+        The last rows do not take part, so that the number of rows is a multiple of this number.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    DataError
+        If the frame has no column names, or lacks columns.
     """
     opened = open_frame(frame)
     if opened is None:
@@ -66,9 +93,25 @@ def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows
 def append_indicators(
     table: Table, cells: Mapping[str, Sequence[Any]], levels: Levels, min_rows: int = 1, round_rows: int = 1
 ) -> Table:
-    """A ``table`` of numbers with the indicators of its ``cells``, which are given by column, behind them.
+    """Append the indicators of categories to a table of numbers.
 
-    ``least`` and ``round_rows`` are as of `encoded`.
+    Parameters
+    ----------
+    table : Table
+    cells : mapping of str to sequence
+        Cells of each column of categories.
+    levels : mapping of str to sequence of str
+        Declared levels by column.
+    min_rows, round_rows : int, default 1
+        As in `encoded`.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    DataError
     """
     parts = [_indicator_columns(cells[column], declared, min_rows, round_rows) for column, declared in levels.items()]
     return check_rows(np.column_stack([to_array(table.rows), *parts]), (*table.names, *indicator_names(levels)))
@@ -82,10 +125,18 @@ BOOLEAN_LEVELS = {"true": "1", "false": "0"}
 
 
 def level_of(cell: Any) -> str | None:
-    """Return the level that a cell holds, the same whatever holds it; None where nothing is there.
+    """Return the level that a cell holds, equal for equal values of any type; None for a missing value.
 
     Texts are in Unicode's composed form (NFC), without spaces around them. Whole numbers have no decimals, logical
-    values are 0 and 1, as in columns of numbers. A day is one whether it has a time of 0:00 or none.
+    values are 0 and 1, as in columns of numbers. A day is the same with a time of 0:00 and without a time.
+
+    Parameters
+    ----------
+    cell : object
+
+    Returns
+    -------
+    str or None
     """
     pandas = sys.modules.get("pandas")
     if cell is None or (pandas and (cell is pandas.NA or cell is pandas.NaT)):
@@ -113,7 +164,18 @@ def level_of(cell: Any) -> str | None:
 
 
 def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
-    """The levels that at least so many of a column's ``cells`` have, in the order of the alphabet."""
+    """Return the levels of a column that enough cells have, in alphabetical order.
+
+    Parameters
+    ----------
+    cells : sequence
+    min_rows : int
+        Smallest number of cells.
+
+    Returns
+    -------
+    list of str
+    """
     counts = Counter(map(level_of, cells))
     return sorted(
         level
@@ -123,9 +185,26 @@ def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
 
 
 def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows: int) -> dict[str, list[str]]:
-    """Of these columns of data frames, by how texts call them, the levels that one of them has in so many rows.
+    """Return the levels of columns that enough rows of some data frame have.
 
-    A `DataError` names what a frame lacks, and columns without any such level.
+    Parameters
+    ----------
+    frames : mapping of str to data frame
+        By how errors call each frame.
+    columns : sequence of str
+        Columns of categories.
+    min_rows : int
+        Smallest number of rows of a frame.
+
+    Returns
+    -------
+    dict of str to list of str
+        Levels by column.
+
+    Raises
+    ------
+    DataError
+        If a frame lacks columns, or a column has no such level.
     """
     opened, faults = dict[str, Frame](), []
     for name, frame in frames.items():
@@ -143,7 +222,22 @@ def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows
 
 
 def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
-    """All levels that somebody told, by column; a `DataError` names columns of which nobody told any."""
+    """Return all levels that some party has, by column.
+
+    Parameters
+    ----------
+    level_tables : iterable of mapping of str to sequence of str
+        Levels by column, of each party.
+
+    Returns
+    -------
+    dict of str to list of str
+
+    Raises
+    ------
+    DataError
+        If no party has a level of some column.
+    """
     merged: dict[str, set[str]] = {}
     for level_table in level_tables:
         for column, levels in level_table.items():
@@ -155,7 +249,18 @@ def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
 
 
 def count_other_cells(table: Table, levels: Levels) -> int:
-    """How many cells of an encoded table have a level that is not declared."""
+    """Count the cells of an encoded table that have a level that is not declared.
+
+    Parameters
+    ----------
+    table : Table
+    levels : mapping of str to sequence of str
+        Declared levels by column.
+
+    Returns
+    -------
+    int
+    """
     columns = [
         position
         for position, name in enumerate(table.names)
@@ -165,10 +270,21 @@ def count_other_cells(table: Table, levels: Levels) -> int:
 
 
 def level_notes(tables: Mapping[str, Table], levels: Levels) -> list[str]:
-    """Return what a reader must know of the levels in encoded tables, by how texts call the tables.
+    """Write what a reader must know about the levels in encoded tables.
 
-    A note names a column all of whose values are others at a table, and one of which two tables have each a level that
-    the other lacks, as 'F' and 'M' beside 'female' and 'male'.
+    A note names a column all of whose values are 'other' at a table, and a column of which each of two tables has a
+    level that the other table lacks, as 'F' and 'M' beside 'female' and 'male'.
+
+    Parameters
+    ----------
+    tables : mapping of str to Table
+        By how the notes call each table.
+    levels : mapping of str to sequence of str
+        Declared levels by column.
+
+    Returns
+    -------
+    list of str
     """
     notes = []
     sums = {name: column_sums(table.rows)[-len(indicator_names(levels)) :] for name, table in tables.items()}
@@ -189,7 +305,17 @@ def level_notes(tables: Mapping[str, Table], levels: Levels) -> list[str]:
 
 
 def differing_level_notes(levels_by_party: Mapping[str, Levels]) -> list[str]:
-    """Return a note for each column of which two of those that ``told`` levels have each one that the other lacks."""
+    """Write a note for each column of which each of two parties has a level that the other party lacks.
+
+    Parameters
+    ----------
+    levels_by_party : mapping of str to mapping of str to sequence of str
+        Levels by column, of each party.
+
+    Returns
+    -------
+    list of str
+    """
     notes = []
     for column in next(iter(levels_by_party.values()), {}):
         level_sets = {name: set(levels.get(column, ())) for name, levels in levels_by_party.items()}
@@ -212,7 +338,7 @@ def differing_level_notes(levels_by_party: Mapping[str, Levels]) -> list[str]:
 
 
 def _column_cells(data: Any, column: str) -> list[Any]:
-    """Return the cells of a column of a data frame of narwhals; float32 as such, for its shortest digits."""
+    """Return the cells of a column of a narwhals data frame; float32 as such, for its shortest digits."""
     cells: list[Any] = data[column].to_list()
     single = str(data[column].dtype) == "Float32"
     return [np.float32(cell) if isinstance(cell, float) else cell for cell in cells] if single else cells
@@ -221,8 +347,7 @@ def _column_cells(data: Any, column: str) -> list[Any]:
 def _indicator_columns(
     cells: Sequence[Any], declared: Sequence[str], min_rows: int, round_rows: int
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The indicators (n, m + 2) of cells of which ``known`` (m,) levels are told apart, each in no few rows of those
-    that take part."""
+    """Return the indicators (n, m + 2) of cells for m ``declared`` levels; rare levels count as other."""
     levels = [*map(level_of, declared), OTHER_LEVEL, MISSING_LEVEL]
     if None in levels or len(set(levels)) < len(levels):
         raise DataError(
@@ -241,7 +366,7 @@ def _indicator_columns(
 
 
 def _rare_levels(counts: Mapping[str | None, int], min_rows: int) -> set[str | None]:
-    """The levels that are others whatever a run declares: those of few rows, then the rarest until they are not few.
+    """Return the levels that are always 'other': levels of few rows, then the rarest until their rows are enough.
 
     If they depended on the run, two runs that declare different levels could differ by few rows.
     """

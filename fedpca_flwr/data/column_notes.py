@@ -1,7 +1,7 @@
-"""What a person should know of columns before a run: codes for missing values, running numbers, identifiers.
+"""Notes on columns that a person should read before a run: codes for missing values, running numbers, identifiers.
 
-Values that lie apart from all others of their column are such codes (-999), or slips of a unit. No text here has a
-value of the rows.
+Values that are isolated from all other values of their column are such codes (-999), or slips of a unit. No text here
+has a value of the rows.
 """
 
 import re
@@ -35,16 +35,20 @@ PartyRows = Mapping[str, Rows]
 def column_fault_notes(
     parties: PartyRows, names: Mapping[str, Sequence[str]], *, same_columns: bool = True
 ) -> list[str]:
-    """Return what is odd in the columns of the parties' rows.
+    """Write notes on odd columns of the parties' rows.
 
     Parameters
     ----------
     parties : mapping of str to Rows
-        Rows that are sparse, or read in blocks, are not looked at.
+        Rows by the party's name, empty for a single party. Rows that are sparse, or read in blocks, are not looked at.
     names : mapping of str to sequence of str
-        The names of each party's columns; empty where they have none.
-    same_columns : bool
-        Whether all parties have the same columns, in one order, so that these can be compared.
+        The names of each party's columns; empty if the columns have no names.
+    same_columns : bool, default True
+        Whether all parties have the same columns, in the same order, so that these can be compared.
+
+    Returns
+    -------
+    list of str
     """
     tables = {party: rows for party, rows in parties.items() if _are_numbers(rows)}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
@@ -86,7 +90,18 @@ def column_fault_notes(
 
 
 def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Return a note where components (k, d) are each one column to 99 %."""
+    """Write a note if components are each a single column to 99 %.
+
+    Parameters
+    ----------
+    components : ndarray of shape (k, d)
+    names : sequence of str
+        Names of the columns; empty if unknown.
+
+    Returns
+    -------
+    list of str
+    """
     shares = np.square(components)
     if shares.shape[1] < 3 or not shares.size:
         return []
@@ -101,7 +116,18 @@ def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str
 
 
 def one_column_text(rows: Rows, names: Sequence[str]) -> str:
-    """Return which column has 99 % of the variance of all; empty where none has."""
+    """Write which column has 99 % of the variance of all columns; empty if none has.
+
+    Parameters
+    ----------
+    rows : Rows of shape (n, d)
+    names : sequence of str
+        Names of the columns; empty if unknown.
+
+    Returns
+    -------
+    str
+    """
     if not _are_numbers(rows) or rows.shape[1] < 3 or len(rows) < 2:
         return ""
     columns = (rows[:, column].astype(np.float64) for column in range(rows.shape[1]))
@@ -115,7 +141,17 @@ def one_column_text(rows: Rows, names: Sequence[str]) -> str:
 
 
 def count_codes(rows: NDArray[Any]) -> dict[int, int]:
-    """Return how many values of each column (n, d) are codes, of the columns that have some."""
+    """Count the values of each column that are codes for missing values.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+
+    Returns
+    -------
+    dict of int to int
+        Counts by column, of the columns that have codes.
+    """
     n = len(rows)
     if n < MIN_CONSTANT or not rows.shape[1]:
         return {}
@@ -136,7 +172,7 @@ def count_codes(rows: NDArray[Any]) -> dict[int, int]:
 
 
 def _count_end_codes(values: NDArray[np.float64], counts: NDArray[np.int64]) -> int:
-    """How many values of a column are codes: what is repeated at an end, beyond a gap that is wider than all others."""
+    """Count the repeated values at an end of a column, beyond a gap that is wider than all other gaps."""
     start, stop, previous = 0, len(values), (-1, -1)
     while (start, stop) != previous:
         previous = start, stop
@@ -155,9 +191,9 @@ def _count_end_codes(values: NDArray[np.float64], counts: NDArray[np.int64]) -> 
 
 
 def _are_codes(codes: NDArray[Any], times: NDArray[Any], rest: NDArray[Any], counts: NDArray[Any]) -> bool:
-    """Whether values that occur so many ``times`` are far from the ``others``, which are all on one side of them.
+    """Return whether values that occur so many ``times`` are codes, far from the ``rest`` on a single side.
 
-    The ``counts`` are of all values. A nine among numbers of one digit is a code where these are answers: several, of
+    The ``counts`` are of all values. A nine among numbers of one digit is a code if these are answers: several, of
     which none has most rows.
     """
     gap, reach = max(rest[0] - codes[-1], codes[0] - rest[-1]), rest[-1] - rest[0]
@@ -177,7 +213,7 @@ def _is_code(value: float) -> bool:
 
 
 def _constant_codes(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, int]]:
-    """By party the columns that are constant there, and far from all that other parties have."""
+    """Count, by party, the values of columns that are constant there and far from all values of other parties."""
     widths = {rows.shape[1] for rows in tables.values()}
     long = {party: rows for party, rows in tables.items() if len(rows) >= MIN_CONSTANT}
     if len(widths) > 1 or len(long) < 2:
@@ -199,7 +235,17 @@ def _constant_codes(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, i
 
 
 def find_identifiers(rows: NDArray[Any]) -> dict[int, bool]:
-    """Return the few columns of unique whole numbers (n, d), and whether these are consecutive."""
+    """Find the columns of unique whole numbers, if they are few.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+
+    Returns
+    -------
+    dict of int to bool
+        By column, whether the numbers are consecutive.
+    """
     if len(rows) < MIN_ROWS or not rows.shape[1]:
         return {}
     sample = np.sort(_sample(rows), axis=0)
@@ -214,9 +260,9 @@ def find_identifiers(rows: NDArray[Any]) -> dict[int, bool]:
 
 
 def _differ_by_chance(values: NDArray[np.float64]) -> bool:
-    """Whether whole numbers, in order, may all differ although they count or measure something.
+    """Return whether whole numbers, in order, may all differ although they count or measure something.
 
-    So many numbers drawn from their range seldom differ. Long numbers do, and are identifiers where all are as long.
+    So many numbers drawn from their range seldom differ. Long numbers do, and are identifiers if all are as long.
     """
     first, last = values[0], values[-1]
     collisions = len(values) ** 2 / 2 / (last - first + 1)
@@ -235,10 +281,20 @@ def _are_numbers(rows: Rows) -> TypeGuard[NDArray[Any]]:
 
 
 def count_isolated(rows: Rows) -> dict[int, int]:
-    """How many values of each column of ``rows`` (n, d) lie apart, of the columns in which some do.
+    """Count the isolated values of each column.
 
-    The largest or the smallest values, a tenth of the column at most, lie apart where the gap to all others is more
-    than ten times the range of these. Rows that are sparse, read in blocks, or in bytes are not looked at.
+    The largest or the smallest values, a tenth of the column at most, are isolated if the gap to all other values is
+    more than ten times the range of the other values. Rows that are sparse, read in blocks, or in bytes are not looked
+    at.
+
+    Parameters
+    ----------
+    rows : Rows of shape (n, d)
+
+    Returns
+    -------
+    dict of int to int
+        Counts by column, of the columns that have isolated values.
     """
     if isinstance(rows, Blocks) or rows.dtype.itemsize == 1 or rows.dtype.kind not in "fiu":
         return {}
@@ -253,7 +309,20 @@ def count_isolated(rows: Rows) -> dict[int, int]:
 
 
 def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
-    """The columns and how many of their values lie apart, or nothing."""
+    """Write which columns have isolated values, and how many.
+
+    Parameters
+    ----------
+    counts : dict of int to int
+        Counts by column.
+    names : tuple of str
+        Names of the columns; empty if unknown.
+
+    Returns
+    -------
+    str
+        Empty if there are none.
+    """
     if not counts:
         return ""
     columns = [names[column] if names else column for column in counts]
@@ -262,7 +331,7 @@ def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
 
 
 def _columns_with_extremes(rows: NDArray[np.generic]) -> NDArray[np.intp]:
-    """Columns whose extremes are far from where most of their values are."""
+    """Return the columns whose extremes are far from most of their values."""
     sample = rows[:: -(-len(rows) // SAMPLE_ROWS)].astype(np.float64)
     ordered = np.sort(sample.T, axis=1)  # (d, n); what is missing comes last
     last = np.maximum(0, len(sample) - np.isnan(sample).sum(axis=0) - 1)
@@ -274,7 +343,7 @@ def _columns_with_extremes(rows: NDArray[np.generic]) -> NDArray[np.intp]:
 
 
 def _count_isolated_values(column: NDArray[np.float64]) -> int:
-    """How many values of one column lie apart: what is left as its middle grows over all gaps that are not so large."""
+    """Count the values of a column that are outside its middle, once the middle has grown over all smaller gaps."""
     values = np.sort(column[np.isfinite(column)])
     max_count = int(MAX_ISOLATED_SHARE * len(values))
     low, high, last = max_count, len(values) - max_count, (0, 0)

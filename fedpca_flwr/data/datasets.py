@@ -1,4 +1,4 @@
-"""Where rows come from: bundled data sets, images, synthetic data (a site's own file: `fedpca_flwr.site.readers`).
+"""Data sets: bundled tables, images, synthetic data (for a site's own file see `fedpca_flwr.site.readers`).
 
 A run never downloads. ``python -m fedpca_flwr.data.datasets download mnist --data-root DEST`` does it once, before.
 """
@@ -24,7 +24,19 @@ VISION_ADVICE = "install the extra: pip install '.[vision]' in the repository"
 
 @dataclass(frozen=True)
 class Dataset:
-    """A labelled data set whose rows are read only when asked for."""
+    """Labelled data set whose rows are read only when asked for.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n,)
+        By the labels rows are shared among simulated parties; they are never part of the data.
+    rows : callable
+        Returns the rows (m, d) for row indices (m,).
+    test : callable, optional
+        Returns rows and labels of a test set.
+    names : tuple of str, default ()
+        Names of the features, if they have any.
+    """
 
     labels: NDArray[Any]  # (n,): by these rows are shared among simulated parties; never part of the data
     rows: Callable[[NDArray[np.int64]], NDArray[Any]]  # of row indices (m,) the rows (m, d)
@@ -32,13 +44,37 @@ class Dataset:
     names: tuple[str, ...] = ()  # of the features, where they have any
 
     def all_rows(self) -> NDArray[Any]:
+        """Read all rows.
+
+        Returns
+        -------
+        ndarray of shape (n, d)
+        """
         return self.rows(np.arange(len(self.labels)))
 
 
 @lru_cache(maxsize=1)
 def load(name: str, root: str = ".") -> Dataset:
-    """One of `DATASETS`, or ``openml:NAME``; ``root`` is the folder that holds images, or what was downloaded
-    (``data-root``). Pixels stay whole numbers from 0 to 255."""
+    """Load a data set; pixels stay whole numbers from 0 to 255.
+
+    Parameters
+    ----------
+    name : str
+        One of `DATASETS`, or ``openml:NAME``.
+    root : str, default "."
+        The folder that holds images, or downloaded data (``data-root``).
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name.
+    DataError
+        If the data set is not under ``root``, or damaged.
+    """
     if name.startswith(OPENML_PREFIX):
         return _openml(name, Path(root).expanduser())
     if name not in DATASETS:
@@ -68,7 +104,7 @@ def _absent_error(name: str, expected: Path) -> DataError:
 
 
 def _idx(name: str, folder: str) -> Callable[[Path], Dataset]:
-    """MNIST's own file format, as torchvision lays it out: memory-mapped, so a party reads only its own rows."""
+    """Return a loader of MNIST's own file format, memory-mapped, so that a party reads only its own rows."""
 
     def part(root: Path, stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
         raw = root / folder / "raw"
@@ -111,7 +147,7 @@ def _cifar10(root: Path) -> Dataset:
 
 
 def _images(root: Path) -> Dataset:
-    """A folder with one subfolder a class; with ``train`` and ``test`` folders, the rows are those of ``train``."""
+    """Load a folder with a subfolder for each class; the rows are in ``train`` if there are ``train`` and ``test``."""
     has_test = (root / "train").is_dir() and (root / "test").is_dir()
     files, labels = _image_files(root / "train" if has_test else root)
 
@@ -162,7 +198,7 @@ def _decode(files: list[Path]) -> NDArray[np.uint8]:
 
 
 def _synthetic(root: Path) -> Dataset:
-    """2,000 rows of 50 features: spectrum 1/j, ten groups whose means lie up to 10 standard deviations apart."""
+    """Draw 2,000 rows of 50 features: spectrum 1/j, ten groups whose means lie up to 10 standard deviations apart."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(10), 200)
     basis, _ = np.linalg.qr(rng.standard_normal((50, 50)))
@@ -188,7 +224,7 @@ OPENML_PREFIX = "openml:"
 
 
 def _openml_file(name: str, root: Path) -> Path:
-    """Where a data set of OpenML is kept; its name is one of a file."""
+    """Return the file of a data set of OpenML; its name must be a file's name."""
     short = name.removeprefix(OPENML_PREFIX)
     if not re.fullmatch(r"[\w.()-]*\w[\w.()-]*", short):
         raise ConfigError(f"'dataset' is {value_text(name)}, expected openml: and a name of letters, digits and ._-()")
@@ -196,7 +232,7 @@ def _openml_file(name: str, root: Path) -> Path:
 
 
 def _openml(name: str, root: Path) -> Dataset:
-    """What `download` wrote: rows and labels."""
+    """Load the rows and labels that `download` wrote."""
     file = _openml_file(name, root)
     if not file.is_file():
         raise _absent_error(name, file)
@@ -206,7 +242,7 @@ def _openml(name: str, root: Path) -> Dataset:
 
 
 def _download_openml(name: str, root: Path) -> None:
-    """A data set of OpenML whose columns are all numbers; its target, if it has one, gives the labels."""
+    """Download a data set of OpenML whose columns are all numbers; its target, if there is any, gives the labels."""
     from sklearn.datasets import fetch_openml
 
     file = _openml_file(name, root)

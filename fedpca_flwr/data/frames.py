@@ -1,11 +1,11 @@
 """Arrays and data frames that a user hands over: their numbers, and the labels of their columns and rows.
 
-Data frames are those that narwhals knows (pandas, polars, Arrow, DuckDB, Dask and others, lazy ones too), AnnData,
+Data frames are those that narwhals knows (pandas, polars, Arrow, DuckDB, Dask and others, lazy frames too), AnnData,
 arrays of xarray with labels, and datasets of Hugging Face, which Flower Datasets gives. No library is imported here
 that the caller has not imported. Booleans are numbers, and so are nullable integers, decimals, and objects that are
-numbers; what is missing becomes NaN. Texts, categories, dates and whatever else is no number are refused by the names
-of their columns, all at once, and so are whole numbers that float64 does not hold. Columns are matched by their labels
-with those of a run or a model.
+numbers; missing values become NaN. Texts, categories, dates and everything else that is no number are refused by the
+names of their columns, all at once, and so are whole numbers that float64 does not hold. Columns are matched by their
+labels with those of a run or a model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,17 @@ MAX_LISTED_COLUMNS = 20  # how many columns an error names at most
 
 
 class Match(NamedTuple):
-    """How the labels of a table's columns go with those that are wanted."""
+    """Comparison of the labels of a table's columns with the expected labels.
+
+    Parameters
+    ----------
+    missing : tuple
+        Expected labels that the table lacks.
+    unexpected : tuple
+        Labels of the table that are not expected.
+    order : list of int or None
+        Position of each expected label; None if the columns are in that order, or labels are missing.
+    """
 
     missing: tuple[Hashable, ...]  # wanted, and not there
     unexpected: tuple[Hashable, ...]  # there, and not wanted
@@ -44,7 +54,18 @@ class Match(NamedTuple):
 
 
 def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Match:
-    """The columns with these labels against those that are wanted."""
+    """Compare the labels of a table's columns with the expected labels.
+
+    Parameters
+    ----------
+    labels : sequence of hashable
+    expected : sequence of hashable
+        Labels of a run or a model.
+
+    Returns
+    -------
+    Match
+    """
     positions = {label: position for position, label in enumerate(labels)}
     present = {
         label for label in expected if label in positions
@@ -57,7 +78,17 @@ def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Ma
 
 @dataclass(frozen=True)
 class Frame:
-    """A table with labels, of any library."""
+    """Table with labels, of any library.
+
+    Parameters
+    ----------
+    labels : tuple of hashable
+        Labels of the columns; empty if there are none.
+    values : callable
+        Returns an eager data frame of narwhals, or an array or sparse matrix of numbers.
+    index : sequence of hashable, default ()
+        Labels of the rows.
+    """
 
     labels: tuple[Hashable, ...]  # of the columns; empty where they have none
     values: Callable[[], Any]  # gives an eager data frame of narwhals, or what holds the numbers: an array, or sparse
@@ -65,7 +96,7 @@ class Frame:
 
     @property
     def has_default_index(self) -> bool:
-        """Whether the labels of rows are a plain range of numbers, as texts too, or there are none."""
+        """True if the labels of rows are a plain range of numbers, also as texts, or there are none."""
         index = self.index
         if not len(index) or type(index).__name__ == "RangeIndex":
             return True
@@ -73,7 +104,17 @@ class Frame:
 
 
 def open_frame(X: Any) -> Frame | None:
-    """Return what ``X`` is as a table with labels; None where it is none, and nothing is read before `Frame.values`."""
+    """Return an object as a table with labels; nothing is read before `Frame.values`.
+
+    Parameters
+    ----------
+    X : object
+
+    Returns
+    -------
+    Frame or None
+        None if the object has no labels.
+    """
     kind = type(X)
     if isinstance(X, np.ndarray | Blocks | Table | list | tuple | str | bytes | dict | None) or sparse.issparse(X):
         return None
@@ -93,7 +134,7 @@ def open_frame(X: Any) -> Frame | None:
 
 
 def _to_narwhals(X: Any) -> Any:
-    """Return ``X`` as a data frame of narwhals; None where narwhals knows none."""
+    """Return an object as a data frame of narwhals; None if narwhals does not know its type."""
     import narwhals.stable.v2 as nw  # not at the start of a site's process, whose rows may be in an array
 
     if type(X).__name__ == "RecordBatch" and hasattr(X, "to_struct_array"):
@@ -112,17 +153,36 @@ UNIQUE_NAMES_ADVICE = "give each a name of its own"
 
 
 def _duplicates_text(labels: Iterable[Hashable]) -> str:
-    """Name the labels that occur twice."""
+    """Write the labels that occur twice."""
     return labels_text([label for label, times in Counter(labels).items() if times > 1])
 
 
 def is_frame(X: object) -> bool:
-    """Whether ``X`` is a table with labelled columns."""
+    """Return whether an object is a table with labelled columns.
+
+    Parameters
+    ----------
+    X : object
+
+    Returns
+    -------
+    bool
+    """
     return open_frame(X) is not None
 
 
 def column_labels(X: Any) -> tuple[Hashable, ...]:
-    """The labels of the columns of a data frame, or of a site's table; empty for anything else."""
+    """Return the labels of the columns of a data frame, or of a site's table.
+
+    Parameters
+    ----------
+    X : object
+
+    Returns
+    -------
+    tuple of hashable
+        Empty for anything else.
+    """
     if isinstance(X, Table):
         return X.names
     frame = open_frame(X)
@@ -130,19 +190,48 @@ def column_labels(X: Any) -> tuple[Hashable, ...]:
 
 
 def row_labels(X: Any) -> tuple[Hashable, ...]:
-    """The labels of the rows of a data frame of pandas, or the cells of an AnnData; empty for anything else."""
+    """Return the labels of the rows of a data frame of pandas, or the cells of an AnnData.
+
+    Parameters
+    ----------
+    X : object
+
+    Returns
+    -------
+    tuple of hashable
+        Empty for anything else.
+    """
     frame = open_frame(X)
     return () if frame is None else tuple(frame.index)
 
 
 def column_names(X: object) -> tuple[str, ...]:
-    """The labels of a data frame's columns, or none where not all are texts: scikit-learn ignores them then."""
+    """Return the labels of a data frame's columns if all are texts: scikit-learn ignores other labels.
+
+    Parameters
+    ----------
+    X : object
+
+    Returns
+    -------
+    tuple of str
+        Empty if not all labels are texts.
+    """
     labels = column_labels(X)
     return tuple(map(str, labels)) if all(isinstance(label, str) for label in labels) else ()
 
 
 def labels_text(labels: Sequence[object]) -> str:
-    """Labels of columns for a text: no more than `MOST_NAMED`."""
+    """Write labels of columns, no more than `MAX_LISTED_COLUMNS`.
+
+    Parameters
+    ----------
+    labels : sequence of object
+
+    Returns
+    -------
+    str
+    """
     overflow = f" and {len(labels) - MAX_LISTED_COLUMNS} more" if len(labels) > MAX_LISTED_COLUMNS else ""
     return ", ".join(map(repr, labels[:MAX_LISTED_COLUMNS])) + overflow
 
@@ -164,10 +253,24 @@ NumbersOrKind = NDArray[Any] | str
 
 
 def frame_numbers(frame: Frame, name: str) -> Any:
-    """The numbers of a data frame (n, d): an array of the dtype that holds all columns, or a sparse matrix.
+    """Return the numbers of a data frame.
 
-    Of an AnnData it is its ``X``. Sparse columns of pandas, with zeros left out, stay sparse. An error, which calls the
-    frame by its ``name``, has the label of every column that holds no numbers, or that has the label of another.
+    Parameters
+    ----------
+    frame : Frame
+        Of an AnnData its ``X`` is taken. Sparse columns of pandas, with zeros left out, stay sparse.
+    name : str
+        How errors call the frame.
+
+    Returns
+    -------
+    ndarray or sparse matrix of shape (n, d)
+        Its dtype holds all columns.
+
+    Raises
+    ------
+    DataError
+        Names every column that holds no numbers, or has the label of another column.
     """
     if duplicates := _duplicates_text(frame.labels):
         raise DataError(f"{name} has columns of the same name: {duplicates}; {UNIQUE_NAMES_ADVICE}")
@@ -189,7 +292,28 @@ def frame_numbers(frame: Frame, name: str) -> Any:
 
 
 def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], rows: int, name: str) -> NDArray[Any]:
-    """Return columns of ``rows`` numbers each as an array (n, d); the error is as of `numbers_of`."""
+    """Return columns as an array.
+
+    Parameters
+    ----------
+    columns : sequence of ndarray or str
+        Numbers (n,) of each column, or the kind (`NON_NUMERIC_KINDS`) of what it holds.
+    labels : sequence of hashable
+        Labels of the columns.
+    rows : int
+        Number n of rows.
+    name : str
+        How errors call the table.
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+
+    Raises
+    ------
+    DataError
+        As `frame_numbers`.
+    """
     arrays = [column for column in columns if not isinstance(column, str)]
     dtype = np.result_type(*arrays) if arrays else np.dtype(np.float64)
     by_kind: dict[str, list[object]] = {}
@@ -212,7 +336,17 @@ def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], 
 
 
 def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
-    """Return the numbers of a column of narwhals, float where some are missing, or which of `KINDS` it holds."""
+    """Return the numbers of a column of narwhals, or the kind of what the column holds instead.
+
+    Parameters
+    ----------
+    series : narwhals.Series
+
+    Returns
+    -------
+    ndarray of shape (n,) or str
+        Float if values are missing; a text is a key of `NON_NUMERIC_KINDS`.
+    """
     import narwhals.stable.v2 as nw
 
     dtype, missing = series.dtype, series.null_count()
@@ -234,7 +368,17 @@ def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
 
 
 def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
-    """Return which of `KINDS` a column of a dtype of narwhals holds; empty for numbers, and where its cells say it."""
+    """Return the kind of what a column of a narwhals dtype holds instead of numbers.
+
+    Parameters
+    ----------
+    dtype : narwhals.dtypes.DType
+
+    Returns
+    -------
+    str
+        A key of `NON_NUMERIC_KINDS`; empty for numbers, and if only the cells can say.
+    """
     import narwhals.stable.v2 as nw
 
     if dtype in (nw.Categorical, nw.Enum):
@@ -247,7 +391,17 @@ def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
 
 
 def arrow_numbers(column: Any) -> NumbersOrKind:
-    """Return the numbers of an array of Arrow's, or which of `KINDS` it holds."""
+    """Return the numbers of an array of Arrow, or the kind of what the array holds instead.
+
+    Parameters
+    ----------
+    column : pyarrow.Array or pyarrow.ChunkedArray
+
+    Returns
+    -------
+    ndarray of shape (n,) or str
+        A text is a key of `NON_NUMERIC_KINDS`.
+    """
     import narwhals.stable.v2 as nw
     import pyarrow as pa
 
@@ -256,7 +410,17 @@ def arrow_numbers(column: Any) -> NumbersOrKind:
 
 
 def arrow_non_numeric_kind(kind: Any) -> str:
-    """Return which of `KINDS` a column of a type of Arrow's holds; empty for numbers."""
+    """Return the kind of what a column of an Arrow type holds instead of numbers.
+
+    Parameters
+    ----------
+    kind : pyarrow.DataType
+
+    Returns
+    -------
+    str
+        A key of `NON_NUMERIC_KINDS`; empty for numbers.
+    """
     import narwhals.stable.v2 as nw
     import pyarrow as pa
 
@@ -264,7 +428,7 @@ def arrow_non_numeric_kind(kind: Any) -> str:
 
 
 def _large_numbers(series: nw.Series[Any]) -> NumbersOrKind:
-    """Return numbers of more digits than float64 has, of which whole ones must not be rounded."""
+    """Return numbers of more digits than float64 has, or a kind if whole numbers would be rounded."""
     import narwhals.stable.v2 as nw
 
     floats = np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
@@ -277,7 +441,7 @@ def _large_numbers(series: nw.Series[Any]) -> NumbersOrKind:
 
 
 def _object_numbers(column: Iterable[Any]) -> NumbersOrKind:
-    """Return cells that are objects as numbers where each is one, or missing."""
+    """Return cells that are objects as numbers, or the kind of the first cell that is no number."""
     values = []
     for cell in column:
         number = _cell_number(cell)
@@ -288,7 +452,7 @@ def _object_numbers(column: Iterable[Any]) -> NumbersOrKind:
 
 
 def _cell_number(cell: Any) -> float | str:
-    """Return a cell as a number, NaN where it is missing, or which of `KINDS` it is."""
+    """Return a cell as a number, NaN if missing, or the kind of what the cell holds."""
     pandas = sys.modules.get("pandas")
     if cell is None or cell is np.ma.masked or (pandas and cell is pandas.NA):
         return math.nan
@@ -316,13 +480,44 @@ MAX_LISTED_NAMES = 5  # how many names an error of other names lists at most, as
 
 
 def as_array(X: Any, name: str) -> NDArray[Any]:
-    """``X`` as an array; what is masked, or missing in a data frame, is NaN. An error calls it by its ``name``."""
+    """Return an object as an array, in which masked and missing values are NaN.
+
+    Parameters
+    ----------
+    X : array-like, data frame or sparse matrix
+    name : str
+        How errors call the object.
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    DataError
+    """
     rows = as_rows(X, name)
     return to_array(rows) if isinstance(rows, Blocks) else rows
 
 
 def as_rows(X: Any, name: str) -> Rows:
-    """``X`` as rows: an array as `row_major` orders it, or the blocks of a sparse matrix, or those that it has."""
+    """Return an object as rows: an array in the order of `row_major`, or the blocks of a sparse matrix.
+
+    Parameters
+    ----------
+    X : array-like, data frame, sparse matrix, Table or Blocks
+    name : str
+        How errors call the object.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    DataError
+        If the object is no table of numbers.
+    """
     if isinstance(X, Table):
         return X.rows
     if isinstance(X, Blocks):
@@ -351,7 +546,7 @@ def as_rows(X: Any, name: str) -> Rows:
 
 
 def _require_table(X: Any, name: str) -> None:
-    """Refuse what is no table, and tell what to write instead."""
+    """Refuse an object that is no table, and tell what to write instead."""
     instead = ""
     if isinstance(X, str | os.PathLike):
         instead = " (read a file first, with pandas.read_csv or numpy.load)"
@@ -372,7 +567,7 @@ def _require_table(X: Any, name: str) -> None:
 
 
 def _fill_masked(masked: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
-    """The array, with NaN where numbers are masked; what is no number is refused as it would be without a mask."""
+    """Return an array with NaN for masked numbers; an array without numbers is refused later, as without a mask."""
     if masked.dtype.kind not in "fiub" or not np.ma.is_masked(masked):
         return masked.data
     _require_exact(masked.compressed(), name)
@@ -388,7 +583,27 @@ def _require_exact(array: NDArray[Any], name: str) -> None:
 
 
 def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
-    """``X`` as finite real numbers (n, ``width``), n at least 1; where it may be ``incomplete``, NaN is one too."""
+    """Return an object as finite real numbers.
+
+    Parameters
+    ----------
+    X : array-like or Rows
+    width : int
+        Number of columns.
+    name : str
+        How errors call the object.
+    incomplete : bool, default False
+        Allow NaN.
+
+    Returns
+    -------
+    ndarray of shape (n, width)
+        n is at least 1.
+
+    Raises
+    ------
+    DataError
+    """
     rows = as_array(X, name)
     if rows.dtype.kind not in "fiub":
         raise DataError(f"{name} has dtype {rows.dtype}, expected real numbers")
@@ -402,7 +617,18 @@ def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: boo
 
 
 def check_names_digest(X: ArrayLike, digest: str) -> None:
-    """Refuse a data frame whose column names are not those of a digest; either may be without names."""
+    """Refuse a data frame whose column names have another digest; frame or digest may be without names.
+
+    Parameters
+    ----------
+    X : array-like
+    digest : str
+        `names_digest` of the expected names.
+
+    Raises
+    ------
+    DataError
+    """
     names = column_names(X)
     if names and digest and names_digest(names) != digest:
         raise DataError(FOREIGN_NAMES_TEXT)
@@ -411,11 +637,32 @@ def check_names_digest(X: ArrayLike, digest: str) -> None:
 def align_rows(
     X: Any, width: int, names: Sequence[str] = (), *, digest: str = "", name: str = "X", model_name: str = "PCA"
 ) -> Rows:
-    """Rows (n, ``width``) that belong to a fitted model, their columns in its order; refused in scikit-learn's words.
+    """Return rows with their columns in the order of a fitted model, or raise an error in scikit-learn's words.
 
-    Where both have names, columns are matched by them, as `fedpca_flwr.run` matches those of the parties. The model's
-    ``names`` are those of its features, where they are known; ``digest`` is of these, where only that is known. Errors
-    call the rows and the model ``name`` and ``fitted``.
+    If both have names, columns are matched by their names, as `fedpca_flwr.run` matches those of the parties.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, width)
+    width : int
+        Number of features of the model.
+    names : sequence of str, default ()
+        Names of the model's features; empty if unknown.
+    digest : str, default ""
+        Digest of these names, if only the digest is known.
+    name : str, default "X"
+        How errors call the rows.
+    model_name : str, default "PCA"
+        How errors call the model.
+
+    Returns
+    -------
+    Rows of shape (n, width)
+
+    Raises
+    ------
+    DataError
+        For other names, another number of columns, no rows, or several tables.
     """
     several = (
         isinstance(X, list | tuple)
@@ -449,7 +696,7 @@ def align_rows(
 
 
 def _column_order(labels_given: Sequence[str], expected: Sequence[str]) -> list[int] | None:
-    """Where each of the features that are wanted stands; None where they stand as wanted. Refuses other names."""
+    """Return the position of each feature of the model, None if in order; refuse other names."""
     comparison = match_labels(labels_given, expected)
     if not (comparison.missing or comparison.unexpected):
         return comparison.order

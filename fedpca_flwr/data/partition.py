@@ -1,6 +1,6 @@
-"""How simulated parties share a data set: seeded, every row (or every feature) exactly once, no empty party.
+"""Partition of a data set among simulated parties: seeded, every row or feature exactly once, no empty party.
 
-Parts are sorted arrays of indices, one for each party.
+Parts are sorted arrays of indices, a part for each party.
 """
 
 import re
@@ -22,8 +22,26 @@ MIN_PARTY_ROWS = 10
 def split_columns(features: int, parties: int, how: str, names: Sequence[str] = ()) -> Parts:
     """Split features among parties, each exactly once.
 
-    Split is ``"even"`` (consecutive, sizes that differ by one at most), by a size for each party (``"20 20 24"``),
-    or by the names of each party's columns (``"a, b; c, d"``), where the data set has ``names``.
+    Parameters
+    ----------
+    features : int
+        Number of features.
+    parties : int
+        Number of parties.
+    how : str
+        ``"even"`` (consecutive, sizes that differ by 1 at most), a size for each party (``"20 20 24"``), or the names
+        of each party's columns (``"a, b; c, d"``).
+    names : sequence of str, default ()
+        Names of the features; empty if unknown.
+
+    Returns
+    -------
+    list of ndarray
+        Indices of the features of each party.
+
+    Raises
+    ------
+    ConfigError
     """
     if how == "even":
         if parties > features:
@@ -41,6 +59,7 @@ def split_columns(features: int, parties: int, how: str, names: Sequence[str] = 
 
 
 def _split_by_names(how: str, parties: int, names: Sequence[str]) -> Parts:
+    """Split features by the names of each party's columns, separated by ';'."""
     groups = [[name.strip() for name in group.split(",")] for group in how.split(";")]
     every = [name for group in groups for name in group]
     if not names or len(groups) != parties or sorted(every) != sorted(names):
@@ -62,16 +81,35 @@ PARTITIONS = ("iid", "dirichlet", "shards", "quantity")
 def split(
     labels: NDArray[Any], parties: int, *, kind: str, seed: int, alpha: float = 0.1, shards_per_party: int = 2
 ) -> Parts:
-    """Split rows, which have these ``labels`` (n,), among at most n parties.
+    """Split rows among parties.
 
     Parameters
     ----------
+    labels : ndarray of shape (n,)
+        Labels of the rows.
+    parties : int
+        At most n.
     kind : {"iid", "dirichlet", "shards", "quantity"}
         ``iid`` shuffles, then cuts into equal parts. ``dirichlet`` shares out the rows of each label by a draw from
         Dirichlet(alpha): the smaller alpha, the more uneven (Hsu, Qi and Brown 2019, arXiv:1909.06335, as in
         NIID-Bench). ``shards`` sorts by label, cuts into equal shards and deals them out: each party sees a few labels
         (McMahan et al. 2017). ``quantity`` draws sizes from Dirichlet(alpha), and rows at random: parties are uneven in
         number, alike in content.
+    seed : int
+    alpha : float, default 0.1
+        Of ``dirichlet`` and ``quantity``.
+    shards_per_party : int, default 2
+        Of ``shards``.
+
+    Returns
+    -------
+    list of ndarray
+        Indices of the rows of each party.
+
+    Raises
+    ------
+    ConfigError
+        If there are more parties than rows.
     """
     if parties > len(labels):
         raise ConfigError(f"{parties} parties cannot share {len(labels)} rows: use at most {len(labels)} parties")
@@ -99,7 +137,7 @@ def _deal_shards(labels: NDArray[Any], parties: int, shards_per_party: int, rng:
 
 
 def _cut_by_shares(rows: NDArray[np.int64], shares: Array) -> Parts:
-    """Consecutive pieces of ``rows``, in proportion to ``shares``."""
+    """Cut rows into consecutive pieces, in proportion to ``shares``."""
     return np.split(rows, np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int))
 
 

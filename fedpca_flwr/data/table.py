@@ -40,7 +40,32 @@ MAX_SPARSE_DENSITY = 0.1
 
 
 class Table(NamedTuple):
-    """A party's data: n rows of d columns."""
+    """Data of a party: n rows of d columns.
+
+    Parameters
+    ----------
+    rows : Rows of shape (n, d)
+    missing : ndarray of int of shape (d,)
+        Number of missing values (NaN) of each column.
+    names : tuple of str
+        Names of the columns; empty if unknown.
+    split : str
+        How all parties' data are split: "rows", "columns", or empty if unknown.
+    ids : ndarray of uint64 of shape (n,), optional
+        Ascending digests of the rows' ids, if the file has ids.
+    row_positions : ndarray of int of shape (n,), optional
+        Position in ``rows``, which are in order of ids, of each row of the file.
+    digest : str
+        Digest of the rows, by which other rows in a later round are noticed; empty if nobody looks.
+    weights : ndarray of shape (n,), optional
+        Numbers from 0, if the run has weights.
+    excluded : ndarray of bool of shape (n,), optional
+        Rows that take no part in the fit but get scores, if a site names such rows.
+    order : ndarray of int of shape (d,), optional
+        Column of the file that each column is, if a run has an order.
+    notes : tuple of str
+        What a reader of the rows must know about how they were read.
+    """
 
     rows: Rows
     missing: NDArray[np.int64]  # (d,): how many values of each column are missing (NaN)
@@ -69,12 +94,12 @@ def participating_rows(table: Table, round_rows: int) -> Rows:
     ----------
     table : Table
     round_rows : int
-        The last rows are left out, so that the number of rows is a multiple of this.
+        The last rows are left out, so that the number of rows is a multiple of this number.
 
     Returns
     -------
-    rows of shape (n, d)
-        With their weights, where the table has some.
+    Rows of shape (n, d)
+        With their weights, if the table has weights.
     """
     if table.weights is not None:
         return weight_rows(table.rows, table.weights)
@@ -83,12 +108,34 @@ def participating_rows(table: Table, round_rows: int) -> Rows:
 
 
 def names_digest(names: Sequence[str]) -> str:
-    """64 bits of SHA-256 of column names in their order, without the spaces around them; empty without names."""
+    """Compute 64 bits of SHA-256 of column names in their order, without the spaces around each name.
+
+    Parameters
+    ----------
+    names : sequence of str
+
+    Returns
+    -------
+    str
+        16 hexadecimal digits; empty without names.
+    """
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
 def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
-    """Which columns (d,) of a table, for its own site: by their names, where they have some."""
+    """Write columns of a table, for its own site only: by their names, or by their positions.
+
+    Parameters
+    ----------
+    columns : ndarray of bool of shape (d,)
+        The columns to write.
+    names : sequence of str
+        Names of all columns; empty if unknown.
+
+    Returns
+    -------
+    str
+    """
     positions = np.flatnonzero(columns).tolist()
     if names:
         return f"columns: {', '.join(repr(names[position]) for position in positions)}"
@@ -96,13 +143,27 @@ def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
 
 
 def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
-    """A table of ``rows``, whose columns have these names, if they are a non-empty, real matrix, read block by block.
+    """Check rows, block by block, and return a table.
 
-    Values that are not missing (NaN) must be finite, and such that they can be squared. Whatever their order in memory,
-    the table has them in that of `row_major`, so the same rows give the same bits.
+    Values that are not missing (NaN) must be finite, and such that they can be squared. Whatever the order of the rows
+    in memory, the table has the order of `row_major`, so the same rows give the same bits. Blocks are counted; if they
+    need no more than `HELD_BYTES`, they are kept, joined.
 
-    Blocks are counted, and so few of them that they need no more than `HELD_BYTES` are kept, as one. Which columns are
-    at fault stays in the site's own log.
+    Parameters
+    ----------
+    rows : Rows of shape (n, d)
+    names : sequence of str, default ()
+        Names of the columns.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    DataError
+        If the rows are no non-empty, real matrix of such values. The names of the columns at fault stay in the site's
+        log.
     """
     if rows.ndim != 2:
         raise DataError(
@@ -124,12 +185,28 @@ def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
 
 
 def require_complete(table: Table, advice: str = "") -> Rows:
-    """The rows of a table, refused where a value is missing; ``what_else`` tells what to do, besides to fill it."""
+    """Return the rows of a table, or refuse missing values.
+
+    Parameters
+    ----------
+    table : Table
+    advice : str, default ""
+        What else to do than to fill missing values.
+
+    Returns
+    -------
+    Rows of shape (n, d)
+
+    Raises
+    ------
+    DataError
+    """
     _refuse_columns(table.missing > 0, f"missing values (NaN): fill or drop them first{advice}", table.names)
     return table.rows
 
 
 def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
+    """Check rows that come in blocks, and keep the blocks if they are small."""
     sizes, missing, count, entries = np.zeros(rows.width), np.zeros(rows.width, np.int64), 0, 0
     cached: list[Block] = []
     free_bytes = HELD_BYTES
@@ -154,7 +231,7 @@ def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
 
 
 def _check_block(block: Any, rows: Blocks) -> None:
-    """Refuse a block that is not what its loader says of all: its numbers would be taken for others."""
+    """Refuse a block that is not as its loader declares: its numbers would be taken for others."""
     is_valid = sparse.issparse(block) and block.format == "csr" if rows.sparse else isinstance(block, np.ndarray)
     if not is_valid or block.ndim != 2 or block.shape[1] != rows.width or block.dtype != rows.dtype:
         kind = type(block).__name__
@@ -166,7 +243,7 @@ def _check_block(block: Any, rows: Blocks) -> None:
 
 
 def _reread_blocks(rows: Blocks, count: int) -> Iterator[Block]:
-    """The blocks, if they still are as said and have so many rows."""
+    """Yield the blocks again, if their form and number of rows have not changed."""
     rows_read = 0
     for block in rows.read():
         _check_block(block, rows)
@@ -178,12 +255,21 @@ def _reread_blocks(rows: Blocks, count: int) -> Iterator[Block]:
 
 
 def _needs_check(dtype: np.dtype[Any]) -> bool:
-    """Whether not every value of a dtype is a number that float64 holds."""
+    """Return whether some values of a dtype are no numbers that float64 holds."""
     return dtype.kind == "f" or (dtype.kind in "iu" and dtype.itemsize == 8)
 
 
 def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which numbers of an array, of any shape, are integers that float64 does not hold."""
+    """Return the mask of the integers that float64 does not hold.
+
+    Parameters
+    ----------
+    array : ndarray of any shape
+
+    Returns
+    -------
+    ndarray of bool of the same shape
+    """
     if array.dtype.kind not in "iu" or array.dtype.itemsize < 8:
         return np.zeros(array.shape, dtype=bool)
     floats, end = array.astype(np.float64), 2.0 ** (63 if array.dtype.kind == "i" else 64)
@@ -193,9 +279,9 @@ def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], names: Sequence[str]) -> None:
-    """Renew the largest size (d,) of a value in each column that is not NaN, infinity too, and how many are NaN.
+    """Update the largest size (d,) of a value in each column, infinity too, and the number of NaN.
 
-    Integers are refused where float64 does not hold them.
+    Integers are refused if float64 does not hold them.
     """
     is_sparse = sparse.issparse(block)
     if block.dtype.kind != "f":
@@ -247,7 +333,17 @@ def _refuse_columns(columns: NDArray[np.bool_], what: str, names: Sequence[str])
 
 
 def require_same_rows(earlier: str, now: str) -> None:
-    """Refuse rows that are not those of a pass before, by the digests of both."""
+    """Refuse rows that differ from the rows of an earlier pass.
+
+    Parameters
+    ----------
+    earlier, now : str
+        Digests of the rows.
+
+    Raises
+    ------
+    DataError
+    """
     if earlier != now:
         raise DataError(
             "the data are other rows, or the same in another order, than before in this run. A file must not be "

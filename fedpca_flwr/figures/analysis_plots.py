@@ -1,5 +1,7 @@
-"""Figures of what `fedpca_flwr.analyses` finds, in the manner of `fedpca_flwr.figures.plots`; they need the extra
-``plots``."""
+"""Figures of results of `fedpca_flwr.analyses`, as in `fedpca_flwr.figures.plots`.
+
+The figures need the extra ``plots``.
+"""
 
 from collections.abc import Sequence
 
@@ -21,7 +23,16 @@ MAX_LABEL_CHARACTERS = 30  # letters of a name at an arrow
 
 @rc_context(STYLE)
 def how_many(result: HowMany) -> Figure:
-    """The leading eigenvalues with the band of unrelated features, and where each rule stops."""
+    """Draw the leading eigenvalues with the band of unrelated features, and where each rule stops.
+
+    Parameters
+    ----------
+    result : HowMany
+
+    Returns
+    -------
+    Figure
+    """
     first = result.spectrum[:SHOWN]
     number, band = np.arange(1, first.size + 1), result.null_band[:SHOWN]
     figure, axes = canvas(7.5, 3.8)
@@ -40,7 +51,17 @@ def how_many(result: HowMany) -> Figure:
 
 @rc_context(STYLE)
 def outlier_map(outliers: Outliers) -> Figure:
-    """SPE against T squared of each row, with their limits; odd rows are crosses, of the others some are shown."""
+    """Draw SPE against T squared of each row, with their limits; rows beyond a limit are crosses.
+
+    Parameters
+    ----------
+    outliers : Outliers
+        Of the rows within the limits at most `MAX_PLOTTED_ROWS` are drawn.
+
+    Returns
+    -------
+    Figure
+    """
     exceeding = outliers.odd
     usual = np.flatnonzero(~exceeding)
     usual = usual[thin_rows(usual.size, MAX_PLOTTED_ROWS)]
@@ -62,14 +83,23 @@ def outlier_map(outliers: Outliers) -> Figure:
 
 @rc_context(STYLE)
 def biplot(reading: Reading, scores: Array) -> Figure:
-    """Rows in the first two components, each divided by its largest score, and the features' correlations as arrows.
+    """Draw rows in the first two components, and the features' correlations as arrows.
 
     Parameters
     ----------
-    found : Reading
+    reading : Reading
         Of two components at least, not rotated.
     scores : ndarray of shape (n, at least 2)
-        Those of the same components.
+        Scores of the same components; each is divided by its largest score.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ConfigError
+        If there are fewer than two components.
     """
     if len(reading.correlations) < 2 or scores.ndim != 2 or scores.shape[1] < 2:
         raise ConfigError(
@@ -85,8 +115,25 @@ def biplot(reading: Reading, scores: Array) -> Figure:
 
 @rc_context(STYLE)
 def variables(reading: Reading) -> Figure:
-    """The correlations of features with the first two components as arrows in the circle of 1: of how much of a feature
-    the two hold, an arrow's length is the root. Supplementary features have dashed arrows."""
+    """Draw the correlations of features with the first two components as arrows in the unit circle.
+
+    An arrow's length is the root of the share of a feature that the two components hold. Supplementary features have
+    dashed arrows.
+
+    Parameters
+    ----------
+    reading : Reading
+        Of two components at least.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ConfigError
+        If there are fewer than two components.
+    """
     if len(reading.correlations) < 2:
         raise ConfigError("a circle of correlations shows the first two components; read at least two")
     figure, axes = canvas(6.8, 6.5)
@@ -98,14 +145,23 @@ def variables(reading: Reading) -> Figure:
 
 @rc_context(STYLE)
 def levels(categories: Categories, scores: Array) -> Figure:
-    """The levels of categories at the mean scores of their rows on the first two components, among the rows.
+    """Draw the levels of categories at the mean scores of their rows on the first two components, among the rows.
 
     Parameters
     ----------
-    found : Categories
+    categories : Categories
         Of two components at least.
     scores : ndarray of shape (n, at least 2)
-        Those of the rows to be shown, of the same components.
+        Scores of the rows to be drawn, of the same components.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ConfigError
+        If there are fewer than two components.
     """
     if categories.coordinates.shape[1] < 2 or scores.ndim != 2 or scores.shape[1] < 2:
         raise ConfigError("a figure of levels shows the first two components; give at least two, and scores of both")
@@ -123,7 +179,22 @@ def levels(categories: Categories, scores: Array) -> Figure:
 
 @rc_context(STYLE)
 def squared_correlations(categories: Categories) -> Figure:
-    """How much of each of the first two components a column tells, numbers and categories alike, from 0 to 1."""
+    """Draw how much of each of the first two components a column tells, numbers and categories alike, from 0 to 1.
+
+    Parameters
+    ----------
+    categories : Categories
+        Of two components at least.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ConfigError
+        If there are fewer than two components.
+    """
     if categories.coordinates.shape[1] < 2:
         raise ConfigError("squared correlations are shown with the first two components; the model has one")
     figure, axes = canvas(5.6, 5.4)
@@ -138,7 +209,23 @@ def squared_correlations(categories: Categories) -> Figure:
 
 @rc_context(STYLE)
 def contributions(reading: Reading, component: int = 1) -> Figure:
-    """Each feature's share in a component, largest first, beside the share that it would have if all had the same."""
+    """Draw each feature's share in a component, largest first, beside the share of equal features.
+
+    Parameters
+    ----------
+    reading : Reading
+    component : int, default 1
+        Number of the component, from 1.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ConfigError
+        If there is no such component.
+    """
     shares = reading.contributions[:, : len(reading.communalities) - reading.supplementary]
     if component not in range(1, len(shares) + 1):
         raise ConfigError(f"'component' is {value_text(component)}, expected 1 to {len(shares)}")
@@ -155,7 +242,7 @@ def contributions(reading: Reading, component: int = 1) -> Figure:
 
 
 def _arrows(figure: Figure, axes: Axes, reading: Reading) -> None:
-    """The features' correlations with the first two components as arrows, with names that do not overlap."""
+    """Draw the features' correlations with the first two components as arrows, with names that do not overlap."""
     x, y = reading.correlations[:2]
     shown = np.argsort(-(x**2 + y**2), kind="stable")[:SHOWN]
     first = x.size - reading.supplementary
@@ -171,7 +258,7 @@ def _arrows(figure: Figure, axes: Axes, reading: Reading) -> None:
 
 
 def _name_tips(axes: Axes, tips: Array, names: Sequence[str]) -> None:
-    """Write each name as near to its tip (n, 2) as there is room for it inside the axes and beside the other names.
+    """Write each name as near to its tip (n, 2) as there is room inside the axes and beside the other names.
 
     A thin line joins the two. The places that are tried are those of a grid, so there is room for all names
     that fit into the axes at all.

@@ -1,4 +1,4 @@
-"""Tables in Markdown, whole or line by line as results come."""
+"""Tables in Markdown, complete or line by line as results come."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,15 +6,46 @@ from fedpca_flwr.errors import printable_text
 
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table."""
+    """Write a table in Markdown.
+
+    Parameters
+    ----------
+    heads : sequence of str
+        Headers of the columns.
+    rows : iterable of iterable of object
+        Cells by row.
+
+    Returns
+    -------
+    str
+    """
     return "\n".join([head(heads), *map(row, rows)])
 
 
 def head(heads: Sequence[str]) -> str:
-    """The first two lines of a table."""
+    """Write the first two lines of a table in Markdown.
+
+    Parameters
+    ----------
+    heads : sequence of str
+        Headers of the columns.
+
+    Returns
+    -------
+    str
+    """
     return f"{row(heads)}\n{row(['---'] * len(heads))}"
 
 
 def row(cells: Iterable[object]) -> str:
-    """One line of a table."""
+    """Write a line of a table in Markdown.
+
+    Parameters
+    ----------
+    cells : iterable of object
+
+    Returns
+    -------
+    str
+    """
     return f"| {' | '.join(printable_text(str(cell)) for cell in cells)} |"

@@ -43,22 +43,33 @@ MAX_SCORE_MARKS = 3000  # Rows of all parties together, where each is one mark.
 def scores(
     parties: Any, model: PCAModel | None = None, *, labels: Any = None, components: tuple[int, int] | None = None
 ) -> Figure:
-    """Rows of all parties in two components, each party in its colour and with its mark.
+    """Draw rows of all parties in two components, each party in its colour and with its mark.
 
-    The ellipses hold 95 % of normal rows with the mean and covariance of the rows of one colour. A single component
+    The ellipses hold 95 % of normal rows with the mean and covariance of the rows of a colour. A single component
     is drawn against the number of the row, party after party, without ellipses.
 
     Parameters
     ----------
     parties : mapping of str to table, or list of tables
-        Rows (n_i, d) of each party; or their scores: an array (n_i, k) where there is no model, or the file that a run
+        Rows (n_i, d) of each party; or their scores: an array (n_i, k) if there is no model, or the file that a run
         wrote at the site (``.npy`` or ``.csv``).
     model : PCAModel, optional
         Gives the scores of tables, and the shares of the variance along the axes.
     labels : mapping of str to array-like, or list of array-like, of shape (n_i,), optional
         A class for each row. Colours and ellipses are then those of the classes, marks those of the parties.
     components : (int, int), optional
-        Which are drawn, from 1. None: the first two, or the only one.
+        The components to draw, from 1. None: the first two, or the only component.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ConfigError
+        If components or labels do not fit the scores.
+    DataError
+        If a file holds no scores.
 
     Examples
     --------
@@ -104,7 +115,7 @@ def scores(
 
 
 def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int, int] | None) -> Array:
-    """Return the scores (n, 2) of a party's rows in two components, or (n, 1) where there is one and none is named."""
+    """Return the scores (n, 2) of a party's rows in two components, or (n, 1) if there is a single component."""
     if isinstance(table, str | os.PathLike):
         path = Path(table)
         try:
@@ -121,12 +132,12 @@ def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int
 
 
 def _on_plane(points: Array, start: int = 0) -> Array:
-    """Return points (n, 2): of a single component (n, 1), with the number of each row, from ``start``, beside it."""
+    """Return points (n, 2); a single component (n, 1) gets the number of each row, from ``start``."""
     return points if points.shape[1] > 1 else np.column_stack([points, np.arange(start, start + len(points))])
 
 
 def _classes(points: Mapping[str, Array], labels: Any) -> list[list[str]]:
-    """The class of each row of each party, whose labels are by its name or in its place."""
+    """Return the class of each row of each party; labels are by the party's name or in its position."""
     party_labels = [labels[name] for name in points] if isinstance(labels, Mapping) else labels
     classes = [[str(label) for label in part] for part in party_labels]
     rows = [len(part) for part in points.values()]
@@ -136,12 +147,12 @@ def _classes(points: Mapping[str, Array], labels: Any) -> list[list[str]]:
 
 
 def _marks() -> Iterator[str]:
-    """Marks of parties: after each round of colours another one, so that no two of 100 parties look alike."""
+    """Return marks of parties: another mark after each round of colours, so that no two of 100 parties look alike."""
     return (MARKERS[(i + i // len(COLOURS)) % len(MARKERS)] for i in count())
 
 
 def _ellipse(points: Array) -> Array:
-    """An outline (2, 100) around points (n, 2): 95 % of normal ones with their mean and covariance; NaN around one."""
+    """Return an outline (2, 100) of 95 % of normal points with the moments of points (n, 2); NaN for n = 1."""
     if len(points) < 2:
         return np.full((2, 100), np.nan)
     values, vectors = np.linalg.eigh(np.cov(points.T))
@@ -152,13 +163,13 @@ def _ellipse(points: Array) -> Array:
 
 
 def _component_title(model: PCAModel | None, component: int) -> str:
-    """A component, counted from 1, with its share of the variance, where that is known."""
+    """Write a component, counted from 1, with its share of the variance, if known."""
     shares = [] if model is None else model.explained_variance_ratio_[component - 1 : component].tolist()
     return f"PC{component}" + "".join(f" ({share:.1%} of the variance)" for share in shares if share == share)
 
 
 def _add_legend(axes: Axes, points: Mapping[str, Array], colours: Mapping[str, str], *, classes_too: bool) -> None:
-    """A legend of the parties with their numbers of rows, and of the classes where colours are of these."""
+    """Add a legend of the parties with their numbers of rows, and of the classes if colours are of classes."""
     entries = [
         (f"{name} ({len(part)} rows)", mark) for (name, part), mark in zip(points.items(), _marks(), strict=False)
     ]
@@ -178,13 +189,17 @@ MAX_BAR_FEATURES = 30
 
 @rc_context(STYLE)
 def loadings(model: PCAModel, *, most: int = 3) -> Figure:
-    """The loadings of the first components: bars, or a heat map where features or components are many.
+    """Draw the loadings of the first components: bars, or a heat map if features or components are many.
 
     Parameters
     ----------
     model : PCAModel
-    most : int
-        So many components are drawn at most.
+    most : int, default 3
+        Largest number of components to draw.
+
+    Returns
+    -------
+    Figure
     """
     components = model.loadings()[0][:most]
     k, d = components.shape
@@ -216,19 +231,24 @@ def loadings(model: PCAModel, *, most: int = 3) -> Figure:
 def projection_overlay(
     reference: PCAModel, model: PCAModel, X: ArrayLike, labels: ArrayLike | None = None, *, title: str = ""
 ) -> Figure:
-    """Rows in the first two components: open marks by the reference, crosses by the federated model, a line between.
+    """Draw rows in two components: open marks by the reference, crosses by the federated model, a line between.
 
-    Where the two agree, every cross stands in its mark. Components that point the other way are turned round: a sign
-    means nothing. Of models of one component it is drawn against the number of the row.
+    If the two agree, every cross stands in its mark. Components that point the other way are turned round: a sign
+    means nothing. A single component is drawn against the number of the row.
 
     Parameters
     ----------
     reference, model : PCAModel
     X : array-like of shape (n, d)
-        At most `MOST` of its rows are drawn, evenly spread. Columns of a data frame are matched by their names.
+        At most `MAX_PLOTTED_ROWS` of its rows are drawn, evenly spread. Columns of a data frame are matched by their
+        names.
     labels : array-like of shape (n,), optional
-        A colour and a mark for each, and its name where its rows are on the average.
+        Each label has a colour and a mark, and its name at the mean of its rows.
     title : str, optional
+
+    Returns
+    -------
+    Figure
     """
     figure, axes = canvas(6, 5)
     _overlay(axes, reference, model, X, None if labels is None else np.asarray(labels))
@@ -241,7 +261,20 @@ def projection_overlay(
 def projection_grid(
     reference: PCAModel, models: Mapping[str, PCAModel], X: ArrayLike, labels: ArrayLike | None = None
 ) -> Figure:
-    """`projection_overlay` of several models by name, side by side."""
+    """Draw `projection_overlay` of several models, side by side.
+
+    Parameters
+    ----------
+    reference : PCAModel
+    models : mapping of str to PCAModel
+    X : array-like of shape (n, d)
+        Rows, as in `projection_overlay`.
+    labels : array-like of shape (n,), optional
+
+    Returns
+    -------
+    Figure
+    """
     marks = None if labels is None else np.asarray(labels)
     columns = min(3, len(models))
     rows = -(-len(models) // columns)
@@ -260,9 +293,16 @@ def projection_grid(
 
 @rc_context(STYLE)
 def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
-    """Share of the total variance of each component, and all up to it.
+    """Draw the share of the total variance of each component, and the cumulated shares.
 
-    Of a model, or of several by name; equal ones are one curve.
+    Parameters
+    ----------
+    models : PCAModel or mapping of str to PCAModel
+        A model, or several by name; models of equal shares are a single curve.
+
+    Returns
+    -------
+    Figure
     """
     models = models if isinstance(models, Mapping) else {"model": models}
     curves: dict[tuple[float, ...], list[str]] = {}
@@ -287,7 +327,19 @@ def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
 
 @rc_context(STYLE)
 def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | None = None) -> Figure:
-    """Largest angle to the exact components (degrees) after each round, for methods by name."""
+    """Draw the largest angle to the exact components after each round.
+
+    Parameters
+    ----------
+    curves : mapping of str to sequence of float
+        Angles in degrees by round, by method.
+    tolerance : float, optional
+        Angle in degrees at which a line is drawn.
+
+    Returns
+    -------
+    Figure
+    """
     figure, axes = canvas(6, 4)
     for (name, angles), colour, marker in zip(curves.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
         axes.semilogy(range(1, len(angles) + 1), np.maximum(angles, 1e-14), color=colour, marker=marker, label=name)
@@ -301,13 +353,19 @@ def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | 
 
 @rc_context(STYLE)
 def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Bytes up per client against the largest angle (degrees), for methods by name; in kB where none sends a MB.
+    """Draw bytes up per client against the largest angle, in kB if no method sends a MB.
 
-    The line joins the points that no other beats in both. Angles within `EXACT` are one: below it is only rounding.
+    The line joins the points that no other point beats in both. Angles within `EXACT_ANGLE_DEGREES` are drawn as equal:
+    below is only rounding.
 
     Parameters
     ----------
     points : mapping of str to sequence of (MB, degrees)
+        By method.
+
+    Returns
+    -------
+    Figure
     """
     small = max(megabytes for pairs in points.values() for megabytes, _ in pairs) < 1
     if small:
@@ -329,12 +387,17 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
 
 @rc_context(STYLE)
 def heterogeneity(parties: Any, model: PCAModel) -> Figure:
-    """How different the parties are: rows, the distance of their mean, and the variance that the model explains.
+    """Draw how the parties differ: rows, the distance of their mean, and the variance that the model explains.
 
     Parameters
     ----------
     parties : mapping of str to array-like, or sequence of array-like, of shape (n_i, d)
         Columns of data frames are matched by their names.
+    model : PCAModel
+
+    Returns
+    -------
+    Figure
     """
     tables = tables_by_name(parties, model.log)
     counts, shift, explained = zip(*(_party_difference(model, X) for X in tables.values()), strict=True)
@@ -352,7 +415,25 @@ def heterogeneity(parties: Any, model: PCAModel) -> Figure:
 
 
 def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10) -> Figure:
-    """The first components as images: ``shape`` is (height, width) or (height, width, channels)."""
+    """Draw the first components as images.
+
+    Parameters
+    ----------
+    model : PCAModel
+    shape : (int, int) or (int, int, int)
+        Height, width, and channels if there are several.
+    count : int, default 10
+        Largest number of components to draw.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ConfigError
+        If the shape does not have the model's number of features.
+    """
     if np.prod(shape) != model.n_features_in_:
         raise ConfigError(f"an image of shape {shape} has {np.prod(shape)} values, the model {model.n_features_in_}")
     count = min(count, model.n_components_)
@@ -396,19 +477,19 @@ def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: N
 
 
 def _second_label(*models: PCAModel) -> str:
-    """What stands along the second axis of an overlay."""
+    """Return the label of the second axis of an overlay."""
     return "second component" if min(model.n_components_ for model in models) > 1 else "row"
 
 
 def _overlay_legend(axes: Axes) -> tuple[list[Any], list[str]]:
-    """What marks mean; classes are named where they are."""
+    """Return handles and labels of an overlay's marks; classes are named in the plot."""
     mark = axes.scatter([], [], s=26, facecolors="none", edgecolors=GREY)
     cross = axes.scatter([], [], s=12, marker="x", color=GREY)
     return [mark, cross], ["pooled PCA", "federated"]
 
 
 def _pareto_front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The pairs that no other beats in both, by the first."""
+    """Return the pairs that no other pair beats in both, ordered by the first."""
     best, front = np.inf, []
     for megabytes, degrees in sorted((megabytes, max(degrees, EXACT_ANGLE_DEGREES)) for megabytes, degrees in pairs):
         if degrees < best:
@@ -418,7 +499,7 @@ def _pareto_front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 
 
 def _party_difference(model: PCAModel, X: ArrayLike) -> tuple[int, float, float]:
-    """One party's rows, its mean's distance, and percent of its variance about that mean; 0 where it has none."""
+    """Return a party's rows, its mean's distance, and percent of its variance about that mean; 0 without variance."""
     rows = model.centred(X)
     shift = rows.mean(axis=0)
     centred = rows - shift

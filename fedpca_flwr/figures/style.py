@@ -1,10 +1,8 @@
-"""The look of all figures: the colours of Okabe and Ito (2008), four more where there are ten classes, and marks.
+"""Look of all figures: the colours of Okabe and Ito (2008), four more where there are ten classes, and marks.
 
 All ten differ for protanopes and deuteranopes too (a test simulates both), and so do the marks. A figure brings its
-paper: no one colour of text is legible on white and on the dark pages of notebooks, as the contrasts of a colour with
-white and with #111 multiply to 18.9, which is less than 4.5 times 4.5.
-
-Numbers along logarithmic axes, of figures; needs the extra ``plots``.
+paper: no single colour of text is legible on white and on the dark pages of notebooks, as the contrasts of a colour
+with white and with #111 multiply to 18.9, which is less than 4.5 times 4.5. Needs the extra ``plots``.
 """
 
 from typing import Any
@@ -50,18 +48,49 @@ STYLE: Any = {
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of that size in inches, and its one pair of axes."""
+    """Return a figure with a single pair of axes.
+
+    Parameters
+    ----------
+    width, height : float
+        Size in inches.
+
+    Returns
+    -------
+    figure : Figure
+    axes : Axes
+    """
     figure = Figure(figsize=(width, height))
     return figure, figure.subplots()
 
 
 def thin_rows(rows: int, maximum: int) -> slice:
-    """At most so many of the rows, evenly spread."""
+    """Return a slice that selects evenly spread rows.
+
+    Parameters
+    ----------
+    rows : int
+        Number of rows.
+    maximum : int
+        Largest number of rows to select.
+
+    Returns
+    -------
+    slice
+    """
     return slice(None, None, max(1, -(-rows // maximum)))
 
 
 def few_ticks(axis: Axis, values: Array) -> None:
-    """Numbers at 1, 2 and 5 of each power of ten, or over several powers at these alone: none overprints another."""
+    """Set ticks at 1, 2 and 5 of each power of ten, or only at powers of ten over a wide range: labels never overlap.
+
+    Parameters
+    ----------
+    axis : Axis
+        A logarithmic axis.
+    values : ndarray
+        The values along the axis.
+    """
     positive = values[values > 0]
     wide = positive.size > 0 and np.log10(positive.max() / positive.min()) > 2
     axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=8 if wide else 99))

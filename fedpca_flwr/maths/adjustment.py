@@ -1,17 +1,17 @@
-r"""What is taken out of rows before a PCA: what covariates explain, and what differs between the units of parties.
+"""Regression on covariates, and features that a party has in another unit than its peers.
 
-*Covariates.* With :math:`S` the scatter of d features of which q are covariates (z), the slopes of all features on them
-are :math:`B = S_{zz}^+ S_{zx}`. A centred row becomes :math:`x - B^T z`, and the scatter
-:math:`S_{xx} - S_{xz} S_{zz}^+ S_{zx}`. Covariates stay where they are and become zero, so that all keeps d columns.
+*Covariates.* With :math:`S` the scatter of d features of which q are covariates (z), the slopes of all features on the
+covariates are :math:`B = S_{zz}^+ S_{zx}`. A centred row becomes :math:`x - B^T z`, and the scatter becomes
+:math:`S_{xx} - S_{xz} S_{zz}^+ S_{zx}`. Covariates keep their columns and become zero, so that all arrays keep d columns.
 
-*Other units.* A party that has a feature in another unit than the others is found by the means and deviations of all
-parties. Another unit multiplies the mean and the standard deviation of a feature by the same factor and leaves their
-ratio. Honest differences between parties hardly do: another kind of patients shifts the mean by some deviations and
-leaves the deviation near what it was; counts of another size m have deviations as sqrt(m); a feature that is zero in
-most rows has a mean below its deviation, and both change by unlike factors with how often it is not zero. So a party is
-named only where mean and deviation differ from those of most others by the same factor up to `SAME_FACTOR`, by
-`LEAST_FACTOR` at least, while no party is in between, and the mean is at least `LEAST_MEAN` deviations. Pounds for
-kilograms (2.2) do not show, nor degrees Fahrenheit, nor features about zero.
+*Other units.* The means and deviations of all parties show which party has a feature in another unit. Another unit
+multiplies the mean and the standard deviation of a feature by the same factor and leaves their ratio. Honest
+differences between parties hardly do: another kind of patients shifts the mean by some deviations and leaves the
+deviation near what it was; counts of another size m have deviations as sqrt(m); a feature that is zero in most rows has
+a mean below its deviation, and both change by unlike factors with the number of zeros. So a party is named only if its
+mean and deviation differ from those of most peers by the same factor up to `SIMILAR_RATIO`, and by `MIN_UNIT_RATIO` at
+least, while no party is in between, and the mean is at least `MIN_MEAN_DEVIATIONS` deviations. The rule does not find
+pounds for kilograms (2.2), degrees Fahrenheit, or features about zero.
 """
 
 from collections.abc import Sequence
@@ -40,13 +40,32 @@ MIN_PARTY_ROWS = 10  # mean and deviation of a party with fewer rows say little
 
 @dataclass(frozen=True, eq=False)
 class Adjustment:
-    """A linear regression of all features on covariates, and what it leaves."""
+    """A linear regression of all features on covariates.
+
+    Parameters
+    ----------
+    covariate_columns : ndarray of shape (q,)
+        Column indices of the covariates among the features.
+    slopes : ndarray of shape (q, d)
+        Slopes of each feature; zero for the covariates themselves.
+    """
 
     covariate_columns: NDArray[np.int64]  # (q,), where the covariates stand among the features
     slopes: Array  # (q, d), of each feature; zero for the covariates themselves
 
     def residuals(self, centred: Array) -> Array:
-        """What is left of centred rows (n, d)."""
+        """Subtract the covariates' part from centred rows.
+
+        Parameters
+        ----------
+        centred : ndarray of shape (n, d)
+            Rows about their mean.
+
+        Returns
+        -------
+        ndarray of shape (n, d)
+            Residuals; the covariates' columns are zero.
+        """
         if not self.covariate_columns.size:
             return centred
         residual_rows: Array = centred - centred[:, self.covariate_columns] @ self.slopes
@@ -54,7 +73,18 @@ class Adjustment:
         return residual_rows
 
     def residual_scatter(self, S: Array) -> Array:
-        """The scatter (d, d) of what is left of rows whose scatter about their mean is ``S`` (d, d)."""
+        """Compute the scatter of the residuals from the scatter of the rows.
+
+        Parameters
+        ----------
+        S : ndarray of shape (d, d)
+            Scatter of the rows about their mean.
+
+        Returns
+        -------
+        ndarray of shape (d, d)
+            Scatter of the residuals. Features of which the covariates leave only rounding (`MIN_RESIDUAL_SHARE`) are zero.
+        """
         if not self.covariate_columns.size:
             return S
         between = S[self.covariate_columns].T @ self.slopes
@@ -72,7 +102,20 @@ class Adjustment:
         return residual
 
     def residual_diagonal(self, diagonal: Array, covariates: Array) -> Array:
-        """The diagonal (d,) of `of_scatter`, from that of ``S`` and its rows of the ``covariates`` (q, d)."""
+        """Compute the diagonal of `residual_scatter` without the full scatter.
+
+        Parameters
+        ----------
+        diagonal : ndarray of shape (d,)
+            Diagonal of the scatter of the rows.
+        covariates : ndarray of shape (q, d)
+            The scatter's rows of the covariates.
+
+        Returns
+        -------
+        ndarray of shape (d,)
+            Sums of the squared residuals of each feature.
+        """
         if not self.covariate_columns.size:
             return diagonal
         residual = diagonal - 2 * np.einsum("qj,qj->j", covariates, self.slopes)
@@ -81,13 +124,35 @@ class Adjustment:
         return np.where(residual <= MIN_RESIDUAL_SHARE * diagonal, 0.0, residual)
 
     def equivalent_loadings(self, loadings: Array) -> Array:
-        """Directions (k, d) on which centred rows have the scores that their residuals have on ``loadings`` (k, d)."""
+        """Return loadings on centred rows that give the scores of their residuals.
+
+        Parameters
+        ----------
+        loadings : ndarray of shape (k, d)
+            Loadings on the residuals.
+
+        Returns
+        -------
+        ndarray of shape (k, d)
+            Loadings with the covariates' columns filled in.
+        """
         equivalent = loadings.copy()
         equivalent[:, self.covariate_columns] = -loadings @ self.slopes.T
         return equivalent
 
     def diagonal_error_bound(self, error_bound: Array) -> Array:
-        """Bound (d,) on the rounding in the diagonal of `of_scatter`, from such a bound ``missed`` (d,) for ``S``."""
+        """Bound the rounding error of `residual_diagonal`.
+
+        Parameters
+        ----------
+        error_bound : ndarray of shape (d,)
+            Bound on the error of the diagonal of the rows' scatter.
+
+        Returns
+        -------
+        ndarray of shape (d,)
+            Bound on the error of each entry.
+        """
         if not (self.covariate_columns.size and error_bound.any()):
             return error_bound
         root = np.sqrt(np.broadcast_to(error_bound, self.slopes.shape[1:]))
@@ -97,9 +162,23 @@ class Adjustment:
 
 
 def fit_adjustment(S: Array, covariate_columns: NDArray[np.int64]) -> tuple[Adjustment, NDArray[np.int64]]:
-    """The adjustment for the covariates at ``places``, and the collinear ones: some combination of them does not vary.
+    """Fit the regression of all features on some covariates.
 
-    Covariates are divided by their deviations first, so that none is taken for rounding because of its unit.
+    Covariates are divided by their deviations first, so that no covariate is taken for rounding because of its unit.
+
+    Parameters
+    ----------
+    S : ndarray of shape (d, d)
+        Scatter of the rows about their mean.
+    covariate_columns : ndarray of shape (q,)
+        Column indices of the covariates.
+
+    Returns
+    -------
+    adjustment : Adjustment
+        The regression.
+    collinear : ndarray
+        Column indices of the collinear covariates: some combination of these covariates does not vary.
     """
     slopes = np.zeros((covariate_columns.size, len(S)))
     if not covariate_columns.size:
@@ -115,16 +194,38 @@ def fit_adjustment(S: Array, covariate_columns: NDArray[np.int64]) -> tuple[Adju
 
 
 def harmonising_unit(diagonal: Array, n: float, deviation: Array) -> Array:
-    """What a party divides its features by (d,), so that each has the ``deviation`` (d,) of all rows within parties.
+    """Return divisors that give a party's features the deviations within all parties.
 
-    ``diagonal`` (d,) is that of the scatter of its n rows about their mean. Features that do not vary stay as they are.
+    Parameters
+    ----------
+    diagonal : ndarray of shape (d,)
+        Diagonal of the scatter of the party's rows about their mean.
+    n : float
+        Number of the party's rows.
+    deviation : ndarray of shape (d,)
+        Standard deviations of all rows within parties.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        The divisors; 1 for features that do not vary.
     """
     varies = (diagonal > 0) & (deviation > 0)
     return np.divide(np.sqrt(diagonal.clip(min=0.0) / n), deviation, out=np.ones_like(deviation), where=varies)
 
 
 class UnitMismatch(NamedTuple):
-    """A feature (its number) that a party (its number) has in another unit: its mean there, and that of the others."""
+    """A feature that a party has in another unit than its peers.
+
+    Parameters
+    ----------
+    party, feature : int
+        Numbers of the party and of the feature.
+    mean : float
+        Mean of the feature at this party.
+    peer_mean : float
+        Median of the peers' means.
+    """
 
     party: int
     feature: int
@@ -133,10 +234,21 @@ class UnitMismatch(NamedTuple):
 
 
 def find_unit_mismatches(rows: Array, means: Array, deviations: Array) -> Sequence[UnitMismatch]:
-    """Features that a party seems to have in another unit than most others, by party and feature.
+    """Find features that a party seems to have in another unit than most of its peers.
 
-    From each party's number of ``rows`` (K,), and the ``means`` and ``deviations`` (K, d) of its features. Of two
-    parties neither is the odd one: then only the second is named.
+    If there are only two parties, the second one is named.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (K,)
+        Number of rows of each party; parties with fewer than `MIN_PARTY_ROWS` rows are left out.
+    means, deviations : ndarray of shape (K, d)
+        Means and standard deviations of each party's features.
+
+    Returns
+    -------
+    list of UnitMismatch
+        The features found, by party and feature.
     """
     large_parties = np.flatnonzero(rows >= MIN_PARTY_ROWS)
     with np.errstate(all="ignore"):
@@ -154,9 +266,9 @@ def find_unit_mismatches(rows: Array, means: Array, deviations: Array) -> Sequen
 
 
 def _peers_in_other_unit(logs: Array, signs: Array, party: int, peers: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which others (K - 1, d) have a feature in a unit that most of them have, and this party has not.
+    """Return the peers (K - 1, d) that share a feature's unit with most peers, while this party has another unit.
 
-    Each other is near this party or far from it: what differs by degrees is no unit.
+    Each peer must be near this party or distant from it: a ratio in between is no change of unit.
     """
     mean, deviation = np.abs(log_ratios := logs[:, peers] - logs[:, None, party])
     distant = (np.minimum(mean, deviation) >= np.log(MIN_UNIT_RATIO)) & (

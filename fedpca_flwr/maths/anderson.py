@@ -1,14 +1,14 @@
-r"""An accelerated fixed point iteration.
+"""Anderson acceleration of a fixed point iteration.
 
-Anderson acceleration is for an iteration that raises a function, as EM raises the likelihood (Anderson 1965). Of the
-last points x_i, with residuals f_i = G(x_i) - x_i, it goes to the combination whose residual is least::
+Anderson acceleration serves an iteration that raises a function, as EM raises the likelihood (Anderson 1965). From the
+last points x_i, with residuals f_i = G(x_i) - x_i, the iteration goes to the combination with the smallest residual::
 
     x <- G(x) - (dG) c,    c = argmin | f - (dF) c |
 
-with the columns of dF and dG the differences of residuals and images. Near the fixed point that is GMRES. A point where
-the function is lower than before is given up for the last image, and so is all that is remembered: without this the
-iteration may come to rest at saddle points (Walker and Ni 2011, SIAM Journal on Numerical Analysis 49; with restarts
-and monotonicity for EM: Henderson and Varadhan 2019, Journal of Computational and Graphical Statistics 28).
+with the columns of dF and dG the differences of residuals and images. Near the fixed point this is GMRES. If the
+function is lower at a point than before, the iteration returns to the last image and forgets its history: without this
+rule it may come to rest at saddle points (Walker and Ni 2011, SIAM Journal on Numerical Analysis 49; with restarts and
+monotonicity for EM: Henderson and Varadhan 2019, Journal of Computational and Graphical Statistics 28).
 """
 
 from collections.abc import Callable
@@ -25,9 +25,16 @@ OBJECTIVE_SLACK = 1e-9  # share of the function's size by which rounding may mak
 
 
 class Anderson:
-    """The iteration from a ``start`` (p,), whose map and function somebody else computes.
+    """An accelerated fixed point iteration whose map and objective the caller computes.
 
-    `point` is always one that is ``allowed``, which can be mapped.
+    `point` is the point whose image the iteration needs next. It always satisfies ``is_valid``.
+
+    Parameters
+    ----------
+    start : ndarray of shape (p,)
+        First point.
+    is_valid : callable
+        Predicate that says whether a point can be mapped.
     """
 
     def __init__(self, start: Array, is_valid: Callable[[Array], bool]) -> None:
@@ -38,7 +45,15 @@ class Anderson:
         self._best_objective = -np.inf
 
     def add(self, image: Array, objective: float) -> None:
-        """Go on from the image of `point`, at which the function has the value ``height``."""
+        """Take the image of `point` and choose the next point.
+
+        Parameters
+        ----------
+        image : ndarray of shape (p,)
+            Image of `point`.
+        objective : float
+            Value of the function at `point`, which the iteration raises.
+        """
         if self._points and objective < self._best_objective - OBJECTIVE_SLACK * abs(self._best_objective):
             self.point = self._images[-1]
             self._points, self._images = [], []
@@ -50,6 +65,7 @@ class Anderson:
         self.point = candidate if self._is_valid(candidate) else image
 
     def _combine(self) -> Array:
+        """Return the combination of the last images whose residual is smallest."""
         images = np.array(self._images).T
         residuals = images - np.array(self._points).T
         steps = np.diff(residuals)

@@ -43,10 +43,23 @@ LEVEL_SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz v
 
 
 def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None) -> float:
-    """Bound on eigenvalue j + 1 from what is known outside the span; infinite where there is none.
+    """Bound eigenvalue j + 1 from a bound on the matrix outside the span.
 
-    ``outside`` bounds the largest eigenvalue of the matrix orthogonal to all pairs. The bound that is tried is
-    ``wanted``; without it, the smallest of several.
+    Parameters
+    ----------
+    ritz : Ritz
+        Ritz pairs of the matrix.
+    j : int
+        Number of leading pairs.
+    outside : float
+        Bound on the largest eigenvalue of the matrix orthogonal to all Ritz vectors.
+    target : float, optional
+        The bound that is tried; by default the smallest of several bounds that holds.
+
+    Returns
+    -------
+    float
+        The bound; infinite if none is found.
     """
     other_values, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
     if other_values.size == 0:
@@ -61,7 +74,24 @@ def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None
 
 
 def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None = None) -> float:
-    """Bound on eigenvalue j + 1 from a random first block; the parameters are those of `proven_bound`."""
+    """Bound eigenvalue j + 1 from the random first block of an iteration.
+
+    Parameters
+    ----------
+    ritz : Ritz
+        Ritz pairs of the matrix.
+    j : int
+        Number of leading pairs.
+    start : FirstBlock
+        The random first block.
+    target : float, optional
+        The bound that is tried; by default the smallest of several bounds that holds.
+
+    Returns
+    -------
+    float
+        The bound, which fails with probability `MISS_PROBABILITY`; infinite if none is found.
+    """
     above, columns, values = float(ritz.values[j - 1]), start.columns, ritz.values
     lowest = float(values[j]) if values.size > j else 0.0
     coordinates, _ = start.coordinates(ritz, above)
@@ -75,13 +105,31 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None =
 
 
 def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
-    """Bound, at most ``above``, on the first eigenvalue, from a random first block of any width; infinite for none."""
+    """Bound the largest eigenvalue from a random first block of any width.
+
+    Parameters
+    ----------
+    ritz : Ritz
+        Ritz pairs of the matrix.
+    start : FirstBlock
+        The random first block.
+    above : float
+        The largest bound that is of use.
+
+    Returns
+    -------
+    float
+        The bound, at most ``above``; infinite if none is found.
+    """
     levels = [above, *_trial_levels(float(ritz.values[0]), above)]
     return _lowest_excluded_level(ritz, 0, start, levels, least_overlap(start.columns, 1))
 
 
 def _lowest_excluded_level(ritz: Ritz, j: int, start: FirstBlock, levels: list[float], bound: float) -> float:
-    """The least of descending levels above which the block would show any eigenvector; it shows ``bound`` at least."""
+    """Return the lowest of descending levels above which the first block would show every eigenvector.
+
+    The block shows at least ``bound`` of any direction.
+    """
     lowest, ceiling = float(ritz.values[j]) if ritz.values.size > j else 0.0, np.inf
     hidden = HiddenEigenvector(ritz, j, start)
     for level in levels:
@@ -97,10 +145,19 @@ def _lowest_excluded_level(ritz: Ritz, j: int, start: FirstBlock, levels: list[f
 
 
 class HiddenEigenvector:
-    """F: what a first block shows of an eigenvector that the first j Ritz pairs do not see, by its eigenvalue.
+    r"""The matrix F: the part of the first block along an eigenvector that the first j Ritz pairs miss.
 
-    After a restart the block depends on the eigenvalue, and so what it shows of the first pairs does not quite cancel.
-    As :math:`(\\lambda - \\theta_i) u_i^T x = r_i^T x` it leaves the quotients of differences, times their residuals.
+    After a restart the block depends on the eigenvalue, and so its part along the first pairs does not quite cancel. As
+    :math:`(\lambda - \theta_i) u_i^T x = r_i^T x`, quotients of differences remain, times the residuals of these pairs.
+
+    Parameters
+    ----------
+    ritz : Ritz
+        Ritz pairs of the matrix.
+    j : int
+        Number of leading pairs.
+    start : FirstBlock
+        The random first block.
     """
 
     def __init__(self, ritz: Ritz, j: int, start: FirstBlock) -> None:
@@ -112,7 +169,18 @@ class HiddenEigenvector:
         self._residuals, self._rest = _compress_residuals(ritz.residuals, start.columns)
 
     def norm_bound(self, eigenvalue: float) -> float:
-        """Bound on the Frobenius norm of F at an eigenvalue, which it exceeds by little."""
+        """Bound the Frobenius norm of F at an eigenvalue, with little excess.
+
+        Parameters
+        ----------
+        eigenvalue : float
+            Eigenvalue of the hidden eigenvector.
+
+        Returns
+        -------
+        float
+            The bound.
+        """
         values, j = self.ritz.values, self.j
         coordinates, _ = self.start.coordinates(self.ritz, eigenvalue)
         gaps = eigenvalue - values
@@ -123,7 +191,18 @@ class HiddenEigenvector:
         return float(np.hypot(np.linalg.norm(self._residuals @ weights), rest))
 
     def crude_norm_bound(self, eigenvalue: float) -> float:
-        """Bound on `norm` at an eigenvalue and above, times the distance to the lowest Ritz value."""
+        """Bound `norm_bound` at an eigenvalue and above, times the distance to the lowest Ritz value.
+
+        Parameters
+        ----------
+        eigenvalue : float
+            The smallest eigenvalue that the bound is for.
+
+        Returns
+        -------
+        float
+            The bound.
+        """
         coordinates, _ = self.start.coordinates(self.ritz, eigenvalue)
         residuals = self.ritz.residuals if len(self.first_overlaps) else self.ritz.residuals[:, self.j :]
         shown = float(np.hypot(np.linalg.norm(coordinates[self.j :]), np.linalg.norm(self.first_overlaps)))
@@ -131,8 +210,10 @@ class HiddenEigenvector:
 
 
 def _compress_residuals(residuals: Array, width: int) -> tuple[Array, Array]:
-    """Coordinates (b, m) of residuals (d, m) in as many directions as they have but for rounding, and the lengths (m,)
-    of what those leave of them: in a block Krylov space they lie in the span of the next block."""
+    """Return coordinates (b, m) of residuals (d, m) in few directions, and the lengths (m,) of the remainders.
+
+    In a block Krylov space the residuals lie in the span of the next block, but for rounding.
+    """
     d, m = residuals.shape
     sample = residuals if min(d, m) <= 2 * width else residuals @ random_block(m, 2 * width, seed=0)
     directions = np.linalg.qr(sample)[0]
@@ -141,10 +222,24 @@ def _compress_residuals(residuals: Array, width: int) -> tuple[Array, Array]:
 
 
 def least_overlap(columns: int, directions: int, probability: float = MISS_PROBABILITY) -> float:
-    """What a random block (uniform between -1 and 1, or larger) shows at least of any direction in a fixed subspace.
+    """Return the smallest part of any direction that a random block shows, but for a small probability.
 
-    It fails with the given probability. It is the least singular value of a Gaussian matrix (columns, directions) of
-    variance 1/3 (Edelman 1988; Chen and Dongarra 2005, lemma 4.1).
+    The overlap is the smallest singular value of a Gaussian matrix (columns, directions) of variance 1/3 (Edelman 1988;
+    Chen and Dongarra 2005, lemma 4.1); uniform numbers between -1 and 1 show as much.
+
+    Parameters
+    ----------
+    columns : int
+        Columns of the random block.
+    directions : int
+        Dimensions of a fixed subspace.
+    probability : float, optional
+        Probability that a direction of the subspace has a smaller part.
+
+    Returns
+    -------
+    float
+        The overlap.
     """
     free = columns - directions + 1
     gammaln = scipy.special.gammaln
@@ -153,10 +248,24 @@ def least_overlap(columns: int, directions: int, probability: float = MISS_PROBA
 
 
 def bound_outside_last_block(ritz: Ritz, start: Array, product_count: int) -> float:
-    """Bound on the matrix orthogonal to the last of ``asked`` blocks of a plain iteration from a random ``start``.
+    """Bound the matrix orthogonal to the last block of a plain iteration.
 
-    If no eigenvalue outside is larger than the last Ritz value and its residual, what the block lacks of eigenvector i
-    falls as the powers of their ratio (Saad 2011, theorem 5.2). Infinite until it lacks little of the first.
+    If no eigenvalue outside is larger than the last Ritz value and its residual, the part of eigenvector i that the block
+    lacks falls as the powers of their ratio (Saad 2011, theorem 5.2).
+
+    Parameters
+    ----------
+    ritz : Ritz
+        Ritz pairs in the span of the last block.
+    start : ndarray of shape (d, b)
+        Random first block.
+    product_count : int
+        Number of blocks so far.
+
+    Returns
+    -------
+    float
+        Bound on the largest eigenvalue; infinite until the block lacks little of the first eigenvector.
     """
     values, b = ritz.values, start.shape[1]
     last = float(values[-1]) + float(np.linalg.norm(ritz.residuals[:, -1])) + ritz.error
@@ -172,11 +281,12 @@ def bound_outside_last_block(ritz: Ritz, start: Array, product_count: int) -> fl
 
 
 def _trial_levels(lowest: float, above: float) -> list[float]:
+    """Return the levels between two values at which a bound is tried."""
     return [lowest + share * (above - lowest) for share in LEVEL_SHARES]
 
 
 def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float = np.inf) -> float:
-    """The largest norm of F at ``level`` and above: twice what a grid finds, as F varies slowly between its points.
+    """Return the largest norm of F at ``level`` and above: twice the maximum on a grid, as F varies slowly between points.
 
     The search ends as soon as the norm is certain to be more than ``allowed``.
     """
@@ -190,6 +300,7 @@ def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float = np
 
 
 def _is_positive_definite(matrix: Array) -> bool:
+    """Return whether a symmetric matrix has a Cholesky factor."""
     try:
         cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
     except LinAlgError:
@@ -198,14 +309,22 @@ def _is_positive_definite(matrix: Array) -> bool:
 
 
 class AngleBounds:
-    """The bounds of one iteration, which only become sharper while it goes on.
+    """Bounds on the angles of an iteration's Ritz vectors, which only become sharper while the iteration goes on.
 
-    The matrix has this trace, which tells how much may be orthogonal to the span. If the iteration is not
-    ``accelerated`` (block Krylov), its span is its last block. A ``sketch`` bounds the matrix outside the span.
+    `proven` says whether the latest bound presumes nothing; otherwise the bound presumes that no eigenvalue occurs more
+    often than the first block has columns. `leading_bound` is for the first `last_pair` pairs: k, or more if pair k is tied
+    with the following ones.
 
-    `proven` says whether the bound computed last presumes nothing; otherwise it presumes that no eigenvalue occurs more
-    often than the first block has columns. The bound of `wanted` is of the first `upto` pairs: k, or more where pair k
-    is tied with the following ones.
+    Parameters
+    ----------
+    k : int
+        Number of components.
+    trace : float
+        Trace of the matrix, which limits the part orthogonal to the span.
+    accelerated : bool
+        Whether the iteration is block Krylov; the span of a plain iteration is its last block.
+    sketch : RefinedSketch or None
+        An approximation that bounds the matrix outside the span.
     """
 
     def __init__(self, k: int, trace: float, *, accelerated: bool, sketch: RefinedSketch | None) -> None:
@@ -214,12 +333,35 @@ class AngleBounds:
         self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
 
     def update(self, products: ProductBasis, ritz: Ritz, start: FirstBlock, product_count: int) -> None:
-        """Take what is known after ``asked`` products with blocks."""
+        """Take the newest products of the iteration.
+
+        Parameters
+        ----------
+        products : ProductBasis
+            Basis of all blocks and their products.
+        ritz : Ritz
+            Ritz pairs in this basis.
+        start : FirstBlock
+            The random first block.
+        product_count : int
+            Number of products so far.
+        """
         self._products, self._ritz, self._start = products, ritz, start
         self._rest = self._bound_outside(product_count)
 
     def can_reach(self, tolerance: float) -> bool:
-        """Whether the first k may be certified to ``tolerance`` degrees: no eigenvalue is below its Ritz value."""
+        """Return whether the residuals allow a certificate of the first k components.
+
+        Parameters
+        ----------
+        tolerance : float
+            Largest angle in degrees.
+
+        Returns
+        -------
+        bool
+            False if no eigenvalue bound, however sharp, gives the certificate: no eigenvalue is below its Ritz value.
+        """
         values, k = self._ritz.values, self.k
         tie_width = eigen.TIE_TOLERANCE * len(self._ritz.basis) * float(values[0])
         gap = float(values[k - 1] - values[k]) if values.size > k else 0.0
@@ -227,10 +369,17 @@ class AngleBounds:
         return not separated or eigen.sine_theorem(self._ritz.residual_norm(k), gap) <= tolerance
 
     def leading_bound(self) -> tuple[float, int]:
-        """Bound on the angle of the first k components in degrees, and how many of them the matrix determines.
+        """Bound the angle of the first k components.
 
-        It does not determine those that are tied with the next, or whose variance float64 does not tell from none. Of
-        tied components, the bound is to the nearest of their bases.
+        The matrix does not determine components that are tied with the next one, or whose variance float64 cannot tell from
+        zero. Of tied components the bound is the angle to the nearest of their bases.
+
+        Returns
+        -------
+        bound : float
+            Bound on the angle in degrees.
+        count : int
+            Number of components that the matrix determines.
         """
         values, k = self._ritz.values, self.k
         self.last_pair = k
@@ -252,13 +401,38 @@ class AngleBounds:
         return min(90.0, first + second), distinct
 
     def cuts(self, max_pairs: int, tolerance: float) -> list[tuple[int, float]]:
-        """Every j <= ``most`` whose first j pairs are certified to ``tolerance`` degrees, presuming nothing, with
-        their angles."""
+        """List the numbers of leading pairs that are certified together, presuming nothing.
+
+        Parameters
+        ----------
+        max_pairs : int
+            Largest number of pairs.
+        tolerance : float
+            Largest angle in degrees.
+
+        Returns
+        -------
+        list of (int, float)
+            Numbers of pairs, and their angles in degrees.
+        """
         candidates = range(1, min(max_pairs, self._ritz.values.size - 1) + 1)
         return [(j, self.angle(j)) for j in candidates if self.certifies(j, tolerance)]
 
     def certifies(self, j: int, tolerance: float) -> bool:
-        """Whether the first j pairs, of more, are certified to ``tolerance`` degrees, presuming nothing."""
+        """Return whether the first j of more pairs are certified, presuming nothing.
+
+        Parameters
+        ----------
+        j : int
+            Number of leading pairs.
+        tolerance : float
+            Largest angle in degrees.
+
+        Returns
+        -------
+        bool
+            True if they are.
+        """
         residual, values = self._ritz.residual_norm(j), self._ritz.values
         lower_bound = eigen.sine_theorem(
             residual, float(values[j - 1] - values[j])
@@ -266,14 +440,38 @@ class AngleBounds:
         return lower_bound <= tolerance and self.angle(j) <= tolerance and self.proven
 
     def angle(self, j: int) -> float:
-        """Bound on the angle of the first j Ritz pairs, in degrees."""
+        """Bound the angle of the first j Ritz vectors.
+
+        Parameters
+        ----------
+        j : int
+            Number of leading pairs.
+
+        Returns
+        -------
+        float
+            Bound in degrees; 90 is no bound.
+        """
         if j in (0, len(self._ritz.basis)):
             self.proven = True
             return 0.0
         return eigen.sine_theorem(self._ritz.residual_norm(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
 
     def eigenvalue(self, j: int, level: float | None = None) -> float:
-        """Bound on eigenvalue j + 1: ``level`` where it is given and is one."""
+        """Bound eigenvalue j + 1.
+
+        Parameters
+        ----------
+        j : int
+            Number of leading pairs.
+        level : float, optional
+            The bound that is tried; by default the smallest of several that holds.
+
+        Returns
+        -------
+        float
+            The bound; infinite if none is found.
+        """
         ritz, width = self._ritz, self._start.columns
         if not self._products.room:
             self.proven = True
@@ -288,7 +486,18 @@ class AngleBounds:
         return ceiling
 
     def level(self, tolerance: float) -> float:
-        """The largest eigenvalue after the first `upto` with which the certificate is at ``tolerance`` degrees."""
+        """Return the largest eigenvalue after the first `last_pair` that still gives the certificate.
+
+        Parameters
+        ----------
+        tolerance : float
+            Largest angle in degrees.
+
+        Returns
+        -------
+        float
+            The eigenvalue.
+        """
         j = self.last_pair
         half = tolerance / (1 if j == self.k else 2)  # of a tie both ends count
         return float(self._ritz.values[j - 1]) - 1.0001 * self._ritz.residual_norm(j) / float(np.sin(np.radians(half)))
@@ -299,11 +508,17 @@ class AngleBounds:
         return float(self._ritz.values[self.last_pair]) if self._ritz.values.size > self.last_pair else np.inf
 
     def add_ceilings(self, ceilings: dict[int, float]) -> None:
-        """Take bounds on eigenvalues i + 1, by i, that a probe found."""
+        """Take bounds on eigenvalues that a probe found.
+
+        Parameters
+        ----------
+        ceilings : dict of int to float
+            By i, a bound on eigenvalue i + 1.
+        """
         self._ceilings |= {i: min(ceiling, self._ceilings.get(i, np.inf)) for i, ceiling in ceilings.items()}
 
     def _bound_outside(self, product_count: int) -> float:
-        """Bound on the matrix orthogonal to the span."""
+        """Bound the matrix orthogonal to the span."""
         values, error = self._ritz.values, self._ritz.error
         rounding = np.sqrt(values.size) * error + 4 * float(np.finfo(np.float64).eps) * self.trace
         bounds: list[float] = [max(0.0, self.trace - float(values.sum())) + rounding]
@@ -315,9 +530,19 @@ class AngleBounds:
 
 
 def describe_cuts(cuts: list[tuple[int, float]]) -> str:
-    """Which single components and clusters are certified by cuts (`AngleBounds.cuts`), in words.
+    """Say which single components and clusters of components are certified.
 
     Components between two cuts are turned by no more than the angles of both cuts together.
+
+    Parameters
+    ----------
+    cuts : list of (int, float)
+        Numbers of leading components certified together, and their angles in degrees (`AngleBounds.cuts`).
+
+    Returns
+    -------
+    str
+        The components in words.
     """
     single: list[int] = []
     clusters, before, max_degrees, above = [], 0, 0.0, 0.0
@@ -336,7 +561,7 @@ def describe_cuts(cuts: list[tuple[int, float]]) -> str:
 
 
 def _format_ranges(numbers: list[int]) -> str:
-    """Ascending numbers, runs of them by their ends."""
+    """Format ascending numbers, with consecutive runs as "first to last"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -347,11 +572,24 @@ def _format_ranges(numbers: list[int]) -> str:
 
 
 class Probe:
-    """Block Krylov with what the first j Ritz vectors leave of the matrix.
+    """A second block Krylov iteration that looks for eigenvectors which the first j Ritz vectors leave.
 
-    It tells whether eigenvalue j + 1 is below a level, by blocks of ``width`` columns; more vectors than j are left out
-    where more have converged well enough. Each probe starts from another block, by its ``turn``. `block` (d, b) is what
-    to multiply with ``A`` next, and `top` a lower bound, or nearly so, on an eigenvalue of ``A`` after the first j.
+    It tells whether eigenvalue j + 1 is below a level. More vectors than j are left out if more have converged well enough.
+    `block` (d, b) is the block to multiply with ``A`` next, and `top_value` a lower bound, or nearly so, on an eigenvalue of
+    ``A`` after the first j.
+
+    Parameters
+    ----------
+    ritz : Ritz
+        Ritz pairs of the first iteration.
+    j : int
+        Number of leading pairs that have converged.
+    level : float
+        The level that eigenvalue j + 1 should be below.
+    width : int
+        Columns of a block.
+    turn : int
+        Number of this probe; each probe starts from another block.
     """
 
     def __init__(self, ritz: Ritz, j: int, level: float, width: int, *, turn: int) -> None:
@@ -368,7 +606,17 @@ class Probe:
         self.top_value = 0.0
 
     def add(self, V: Array, AV: Array, *, error: float) -> None:
-        """Take the product of ``A`` with `block`, or with what rounding it on the wire made of it."""
+        """Take the product of ``A`` with the last block.
+
+        Parameters
+        ----------
+        V : ndarray of shape (d, b)
+            `block`, or its rounded copy that was multiplied.
+        AV : ndarray of shape (d, b)
+            The product.
+        error : float
+            Bound on the Frobenius norm of the product's error besides rounding in float64.
+        """
         if self._ritz is None:
             self._start = FirstBlock(V - self._U @ (self._U.T @ V))
         else:
@@ -386,11 +634,22 @@ class Probe:
 
     @property
     def room(self) -> int:
-        """Dimensions outside all that is known."""
+        """Number of dimensions outside both spans."""
         return self._products.room - self.j
 
     def ceilings(self, level: float) -> dict[int, float]:
-        """Bounds on eigenvalues i + 1 of ``A``, by i, where the first of B is certainly below ``level``; else none."""
+        """Return bounds on eigenvalues of ``A`` if the remaining matrix is certainly below a level.
+
+        Parameters
+        ----------
+        level : float
+            The level.
+
+        Returns
+        -------
+        dict of int to float
+            By i, a bound on eigenvalue i + 1; empty if the level is not certain yet.
+        """
         assert self._ritz is not None
         level -= self._wrong
         first = float(self._ritz.values[0]) + 2 * self._ritz.error
@@ -402,7 +661,13 @@ class Probe:
         return {**between, self.j: first}
 
     def all_products(self) -> ProductBasis:
-        """All known products with ``A``: those of the first j Ritz vectors, and those of this probe."""
+        """Join the products with the first j Ritz vectors and those of this probe.
+
+        Returns
+        -------
+        ProductBasis
+            One basis for both.
+        """
         Q, BQ, joint = self._products.Q, self._products.AQ, ProductBasis(len(self._U))
         products = [self._residuals + self._U * self._values, BQ + self._U @ (self._residuals.T @ Q)]
         joint.reset(np.hstack([self._U, Q]), np.hstack(products))

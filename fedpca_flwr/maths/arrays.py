@@ -1,4 +1,4 @@
-"""What an array of numbers is called in signatures."""
+"""The array type of the package's signatures."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,20 +1,20 @@
-r"""Block iteration: eigenpairs of a symmetric matrix from one product with a block at a time, to a certified angle.
+"""Block iteration: eigenpairs of a symmetric matrix from one product with a block at a time, to a certified angle.
 
 The matrix :math:`A` (d x d, positive semidefinite) is known only through products with blocks. Block Krylov with
-Rayleigh-Ritz keeps the span of everything asked (`fedpca_flwr.maths.krylov`), and restarts a basis that is too long;
-the plain iteration keeps the last block only; from an approximation, each block corrects it
+Rayleigh-Ritz keeps the span of all blocks (`fedpca_flwr.maths.krylov`), and restarts a basis that is too long; the plain
+iteration keeps the last block only; from an approximation, each block corrects the approximation
 (`fedpca_flwr.maths.refine`). One loop serves all::
 
-    found = BlockIteration(random_block(d, b, seed), k, trace=trace)
-    while not found.add(found.block, A @ found.block):
+    iteration = BlockIteration(random_block(d, b, seed), k, trace=trace)
+    while not iteration.add(iteration.block, A @ iteration.block):
         pass
 
 The certificate is the sine theorem with a bound on eigenvalue k + 1 (`fedpca_flwr.maths.angle_bounds`). A random block
-of more than k columns misses nothing. Where it is narrower, eigenvalues that occur more often than it has columns could
-hide: nothing is certified before a fresh block found none in what the first pairs leave.
+of more than k columns misses nothing. With a narrower block, eigenvalues that occur more often than the block has
+columns could hide: nothing is certified before a fresh block found none in the rest of the matrix.
 
 With ``noise`` the iteration also ends when the components above the edge of the noise are certified, and it is certain
-that no other of the k is above it (`fedpca_flwr.maths.marchenko_pastur`).
+that no other of the k is above the edge (`fedpca_flwr.maths.marchenko_pastur`).
 """
 
 from dataclasses import replace
@@ -35,13 +35,34 @@ MAX_IDLE_ROUNDS = 3
 
 
 class BlockIteration:
-    """The state of an iteration for the k largest eigenvalues of a positive semidefinite ``A`` (d x d), of this trace.
+    """An iteration for the k largest eigenvalues of a positive semidefinite matrix ``A`` (d x d).
 
-    It starts from a block (d, b) of independent random numbers of variance 1/3 or more, or from an approximation, with
-    blocks of ``width`` columns. It is enough for `add` once the largest angle is certified to a ``tolerance``, in
-    degrees; with ``noise``, once that of the components above the edge of the noise is. Block Krylov is
-    ``accelerated``, the plain iteration is not. Products that are ``rounded`` come in few digits, and can be had again
-    in all of float64.
+    Attributes: `pairs` are the first k eigenpairs so far; `block` (d, b <= width) is the block to multiply next,
+    orthonormal but for the first one, and empty once the span is everything; `renewal_vectors` (d, k) are orthonormal
+    vectors whose product is needed in all of float64 too, if that would help; `product_count` is the number of products so
+    far; `above_edge` is the number of leading components that are certified to be above the edge of the noise, 0 while that
+    is not certain; `proven` says whether the last bound presumes nothing (else it is no certificate, but a reason to look
+    for hidden eigenvalues); `determined_count` is the number of components above a tie at the cut whose variance is not
+    lost in rounding.
+
+    Parameters
+    ----------
+    start : ndarray of shape (d, b) or RefinedSketch
+        Independent random numbers of variance 1/3 or more, or an approximation of the matrix.
+    k : int
+        Number of components.
+    width : int, optional
+        Columns of a block, if the iteration starts from an approximation.
+    trace : float
+        Trace of the matrix.
+    tolerance : float, optional
+        Angle in degrees at which the iteration ends.
+    accelerated : bool, optional
+        Whether the iteration is block Krylov; else it is the plain iteration.
+    noise : MarchenkoPastur, optional
+        Law of the noise; the iteration then ends once the components above its edge are certified.
+    rounded : bool, optional
+        Whether products have few digits, and can be had again in all of float64.
     """
 
     pairs: Eigenpairs  # the first k of ``A``, as far as they are known
@@ -88,11 +109,23 @@ class BlockIteration:
         self.product_count = self._probes = self._idle = 0
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0, renewal_product: Array | None = None) -> bool:
-        """Take the product with a block and choose the next `block`; true where no more of them would help.
+        """Take the product with a block and choose the next `block`.
 
-        ``V`` (d, b) is `block`, or what rounding it on the wire made of it; ``error`` bounds the Frobenius norm of what
-        is wrong in ``AV`` besides rounding in float64. Wherever the vectors `again` are not None, ``again`` (d, k) is
-        the product with them.
+        Parameters
+        ----------
+        V : ndarray of shape (d, b)
+            `block`, or its rounded copy that was multiplied.
+        AV : ndarray of shape (d, b)
+            The product.
+        error : float, optional
+            Bound on the Frobenius norm of the product's error besides rounding in float64.
+        renewal_product : ndarray of shape (d, k), optional
+            Product with `renewal_vectors`, if there are any.
+
+        Returns
+        -------
+        bool
+            True if no further product would help.
         """
         if self._probe is not None:
             return self._add_to_probe(self._probe, V, AV / self._unit, error / self._unit)
@@ -111,34 +144,35 @@ class BlockIteration:
 
     @property
     def certificate(self) -> float:
-        """Bound on the largest angle of the components that float64 determines, in degrees; 90 is none.
+        """Bound on the largest angle of the components that float64 determines, in degrees; 90 is no bound.
 
-        Not determined are those whose variance it does not tell from that of component k + 1, or from none.
+        Components whose variance float64 cannot tell from that of component k + 1, or from zero, are not determined.
         """
         bound = self._bound  # first: its search says what is proven and determined
         return bound if self.proven and self.determined_count else 90.0
 
     @property
     def exact(self) -> bool:
+        """Whether the certificate is that of an exact model."""
         return self.certificate <= EXACT_ANGLE_DEGREES
 
     @property
     def precision_limited(self) -> bool:
-        """Whether the certificate is large because of the error of the products, which no further product mends."""
+        """Whether the certificate is large because of the products' error, which no further product mends."""
         return self._idle > 0 and self._bound > self.tolerance and (self._bound < 90 or self._idle > MAX_IDLE_ROUNDS)
 
     @property
     def allows_float32(self) -> bool:
         """Whether the next block may be rounded to float32 at no loss, if the product is that of the rounded block.
 
-        The plain iteration forgets all but its last block. Narrow blocks build their space over many rounds: rounding
-        an early one costs later ones (Simoncini and Szyld 2003).
+        The plain iteration forgets all but its last block. Narrow blocks build their space over many rounds: rounding an early
+        block costs later rounds (Simoncini and Szyld 2003).
         """
         return self.accelerated and self._probe is None and not (self.width <= self.k and self._bound == 90.0)
 
     @cached_property
     def cuts(self) -> list[tuple[int, float]]:
-        """Numbers of first components that are certified together, with their angles (`AngleBounds.cuts`)."""
+        """Numbers of leading components that are certified together, with their angles (`AngleBounds.cuts`)."""
         return self._angles.cuts(self.above_edge or self.k - 1, self.tolerance) if self.product_count else []
 
     @property
@@ -147,7 +181,7 @@ class BlockIteration:
         return self._bound <= self.tolerance and self.proven  # in this order: the bound, once searched, says if so
 
     def _decide(self, AV: Array) -> bool:
-        """Whether the products are enough; otherwise choose the next block."""
+        """Return whether the products suffice; otherwise choose the next block."""
         self.ritz = self.products.ritz()
         self._angles.update(self.products, self.ritz, self._start, self.product_count)
         self._reset_bound()
@@ -174,13 +208,14 @@ class BlockIteration:
         return self._probes > 0 or self._angles.can_reach(self.tolerance)
 
     def _reset_bound(self) -> None:
+        """Forget the certificate of the last round."""
         self.proven, self.determined_count = False, self.k
         for name in ("_bound", "cuts"):
             self.__dict__.pop(name, None)
 
     @cached_property
     def _bound(self) -> float:
-        """The certificate, if nothing hides from the blocks; of a tie, to the nearest of its bases."""
+        """Certificate if nothing hides from the blocks; of a tie, the angle to the nearest of its bases."""
         return self._angle_bound()
 
     def _angle_bound(self) -> float:
@@ -191,7 +226,7 @@ class BlockIteration:
         return bound
 
     def _choose_renewal(self) -> Array | None:
-        """The first Ritz vectors, where the error of their products will soon be all that is left."""
+        """Return the first Ritz vectors if the error of their products will soon be all that remains."""
         last = self._idle > 0 or self.block.shape[1] == self.products.room
         if self._renewal is None or not self._renewal.is_due(self.ritz, last=last):
             return None
@@ -199,7 +234,7 @@ class BlockIteration:
         return self.ritz.leading_vectors(self.k)
 
     def _set_pairs(self) -> None:
-        """Take the Ritz pairs, or those of the corrected approximation, which are nearer, where they are certain."""
+        """Take the Ritz pairs, or those of the corrected approximation if they are certainly as near."""
         if self.ritz.values.size >= self.k:
             pairs = self.ritz.pairs(self.k)
             self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)
@@ -210,6 +245,7 @@ class BlockIteration:
                 self.pairs, self._bound = better, min(90.0, self._bound + angle)
 
     def _next_block(self, AV: Array) -> Array:
+        """Choose the next block to multiply."""
         if not self.accelerated:
             return np.asarray(qr(AV, mode="economic")[0])
         if self._sketch is not None:
@@ -217,13 +253,14 @@ class BlockIteration:
         return self.products.next_block(self.ritz, self.width, self.k)
 
     def _begin_probe(self) -> bool:
+        """Start a fresh random block that looks for hidden eigenvalues."""
         last_pair, level = self._angles.last_pair, self._angles.level(self.tolerance)
         self._probe = Probe(self.ritz, last_pair, level, self.width, turn=self._probes)
         self._probes, self.block, self.renewal_vectors = self._probes + 1, self._probe.block, None
         return False
 
     def _add_to_probe(self, probe: Probe, V: Array, AV: Array, error: float) -> bool:
-        """Take the product with a block of a probe: it ends when nothing hides, or when it found what did."""
+        """Take the product with a probe's block; the probe ends once nothing hides, or once it found a hidden eigenvalue."""
         self.product_count, level = self.product_count + 1, self._angles.level(self.tolerance)
         probe.add(V, AV, error=error)
         if ceilings := probe.ceilings(level):
@@ -240,7 +277,18 @@ class BlockIteration:
 
 
 def certificate_measurements(iteration: BlockIteration) -> dict[str, float]:
-    """The certificate in numbers, by the names of `fedpca_flwr.model.measurements`."""
+    """Return the certificate of an iteration as named numbers.
+
+    Parameters
+    ----------
+    iteration : BlockIteration
+        Finished iteration.
+
+    Returns
+    -------
+    dict of str to float
+        Numbers by the names of `fedpca_flwr.model.measurements`.
+    """
     degrees, above = iteration.certificate, iteration.above_edge
     if degrees < 90 and not above:
         return {"certified_angle_degrees": degrees, "certified_components": iteration.determined_count}
@@ -250,7 +298,20 @@ def certificate_measurements(iteration: BlockIteration) -> dict[str, float]:
 
 
 def shortfall_notes(iteration: BlockIteration, limit_text: str) -> list[str]:
-    """Why an iteration ended before all components were certified; ``allowed`` names a limit that may have ended it."""
+    """Say why an iteration ended before all components were certified.
+
+    Parameters
+    ----------
+    iteration : BlockIteration
+        Finished iteration.
+    limit_text : str
+        Name of the limit that may have ended the iteration.
+
+    Returns
+    -------
+    list of str
+        Notes for the user; empty if all components were certified.
+    """
     if iteration.converged:
         return []
     if iteration.above_edge:

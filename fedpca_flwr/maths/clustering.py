@@ -1,9 +1,10 @@
-r"""k-means and mixtures of normal distributions from sums over points, as the parties of a run can add them up.
+"""k-means and mixtures of normal distributions, computed from sums over points that parties can add up.
 
-A step of k-means (Lloyd 1982) needs of each cell how many points are nearest to its centre, and their sum; one of the
-expectation-maximisation algorithm (Dempster, Laird and Rubin 1977) the same with each point shared out by the
-probabilities of the components, and their products. So steps on the points of all parties are steps on the sums of
-their sums, and from the same start they give what scikit-learn's `KMeans` and `GaussianMixture` give of all points.
+A step of k-means (Lloyd 1982) needs for each cell the number of points that are nearest to its centre, and their sum. A
+step of the expectation-maximisation algorithm (Dempster, Laird and Rubin 1977) needs the same sums with each point
+shared out by the probabilities of the components, and the sums of products. So steps on the points of all parties are
+steps on the sums of their sums. From the same start they give the result of scikit-learn's `KMeans` and
+`GaussianMixture` on all points.
 """
 
 from dataclasses import dataclass
@@ -27,13 +28,45 @@ CENTRE_TOLERANCE = 1e-9
 
 
 def draw_starts(variances: Array, clusters: int, sets: int, seed: int) -> Array:
-    """So many sets of centres (number, clusters, k), drawn about zero with the ``variances`` (k,) of the points."""
+    """Draw sets of starting centres about zero with the variances of the points.
+
+    Parameters
+    ----------
+    variances : ndarray of shape (k,)
+        Variances of the points.
+    clusters : int
+        Number of centres in a set.
+    sets : int
+        Number of sets.
+    seed : int
+        Seed, from which every party draws the same centres.
+
+    Returns
+    -------
+    ndarray of shape (sets, clusters, k)
+        The centres.
+    """
     drawn = random_block(max(sets * clusters, variances.size + 1), variances.size, seed)[: sets * clusters]
     return (np.sqrt(3 * variances) * drawn).reshape(sets, clusters, variances.size)
 
 
 def assign_to_nearest(points: Array, centres: Array) -> tuple[NDArray[np.intp], Array]:
-    """Of points (n, k) the number of the nearest of the centres (m, k), and the squared distance to it, (n,) each."""
+    """Find the nearest centre of each point.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n, k)
+        The points.
+    centres : ndarray of shape (m, k)
+        The centres.
+
+    Returns
+    -------
+    cells : ndarray of shape (n,)
+        Index of the nearest centre.
+    squares : ndarray of shape (n,)
+        Squared distance to this centre.
+    """
     squares = np.column_stack([np.square(points - centre).sum(axis=1) for centre in centres])
     cells = squares.argmin(axis=1)
     return cells, squares[np.arange(len(points)), cells]
@@ -41,7 +74,17 @@ def assign_to_nearest(points: Array, centres: Array) -> tuple[NDArray[np.intp], 
 
 @dataclass
 class CellSums:
-    """Sums over the points in each cell of several sets of centres: what a step of k-means needs."""
+    """Sums over the points in each cell of several sets of centres, which a step of k-means needs.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (s, m)
+        Points of each cell.
+    sums : ndarray of shape (s, m, k)
+        Sums of the points less their centre.
+    inertia : ndarray of shape (s,)
+        Sums of squared distances to the nearest centre.
+    """
 
     counts: Array  # (s, m)
     sums: Array  # (s, m, k), of points less their centre
@@ -49,11 +92,30 @@ class CellSums:
 
     @classmethod
     def empty(cls, centres: Array) -> Self:
-        """No points yet, and centres (s, m, k)."""
+        """Create the sums of no points.
+
+        Parameters
+        ----------
+        centres : ndarray of shape (s, m, k)
+            Sets of centres.
+
+        Returns
+        -------
+        CellSums
+            Sums that are zero.
+        """
         return cls(np.zeros(centres.shape[:2]), np.zeros(centres.shape), np.zeros(len(centres)))
 
     def add(self, points: Array, centres: Array) -> None:
-        """Take points (n, k)."""
+        """Add points to the sums.
+
+        Parameters
+        ----------
+        points : ndarray of shape (n, k)
+            The points.
+        centres : ndarray of shape (s, m, k)
+            Sets of centres.
+        """
         for i, centre_set in enumerate(centres):
             cells, squares = assign_to_nearest(points, centre_set)
             np.add.at(self.sums[i], cells, points - centre_set[cells])
@@ -61,20 +123,52 @@ class CellSums:
             self.inertia[i] += squares.sum()
 
     def step(self, centres: Array) -> Array:
-        """The means of the cells; a centre without points stays where it is."""
+        """Move the centres to the means of their cells.
+
+        Parameters
+        ----------
+        centres : ndarray of shape (s, m, k)
+            Sets of centres.
+
+        Returns
+        -------
+        ndarray of shape (s, m, k)
+            The means; a centre without points stays in its place.
+        """
         return centres + self.sums / np.maximum(self.counts, 1.0)[:, :, None]
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of normal distributions."""
+    """A mixture of normal distributions.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (m,)
+        Weights of the components, which add up to 1.
+    means : ndarray of shape (m, k)
+        Their means.
+    covariances : ndarray of shape (m, k, k)
+        Their covariances.
+    """
 
     weights: Array  # (m,), which add up to 1
     means: Array  # (m, k)
     covariances: Array  # (m, k, k)
 
     def log_densities(self, points: Array) -> Array:
-        """Of points (n, k) the logarithm of the density of each component, times its weight: (n, m)."""
+        """Compute the logarithm of each component's weighted density.
+
+        Parameters
+        ----------
+        points : ndarray of shape (n, k)
+            The points.
+
+        Returns
+        -------
+        ndarray of shape (n, m)
+            Logarithms of the density of each component times its weight.
+        """
         k, log_joint = points.shape[1], np.empty((len(points), self.weights.size))
         for j, (weight, mean, covariance) in enumerate(zip(self.weights, self.means, self.covariances, strict=True)):
             root = cholesky(covariance, lower=True, check_finite=False)
@@ -84,7 +178,20 @@ class Mixture:
         return log_joint
 
     def responsibilities(self, points: Array) -> tuple[Array, Array]:
-        """Of points (n, k) the probabilities (n, m) of the components, and the logarithm (n,) of the density."""
+        """Compute the probabilities of the components given each point.
+
+        Parameters
+        ----------
+        points : ndarray of shape (n, k)
+            The points.
+
+        Returns
+        -------
+        responsibilities : ndarray of shape (n, m)
+            Probabilities of the components.
+        log_density : ndarray of shape (n,)
+            Logarithm of the mixture's density, limited to `MAX_LOG_DENSITY` in size.
+        """
         log_joint = self.log_densities(points)
         largest = log_joint.max(axis=1, keepdims=True)
         weights = np.exp(log_joint - largest)
@@ -94,9 +201,20 @@ class Mixture:
 
 @dataclass
 class MixtureSums:
-    """Sums over points that are shared out: what a step of expectation-maximisation needs.
+    """Sums over points that are shared out by a mixture, which a step of expectation-maximisation needs.
 
-    Points are about the means of the mixture that shares them out: of those that lie far from zero no digit is lost.
+    Points are taken about the means of this mixture, so points far from zero lose no digits.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (m,)
+        Sums of the responsibilities.
+    sums : ndarray of shape (m, k)
+        Weighted sums of the points less the mean.
+    products : ndarray of shape (m, k, k)
+        Weighted sums of their products.
+    log_density : float
+        Sum of the logarithms of the density.
     """
 
     counts: Array  # (m,)
@@ -106,12 +224,31 @@ class MixtureSums:
 
     @classmethod
     def empty(cls, mixture: Mixture) -> Self:
-        """No points yet."""
+        """Create the sums of no points.
+
+        Parameters
+        ----------
+        mixture : Mixture
+            Mixture that shares out the points.
+
+        Returns
+        -------
+        MixtureSums
+            Sums that are zero.
+        """
         m, k = mixture.means.shape
         return cls(np.zeros(m), np.zeros((m, k)), np.zeros((m, k, k)), 0.0)
 
     def add(self, points: Array, mixture: Mixture) -> None:
-        """Take points (n, k)."""
+        """Add points to the sums.
+
+        Parameters
+        ----------
+        points : ndarray of shape (n, k)
+            The points.
+        mixture : Mixture
+            Mixture that shares out the points.
+        """
         responsibilities, density = mixture.responsibilities(points)
         self.counts += responsibilities.sum(axis=0)
         self.log_density += float(density.sum())
@@ -122,8 +259,20 @@ class MixtureSums:
             self.products[j] += weighted.T @ deviations
 
     def step(self, means: Array, ridge: float) -> Mixture:
-        """The mixture that these sums, about ``means`` (m, k), are most likely of; ``regular`` is added to its
-        variances."""
+        """Compute the mixture of the greatest likelihood given these sums.
+
+        Parameters
+        ----------
+        means : ndarray of shape (m, k)
+            Means of the mixture that shared out the points.
+        ridge : float
+            Number that is added to all variances.
+
+        Returns
+        -------
+        Mixture
+            The next mixture.
+        """
         counts = self.counts + 10 * np.finfo(np.float64).eps
         moved = self.sums / counts[:, None]
         covariances = self.products / counts[:, None, None] - moved[:, :, None] * moved[:, None]

@@ -32,16 +32,38 @@ ORTHONORMALITY_TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Coded:
-    """Encoded numbers."""
+    """Encoded numbers.
+
+    Parameters
+    ----------
+    scales : ndarray of float32
+        One scale for each block of numbers.
+    code : ndarray of uint8
+        Compressed integers.
+    """
 
     scales: NDArray[np.float32]  # one a block
     code: NDArray[np.uint8]
 
 
 def quantise(values: Array, bits: int, block: int) -> Coded:
-    """Round ``values`` (n,) to ``bits`` bits, each ``block`` consecutive ones by a scale of their own.
+    """Round numbers to few bits, each block of consecutive numbers by a scale of its own.
 
     No number is off by more than half its scale.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+        The numbers.
+    bits : int
+        Bits of a number.
+    block : int
+        Consecutive numbers that share a scale.
+
+    Returns
+    -------
+    Coded
+        The numbers in code.
     """
     max_integer = 2 ** (bits - 1) - 1
     padded = np.zeros(-(-values.size // block) * block)
@@ -53,7 +75,29 @@ def quantise(values: Array, bits: int, block: int) -> Coded:
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
-    """What `quantise` encoded; `ValueError` if the code is not that of ``size`` numbers."""
+    """Decode the numbers that `quantise` encoded.
+
+    Parameters
+    ----------
+    coded : Coded
+        The numbers in code.
+    bits : int
+        Bits of a number.
+    block : int
+        Consecutive numbers that share a scale.
+    size : int
+        Number of numbers.
+
+    Returns
+    -------
+    ndarray of shape (size,)
+        The rounded numbers.
+
+    Raises
+    ------
+    ValueError
+        If the code is not that of ``size`` numbers.
+    """
     blocks = -(-size // block)
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
@@ -66,28 +110,86 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
 
 
 def power_of_two_unit(size: float) -> float:
-    """The power of two in which numbers of this size travel: scales are float32, whatever the unit of the data."""
+    """Return the power of two in which numbers of a size travel: scales are float32, whatever the unit of the data.
+
+    Parameters
+    ----------
+    size : float
+        Size of the numbers.
+
+    Returns
+    -------
+    float
+        The unit; 1 for size 0.
+    """
     return float(np.ldexp(1.0, min(int(np.frexp(size)[1]), 1023))) if size > 0 else 1.0
 
 
 def encode_block(block: Array, bits: int) -> Coded:
-    """A block (d, b), each of its columns by a scale of its own."""
+    """Encode a block, each column by a scale of its own.
+
+    Parameters
+    ----------
+    block : ndarray of shape (d, b)
+        The block.
+    bits : int
+        Bits of a number.
+
+    Returns
+    -------
+    Coded
+        The block in code.
+    """
     return quantise(block.T.reshape(-1), bits, len(block))
 
 
 def decode_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
-    """The block (d, b) of such a code; a ValueError where it is none."""
+    """Decode the block that `encode_block` encoded.
+
+    Parameters
+    ----------
+    coded : Coded
+        The block in code.
+    bits : int
+        Bits of a number.
+    shape : tuple of int
+        Shape (d, b) of the block.
+
+    Returns
+    -------
+    ndarray of shape (d, b)
+        The rounded block.
+
+    Raises
+    ------
+    ValueError
+        If the code is not that of such a block.
+    """
     d, columns = shape
     return dequantise(coded, bits, d, d * columns).reshape(columns, d).T
 
 
 def decode_orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
-    """The orthonormal columns (d, b) next to a block in code: what both sides take for it.
+    """Decode a block and return the nearest orthonormal columns, which both sides use.
+
+    Parameters
+    ----------
+    coded : Coded
+        The block in code.
+    bits : int
+        Bits of a number.
+    shape : tuple of int
+        Shape (d, b) of the block.
+
+    Returns
+    -------
+    ndarray of shape (d, b)
+        Orthonormal columns.
 
     Raises
     ------
     ValueError
-        Where it is the code of no block, or of columns that are far from orthonormal.
+        If the code is not that of such a block, or its columns are far from orthonormal.
     """
     d, columns = shape
     if not 0 < columns <= d:
@@ -99,9 +201,23 @@ def decode_orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) ->
 
 
 def encode_components(vectors: Array, bits: int) -> tuple[Coded, int]:
-    """Orthonormal columns (d, b) in ``bits`` for each value, or in the fewest more bytes that keep them nearly so.
+    """Encode orthonormal columns, in more bytes if few bits would not leave the columns nearly orthonormal.
 
-    A column of many features that has one large entry is far from itself in 8 bits: all small entries become zero.
+    A column of many features with one large entry is far from itself in 8 bits: all small entries become zero.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (d, b)
+        Orthonormal columns.
+    bits : int
+        Smallest bits of a number.
+
+    Returns
+    -------
+    coded : Coded
+        The columns in code.
+    bits : int
+        Bits of a number that were needed.
     """
     coded = encode_block(vectors, bits)
     while bits < MAX_BITS and not _is_nearly_orthonormal(decode_block(coded, bits, vectors.shape)):
@@ -111,18 +227,48 @@ def encode_components(vectors: Array, bits: int) -> tuple[Coded, int]:
 
 
 def _is_nearly_orthonormal(block: Array) -> bool:
+    """Return whether inner products of the columns are within `ORTHONORMALITY_TOLERANCE` of the identity."""
     return bool(
         np.abs(block).max() <= 2 and np.abs(block.T @ block - np.eye(block.shape[1])).max() <= ORTHONORMALITY_TOLERANCE
     )
 
 
 def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Compress bytes without loss."""
+    """Compress bytes without loss.
+
+    Parameters
+    ----------
+    content : ndarray of uint8
+        The bytes.
+
+    Returns
+    -------
+    ndarray of uint8
+        The code.
+    """
     return np.frombuffer(lzma.compress(content.tobytes(), lzma.FORMAT_RAW, filters=FILTERS), np.uint8)
 
 
 def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """What `compress` compressed: exactly ``size`` bytes, never more memory than that, whatever the code claims."""
+    """Decompress bytes, never using more memory than their expected size, whatever the code claims.
+
+    Parameters
+    ----------
+    code : ndarray of uint8
+        Result of `compress`.
+    size : int
+        Expected number of bytes.
+
+    Returns
+    -------
+    ndarray of uint8
+        The bytes.
+
+    Raises
+    ------
+    ValueError
+        If the code is damaged, or not that of ``size`` bytes.
+    """
     decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=FILTERS)
     try:
         content = decoder.decompress(code.tobytes(), max_length=size + 1)
@@ -136,6 +282,7 @@ def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def _pack(integers: NDArray[np.uint64], bits: int) -> NDArray[np.uint8]:
+    """Pack integers into bytes, ``bits`` bits each."""
     if bits in {8, 16, 32}:
         return integers.astype(f"<u{bits // 8}").view(np.uint8)
     columns = [(integers >> np.uint64(j)).astype(np.uint8) & 1 for j in range(bits)]
@@ -143,6 +290,7 @@ def _pack(integers: NDArray[np.uint64], bits: int) -> NDArray[np.uint8]:
 
 
 def _unpack(content: NDArray[np.uint8], bits: int, size: int) -> NDArray[np.uint64]:
+    """Read ``size`` integers of ``bits`` bits each."""
     if bits in {8, 16, 32}:
         return content.view(f"<u{bits // 8}").astype(np.uint64)
     table = np.unpackbits(content)[: size * bits].reshape(size, bits).astype(np.uint64)
@@ -151,29 +299,87 @@ def _unpack(content: NDArray[np.uint8], bits: int, size: int) -> NDArray[np.uint
 
 @dataclass(frozen=True)
 class Quantise:
-    """Every entry in ``bits`` bits, each 128 by a scale of their own."""
+    """A codec that rounds every entry to few bits, each 128 entries by a scale of their own.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of an entry.
+    """
 
     bits: int
 
     def encode(self, triangle: Array, d: int) -> Coded:
+        """Encode a packed triangle.
+
+        Parameters
+        ----------
+        triangle : ndarray of shape (d (d + 1) / 2,)
+            Packed scatter.
+        d : int
+            Number of features.
+
+        Returns
+        -------
+        Coded
+            The triangle in code.
+        """
         return quantise(triangle, self.bits, SCALE_BLOCK)
 
     def decode(self, coded: Coded, d: int) -> Array:
+        """Decode a packed triangle.
+
+        Parameters
+        ----------
+        coded : Coded
+            The triangle in code.
+        d : int
+            Number of features.
+
+        Returns
+        -------
+        ndarray of shape (d (d + 1) / 2,)
+            Packed scatter.
+        """
         return dequantise(coded, self.bits, SCALE_BLOCK, packed_size(d))
 
 
 @dataclass(frozen=True)
 class SharedStep:
-    """Whole multiples of ``step`` (in squared units of the data), the same at every party: integers could be summed.
+    """A codec of integer multiples of a step that is the same at every party: the integers could be summed.
 
-    They are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of the
-    symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever has less entropy
-    (`_bits`). The first byte tells. Integers of more than 27 bits are a `ValueError`.
+    The integers are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of
+    the symmetric matrix, which are small if neighbouring features are similar, as pixels are. The codec chooses the form of
+    less entropy (`_entropy_bits`), and the first byte says which.
+
+    Parameters
+    ----------
+    step : float
+        The step, in squared units of the data.
     """
 
     step: float
 
     def encode(self, triangle: Array, d: int) -> Coded:
+        """Encode a packed triangle.
+
+        Parameters
+        ----------
+        triangle : ndarray of shape (d (d + 1) / 2,)
+            Packed scatter.
+        d : int
+            Number of features.
+
+        Returns
+        -------
+        Coded
+            The triangle in code.
+
+        Raises
+        ------
+        ValueError
+            If an integer has more than 27 bits.
+        """
         integers = np.rint(triangle / self.step)
         if np.abs(integers).max(initial=0) >= 2**27:
             raise ValueError("the step is too small: entries have more than 27 bits")
@@ -186,6 +392,25 @@ class SharedStep:
         return Coded(np.empty(0, np.float32), np.concatenate([np.array([best_index], np.uint8), code]))
 
     def decode(self, coded: Coded, d: int) -> Array:
+        """Decode a packed triangle.
+
+        Parameters
+        ----------
+        coded : Coded
+            The triangle in code.
+        d : int
+            Number of features.
+
+        Returns
+        -------
+        ndarray of shape (d (d + 1) / 2,)
+            Packed scatter.
+
+        Raises
+        ------
+        ValueError
+            If the code is damaged.
+        """
         size = packed_size(d)
         if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
             raise ValueError("damaged code")
@@ -197,16 +422,43 @@ class SharedStep:
 
 
 def mixed_differences(triangle: Array, d: int) -> Array:
-    """``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of a symmetric matrix, as a packed triangle like its own."""
+    """Compute ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of a symmetric matrix.
+
+    Parameters
+    ----------
+    triangle : ndarray of shape (d (d + 1) / 2,)
+        Packed triangle of the matrix.
+    d : int
+        Number of rows of the matrix.
+
+    Returns
+    -------
+    ndarray of shape (d (d + 1) / 2,)
+        Packed triangle of the differences.
+    """
     differences: Array = np.diff(np.diff(unpack_symmetric(triangle, d), axis=0, prepend=0), axis=1, prepend=0)
     return differences[np.triu_indices(d)]
 
 
 def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
-    """About how many bytes `SharedStep` needs for a triangle, by ``steps`` (m,); result (m,).
+    """Forecast how many bytes `SharedStep` needs for a triangle.
 
-    The entropy of multiples of a step whose sizes are distributed exponentially about their mean, for each `RUN`
-    consecutive entries: some tenth more than LZMA needs of covariances.
+    The forecast is the entropy of multiples of a step whose sizes are distributed exponentially about their mean, for each
+    `FORECAST_RUN` consecutive entries. It is some tenth more than LZMA needs for covariances.
+
+    Parameters
+    ----------
+    triangle : ndarray of shape (d (d + 1) / 2,)
+        Packed scatter.
+    d : int
+        Number of features.
+    steps : ndarray of shape (m,)
+        Steps of the codec.
+
+    Returns
+    -------
+    ndarray of shape (m,)
+        Bytes for each step.
     """
     bits = np.array([_entropy_bits(entries, steps) for entries in (triangle, mixed_differences(triangle, d))])
     forecast: Array = bits.min(axis=0) / 8
@@ -214,7 +466,7 @@ def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
 
 
 def _entropy_bits(entries: Array, steps: Array) -> Array:
-    """The entropy of `forecast_bytes` of entries as they are, in bits, for each of ``steps`` (m,)."""
+    """Return the entropy of `forecast_bytes` of the given entries in bits, for each of ``steps`` (m,)."""
     starts = np.arange(0, entries.size, FORECAST_RUN)
     sizes = np.diff(starts, append=entries.size)
     means = np.add.reduceat(np.abs(entries), starts) / sizes
@@ -223,16 +475,37 @@ def _entropy_bits(entries: Array, steps: Array) -> Array:
 
 @dataclass(frozen=True)
 class LowRank:
-    """The ``rank`` leading eigenvectors times the roots of their eigenvalues, in ``bits`` bits.
+    """A codec of the leading eigenvectors times the roots of their eigenvalues.
 
-    Half of the first eigenvalue left out is assumed in every direction left out (see `Factor.filled`); it travels as
-    the last of the scales.
+    Half of the first omitted eigenvalue is assumed in every omitted direction (see `Factor.with_floor`); it travels as the
+    last of the scales.
+
+    Parameters
+    ----------
+    rank : int
+        Number of eigenvectors.
+    bits : int
+        Bits of a number.
     """
 
     rank: int
     bits: int
 
     def encode(self, triangle: Array, d: int) -> Coded:
+        """Encode a packed triangle.
+
+        Parameters
+        ----------
+        triangle : ndarray of shape (d (d + 1) / 2,)
+            Packed scatter.
+        d : int
+            Number of features.
+
+        Returns
+        -------
+        Coded
+            The triangle in code.
+        """
         pairs = leading_eigenpairs(unpack(triangle, d), self.rank)
         floor = np.float32(max(0.0, pairs.following) / 2)
         rows = (pairs.vectors * np.sqrt((pairs.values - floor).clip(min=0.0))).T
@@ -240,6 +513,25 @@ class LowRank:
         return Coded(np.append(coded.scales, floor), coded.code)
 
     def decode(self, coded: Coded, d: int) -> Array:
+        """Decode a packed triangle.
+
+        Parameters
+        ----------
+        coded : Coded
+            The triangle in code.
+        d : int
+            Number of features.
+
+        Returns
+        -------
+        ndarray of shape (d (d + 1) / 2,)
+            Packed scatter of low rank.
+
+        Raises
+        ------
+        ValueError
+            If the code is not that of such a triangle.
+        """
         if not (coded.scales.size and np.isfinite(coded.scales[-1]) and coded.scales[-1] >= 0):
             raise ValueError("its filler is not a number from 0")
         numbers = Coded(coded.scales[:-1], coded.code)
@@ -251,9 +543,18 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Sketch:
-    """Products with ``rank`` random vectors that both sides make from ``seed``, in ``bits`` bits (Nyström).
+    """A codec of products with random vectors that both sides make from a seed (Nyström).
 
-    For comparison: the same bytes as `LowRank`, and worse.
+    The codec is for comparison: it takes the same bytes as `LowRank`, and its result is worse.
+
+    Parameters
+    ----------
+    rank : int
+        Number of random vectors.
+    bits : int
+        Bits of a number.
+    seed : int
+        Seed of the random vectors.
     """
 
     rank: int
@@ -261,12 +562,40 @@ class Sketch:
     seed: int
 
     def encode(self, triangle: Array, d: int) -> Coded:
+        """Encode a packed triangle.
+
+        Parameters
+        ----------
+        triangle : ndarray of shape (d (d + 1) / 2,)
+            Packed scatter.
+        d : int
+            Number of features.
+
+        Returns
+        -------
+        Coded
+            The triangle in code.
+        """
         products = blas.dsymm(
             1.0, unpack(triangle, d), np.asfortranarray(random_block(d, self.rank, self.seed)), lower=1
         )
         return quantise(products.T.reshape(-1), self.bits, d)
 
     def decode(self, coded: Coded, d: int) -> Array:
+        """Decode a packed triangle.
+
+        Parameters
+        ----------
+        coded : Coded
+            The triangle in code.
+        d : int
+            Number of features.
+
+        Returns
+        -------
+        ndarray of shape (d (d + 1) / 2,)
+            Packed scatter of low rank.
+        """
         products = dequantise(coded, self.bits, d, self.rank * d).reshape(self.rank, d).T
         inner = random_block(d, self.rank, self.seed).T @ products
         values, vectors = eigh((inner + inner.T) / 2)

@@ -1,15 +1,15 @@
-"""Rows that all parties share, whose columns lie at different parties: products, kernels, and VFedPCA's steps.
+"""Rows that all parties share and whose columns lie at different parties: products, kernels, and VFedPCA's steps.
 
-*Products.* With X = [X_1, ..., X_p] (n, d) cut by columns, ``X X' = sum X_i X_i'`` and ``X V = sum X_i V_i``: what the
-parties have to add has n rows, whoever holds which column, so results do not depend on how the columns are split. Means
-and deviations of columns need nobody else (`Columns`).
+*Products.* With X = [X_1, ..., X_p] (n, d) cut by columns, ``X X' = sum X_i X_i'`` and ``X V = sum X_i V_i``. Parties
+add arrays of n rows, whoever holds which column, so results do not depend on how the columns are split. Means and
+deviations of columns need no other party (`Columns`).
 
 *Kernels.* Squared distances and inner products of rows are sums over the parties, so the kernel matrix of all columns
-is exact. It is centred in feature space, and its leading eigenpairs are the components (`Kernel`).
+is exact. The matrix is centred in feature space, and its leading eigenpairs are the components (`Kernel`).
 
 *VFedPCA* (Cheung et al. 2022): local power iteration, weighted merging, and the update of local data.
-``faithful`` is what the authors' program does: rows centred over a party's own columns, signs as they come, everything
-merged that came since the isolated start. Otherwise columns are centred (by the caller), signs aligned, and only the
+``faithful`` is the rule of the authors' program: rows centred over a party's own columns, signs as they come, and all
+vectors since the isolated start merged. Otherwise columns are centred (by the caller), signs aligned, and only the
 newest vectors merged. The result is an approximation in both: parties whose leading directions differ are averaged.
 """
 
@@ -49,6 +49,19 @@ class Columns:
     """A party's columns X (n, f), centred and scaled: a factor of matrix products, as an array is.
 
     Each product is one pass over the rows, chunk by chunk; sparse rows stay sparse.
+
+    Parameters
+    ----------
+    data : rows of shape (n, f)
+        The columns before they are centred.
+    centre : ndarray of shape (f,)
+        Means of the columns, rounded to float64.
+    remainder : ndarray of shape (f,)
+        The part of the means that rounding lost.
+    scale : ndarray of shape (f,)
+        Divisors of the columns.
+    zero : ndarray of shape (f,)
+        Columns that are taken for zero.
     """
 
     data: Rows  # (n, f), before they are centred
@@ -59,11 +72,12 @@ class Columns:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns."""
         return self.data.shape[0], self.data.shape[1]
 
     @property
     def mean(self) -> Array:
-        """The mean (f,) in one float."""
+        """Means (f,) of the columns in one float each."""
         return self.centre + self.remainder
 
     @cached_property
@@ -74,7 +88,7 @@ class Columns:
 
     @cached_property
     def X(self) -> Array:  # noqa: N802  # the notes' name
-        """All of them in one array (n, f): for what compares each row with each other."""
+        """All columns in one array (n, f), for computations that compare each row with each other row."""
         parts = (part - self._remaining_mean for chunk in self._chunks() for part in dense_rows(chunk))
         return np.concatenate([np.empty((0, self.shape[1])), *parts])
 
@@ -85,10 +99,22 @@ class Columns:
 
     @property
     def T(self) -> Transposed:  # noqa: N802  # an array's name
+        """The transpose, for products ``X' Q``."""
         return Transposed(self)
 
     def transposed_times(self, Q: Array) -> Array:
-        """``X' Q`` (f, b)."""
+        """Compute ``X' Q``.
+
+        Parameters
+        ----------
+        Q : ndarray of shape (n, b)
+            The right factor.
+
+        Returns
+        -------
+        ndarray of shape (f, b)
+            The product.
+        """
         product: Array = -np.multiply.outer(self._remaining_mean, Q.sum(axis=0))
         start = 0
         for chunk in self._chunks():
@@ -99,22 +125,36 @@ class Columns:
 
     @property
     def _remaining_mean(self) -> Array:
-        """The part of the mean that is not yet subtracted from the chunks (f,)."""
+        """Part (f,) of the mean that is not yet subtracted from the chunks."""
         return self.remainder / self._divisor
 
     @property
     def _divisor(self) -> Array:
+        """Divisors (f,), infinite for columns that are taken for zero."""
         return np.where(self.zero, np.inf, self.scale)
 
     def _chunks(self) -> Iterator[Any]:
+        """Yield centred and scaled chunks."""
         return centred_chunks(self.data, self.centre, self._divisor)
 
 
 def prepare_columns(data: Rows, *, center: bool = True, scale: bool = False) -> Columns:
-    """A party's columns ``data`` (n, f) as a run has them.
+    """Centre and scale a party's columns.
 
     Scaling divides by the standard deviation about the mean (divisor n), with or without centring. A column that is
-    constant up to rounding becomes exactly zero when it is centred, as does one that varies too little to be scaled.
+    constant up to rounding becomes exactly zero once centred, as does a column that varies too little to be scaled.
+
+    Parameters
+    ----------
+    data : rows of shape (n, f)
+        The party's columns.
+    center, scale : bool, optional
+        Whether columns are centred, and whether they are scaled.
+
+    Returns
+    -------
+    Columns
+        The columns as a factor of products.
     """
     head, diagonal = head_and_diagonal(data)
     n, mean = head.n, head.mean
@@ -127,19 +167,55 @@ def prepare_columns(data: Rows, *, center: bool = True, scale: bool = False) -> 
 
 
 def gram_product(X: Array | Columns | Transposed, Q: Array) -> Array:
-    """``X X' Q`` (n, b) without the matrix (n, n); ``X`` is (n, f), ``Q`` (n, b)."""
+    """Compute ``X X' Q`` without the matrix (n, n).
+
+    Parameters
+    ----------
+    X : factor of shape (n, f)
+        Columns, or their transpose.
+    Q : ndarray of shape (n, b)
+        The right factor.
+
+    Returns
+    -------
+    ndarray of shape (n, b)
+        The product.
+    """
     return X @ (X.T @ Q)
 
 
 def packed_gram(X: Array) -> Array:
-    """Packed triangle (n (n + 1) / 2,) of ``X X'``."""
+    """Compute the packed triangle of ``X X'``.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, f)
+        The columns.
+
+    Returns
+    -------
+    ndarray of shape (n (n + 1) / 2,)
+        Inner products of the rows.
+    """
     return pack(blas.dsyrk(1.0, X.T, trans=1, lower=1) if len(X) else np.empty((0, 0)))
 
 
 def leading_directions(X: Array, rank: int) -> Array:
-    """``U diag(s)`` (n, rank) for the leading singular triplets of ``X`` (n, f); zeros where there are fewer.
+    """Compute ``U diag(s)`` of the leading singular triplets.
 
-    The largest entry of each is positive: signs would tell what inner products do not.
+    The largest entry of each column is positive: signs would disclose more than inner products do.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, f)
+        The columns.
+    rank : int
+        Number of triplets.
+
+    Returns
+    -------
+    ndarray of shape (n, rank)
+        The directions; zeros if there are fewer.
     """
     U, s, _ = svd(X, full_matrices=False, check_finite=False)
     count = min(rank, s.size)
@@ -147,33 +223,79 @@ def leading_directions(X: Array, rank: int) -> Array:
 
 
 def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
-    """An orthonormal basis (n, k) of the leading directions of all parties' `leading_directions` together.
+    """Merge all parties' `leading_directions`; the result is exact if no party omitted a singular value.
 
-    The number is the squared singular value after them. Exact where no party left a singular value out.
+    Parameters
+    ----------
+    blocks : sequence of ndarray of shape (n, rank)
+        Directions of each party.
+    k : int
+        Number of merged directions.
+
+    Returns
+    -------
+    basis : ndarray of shape (n, k)
+        Orthonormal columns.
+    following : float
+        The squared singular value after them.
     """
     U, s, _ = svd(np.hstack(blocks), full_matrices=False, check_finite=False)
     return U[:, :k], float(s[k] ** 2) if s.size > k else 0.0
 
 
 def projection_energies(X: Array | Columns, U: Array) -> Array:
-    """``|X' u|^2`` (k,) of the columns u of ``U`` (n, k)."""
+    """Compute ``|X' u|^2`` for each column u of ``U``.
+
+    Parameters
+    ----------
+    X : factor of shape (n, f)
+        The columns.
+    U : ndarray of shape (n, k)
+        The directions.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        Squared lengths.
+    """
     projected = X.T @ U
     squares: Array = np.einsum("ij,ij->j", projected, projected)
     return squares
 
 
 def order_free_sum(arrays: Sequence[Array]) -> Array:
-    """The sum of arrays of one shape, whose bits do not depend on their order."""
+    """Add arrays so that the bits of the sum do not depend on their order.
+
+    Parameters
+    ----------
+    arrays : sequence of ndarray
+        Arrays of equal shape.
+
+    Returns
+    -------
+    ndarray
+        The sum.
+    """
     total: Array = np.sort(np.stack(arrays), axis=0).sum(axis=0)
     return total
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree.
+    """A kernel function of rows.
 
-    Cheung et al. 2022, equations 11 and 12; there the sigmoid has -gamma, in the authors' program +gamma, which is
-    meant.
+    ``rbf`` is exp(-gamma |x - y|^2), ``sigmoid`` tanh(gamma x'y + coef0), and ``polynomial`` (gamma x'y + coef0)^degree
+    (Cheung et al. 2022, equations 11 and 12; there the sigmoid has -gamma, and in the authors' program +gamma, which is
+    meant).
+
+    Parameters
+    ----------
+    name : str
+        Name of the function.
+    gamma, coef0 : float
+        Its parameters.
+    degree : int
+        Degree of the polynomial.
     """
 
     name: Name = "rbf"
@@ -183,16 +305,16 @@ class Kernel:
 
     @property
     def uses_distances(self) -> bool:
-        """Whether it is a function of squared distances, not of inner products."""
+        """Whether the kernel is a function of squared distances, not of inner products."""
         return self.name == "rbf"
 
     @property
     def is_semidefinite(self) -> bool:
-        """Whether all eigenvalues are from 0, for any rows."""
+        """Whether all eigenvalues are nonnegative for any rows."""
         return self.name in {"rbf", "linear"} or (self.name == "polynomial" and self.coef0 >= 0)
 
     def __call__(self, sums: Array) -> Array:
-        """The kernel of squared distances, or of inner products, of any shape."""
+        """Apply the kernel to squared distances, or to inner products, of any shape."""
         with np.errstate(over="ignore"):
             if self.name == "rbf":
                 return np.exp(-self.gamma * sums)
@@ -201,9 +323,21 @@ class Kernel:
             return sums if self.name == "linear" else (self.gamma * sums + self.coef0) ** self.degree
 
     def error_bound(self, packed: Array, n: int, input_error: float) -> float:
-        """Bound on the spectral norm of what is wrong with `matrix`, centred, of the same ``packed`` sums.
+        """Bound the spectral norm of the error of the centred `matrix`.
 
-        Besides the rounding of float64, an entry of these may be off by ``missed``.
+        Parameters
+        ----------
+        packed : ndarray
+            Packed sums that the matrix is made from.
+        n : int
+            Number of rows.
+        input_error : float
+            Error of an entry of ``packed`` besides rounding in float64.
+
+        Returns
+        -------
+        float
+            The bound.
         """
         eps = float(np.finfo(np.float64).eps)
         if self.uses_distances:
@@ -222,32 +356,99 @@ class Kernel:
         return 2**0.5 * frobenius_norm(wrong) + 4 * eps * n * largest
 
     def matrix(self, packed: Array, n: int) -> Array:
-        """The matrix (n, n) from what `packed_distances` or `packed_gram` of all parties add up to."""
+        """Compute the kernel matrix from packed sums over all parties.
+
+        Parameters
+        ----------
+        packed : ndarray
+            Sum of the parties' `packed_distances` or `packed_gram`.
+        n : int
+            Number of rows.
+
+        Returns
+        -------
+        ndarray of shape (n, n)
+            The kernel matrix.
+        """
         if self.uses_distances:
             return self(squareform(packed))
         return self(unpack_symmetric(packed, n))
 
 
 def packed_distances(X: Array) -> Array:
-    """Squared distances (n (n - 1) / 2,) of the rows of ``X`` (n, f), from differences: nothing cancels."""
+    """Compute squared distances of rows from differences: nothing cancels.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, f)
+        The columns.
+
+    Returns
+    -------
+    ndarray of shape (n (n - 1) / 2,)
+        Squared distances.
+    """
     distances: Array = pdist(X, "sqeuclidean")
     return distances
 
 
 def landmark_sums(X: Array, landmarks: NDArray[np.int64], *, distances: bool) -> Array:
-    """Squared distances, or inner products, (n, c) of the rows of ``X`` (n, f) with its rows ``landmarks`` (c,)."""
+    """Compute squared distances, or inner products, of rows with landmark rows.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, f)
+        The columns.
+    landmarks : ndarray of shape (c,)
+        Indices of the landmark rows.
+    distances : bool
+        Whether squared distances are computed; else inner products.
+
+    Returns
+    -------
+    ndarray of shape (n, c)
+        The numbers.
+    """
     return cdist(X, X[landmarks], "sqeuclidean") if distances else X @ X[landmarks].T
 
 
 def centre_kernel(K: Array) -> Array:
-    """``H K H`` (n, n) with ``H = I - 1 1' / n``: the kernel of features without their mean."""
+    """Centre a kernel matrix in feature space: ``H K H`` with ``H = I - 1 1' / n``.
+
+    Parameters
+    ----------
+    K : ndarray of shape (n, n)
+        The kernel matrix.
+
+    Returns
+    -------
+    ndarray of shape (n, n)
+        The kernel of features without their mean.
+    """
     K = K - K.mean(axis=0)
     K -= K.mean(axis=1)[:, None]
     return (K + K.T) / 2
 
 
 def kernel_pairs(K: Array, k: int) -> tuple[Eigenpairs, float, int]:
-    """Leading eigenpairs of a centred kernel matrix (n, n), the sum of its positive eigenvalues, and their number."""
+    """Compute the leading eigenpairs of a centred kernel matrix.
+
+    Parameters
+    ----------
+    K : ndarray of shape (n, n)
+        The centred kernel matrix.
+    k : int
+        Number of pairs.
+
+    Returns
+    -------
+    pairs : Eigenpairs
+        The leading pairs.
+    total : float
+        Sum of the positive eigenvalues.
+    positive : int
+        Number of positive eigenvalues.
+    """
     values, vectors = eigh(K, check_finite=False)
     positive = values > KERNEL_ROUNDING * max(values[-1], 0.0)
     pairs = Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), float(values[-k - 1 : -k].sum()))
@@ -255,9 +456,27 @@ def kernel_pairs(K: Array, k: int) -> tuple[Eigenpairs, float, int]:
 
 
 def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigenpairs, float, int]:
-    """As `kernel_pairs`, of ``C W^+ C'`` centred, with ``C`` (n, c) the kernel's columns at the landmarks.
+    """Approximate the leading eigenpairs of a kernel matrix by its columns at landmarks (Williams and Seeger 2001).
 
-    Williams and Seeger (2001). ``W = C[landmarks]`` must be positive semidefinite.
+    The approximation is ``C W^+ C'``, centred, where ``W = C[landmarks]`` must be positive semidefinite.
+
+    Parameters
+    ----------
+    C : ndarray of shape (n, c)
+        Columns of the kernel matrix at the landmarks.
+    landmarks : ndarray of shape (c,)
+        Indices of the landmark rows.
+    k : int
+        Number of pairs.
+
+    Returns
+    -------
+    pairs : Eigenpairs
+        The leading pairs.
+    total : float
+        Sum of the positive eigenvalues.
+    positive : int
+        Number of positive eigenvalues.
     """
     values, vectors = eigh(C[landmarks], check_finite=False)
     if not values[-1] > 0:
@@ -271,10 +490,21 @@ def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigen
 
 
 def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
-    """``1 / (m var X)``, scikit-learn's default for gamma, with var over all entries of X (n, m) of all parties.
+    """Compute scikit-learn's default for gamma, ``1 / (m var X)`` with var over all entries of X (n, m) of all parties.
 
-    Of each party (p,), ``counts`` has the columns, ``levels`` the mean of its entries, and ``spreads`` their mean
-    squared deviation from it.
+    Parameters
+    ----------
+    counts : ndarray of shape (p,)
+        Number of columns of each party.
+    levels : ndarray of shape (p,)
+        Mean of each party's entries.
+    spreads : ndarray of shape (p,)
+        Mean squared deviation of each party's entries from their mean.
+
+    Returns
+    -------
+    float
+        The parameter gamma; 1 if nothing varies.
     """
     level = np.sum(counts * levels) / counts.sum()
     variance = np.sum(np.sort(counts * (spreads + (levels - level) ** 2)))
@@ -282,7 +512,24 @@ def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
 
 
 def power_iteration(product: Callable[[Array], Array], start: Array, steps: int) -> tuple[float, Array]:
-    """Rayleigh quotient and unit vector (n,) after ``steps`` products from ``start`` (equations 5 and 6, put right)."""
+    """Run the power method (Cheung et al. 2022, equations 5 and 6, corrected).
+
+    Parameters
+    ----------
+    product : callable
+        Product of the matrix with a vector.
+    start : ndarray of shape (n,)
+        First vector.
+    steps : int
+        Number of products.
+
+    Returns
+    -------
+    quotient : float
+        Rayleigh quotient.
+    vector : ndarray of shape (n,)
+        Unit vector, or zeros if a product is zero.
+    """
     a = start
     for _ in range(steps):
         following = product(a)
@@ -294,7 +541,20 @@ def power_iteration(product: Callable[[Array], Array], start: Array, steps: int)
 
 
 def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
-    """Products with a party's matrix (n, n): ``X X'``, or the covariance of its rows over its own columns."""
+    """Return the product with a party's matrix (n, n).
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, f)
+        The party's columns.
+    faithful : bool
+        Whether the matrix is the covariance of the rows over the party's own columns; else it is ``X X'``.
+
+    Returns
+    -------
+    callable
+        Product of the matrix with a vector.
+    """
     if not faithful:
         return lambda a: X @ (X.T @ a)
     centred = X - X.mean(axis=1)[:, None]
@@ -302,11 +562,24 @@ def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
 
 
 def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool, scaled: bool) -> Array:
-    """``sum w_i a_i`` (n,) of p vectors (n,), with weights in proportion to the eigenvalues (equation 13).
+    """Merge p vectors to ``sum w_i a_i`` with weights in proportion to the eigenvalues (Cheung et al. 2022, equation 13).
 
-    Where it is ``faithful``, signs are taken as they come, and p // 2 vectors are boosted; else all are turned towards
-    the leading direction of ``sum w_i a_i a_i'``, and ceil(p / 2) are boosted. Where it is ``scaled``, the larger
-    weights are boosted by 1 + eta and the others by 1 - eta, with eta the mean weight (equation 15).
+    Parameters
+    ----------
+    values : sequence of float
+        Eigenvalue of each vector.
+    vectors : sequence of ndarray of shape (n,)
+        The vectors.
+    faithful : bool
+        Whether signs are taken as they come, and p // 2 vectors are boosted. Otherwise all vectors are turned towards the
+        leading direction of ``sum w_i a_i a_i'``, and ceil(p / 2) are boosted.
+    scaled : bool
+        Whether the larger weights are boosted by 1 + eta and the others by 1 - eta, with eta the mean weight (equation 15).
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        The merged vector.
     """
     total = math.fsum(values)
     weights = np.asarray(values) / total if total > 0 else np.full(len(values), 1 / len(values))
@@ -324,17 +597,42 @@ def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful
 
 
 def project_on_direction(X: Array, u: Array) -> Array:
-    """``X m m'`` with ``m`` the direction of ``X' u`` (equation 14): of rank one ever after."""
+    """Replace rows by their projection, ``X m m'`` with ``m`` the direction of ``X' u`` (equation 14): of rank one ever after.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, f)
+        The party's columns.
+    u : ndarray of shape (n,)
+        The merged vector.
+
+    Returns
+    -------
+    ndarray of shape (n, f)
+        The projected columns.
+    """
     m = X.T @ u
     size = float(norm(m))
     return np.outer(X @ (m / size), m / size) if size > 0 else X
 
 
 def orthogonal_direction(u: Array, basis: Array) -> Array:
-    """``u`` (n,) orthogonalised against the orthonormal columns of ``found`` (n, j < n), and normalised.
+    """Orthogonalise a vector against a basis and normalise the result.
 
-    Where only rounding is left of it, or it is zero (a component without variance), any direction does: it is made from
-    the axis that ``found`` holds least of.
+    If only rounding is left of the vector, or the vector is zero (a component without variance), any direction serves: the
+    result is made from the axis with the smallest part in the basis.
+
+    Parameters
+    ----------
+    u : ndarray of shape (n,)
+        The vector.
+    basis : ndarray of shape (n, j)
+        Orthonormal columns, fewer than n.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        Unit vector orthogonal to the basis.
     """
     remainder = project_out(u, basis)
     if norm(remainder) <= MIN_DIRECTION_SHARE * norm(u):
@@ -344,5 +642,18 @@ def orthogonal_direction(u: Array, basis: Array) -> Array:
 
 
 def deflate(X: Array, basis: Array) -> Array:
-    """What the directions ``found`` (n, j) leave of ``X`` (n, f)."""
+    """Remove directions from a party's columns.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, f)
+        The columns.
+    basis : ndarray of shape (n, j)
+        Orthonormal directions.
+
+    Returns
+    -------
+    ndarray of shape (n, f)
+        The remaining columns.
+    """
     return X - basis @ (basis.T @ X)

@@ -1,7 +1,7 @@
 """Eigenpairs of symmetric matrices: certified, with deterministic signs, and the angles between their subspaces.
 
-What a certificate is stands here in one place for all methods: the sine theorem of Davis and Kahan, the rounding that
-it takes in, and the constants that go with it.
+All methods take from here what a certificate is: the sine theorem of Davis and Kahan, the rounding that the theorem
+takes in, and the constants that go with it.
 """
 
 from __future__ import annotations
@@ -30,31 +30,74 @@ SIGN_TIE_TOLERANCE = 1e-6
 
 
 def rounding_bound(d: int) -> float:
-    """Bound on what float64 adds to a scatter (d, d), or to its product with a unit block, over its largest eigenvalue.
+    """Bound the relative float64 error of a scatter (d, d), or of its product with a unit block.
 
     Measured: at most 38 machine epsilons, 8e-15, in a scatter (spectra over 1 to 7 decades, 5 to 200 features, against
-    singular vectors of the rows), and 9 in a product (100 to 200,000 rows, 12 to 1,000 features, in 80 bits); half the
-    time a hundredth of that.
+    singular vectors of the rows), and 9 in a product (100 to 200,000 rows, 12 to 1,000 features, in 80 bits); half the time
+    a hundredth of that.
+
+    Parameters
+    ----------
+    d : int
+        Number of features.
+
+    Returns
+    -------
+    float
+        Spectral norm of the error over the largest eigenvalue.
     """
     return 1e-15 * (10 + float(np.sqrt(d)))
 
 
 def frobenius_norm(M: Array) -> float:
-    """Frobenius norm of entries that may be too large for their squares, or too small."""
+    """Compute the Frobenius norm of entries that may be too large, or too small, for their squares.
+
+    Parameters
+    ----------
+    M : ndarray
+        Matrix of any shape.
+
+    Returns
+    -------
+    float
+        The norm.
+    """
     return float(blas.dnrm2(np.ravel(M))) if np.size(M) else 0.0
 
 
 def sine_theorem(residual: float, gap: float) -> float:
-    """Bound, in degrees, on the largest angle between a subspace and an eigenspace (Davis and Kahan); 90 is none.
+    """Bound the largest angle between a subspace and an eigenspace (Davis and Kahan).
 
-    The residual is the spectral norm of ``A U - U T`` for an orthonormal U, and the gap is from the least eigenvalue of
-    T down to the largest of A that does not belong to the eigenspace.
+    Parameters
+    ----------
+    residual : float
+        Spectral norm of ``A U - U T`` for an orthonormal U.
+    gap : float
+        Distance from the least eigenvalue of T down to the largest of A that does not belong to the eigenspace.
+
+    Returns
+    -------
+    float
+        The bound in degrees; 90 is no bound.
     """
     return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
 
 
 def format_upper_bound(bound: float, *, digits: int = 2) -> str:
-    """A bound in few digits, which are never less than it is."""
+    """Format a bound in few digits, rounded upwards.
+
+    Parameters
+    ----------
+    bound : float
+        The bound.
+    digits : int, optional
+        Number of significant digits.
+
+    Returns
+    -------
+    str
+        Text of a number that is never less than the bound.
+    """
     text = f"{bound:.{digits}g}"
     if float(text) >= bound:
         return text
@@ -62,7 +105,20 @@ def format_upper_bound(bound: float, *, digits: int = 2) -> str:
 
 
 def certificate_text(degrees: float, *, first: int | None = None) -> str:
-    """A certificate in words: of all components, or of the ``first``; 90 degrees are no bound."""
+    """Say a certificate in words.
+
+    Parameters
+    ----------
+    degrees : float
+        Bound on the angle; 90 is no bound.
+    first : int, optional
+        Number of leading components that the bound is for; by default all.
+
+    Returns
+    -------
+    str
+        The certificate.
+    """
     if degrees >= 90:
         return "no bound"
     return (
@@ -71,23 +127,55 @@ def certificate_text(degrees: float, *, first: int | None = None) -> str:
 
 
 def principal_angles(a: Array, b: Array) -> Array:
-    """Principal angles between the column spaces of ``a`` (d, k) and ``b`` (d, m), in degrees, largest first.
+    """Compute the principal angles between two column spaces.
 
-    Björck and Golub (1973) with sines for small angles, as `scipy.linalg.subspace_angles` has it. The arccosine of
-    the singular values of ``a.T @ b`` cannot see below 1e-6 degrees.
+    Björck and Golub (1973) with sines for small angles, as `scipy.linalg.subspace_angles` has it. The arccosine of the
+    singular values of ``a.T @ b`` cannot see angles below 1e-6 degrees.
+
+    Parameters
+    ----------
+    a : ndarray of shape (d, k)
+        Columns of the first space.
+    b : ndarray of shape (d, m)
+        Columns of the second space.
+
+    Returns
+    -------
+    ndarray of shape (min(k, m),)
+        Angles in degrees, largest first.
     """
     angles: Array = np.degrees(subspace_angles(a, b))
     return angles
 
 
 def projector_distance(a: Array, b: Array) -> float:
-    """Spectral norm of the difference of the two orthogonal projectors: the sine of the largest principal angle."""
+    """Compute the spectral norm of the difference of two orthogonal projectors: the sine of the largest principal angle.
+
+    Parameters
+    ----------
+    a, b : ndarray of shape (d, k)
+        Columns of the two spaces.
+
+    Returns
+    -------
+    float
+        The distance, from 0 to 1.
+    """
     return float(np.sin(np.radians(principal_angles(a, b).max())))
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """How far float64 resolves eigenpairs."""
+    """The precision with which float64 resolves eigenpairs.
+
+    Parameters
+    ----------
+    floor : float
+        Eigenvalues up to this number have vectors that are noise.
+    angle : float
+        Angle in degrees by which rounding may turn the components above the floor together; 90 if they are tied with
+        other components.
+    """
 
     floor: float  # the vector of an eigenvalue that is not larger is noise
     angle: float  # by which rounding may turn the components above the floor together, in degrees; 90: tied with others
@@ -95,7 +183,23 @@ class Resolution:
 
 @dataclass(frozen=True)
 class Eigenpairs:
-    """The k largest eigenvalues and their vectors."""
+    """The k largest eigenvalues of a matrix and their vectors.
+
+    Parameters
+    ----------
+    values : ndarray of shape (k,)
+        Eigenvalues, descending.
+    vectors : ndarray of shape (d, k)
+        Orthonormal columns, with the signs of `fix_signs`.
+    following : float
+        Eigenvalue k + 1, which tells how well the subspace is determined; 0.0 if k = d.
+    rank : int, optional
+        Bound on the rank of the matrix, if more than the eigenvalues makes it certain.
+    error : float
+        Bound on the spectral norm of the matrix's error besides the rounding of float64.
+    resolution : Resolution, optional
+        Precision of the pairs if the matrix was never formed; otherwise it follows from the eigenvalues.
+    """
 
     values: Array  # (k,), descending
     vectors: Array  # (d, k), orthonormal columns, with the signs of `fix_signs`
@@ -105,25 +209,59 @@ class Eigenpairs:
     resolution: Resolution | None = None  # where the matrix was never formed; else it follows from the eigenvalues
 
     def leading(self, k: int) -> Eigenpairs:
-        """The first k of them."""
+        """Select the first k pairs.
+
+        Parameters
+        ----------
+        k : int
+            Number of pairs.
+
+        Returns
+        -------
+        Eigenpairs
+            The first k pairs.
+        """
         following = float(self.values[k]) if k < self.values.size else self.following
         return replace(self, values=self.values[:k], vectors=self.vectors[:, :k], following=following)
 
     def with_rank_bound(self, max_rank: int) -> Eigenpairs:
-        """The same, of a matrix whose rank is certainly not larger."""
+        """Attach a bound on the rank of the matrix.
+
+        Parameters
+        ----------
+        max_rank : int
+            The rank is certainly not larger.
+
+        Returns
+        -------
+        Eigenpairs
+            Equal pairs with the smaller of both bounds.
+        """
         return replace(self, rank=max_rank if self.rank is None else min(max_rank, self.rank))
 
 
 def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = None) -> Eigenpairs:
-    """The leading eigenpairs of a symmetric positive semidefinite matrix (d, d), of which the lower triangle is read.
+    """Compute the leading eigenpairs of a symmetric positive semidefinite matrix.
 
-    How many they are is ``k``, from 1 to d, or a fraction in (0, 1) of the trace, or of a ``total``, that their values
-    must exceed (scikit-learn's rule for ``PCA(n_components=fraction)``). The matrix is in Fortran order.
+    Large matrices go through Lanczos (ARPACK on BLAS ``dsymv``), which alone might miss one of several equal eigenvalues.
+    So the result is certified: ``sigma I - (A - V diag(values) V')`` with ``sigma`` between ``lambda_k`` and
+    ``lambda_{k+1}`` has a Cholesky factor exactly when nothing above ``sigma`` was missed (Sylvester's law of inertia), and
+    the residuals are at the level of rounding. Without certificate a direct solver decides.
 
-    Large matrices go through Lanczos (ARPACK on BLAS ``dsymv``), which alone might miss one of several equal
-    eigenvalues. So the result is certified: ``sigma I - (A - V diag(values) V')`` with ``sigma`` between ``lambda_k``
-    and ``lambda_{k+1}`` has a Cholesky factor exactly when nothing above ``sigma`` was missed (Sylvester's law of
-    inertia), and the residuals are at the level of rounding. Without certificate a direct solver decides.
+    Parameters
+    ----------
+    matrix : ndarray of shape (d, d)
+        The matrix in Fortran order, of which the lower triangle is read.
+    k : int or float
+        Number of pairs, from 1 to d. A float in (0, 1) is the share of the trace that their values must exceed
+        (scikit-learn's rule for ``PCA(n_components=fraction)``).
+    total : float, optional
+        Number that takes the place of the trace.
+
+    Returns
+    -------
+    Eigenpairs
+        The leading pairs.
     """
     d = matrix.shape[0]
     if isinstance(k, float):
@@ -147,25 +285,61 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
 
 
 def count_to_exceed_share(values: Array, total: float, share: float) -> int:
-    """Return how many of the leading ``values``, descending, it takes to exceed a ``share`` of the ``total``.
+    """Count the leading values that it takes to exceed a share of the total.
 
-    A sum that is larger by rounding only does not exceed it.
+    A sum that is larger by rounding only does not exceed the share.
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        Values, descending.
+    total : float
+        The total.
+    share : float
+        Share of the total, from 0 to 1.
+
+    Returns
+    -------
+    int
+        Number of values.
     """
     shares = np.cumsum(values) / total
     return min(values.size, int(np.searchsorted(shares, share + 4 * rounding_bound(values.size), side="right")) + 1)
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:
-    """Bound, in degrees, on the angle to the components of a matrix that differs by ``error`` and by rounding."""
+    """Bound the angle to the components of a matrix that differs by an error and by rounding.
+
+    Parameters
+    ----------
+    error : float
+        Spectral norm of the difference.
+    pairs : Eigenpairs
+        Eigenpairs of the known matrix.
+
+    Returns
+    -------
+    float
+        The bound in degrees; 90 is no bound.
+    """
     error += rounding_bound(len(pairs.vectors)) * float(pairs.values[0])
     return sine_theorem(error, float(pairs.values[-1]) - pairs.following - error)
 
 
 def resolution(pairs: Eigenpairs) -> Resolution:
-    """How far float64 resolves the eigenpairs of a scatter, of a covariance or of products with one.
+    """Compute the precision with which float64 resolves eigenpairs of a scatter, a covariance or products with one.
 
-    Its rounding is relative to the largest eigenvalue: a variance below some 1e-13 of it is noise, and so is what is
-    computed from it.
+    Rounding is relative to the largest eigenvalue: a variance below some 1e-13 of it is noise, and so is its component.
+
+    Parameters
+    ----------
+    pairs : Eigenpairs
+        The pairs.
+
+    Returns
+    -------
+    Resolution
+        Their precision.
     """
     if pairs.resolution is not None:
         return pairs.resolution
@@ -181,9 +355,19 @@ def resolution(pairs: Eigenpairs) -> Resolution:
 
 
 def spectral_norm(matrix: Array) -> float:
-    """Largest absolute eigenvalue of a symmetric matrix (d, d), of which only the lower triangle is read.
+    """Compute the largest absolute eigenvalue of a symmetric matrix, at most 1 % too large.
 
-    Up to 1 % more than the true one: Lanczos finds it to a tenth of that, from below.
+    Lanczos finds a large matrix's norm to a tenth of that, from below.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (d, d)
+        The matrix, of which only the lower triangle is read.
+
+    Returns
+    -------
+    float
+        The norm.
     """
     matrix, d = np.asfortranarray(matrix), matrix.shape[0]
     unit = float(np.abs(np.tril(matrix)).max())
@@ -196,7 +380,7 @@ def spectral_norm(matrix: Array) -> float:
 
 
 def _eigsh(matrix: Array, unit: float, count: int, **options: Any) -> Any:
-    """What Lanczos finds of a symmetric matrix divided by ``unit``: the same bits each time, as its start is fixed."""
+    """Run Lanczos on a symmetric matrix divided by ``unit``, with the same bits each time: its start is fixed."""
     from scipy.sparse.linalg import LinearOperator, eigsh  # not at the start of a site's process, which needs none
 
     operator = LinearOperator(matrix.shape, matvec=lambda x: blas.dsymv(1 / unit, matrix, x, lower=1), dtype=np.float64)
@@ -204,7 +388,20 @@ def _eigsh(matrix: Array, unit: float, count: int, **options: Any) -> Any:
 
 
 def pseudo_inverse(S: Array) -> tuple[Array, Array]:
-    """The pseudo-inverse (p, p) of a symmetric positive semidefinite matrix, and a basis (p, m) of what it drops."""
+    """Compute the pseudo-inverse of a symmetric positive semidefinite matrix.
+
+    Parameters
+    ----------
+    S : ndarray of shape (p, p)
+        The matrix.
+
+    Returns
+    -------
+    inverse : ndarray of shape (p, p)
+        The pseudo-inverse.
+    null_basis : ndarray of shape (p, m)
+        Basis of the directions that it drops.
+    """
     values, vectors = eigh(S)
     varying = _is_varying(values)
     basis = vectors[:, varying]
@@ -212,12 +409,34 @@ def pseudo_inverse(S: Array) -> tuple[Array, Array]:
 
 
 def count_varying_directions(S: Array) -> int:
-    """How many directions of a scatter (p, p) vary by more than rounding."""
+    """Count the directions of a scatter that vary by more than rounding.
+
+    Parameters
+    ----------
+    S : ndarray of shape (p, p)
+        The scatter.
+
+    Returns
+    -------
+    int
+        Its rank above rounding.
+    """
     return int(_is_varying(eigh(S, eigvals_only=True)).sum())
 
 
 def whitening_matrix(S: Array) -> Array:
-    """A matrix W (p, rank) with ``W' S W = I`` for a scatter ``S`` (p, p) of features in any units."""
+    """Compute a matrix W with ``W' S W = I``.
+
+    Parameters
+    ----------
+    S : ndarray of shape (p, p)
+        Scatter of features in any units.
+
+    Returns
+    -------
+    ndarray of shape (p, rank)
+        The matrix W.
+    """
     unit = diagonal_roots(S)
     values, vectors = eigh(S / unit / unit[:, None])
     varying = _is_varying(values)
@@ -226,19 +445,41 @@ def whitening_matrix(S: Array) -> Array:
 
 
 def diagonal_roots(S: Array) -> Array:
-    """Roots of the diagonal of a scatter (d, d), by which features in any units are made comparable; 1 instead of 0."""
+    """Compute the roots of a scatter's diagonal, which make features in any units comparable.
+
+    Parameters
+    ----------
+    S : ndarray of shape (d, d)
+        The scatter.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        The roots; 1 instead of 0.
+    """
     roots = np.sqrt(np.diagonal(S).clip(min=0.0))
     return np.where(roots > 0, roots, 1.0)
 
 
 def _is_varying(values: Array) -> NDArray[np.bool_]:
-    """Which of the ascending eigenvalues of a scatter are more than rounding."""
+    """Return which of the ascending eigenvalues of a scatter are more than rounding."""
     varying: NDArray[np.bool_] = values > COLLINEAR_SHARE * len(values) * max(values[-1], 0.0)
     return varying
 
 
 def largest_singular_value(X: Array) -> float:
-    """The largest singular value of a tall matrix (d, b), from its Gram matrix, which is much faster."""
+    """Compute the largest singular value of a tall matrix from its Gram matrix, which is much faster.
+
+    Parameters
+    ----------
+    X : ndarray of shape (d, b)
+        The matrix.
+
+    Returns
+    -------
+    float
+        Its spectral norm.
+    """
     largest = float(np.abs(X).max(initial=0.0))
     if not 0 < largest < np.inf:
         return largest
@@ -247,37 +488,74 @@ def largest_singular_value(X: Array) -> float:
 
 
 def project_out(V: Array, Q: Array) -> Array:
-    """What the orthonormal columns of ``Q`` (d, m) leave of ``V`` (d,) or (d, b); once leaves rounding behind."""
+    """Subtract a vector's, or a block's, part in the span of orthonormal columns.
+
+    The projection is made twice, as a single one leaves rounding behind.
+
+    Parameters
+    ----------
+    V : ndarray of shape (d,) or (d, b)
+        Vector or block.
+    Q : ndarray of shape (d, m)
+        Orthonormal columns.
+
+    Returns
+    -------
+    ndarray
+        The part orthogonal to the columns.
+    """
     for _ in range(2):
         V = V - Q @ (Q.T @ V)
     return V
 
 
 def column_signs(vectors: Array) -> Array:
-    """Return the sign (k,) of the first entry of each column of ``vectors`` (d, k) that is largest up to `SIGN_TIE`."""
+    """Return the sign of the first entry of each column that is largest up to `SIGN_TIE_TOLERANCE`.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (d, k)
+        The columns.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        Signs, 1 or -1.
+    """
     sizes = np.abs(vectors)
     largest = (sizes >= (1 - SIGN_TIE_TOLERANCE) * sizes.max(axis=0)).argmax(axis=0)
     return np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
 
 
 def fix_signs(vectors: Array) -> Array:
-    """Flip columns so that the largest absolute entry of each is positive; of entries alike in size the first is."""
+    """Flip columns so that the largest absolute entry of each is positive; among entries of equal size the first decides.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (d, k)
+        The columns.
+
+    Returns
+    -------
+    ndarray of shape (d, k)
+        The flipped columns.
+    """
     return vectors * column_signs(vectors)
 
 
 def _power_of_two_unit(matrix: Array) -> float:
-    """The power of two in which the diagonal of a matrix is at most 1."""
+    """Return the power of two in which the diagonal of a matrix is at most 1."""
     return float(2.0 ** np.frexp(np.abs(np.diagonal(matrix)).max())[1])
 
 
 def _leading_pairs(values: Array, vectors: Array, k: int) -> Eigenpairs:
-    """Ascending solver output to the first k pairs, descending."""
+    """Turn a solver's ascending output into the first k pairs."""
     following = float(values[-k - 1]) if values.size > k else 0.0
     return Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), following)
 
 
 def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:
-    """The leading pairs by Lanczos, or None where they cannot be certified."""
+    """Compute the leading pairs by Lanczos, or return None if they cannot be certified."""
     from scipy.sparse.linalg import ArpackError
 
     unit = _power_of_two_unit(matrix)  # ARPACK's stopping test is absolute below 1e-11
@@ -291,7 +569,7 @@ def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:
 
 
 def _is_complete(matrix: Array, pairs: Eigenpairs) -> bool:
-    """Whether no eigenvalue above the gap was missed (see `leading_eigenpairs`) and the vectors are orthonormal."""
+    """Return whether no eigenvalue above the gap was missed (see `leading_eigenpairs`) and the vectors are orthonormal."""
     last, following = pairs.values[-1], pairs.following
     identity = pairs.vectors.T @ pairs.vectors
     if last - following <= 1e-12 * pairs.values[0] or following < 0:

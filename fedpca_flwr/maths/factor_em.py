@@ -1,10 +1,10 @@
-r"""EM for probabilistic PCA of wide rows with missing values: a Gaussian whose covariance has few factors.
+"""EM for probabilistic PCA of wide rows with missing values: a Gaussian whose covariance has few factors.
 
 The model has the mean m, q directions V (d, q) with variances L, and the variance s in all other directions:
 ``x = m + W e + noise`` with ``W = V (L - s)^1/2``.
 
-*At a party* (`factor_sums`). For a row whose observed deviations are x_o, with the rows W_o and W_u of W for what is
-observed and missing::
+*At a party* (`factor_sums`). For a row with observed deviations x_o, and with the rows W_o and W_u of W for the observed
+and the missing features::
 
     A = (I + W_o' W_o / s)^-1,    E[x_u] = W_u A W_o' x_o / s,    cov[x_u] = s I + W_u A W_u'
 
@@ -15,13 +15,13 @@ times V, the next model is one step of subspace iteration, on the expected scatt
 
     m' = m + a / n,    T V = B - a a'V / n,    (T V + prior V) / (n + prior) = P D R',    V' = P, L' = D
 
-s' is the mean of what the expected variance has besides D. Where it rests, the likelihood and the prior together are
-at a maximum (Tipping and Bishop 1999, appendix A); ``prior I`` is worth so many rows of independent features of equal
-variance, as in `fedpca_flwr.maths.gaussian_em`. Without missing values it is subspace iteration on the scatter.
+s' is the mean of the expected variance without D. At rest, the likelihood and the prior together are at a maximum
+(Tipping and Bishop 1999, appendix A); ``prior I`` is worth so many rows of independent features of equal variance, as
+in `fedpca_flwr.maths.gaussian_em`. Without missing values it is subspace iteration on the scatter.
 
-The iteration is one on the block ``P (D - s)^1/2 R'``, whose map does not depend on how P and R are turned, with the
-mean and log s beside, accelerated by `fedpca_flwr.maths.anderson.Anderson`: it took 23 to 46 steps where SQUAREM
-took 26 to more than 70.
+The iteration runs on the block ``P (D - s)^1/2 R'``, whose map does not depend on how P and R are turned, with the mean
+and log s beside, and is accelerated by `fedpca_flwr.maths.anderson.Anderson`: it took 23 to 46 steps where SQUAREM took
+26 to more than 70.
 
 Source: Tipping and Bishop 1999, Journal of the Royal Statistical Society B 61; Ilin and Raiko 2010, Journal of Machine
 Learning Research 11.
@@ -44,7 +44,19 @@ NEGATIVE_TOLERANCE = 1e-6  # rounding may leave an eigenvalue of a scatter below
 
 
 class FactorGaussian(NamedTuple):
-    """A Gaussian whose covariance has few directions."""
+    """A Gaussian whose covariance has few directions.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (d,)
+        Mean m.
+    basis : ndarray of shape (d, q)
+        Orthonormal columns V.
+    variances : ndarray of shape (q,)
+        Variances L along V, each larger than the noise.
+    noise : float
+        Variance s in all other directions.
+    """
 
     mean: Array  # (d,)
     basis: Array  # (d, q), V: orthonormal columns
@@ -53,12 +65,24 @@ class FactorGaussian(NamedTuple):
 
     @property
     def loadings(self) -> Array:
-        """W, (d, q)."""
+        """Loadings W (d, q)."""
         return self.basis * np.sqrt(self.variances - self.noise)
 
 
 class FactorSums(NamedTuple):
-    """Sums over rows."""
+    """Sums over rows for a step of EM.
+
+    Parameters
+    ----------
+    first : ndarray of shape (d,)
+        Sum of the expected deviations from the model's mean.
+    product : ndarray of shape (d, q)
+        Sum of their expected products, times the basis.
+    square : float
+        Sum of their expected squares.
+    likelihood : float
+        Sum of the logarithms of the densities of observed values, but for a constant.
+    """
 
     first: Array  # (d,), sum of the expected deviations from the model's mean
     product: Array  # (d, q), sum of their expected products, times the basis
@@ -67,7 +91,22 @@ class FactorSums(NamedTuple):
 
 
 def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Array) -> FactorSums:
-    """The E-step over rows that are less a centre and divided by a unit, (d,) each."""
+    """Compute the E-step over rows.
+
+    Parameters
+    ----------
+    rows : GappedRows
+        Rows with missing values.
+    model : FactorGaussian
+        Model of the rows less the centre and divided by the unit.
+    centre, unit : ndarray of shape (d,)
+        Centre and unit of each feature.
+
+    Returns
+    -------
+    FactorSums
+        The sums.
+    """
     V, W, s = model.basis, model.loadings, model.noise
     d, q = V.shape
     first, product, square, likelihood = np.zeros(d), np.zeros((d, q)), 0.0, 0.0
@@ -99,10 +138,10 @@ def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Ar
 
 
 def _within_group_sums(groups: Groups, triangles: Array, model: FactorGaussian, unit: Array) -> FactorSums:
-    """What the scatters R of groups add to the sums; their A have these ``triangles`` (g, q (q + 1) / 2).
+    """Return the part of the sums that comes from the scatters R of groups; their A have the given triangles.
 
-    A row filled is x_o and W_u e, with ``e = N V_o'x_o``. So of the products of filled rows with V the rows o are
-    ``R V_o Z``, and the rows u ``W_u N (V_o'R V_o) Z``, with ``Z = I + N' W_u'V_u``.
+    A filled row is x_o and W_u e, with ``e = N V_o'x_o``. So of the products of filled rows with V the rows o are
+    ``R V_o Z``, and the rows u ``W_u N (V_o'R V_o) Z``, with ``Z = I + N' W_u'V_u``. The triangles are (g, q (q + 1) / 2).
     """
     V, W, sizes = model.basis, model.loadings, np.sqrt(model.variances - model.noise)
     (d, q), squares = V.shape, groups.squares() / unit / unit
@@ -123,10 +162,19 @@ def _within_group_sums(groups: Groups, triangles: Array, model: FactorGaussian, 
 
 
 def fill_by_factors(centred: Array, factors: Array) -> Array:
-    """Rows (n, d) less their mean, NaN where a value is missing, filled by what is expected of them.
+    """Fill missing values by their expectation under a model of few factors.
 
-    In the unit of the rows ``factors`` (q + 1, d) has W' and, in the last row, the variance of each feature's noise,
-    above 0.
+    Parameters
+    ----------
+    centred : ndarray of shape (n, d)
+        Rows less their mean, NaN if a value is missing.
+    factors : ndarray of shape (q + 1, d)
+        W' and, in the last row, the variance of each feature's noise, above 0, in the unit of the rows.
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+        Filled rows.
     """
     unit = np.sqrt(factors[-1])
     W, missing = (factors[:-1] / unit).T, np.isnan(centred)
@@ -136,7 +184,24 @@ def fill_by_factors(centred: Array, factors: Array) -> Array:
 
 
 def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scale: Array, components: Array) -> float:
-    """As `fedpca_flwr.maths.incomplete_rows.squared_error_of`, of rows that are filled as by `filled_by_factors`."""
+    """Compute the squared error that components leave of rows filled by `fill_by_factors`.
+
+    Parameters
+    ----------
+    rows : GappedRows
+        Rows with missing values.
+    factors : ndarray of shape (q + 1, d)
+        Factors as in `fill_by_factors`.
+    mean, scale : ndarray of shape (d,)
+        Filled rows are centred and scaled by these.
+    components : ndarray of shape (k, d)
+        Orthonormal components.
+
+    Returns
+    -------
+    float
+        Sum of the squared residuals of all rows.
+    """
     unit, k, q = np.sqrt(factors[-1]), len(components), len(factors) - 1
     W, squared = (factors[:-1] / unit).T, 0.0
     lift = W * (unit / scale)[:, None]  # from factors to filled features
@@ -160,14 +225,29 @@ def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scal
 
 
 def fill_rows(centred: Array, covariance: Array | None, factors: Array | None) -> Array:
-    """Rows (n, d) filled by a covariance (`filled`) or factors (`filled_by_factors`); without either as they are."""
+    """Fill missing values by a covariance (`fill_by_covariance`) or by factors (`fill_by_factors`).
+
+    Parameters
+    ----------
+    centred : ndarray of shape (n, d)
+        Rows less their mean, NaN if a value is missing.
+    covariance : ndarray of shape (d, d) or None
+        Covariance of the rows.
+    factors : ndarray of shape (q + 1, d) or None
+        Factors of the rows, which take precedence.
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+        Filled rows; without covariance and factors the rows as they are.
+    """
     if factors is not None:
         return fill_by_factors(centred, factors)
     return centred if covariance is None else fill_by_covariance(centred, covariance)
 
 
 def _posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float) -> tuple[Array, Array, Array]:
-    """For each row the triangle of A (n, q (q + 1) / 2), log det A^-1 (n,), and the expected factors (n, q)."""
+    """Return for each row the triangle of A (n, q (q + 1) / 2), log det A^-1 (n,), and the expected factors (n, q)."""
     q = W.shape[1]
     i, j = np.triu_indices(q)
     grams = _grams((~missing).astype(np.float64), W) / s + np.eye(q)
@@ -178,13 +258,13 @@ def _posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float
 
 
 def _grams(chosen: Array, W: Array) -> Array:
-    """For each row of 0 and 1 (n, d) ``W'W`` (q, q) over those rows of ``W`` (d, q) that it chooses."""
+    """Return for each row of 0 and 1 (n, d) the product ``W'W`` (q, q) over the rows of ``W`` (d, q) that it chooses."""
     i, j = np.triu_indices(W.shape[1])
     return _unpack_symmetric(chosen @ (W[:, i] * W[:, j]), W.shape[1])
 
 
 def _unpack_symmetric(triangles: Array, q: int) -> Array:
-    """Symmetric matrices (n, q, q) from their upper triangles (n, q (q + 1) / 2)."""
+    """Return symmetric matrices (n, q, q) from their upper triangles (n, q (q + 1) / 2)."""
     i, j = np.triu_indices(q)
     matrices = np.empty((len(triangles), q, q))
     matrices[:, i, j] = matrices[:, j, i] = triangles
@@ -192,10 +272,22 @@ def _unpack_symmetric(triangles: Array, q: int) -> Array:
 
 
 class FactorEM:
-    """The iteration, in the unit in which features have variances of 1 in the mean.
+    """An EM iteration of a model with few factors, in the unit in which features have variances of 1 in the mean.
 
-    It begins with the ``mean`` (d,) and a ``block`` (d, q < d) of full rank; ``rows`` is the number n of rows with any
-    value, and the prior is worth more than 0 of them.
+    Attributes: `model` is the model whose sums the iteration needs next; `mean` (d,) is the mean m' of the last step;
+    `vectors` (d, q) are the best approximations, in the span of the last V, to eigenvectors of T; `values` (q,) are their
+    eigenvalues, descending; `total` is the trace of T.
+
+    Parameters
+    ----------
+    rows : int
+        Number n of rows with any value.
+    mean : ndarray of shape (d,)
+        First mean.
+    block : ndarray of shape (d, q)
+        First block, of full rank, with q < d.
+    prior : float
+        Number of rows that the prior is worth, above 0.
     """
 
     model: FactorGaussian  # whose sums are wanted next
@@ -213,7 +305,18 @@ class FactorEM:
         self._anderson = Anderson(_to_vector(mean, basis @ turn, 1.0), _is_valid)
 
     def add(self, sums: FactorSums) -> None:
-        """Take the sums of all rows that `model` gives; `ValueError` where no rows can have them."""
+        """Take the sums of all rows that `model` gives.
+
+        Parameters
+        ----------
+        sums : FactorSums
+            The sums.
+
+        Raises
+        ------
+        ValueError
+            If no rows can have these sums.
+        """
         V, n, weight = self.model.basis, self.rows, self.rows + self.prior
         d, q = V.shape
         self.mean = self.model.mean + sums.first / n
@@ -237,14 +340,17 @@ class FactorEM:
 
 
 def _to_vector(mean: Array, block: Array, noise: float) -> Array:
+    """Return mean, block and log noise as one vector."""
     return np.concatenate([mean, block.ravel(), [math.log(noise)]])
 
 
 def _from_vector(point: Array, d: int, q: int) -> tuple[FactorGaussian, Array]:
+    """Return the model of such a vector, and the turn of its block."""
     noise = math.exp(point[-1])
     basis, sizes, turn = svd(point[d:-1].reshape(d, q), full_matrices=False, check_finite=False)
     return FactorGaussian(point[:d], basis, noise + (sizes**2).clip(min=MIN_VARIANCE_EXCESS * noise), noise), turn
 
 
 def _is_valid(point: Array) -> bool:
+    """Return whether such a vector is finite and its noise is within float64's reach."""
     return bool(np.isfinite(point).all() and abs(point[-1]) < -math.log(2 * MIN_EIGENVALUE))

@@ -26,7 +26,21 @@ QR_PANEL_COLUMNS = 32  # how many columns LAPACK reflects at once; more are slow
 
 @dataclass(frozen=True)
 class Factor:
-    """Count, mean and a factor of the scatter of some rows."""
+    """Count, mean and a factor of the scatter of some rows.
+
+    Parameters
+    ----------
+    head : Head
+        Count and mean.
+    rows : ndarray of shape (h, d)
+        ``rows.T @ rows + floor * identity`` is, or approximates, the scatter.
+    trace : float
+        Trace of the true scatter.
+    omitted : float
+        Largest eigenvalue that the rows omit; 0 if they omit nothing.
+    floor : float
+        Variance that is assumed in every direction that the rows omit.
+    """
 
     head: Head  # count and mean
     rows: Array  # (h, d), ``rows.T @ rows + floor * identity`` is, or approximates, the scatter
@@ -40,19 +54,41 @@ class Factor:
         return max(self.floor, self.omitted - self.floor)
 
     def diagonal(self) -> Array:
-        """Diagonal (d,) of the scatter that the rows hold."""
+        """Compute the diagonal of the rows' scatter.
+
+        Returns
+        -------
+        ndarray of shape (d,)
+            Sum of squares of each feature.
+        """
         squares: Array = np.einsum("ij,ij->j", self.rows, self.rows)
         return squares
 
     def times(self, V: Array) -> Array:
-        """The scatter that it is a factor of, times ``V`` (d, b)."""
+        """Multiply the scatter with a block.
+
+        Parameters
+        ----------
+        V : ndarray of shape (d, b)
+            The block.
+
+        Returns
+        -------
+        ndarray of shape (d, b)
+            The product.
+        """
         return self.rows.T @ (self.rows @ V) + self.floor * V
 
     def with_floor(self) -> Factor:
-        """The same rows, with half of the first omitted eigenvalue assumed in every direction left out.
+        """Assume half of the first omitted eigenvalue in every omitted direction.
 
-        The eigenvalues left out lie between zero and that one, so this halves the error bound, at no bytes: what is
-        assumed everywhere is taken off the rows. The rows must be orthogonal, as `truncated` makes them.
+        The omitted eigenvalues lie between zero and that number, so this halves the error bound, at no bytes: the assumed
+        variance is subtracted from the rows. The rows must be orthogonal, as `truncated_factor` makes them.
+
+        Returns
+        -------
+        Factor
+            Factor of the same scatter with a smaller error.
         """
         floor = self.omitted / 2
         squares = np.einsum("ij,ij->i", self.rows, self.rows)
@@ -61,9 +97,19 @@ class Factor:
 
 
 def triangular_factor(data: Rows) -> tuple[Head, Array]:
-    """Head, and the triangular factor (min(n - 1, d), d) of the centred rows of ``data`` (n, d), in chunks.
+    """Compute the triangular factor of the centred rows, in chunks.
 
-    The largest entry of each row is positive.
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    head : Head
+        Count and mean.
+    R : ndarray of shape (min(n - 1, d), d)
+        The factor; the largest entry of each row is positive.
     """
     n, d = data.shape
     R = np.empty((0, d))
@@ -82,11 +128,21 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
 
 
 def contrasts(centred: Array) -> Array:
-    """n - 1 rows with the scatter of ``centred``, n rows that sum to zero; ``centred`` is overwritten.
+    """Return n - 1 rows with the scatter of n rows that sum to zero.
 
     The reflection that takes the first unit vector to the direction (1, ..., 1) leaves a first row of zeros, which is
-    left out. Cutting a row off a triangular factor instead would be wrong: where columns depend on each other, the zero
-    row need not be the last one.
+    omitted. Cutting a row off a triangular factor instead would be wrong: if columns depend on each other, the zero row
+    need not be the last one.
+
+    Parameters
+    ----------
+    centred : ndarray of shape (n, d)
+        Rows that sum to zero; they are overwritten.
+
+    Returns
+    -------
+    ndarray of shape (n - 1, d)
+        The rows.
     """
     if len(centred) == 1:
         return centred[:0]
@@ -95,9 +151,21 @@ def contrasts(centred: Array) -> Array:
 
 
 def truncated_factor(data: Rows, rank: int) -> Factor:
-    """The best factor of ``rank <= d`` rows of the scatter of ``data`` (n, d): leading eigenvectors, orthogonal rows.
+    """Compute the best factor of a given rank: leading eigenvectors, as orthogonal rows.
 
     With fewer rows than features no (d, d) matrix is formed.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    rank : int
+        Number of rows of the factor, at most d.
+
+    Returns
+    -------
+    Factor
+        The factor.
     """
     n, d = data.shape
     if n <= d:
@@ -111,16 +179,39 @@ def truncated_factor(data: Rows, rank: int) -> Factor:
 
 
 def truncate_moments(moments: Moments, rank: int) -> Factor:
-    """The best factor of ``rank`` rows of a scatter that was formed."""
+    """Compute the best factor of a given rank of a scatter that was formed.
+
+    Parameters
+    ----------
+    moments : Moments
+        Moments of the rows.
+    rank : int
+        Number of rows of the factor.
+
+    Returns
+    -------
+    Factor
+        The factor.
+    """
     pairs = leading_eigenpairs(unpack(moments.scatter, moments.n_features), rank)
     rows = (pairs.vectors * np.sqrt(pairs.values.clip(min=0.0))).T
     return Factor(moments.head, np.ascontiguousarray(rows), float(moments.diagonal().sum()), max(0.0, pairs.following))
 
 
 def stack_factors(parts: list[Factor]) -> Factor:
-    """The factor of all rows together.
+    """Stack the factors of several parties.
 
-    The order is fixed by the parts themselves, so permuting them changes no bit.
+    The parts themselves fix their order, so permuting them changes no bit.
+
+    Parameters
+    ----------
+    parts : list of Factor
+        Factors of the parties.
+
+    Returns
+    -------
+    Factor
+        Factor of all rows together.
     """
     parts = sorted(parts, key=lambda part: (*head_order(part.head), part.trace))
     pooled, between = rows_between([part.head for part in parts])
@@ -131,13 +222,24 @@ def stack_factors(parts: list[Factor]) -> Factor:
 
 
 def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
-    """Leading eigenpairs of ``rows.T @ rows + floor * identity``, from the singular values of the rows: no squares.
+    """Compute the leading eigenpairs of ``rows.T @ rows + floor * identity`` from singular values: nothing is squared.
 
-    How many they are is ``k``; as a float it is the share of the trace that their values must exceed. Rows are
-    orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed where there are fewer rows
-    than features. The features go in by descending size: then what rounding does to a feature is relative to its own
-    size, not to that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). Fewer rows than features
-    are first reflected among themselves: else one huge value in a row would round all features of that row.
+    Rows are orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed if there are fewer rows
+    than features. The features go in by descending size: then the rounding of a feature is relative to its own size, not to
+    that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). If there are fewer rows than features, the
+    rows are first reflected among themselves: else one huge value in a row would round all features of that row.
+
+    Parameters
+    ----------
+    factor : Factor
+        The factor.
+    k : int or float
+        Number of pairs; a float is the share of the trace that their values must exceed.
+
+    Returns
+    -------
+    Eigenpairs
+        The leading pairs.
     """
     rows = factor.rows
     sizes = np.sqrt(np.einsum("ij,ij->j", rows, rows))
@@ -154,7 +256,10 @@ def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
 
 
 def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Callable[[int], Array]]:
-    """Singular values (h,) of ``rows[:, order]`` (m, d), h = min(m, d), and what gives the first k right vectors."""
+    """Return the singular values (h,) of ``rows[:, order]`` (m, d), h = min(m, d), and a function for the right vectors.
+
+    The function gives the first k right singular vectors.
+    """
     m, d = rows.shape
     if m < d:
         (graded,) = qr(rows[:, order], mode="r", overwrite_a=True, check_finite=False)  # descending rows, too
@@ -169,7 +274,7 @@ def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Call
 
 
 def _apply_reflectors(reflectors: Array, tau: Array, U: Array) -> Array:
-    """``Q U`` (d, k) for the orthogonal factor Q (d, m) that LAPACK keeps as reflections, and ``U`` (m, k)."""
+    """Return ``Q U`` (d, k) for an orthogonal factor Q (d, m) in LAPACK's reflectors, and ``U`` (m, k)."""
     padded = np.zeros((len(reflectors), U.shape[1]), order="F")
     padded[: len(U)] = U
     product: Array
@@ -179,13 +284,13 @@ def _apply_reflectors(reflectors: Array, tau: Array, U: Array) -> Array:
 
 
 def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
-    """How far float64 resolves the first k of the singular values ``s`` (h,) and their ``vectors`` (d, k).
+    """Return the precision of the first k of the singular values ``s`` (h,) and their ``vectors`` (d, k).
 
-    Rounding changes each feature by some 1e-15 of its own size, and LAPACK's iteration by up to `CONVERGED`:
+    Rounding changes each feature by some 1e-15 of its own size, and LAPACK's iteration by up to `SVD_TOLERANCE`:
     ``E diag(sizes)`` with ``|E| <= error``. To first order that turns vector i towards those that follow, W, by
     ``(s_i |E D W| + s_k+1 |E D v_i|) / (s_i^2 - s_k+1^2)``. (Measured in 5,800 tables with gaps from 1e-2 to 1e-10,
-    features over up to 16 decades and single huge values, against Jacobi rotations in 80 bits: the true angle is at
-    most half of that where it is above 1e-11 degrees, and never more.)
+    features over up to 16 decades and single huge values, against Jacobi rotations in 80 bits: the true angle is at most
+    half of that if it is above 1e-11 degrees, and never more.)
     """
     rounded, k = 1e-15 * float(np.sqrt(sizes.size)), vectors.shape[1]
     floor, total, error = rounded * float(s[0]), float(sizes @ sizes), rounded + SVD_TOLERANCE
@@ -201,7 +306,7 @@ def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
 
 
 def _append_rows(R: Array, rows: Array) -> Array:
-    """The triangular factor (min(h + m, d), d) of ``R`` (h, d), a triangle, above ``rows`` (m, d)."""
+    """Return the triangular factor (min(h + m, d), d) of ``R`` (h, d), a triangle, above ``rows`` (m, d)."""
     d = rows.shape[1]
     triangle: Array
     if len(R) < d:
@@ -213,17 +318,53 @@ def _append_rows(R: Array, rows: Array) -> Array:
 
 
 def pack_trapezoid(R: Array) -> Array:
-    """The entries on and above the diagonal of ``R`` (h, d), h <= d, row by row."""
+    """Pack the entries on and above the diagonal row by row.
+
+    Parameters
+    ----------
+    R : ndarray of shape (h, d)
+        Triangular factor, with h <= d.
+
+    Returns
+    -------
+    ndarray of shape (h d - h (h - 1) / 2,)
+        The entries.
+    """
     return R[np.triu_indices(len(R), 0, R.shape[1])]
 
 
 def unpack_trapezoid(packed: Array, h: int, d: int) -> Array:
+    """Unpack a triangular factor.
+
+    Parameters
+    ----------
+    packed : ndarray
+        Result of `pack_trapezoid`.
+    h, d : int
+        Shape of the factor.
+
+    Returns
+    -------
+    ndarray of shape (h, d)
+        The factor.
+    """
     R = np.zeros((h, d))
     R[np.triu_indices(h, 0, d)] = packed
     return R
 
 
 def trapezoid_size(n: int, d: int) -> int:
-    """Entries of the triangular factor of n centred rows: never more than the packed triangle d (d + 1) / 2."""
+    """Count the entries of the triangular factor of n centred rows: never more than the packed triangle d (d + 1) / 2.
+
+    Parameters
+    ----------
+    n, d : int
+        Number of rows and of features.
+
+    Returns
+    -------
+    int
+        Number of entries.
+    """
     h = min(n - 1, d)
     return h * d - h * (h - 1) // 2

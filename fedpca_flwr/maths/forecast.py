@@ -1,11 +1,11 @@
-"""How much each way to the components will cost, and how exact it will be, from a few numbers of each party.
+"""Forecast of the cost and the exactness of each way to the components, from a few numbers of each party.
 
-The parties tell their counts, means, variances, the eigenvalues of their own scatter, a sketch of it, and about how
-many bytes it takes in multiples of a step, for some steps. The
-eigenvalues of the pooled scatter are forecast by the sum of the sorted eigenvalues of its parts, which is right where
-the parts have the same eigenvectors (elsewhere its partial sums are too large: Ky Fan). Where all rows are fewer than
-features, most of what the parties have lies apart, and the eigenvalues of all parts side by side are the forecast:
-right for noise, and too small for what stands out of it, so that costs are rather forecast too large.
+The parties tell their counts, means, variances, the eigenvalues of their own scatter, a sketch of this scatter, and
+about how many bytes it takes in multiples of a step, for some steps. The eigenvalues of the pooled scatter are forecast
+by the sum of the sorted eigenvalues of its parts, which is right if the parts have the same eigenvectors (elsewhere its
+partial sums are too large: Ky Fan). If all rows are fewer than features, most of the parties' variance lies in separate
+directions, and the eigenvalues of all parts side by side are the forecast: right for noise, and too small for
+components that stand out of the noise, so that costs are rather forecast too large.
 """
 
 from __future__ import annotations
@@ -33,7 +33,21 @@ step that is small beside all rows is large."""
 
 @dataclass(frozen=True)
 class Survey:
-    """The numbers of one party, before a method is chosen."""
+    """Numbers of one party, before a method is chosen.
+
+    Parameters
+    ----------
+    head : Head
+        Count and mean.
+    variances : ndarray of shape (d,)
+        Diagonal of the party's scatter.
+    spectrum : ndarray of shape (d,)
+        Eigenvalues of this scatter, descending.
+    sketch : ndarray of shape (d, s)
+        This scatter times random vectors.
+    coded : ndarray of shape (21,)
+        Approximate bytes of this scatter in multiples of each of `CODED_STEPS`.
+    """
 
     head: Head
     variances: Array  # (d,), diagonal of the party's scatter
@@ -44,7 +58,19 @@ class Survey:
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """How different the parties are, each from 0 (alike) to about 1."""
+    """Differences between the parties, each from 0 (none) to about 1.
+
+    Parameters
+    ----------
+    means : float
+        Share of the variance that lies between the parties.
+    covariances : float
+        Frobenius distance to the average covariance, relative to it, on the sketches.
+    spectra : float
+        Jensen-Shannon divergence (base 2) of the normalised spectra.
+    variances : float
+        Distance of the total variances to their average, relative to it.
+    """
 
     means: float  # share of the variance that lies between the parties
     covariances: float  # Frobenius distance to the average covariance, relative to it, on the sketches
@@ -53,18 +79,42 @@ class Heterogeneity:
 
     @property
     def score(self) -> float:
-        """Mean of the four, each at most 1."""
+        """Mean of the four numbers, each at most 1."""
         parts = (self.means, self.covariances, self.spectra, self.variances)
         return float(np.mean(np.minimum(parts, 1.0)))
 
     def as_dict(self) -> dict[str, float]:
-        """The score and the four numbers, by name."""
+        """Return the score and the four numbers by name.
+
+        Returns
+        -------
+        dict of str to float
+            The numbers.
+        """
         return {"score": self.score, **asdict(self)}
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The pooled data, as far as surveys of all parties tell."""
+    """The pooled data, as far as surveys of all parties tell.
+
+    Parameters
+    ----------
+    head : Head
+        Pooled count and mean.
+    counts : ndarray of shape (K,)
+        Rows of each party.
+    total : float
+        Trace of the pooled scatter, exact.
+    variances : ndarray of shape (d,)
+        Diagonal of the pooled scatter, exact.
+    spectrum : ndarray of shape (d,)
+        Forecast eigenvalues of the pooled scatter, descending.
+    heterogeneity : Heterogeneity
+        Differences between the parties.
+    party_codes : tuple of (float, ndarray)
+        For each party the mean variance of its scatter, and its bytes by `CODED_STEPS`.
+    """
 
     head: Head  # pooled
     counts: NDArray[np.int64]  # (K,)
@@ -78,7 +128,18 @@ class Forecast:
 
     @classmethod
     def from_surveys(cls, surveys: Sequence[Survey]) -> Forecast:
-        """From the surveys of all parties, in any order."""
+        """Make the forecast from the surveys of all parties, in any order.
+
+        Parameters
+        ----------
+        surveys : sequence of Survey
+            The surveys.
+
+        Returns
+        -------
+        Forecast
+            The forecast.
+        """
         surveys = sorted(surveys, key=lambda s: (s.head.n, s.head.mean.tobytes(), s.variances.tobytes()))
         pooled, rows = rows_between([survey.head for survey in surveys])
         between = np.zeros(pooled.mean.size)
@@ -95,10 +156,24 @@ class Forecast:
         return cls(pooled, counts, total, variances, spectrum, heterogeneity, party_codes)
 
     def krylov_rounds(self, k: int, block: int, tolerance: float) -> int:
-        """Rounds that block Krylov will need until its certificate is at ``tolerance`` degrees.
+        """Count the rounds that block Krylov will need until its certificate reaches a tolerance.
 
-        The loop itself, run on the diagonal matrix of the forecast eigenvalues: from a Gaussian start the number of
-        rounds does not depend on the basis.
+        The loop itself runs on the diagonal matrix of the forecast eigenvalues: from a Gaussian start the number of rounds does
+        not depend on the basis.
+
+        Parameters
+        ----------
+        k : int
+            Number of components.
+        block : int
+            Columns of a block.
+        tolerance : float
+            Angle in degrees.
+
+        Returns
+        -------
+        int
+            Number of rounds, at most `MAX_FORECAST_ROUNDS`.
         """
         rank = int(np.count_nonzero(self.spectrum))
         values = self.spectrum[: rank + block]  # of directions without variance a block meets no more than it is wide
@@ -112,16 +187,39 @@ class Forecast:
         return iteration.product_count
 
     def coded_bytes(self, step: float) -> float:
-        """Bytes of one party's scatter in multiples of ``step`` (in units of the mean variance), on average."""
+        """Forecast the bytes of one party's scatter in multiples of a step, on average.
+
+        Parameters
+        ----------
+        step : float
+            The step in units of the mean variance.
+
+        Returns
+        -------
+        float
+            Number of bytes.
+        """
         absolute = np.log(step * self.total / self.spectrum.size)
         curves = [(np.log(CODED_STEPS * unit), coded) for unit, coded in self.party_codes if unit > 0]
         return float(sum(np.interp(absolute, steps, coded) for steps, coded in curves) / len(self.party_codes))
 
 
 def make_survey(data: Rows, block: Array, max_features: int) -> Survey:
-    """The numbers of one party with rows ``data`` (n, d), of whose scatter the sketch is with ``first`` (d, s).
+    """Compute the numbers of one party.
 
-    Of more than ``most`` features no scatter (d, d) is formed where rows are fewer, and bytes in code are told as 0.
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The party's rows.
+    block : ndarray of shape (d, s)
+        Random vectors of the sketch.
+    max_features : int
+        With more features no scatter (d, d) is formed if rows are fewer, and bytes in code are told as 0.
+
+    Returns
+    -------
+    Survey
+        The numbers.
     """
     n, d = data.shape
     if n <= d and d > max_features:
@@ -142,7 +240,7 @@ def make_survey(data: Rows, block: Array, max_features: int) -> Survey:
 
 
 def _gram_eigenvalues(data: Rows) -> Array:
-    """Eigenvalues (d,), descending, of the scatter of fewer rows than features, through their inner products."""
+    """Return the eigenvalues (d,), descending, of the scatter of fewer rows than features, through inner products."""
     values = np.zeros(data.shape[1])
     _, R = triangular_factor(data)
     leading = eigvalsh(R @ R.T, check_finite=False) if len(R) else np.zeros(0)
@@ -151,6 +249,7 @@ def _gram_eigenvalues(data: Rows) -> Array:
 
 
 def _heterogeneity(surveys: Sequence[Survey], between: float, total: float) -> Heterogeneity:
+    """Return the differences between the parties."""
     counts = np.array([survey.head.n for survey in surveys], dtype=np.float64)
     weights = counts / counts.sum()
     traces = np.array([survey.variances.sum() for survey in surveys]) / counts

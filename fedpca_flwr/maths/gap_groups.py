@@ -1,11 +1,10 @@
-"""Rows with missing values, by their pattern of gaps: count, mean and scatter of each group of rows with the same gaps.
+"""Rows with missing values by their pattern of gaps: count, mean and scatter of each group of rows with the same gaps.
 
-A model expects of a row something that is linear in the row, and the same function for all rows that miss the same
-features. So the sums over a group of rows follow from its count, mean and scatter, and no number of a server has to
-meet a single row: where it did, rounding and overflow of each row would be answers about that row, however many rows
-are added up.
+A model's expectation of a row is linear in the row, with the same function for all rows that miss the same features. So
+the sums over a group of rows follow from the group's count, mean and scatter, and no number of a server has to meet a
+single row. If it did, rounding and overflow of each row would be answers about that row, however many rows are added.
 
-Rows are taken less a reference, their own mean of what is there, so that means and scatters lose no digits.
+Rows are taken less a reference, the mean of their observed values, so that means and scatters lose no digits.
 """
 
 from __future__ import annotations
@@ -25,14 +24,33 @@ MAX_ELEMENTS = 2**22  # how many elements of rows are held at once; a group that
 
 
 class Patterns(NamedTuple):
-    """Which rows miss the same features."""
+    """Patterns of missing values among rows.
+
+    Parameters
+    ----------
+    missing : ndarray of shape (p, d)
+        Features that each pattern misses.
+    of : ndarray of shape (n,)
+        Pattern of each row.
+    """
 
     missing: NDArray[np.bool_]  # (p, d), the features that each pattern misses
     of: NDArray[np.int64]  # (n,), the pattern of each row
 
     @classmethod
     def from_rows(cls, rows: Rows) -> Patterns:
-        """The patterns of ``rows`` (n, d), which have NaN where a value is missing."""
+        """Find the patterns of rows.
+
+        Parameters
+        ----------
+        rows : rows of shape (n, d)
+            Rows with NaN for missing values.
+
+        Returns
+        -------
+        Patterns
+            The patterns.
+        """
         d = rows.shape[1]
         packed = np.concatenate([np.packbits(np.isnan(chunk), axis=1) for chunk in chunks(rows, MAX_ELEMENTS)])
         texts = packed.view(f"S{packed.shape[1]}").ravel()  # which are sorted much faster than rows of bytes
@@ -46,13 +64,25 @@ class Patterns(NamedTuple):
 
     @property
     def without_values(self) -> NDArray[np.bool_]:
-        """The pattern, if any, whose rows have no value at all (p,)."""
+        """Pattern, if any, whose rows have no value at all (p,)."""
         return np.asarray(self.missing.all(axis=1))
 
     def common_rows(self, min_rows: int, multiple: int) -> NDArray[np.bool_]:
-        """Which rows (n,) have a pattern that at least ``least`` rows have, or no values; in all a ``multiple``.
+        """Select rows whose pattern enough rows have, or that have no values, in a multiple of some number.
 
-        Rows in excess of the multiple are the last of the largest group, or the whole group if too few would be left.
+        Rows in excess of the multiple are the last of the largest group, or the whole group if too few would remain.
+
+        Parameters
+        ----------
+        min_rows : int
+            Smallest number of rows of a pattern.
+        multiple : int
+            The number of selected rows is a multiple of this number.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Selected rows.
         """
         counts, rare = self.counts, ~self.without_values
         rare &= counts < min_rows
@@ -69,13 +99,38 @@ class Patterns(NamedTuple):
 
 
 def select_rows(rows: Rows, selected: NDArray[np.bool_]) -> Blocks:
-    """The rows of ``rows`` (n, d) that are ``taken`` (n,), without a copy of them."""
+    """Select rows without copying them.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        The rows.
+    selected : ndarray of shape (n,)
+        Which rows are selected.
+
+    Returns
+    -------
+    Blocks
+        The selected rows.
+    """
     return as_blocks(rows, MAX_ELEMENTS)[selected]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Moments of some groups."""
+    """Moments of some groups of rows.
+
+    Parameters
+    ----------
+    missing : ndarray of shape (g, d)
+        Features that each group misses.
+    counts : ndarray of shape (g,)
+        Rows of each group, as float64.
+    means : ndarray of shape (g, d)
+        Means less the reference; 0 for features that a group misses.
+    residuals : callable
+        Gives the rows of a group, by its number, less the group's mean, piece by piece; 0 for missing values.
+    """
 
     missing: NDArray[np.bool_]  # (g, d)
     counts: Array  # (g,), rows, as float64
@@ -85,15 +140,39 @@ class Groups:
 
     @property
     def has_scatter(self) -> NDArray[np.bool_]:
-        """Which groups have more than one row (g,): the others have no scatter."""
+        """Groups of more than one row (g,): the others have no scatter."""
         return self.counts > 1
 
     def scatter(self, group: int) -> Array:
-        """The scatter (d, d) of a group's rows about their mean."""
+        """Compute the scatter of a group's rows about their mean.
+
+        Parameters
+        ----------
+        group : int
+            Number of the group.
+
+        Returns
+        -------
+        ndarray of shape (d, d)
+            The scatter.
+        """
         return sum((piece.T @ piece for piece in self.residuals(group)), start=np.zeros(()))
 
     def scatter_products(self, block: Array) -> Iterator[tuple[NDArray[np.int64], Array]]:
-        """Scatters times ``block`` (d, b), not formed: numbers of groups that have one (m,), products (m, b, d)."""
+        """Compute the scatters times a block without forming the scatters.
+
+        Parameters
+        ----------
+        block : ndarray of shape (d, b)
+            The block.
+
+        Yields
+        ------
+        indices : ndarray of shape (m,)
+            Numbers of groups that have a scatter.
+        products : ndarray of shape (m, b, d)
+            Their products, transposed.
+        """
         _, exponents = np.frexp(np.abs(block).max(axis=0))  # rows meet columns of length 1: no number here is too large
         scaled, numbers = np.ldexp(block, -exponents), np.flatnonzero(self.has_scatter)
         for indices in np.array_split(numbers, -(-numbers.size * block.size // MAX_ELEMENTS)) if numbers.size else ():
@@ -104,7 +183,13 @@ class Groups:
             yield indices, np.ldexp(products, exponents[:, None])
 
     def squares(self) -> Array:
-        """The diagonal (d,) of the sum of the scatters of all groups."""
+        """Compute the diagonal of the sum of the scatters of all groups.
+
+        Returns
+        -------
+        ndarray of shape (d,)
+            The diagonal.
+        """
         diagonal = np.zeros(self.means.shape[1])
         for group in np.flatnonzero(self.has_scatter):
             for piece in self.residuals(int(group)):
@@ -113,7 +198,17 @@ class Groups:
 
 
 class ObservedMoments(NamedTuple):
-    """Of each feature the values that are there: number (d,), mean as ``mean + remainder``, and sum of squares."""
+    """Moments of the observed values of each feature.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (d,)
+        Number of values.
+    mean, remainder : ndarray of shape (d,)
+        The mean is ``mean + remainder``.
+    squares : ndarray of shape (d,)
+        Sum of squares about the mean.
+    """
 
     counts: Array
     mean: Array
@@ -122,7 +217,15 @@ class ObservedMoments(NamedTuple):
 
 
 class GappedRows:
-    """Rows (n, d), NaN where a value is missing, and their patterns."""
+    """Rows with missing values, and their patterns.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        Rows with NaN for missing values.
+    patterns : Patterns
+        Their patterns.
+    """
 
     def __init__(self, rows: Rows, patterns: Patterns) -> None:
         self.rows = rows
@@ -130,7 +233,7 @@ class GappedRows:
 
     @cached_property
     def totals(self) -> Array:
-        """The sum of the values of each feature that are there (d,)."""
+        """Sum of the observed values of each feature (d,)."""
         total = np.zeros(self.rows.shape[1])
         for chunk in chunks(self.rows, MAX_ELEMENTS):
             total += np.nansum(chunk, axis=0, dtype=np.float64)
@@ -138,12 +241,12 @@ class GappedRows:
 
     @property
     def counts(self) -> Array:
-        """How many values of each feature are there (d,)."""
+        """Number of observed values of each feature (d,)."""
         return np.asarray(self.patterns.counts.astype(np.float64) @ ~self.patterns.missing, dtype=np.float64)
 
     @cached_property
     def reference(self) -> Array:
-        """The mean of the values that are there (d,), rounded; 0 where there are none."""
+        """Mean of the observed values (d,), rounded; 0 if there are none."""
         return self.totals / np.maximum(self.counts, 1)
 
     @cached_property
@@ -164,7 +267,13 @@ class GappedRows:
         return ObservedMoments(self.counts, self.reference, remainder, squares)
 
     def groups(self) -> Iterator[Groups]:
-        """All groups but that of rows without values, some at a time: small ones together, a large one alone."""
+        """Read all groups but that of rows without values: small groups together, a large group alone.
+
+        Yields
+        ------
+        Groups
+            Moments of some groups.
+        """
         counts, max_rows = self.patterns.counts, max(64, MAX_ELEMENTS // self.reference.size)
         used = (counts > 0) & ~self.patterns.without_values
         small = np.flatnonzero(used & (counts <= max_rows))
@@ -176,6 +285,7 @@ class GappedRows:
             yield self._stream_group(int(large))
 
     def _load_groups(self, indices: NDArray[np.int64]) -> Groups:
+        """Load the rows of small groups."""
         selected = np.zeros(len(self.patterns.missing), dtype=bool)
         selected[indices] = True
         parts = list(self._rows_of_patterns(selected))
@@ -195,6 +305,7 @@ class GappedRows:
         return Groups(self.patterns.missing[indices], counts.astype(np.float64), means, residuals)
 
     def _stream_group(self, large: int) -> Groups:
+        """Return a large group whose rows are read piece by piece."""
         selected = np.arange(len(self.patterns.missing)) == large
         count = self.patterns.counts[large]
         mean: Array = (
@@ -208,8 +319,10 @@ class GappedRows:
         return Groups(self.patterns.missing[[large]], np.array([float(count)]), mean[None], residuals)
 
     def _rows_of_patterns(self, selected: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.int64]]]:
-        """The rows of some patterns (p,) less the reference, 0 where values are missing, and the patterns they have,
-        piece by piece, each in the order of the patterns."""
+        """Yield the rows of selected patterns (p,) piece by piece, and the pattern of each row.
+
+        Rows are less the reference, 0 for missing values, each piece in the order of the patterns.
+        """
         start = 0
         for chunk in chunks(self.rows, MAX_ELEMENTS):
             of = self.patterns.of[start : start + len(chunk)]
@@ -220,6 +333,7 @@ class GappedRows:
                 yield self._subtract_reference(chunk[indices]), of[indices]
 
     def _subtract_reference(self, rows: Array) -> Array:
+        """Return rows less the reference, 0 for missing values."""
         deviations = np.subtract(rows, self.reference, dtype=np.float64)
         deviations[np.isnan(deviations)] = 0.0
         return deviations

@@ -1,4 +1,4 @@
-r"""EM for a Gaussian model of rows with missing values, and a way to accelerate an EM iteration.
+"""EM for a Gaussian model of rows with missing values, and a way to accelerate an EM iteration.
 
 **EM** (`GaussianEM`). With mean m and covariance S of n rows, the E-step at the parties
 (`fedpca_flwr.maths.incomplete_rows`) gives the sums ``a`` of the expected deviations from m, and ``A`` of their
@@ -9,17 +9,17 @@ expected products. The M-step at the server is::
 T is the expected scatter: without missing values it is the scatter of the rows, after one step. All is in units of the
 observed standard deviations, in which ``prior I`` is the textbook's ridge prior (an inverse Wishart distribution;
 Schafer 1997, Analysis of Incomplete Multivariate Data, section 5.2.3) that the features are uncorrelated, worth so many
-rows. Without it S may become singular where few rows are complete, and fits their accidents.
+rows. Without the prior, S may become singular if few rows are complete, and fits their accidents.
 
-**SQUAREM** (`Squarem`) accelerates a fixed point iteration that converges slowly, as EM does where much is missing;
-here of m and the Cholesky factor of S. A cycle has two steps of the map G, an extrapolation along them, and a third
-step that stabilises it::
+**SQUAREM** (`Squarem`) accelerates a fixed point iteration that converges slowly, as EM does if many values are
+missing; here of m and the Cholesky factor of S. A cycle has two steps of the map G, an extrapolation along them, and a
+third step that stabilises the cycle::
 
     r = G(x) - x,    v = (G(G(x)) - G(x)) - r,    a = |r| / |v|,    x <- G(x + 2 a r + a^2 v)
 
 The step length a is 1 / (1 - rate) for a single linear rate, and 1 gives G(G(x)), the plain iteration (scheme S3 of
 Varadhan and Roland 2008, Scandinavian Journal of Statistics 35; the sign of a is turned). An extrapolation that leaves
-the allowed region, or from which the map moves further than it did at the cycle's start, is given up for G(G(x)).
+the valid region, or from which the map moves further than it did at the cycle's start, is given up for G(G(x)).
 """
 
 from collections.abc import Callable
@@ -34,9 +34,17 @@ from fedpca_flwr.maths.moments import pack, unpack_symmetric
 
 
 class Squarem:
-    """The iteration from a ``start`` (p,), whose map somebody else computes.
+    """A SQUAREM iteration whose map the caller computes.
 
-    `point` is always one that is ``allowed``, which can be mapped.
+    `point` is the point whose image the iteration needs next; it always satisfies ``is_valid``. After the second step of a
+    cycle, `steps_ahead` estimates how many such steps remain; otherwise it is None.
+
+    Parameters
+    ----------
+    start : ndarray of shape (p,)
+        First point.
+    is_valid : callable
+        Predicate that says whether a point can be mapped.
     """
 
     def __init__(self, start: Array, is_valid: Callable[[Array], bool]) -> None:
@@ -49,7 +57,13 @@ class Squarem:
         self._first_step = np.inf  # by the cycle's first step
 
     def add(self, image: Array) -> None:
-        """Go on from the image of `point`."""
+        """Take the image of `point` and choose the next point.
+
+        Parameters
+        ----------
+        image : ndarray of shape (p,)
+            Image of `point`.
+        """
         start, *images = self._path
         self.steps_ahead = None
         if len(images) == 2:
@@ -63,6 +77,7 @@ class Squarem:
             self._extrapolate(start, images[0], image)
 
     def _extrapolate(self, start: Array, first_image: Array, second_image: Array) -> None:
+        """Go on from two steps of a cycle to the extrapolated point."""
         r = first_image - start
         v = (second_image - first_image) - r
         bend = float(np.linalg.norm(v))
@@ -76,27 +91,61 @@ class Squarem:
             self._restart(second_image)
 
     def _restart(self, start: Array) -> None:
+        """Begin a cycle at a point."""
         self._path, self.point = [start], start
 
 
 class Gaussian(NamedTuple):
-    """Mean (d,) and covariance (d, d), in units of the observed standard deviations about the observed means."""
+    """Mean and covariance in units of the observed standard deviations about the observed means.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (d,)
+        The mean.
+    covariance : ndarray of shape (d, d)
+        The covariance.
+    """
 
     mean: Array
     covariance: Array
 
 
 class Expected(NamedTuple):
-    """Sums over rows."""
+    """Expected sums over rows.
+
+    Parameters
+    ----------
+    first : ndarray of shape (d,)
+        Sum of the expected deviations from the model's mean.
+    second : ndarray of shape (d (d + 1) / 2,)
+        Packed triangle of the sum of their expected products.
+    """
 
     first: Array  # (d,), sum of the expected deviations from the model's mean
     second: Array  # (d (d + 1) / 2,), packed triangle of the sum of their expected products
 
 
 def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:
-    """The E-step over rows that are less a centre and divided by a unit, (d,) each.
+    """Compute the E-step over rows.
 
-    A `ValueError` where the least eigenvalue of S is below `FLOOR`.
+    Parameters
+    ----------
+    rows : GappedRows
+        Rows with missing values.
+    model : Gaussian
+        Model of the rows less the centre and divided by the unit.
+    centre, unit : ndarray of shape (d,)
+        Centre and unit of each feature.
+
+    Returns
+    -------
+    Expected
+        The sums.
+
+    Raises
+    ------
+    ValueError
+        If the least eigenvalue of the covariance is below `MIN_EIGENVALUE`.
     """
     precision = invert_covariance(model.covariance)
     if precision is None:
@@ -106,9 +155,19 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
 
 
 class GaussianEM:
-    """The iteration, which begins with a mean (d,) and the identity as covariance.
+    """An EM iteration of a Gaussian model, which begins with a mean and the identity as covariance.
 
-    There are ``rows`` with any value, and the prior is worth more than 0 of them.
+    Attributes: `model` is the model whose expected sums the iteration needs next; `mean` (d,) is the mean m' of the last
+    step; `scatter` (d (d + 1) / 2,) is the packed triangle of T of the last step.
+
+    Parameters
+    ----------
+    rows : int
+        Number of rows with any value.
+    start : ndarray of shape (d,)
+        First mean.
+    prior : float
+        Number of rows that the prior is worth, above 0.
     """
 
     model: Gaussian  # whose expected sums are wanted next
@@ -123,18 +182,24 @@ class GaussianEM:
 
     @property
     def steps_ahead(self) -> float | None:
-        """As `Squarem.ahead`."""
+        """Estimated number of further steps (`Squarem`), or None."""
         return self._squarem.steps_ahead
 
     @property
     def fitted_model(self) -> Gaussian:
-        """The model of the last step."""
+        """Model of the last step."""
         covariance = unpack_symmetric(self.scatter, self.mean.size)
         np.einsum("ii->i", covariance)[:] += self.prior
         return Gaussian(self.mean, covariance / (self.rows + self.prior))
 
     def add(self, sums: Expected) -> None:
-        """Take the sums of all rows that `model` gives."""
+        """Take the sums of all rows that `model` gives.
+
+        Parameters
+        ----------
+        sums : Expected
+            The sums.
+        """
         step = sums.first / self.rows
         self.mean = self.model.mean + step
         self.scatter = sums.second - self.rows * pack(np.outer(step, step))
@@ -143,11 +208,13 @@ class GaussianEM:
 
 
 def _to_vector(model: Gaussian) -> Array:
+    """Return the mean and the Cholesky factor of the covariance as one vector."""
     factor = np.linalg.cholesky(model.covariance)
     return np.concatenate([model.mean, factor[np.tril_indices(model.mean.size)]])
 
 
 def _from_vector(point: Array, d: int) -> Gaussian:
+    """Return the model of such a vector."""
     factor = np.zeros((d, d))
     factor[np.tril_indices(d)] = point[d:]
     return Gaussian(point[:d], factor @ factor.T)

@@ -1,9 +1,9 @@
-r"""Genotypes: how many copies of an allele a person has at a variant, standardised as geneticists do.
+r"""Genotypes: numbers of copies of an allele that a person has at a variant, standardised as geneticists do.
 
 With p the share of the allele among all calls, two for each person who was called,
-:math:`z = (g - 2p) / \sqrt{2p(1 - p)}` (Patterson, Price and Reich 2006), and 0 where a call is missing, which is the
-mean. The z of a variant then sum to zero over all rows, so that no further mean is subtracted, and the sum of their
-squares follows from three whole numbers of each variant (`AlleleCounts`).
+:math:`z = (g - 2p) / \sqrt{2p(1 - p)}` (Patterson, Price and Reich 2006), and 0, the mean, if a call is missing. The z
+of a variant then sum to zero over all rows, so that no further mean is subtracted, and the sum of their squares follows
+from three integers of each variant (`AlleleCounts`).
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,19 @@ MIN_FREQUENCY = (
 
 
 class AlleleCounts(NamedTuple):
-    """Counts of rows of genotypes; the sums over parties are the counts of all their rows."""
+    """Counts of rows of genotypes; the sums over parties are the counts of all their rows.
+
+    Parameters
+    ----------
+    rows : int
+        Number of rows.
+    called : ndarray of shape (d,)
+        Rows in which each variant was called.
+    alleles : ndarray of shape (d,)
+        Copies of the counted allele in these rows.
+    squares : ndarray of shape (d,)
+        Sum of the squares of the genotypes.
+    """
 
     rows: int
     called: Array  # (d,), rows in which each variant was called
@@ -30,33 +42,56 @@ class AlleleCounts(NamedTuple):
 
     @property
     def frequencies(self) -> Array:
-        """p (d,); 0 for a variant without any call."""
+        """Allele frequencies p (d,); 0 for a variant without any call."""
         return self.alleles / np.where(self.called > 0, 2 * self.called, 1)
 
     @property
     def diagonal(self) -> Array:
-        """Of the scatter of the standardised rows (d,): whole numbers up to the last step."""
+        """Diagonal (d,) of the scatter of the standardised rows: integers up to the last step."""
         calls = np.where(self.called > 0, self.called, 1)
         return (self.squares - self.alleles**2 / calls).clip(min=0.0) / genotype_deviation(self.frequencies) ** 2
 
     @property
     def constant_count(self) -> int:
-        """How many variants have one allele only among all calls, or no call: they do not vary."""
+        """Number of variants with one allele only among all calls, or no call: they do not vary."""
         return int(((self.alleles == 0) | (self.alleles == 2 * self.called)).sum())
 
     @property
     def missing_share(self) -> float:
+        """Share of calls that are missing."""
         return 1 - float(self.called.sum()) / (self.rows * self.called.size)
 
 
 def genotype_deviation(frequencies: Array) -> Array:
-    r""":math:`\sqrt{2p(1 - p)}` (d,): what deviations are divided by; 1 where there is one allele only."""
+    r"""Compute :math:`\sqrt{2p(1 - p)}`, the divisor of deviations.
+
+    Parameters
+    ----------
+    frequencies : ndarray of shape (d,)
+        Allele frequencies p.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        Deviations; 1 if there is one allele only.
+    """
     variance = 2 * frequencies * (1 - frequencies)
     return np.sqrt(np.where(variance > 0, variance, 1.0))
 
 
 def count_alleles(rows: Rows) -> AlleleCounts:
-    """The counts of ``rows`` (n, d) of 0, 1 and 2, with NaN where a call is missing."""
+    """Count calls and alleles of rows.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        Genotypes 0, 1 and 2, with NaN for missing calls.
+
+    Returns
+    -------
+    AlleleCounts
+        The counts.
+    """
     n, d = rows.shape
     called, alleles, squares = np.zeros(d), np.zeros(d), np.zeros(d)
     for chunk in chunks(rows):
@@ -69,7 +104,18 @@ def count_alleles(rows: Rows) -> AlleleCounts:
 
 
 def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
-    """The columns of ``rows`` (n, d) that hold anything but 0, 1, 2 and NaN."""
+    """Find the columns with values other than 0, 1, 2 and NaN.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    ndarray
+        Column indices.
+    """
     unusual = np.zeros(rows.shape[1], dtype=bool)
     for chunk in chunks(rows):
         unusual |= ~((chunk == 0) | (chunk == 1) | (chunk == 2) | np.isnan(chunk)).all(axis=0)
@@ -77,9 +123,21 @@ def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
 
 
 def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -> Blocks:
-    """The rows (n, d) standardised by allele ``frequencies`` (d,), as blocks without missing values.
+    """Standardise rows by allele frequencies, as blocks without missing values.
 
-    Variants where ``left_out`` (d,) is given and not 0 are zero in all rows.
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        Genotypes with NaN for missing calls.
+    frequencies : ndarray of shape (d,)
+        Allele frequencies.
+    excluded : ndarray of shape (d,), optional
+        Variants where this is not 0 become zero in all rows.
+
+    Returns
+    -------
+    Blocks
+        The standardised rows.
     """
     mean, unit = 2 * frequencies, genotype_deviation(frequencies)
     if excluded is not None and excluded.size:
@@ -88,7 +146,20 @@ def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -
 
 
 def standardised_chunks(rows: Rows, mean: Array, unit: Array) -> Iterator[Array]:
-    """Chunk by chunk, rows less ``mean`` (d,), divided by ``unit`` (d,); zero where a value is missing."""
+    """Standardise rows chunk by chunk.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        Genotypes with NaN for missing calls.
+    mean, unit : ndarray of shape (d,)
+        Number to subtract and divisor of each variant.
+
+    Yields
+    ------
+    ndarray
+        Standardised rows; zero for missing calls.
+    """
     for chunk in chunks(rows):
         centred = np.subtract(chunk, mean, dtype=np.float64)
         centred /= unit

@@ -1,4 +1,4 @@
-r"""Parties on a graph without a server: how they average, follow Sanger's rule, and see how far they still have to go.
+"""Parties on a graph without a server: averaging, Sanger's rule, and an extrapolation of the remaining distance.
 
 *The graph* is its adjacency matrix: booleans (K, K), symmetric, False on the diagonal. Neighbours average with
 Metropolis weights (`metropolis_weights`), and pass on a table of all parties' means (`MeanTable`).
@@ -12,9 +12,9 @@ Column j is Oja's rule for the matrix without the columns before it, so that ``X
 eigenvectors in order. ``H`` is linear in ``A``: at a common ``X`` the mean of the parties' directions is the direction
 of the mean of their matrices. ``A`` is known only through the product ``A X``.
 
-*How far to go*: if steps shrink by a factor r < 1 in each iteration, what is left of the way after a step s is
-``s r / (1 - r)``, and after m more iterations ``r^m`` times that. It is an extrapolation: a mode that is hidden yet may
-be slower, and near a saddle point steps shrink before they grow again.
+*The remaining distance*: if steps shrink by a factor r < 1 in each iteration, the distance to the limit after a step s
+is ``s r / (1 - r)``, and after m more iterations ``r^m`` times that. It is an extrapolation: a mode that is still hidden
+may be slower, and near a saddle point steps shrink before they grow again.
 """
 
 from __future__ import annotations
@@ -44,12 +44,32 @@ MIN_SLOPE = 1e-9  # a slope of the steps' logarithms below this is rounding, not
 
 
 def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
-    """A connected graph of so many parties, the same wherever it is made: a ring, a star about party 0, or complete.
+    """Make a connected graph of parties, the same wherever it is made.
 
-    A grid has lines of so many parties as make it nearly a square; the last line may be shorter.
+    A ring, a star about party 0, a complete graph, a grid (with lines of as many parties as make it nearly a square; the
+    last line may be shorter), or an Erdős-Rényi graph, which has each of the K (K - 1) / 2 edges with a probability,
+    independently, and is drawn again until it is connected.
 
-    An Erdős-Rényi graph has each of the K (K - 1) / 2 edges with a ``probability``, independently, and is drawn again
-    until it is connected: a `ValueError` where none was drawn.
+    Parameters
+    ----------
+    kind : str
+        "ring", "star", "complete", "grid" or "erdos-renyi".
+    parties : int
+        Number of parties K.
+    probability : float, optional
+        Probability of an edge.
+    seed : int, optional
+        Seed of an Erdős-Rényi graph.
+
+    Returns
+    -------
+    ndarray of shape (K, K)
+        Adjacency matrix.
+
+    Raises
+    ------
+    ValueError
+        If none of `MAX_DRAWS` graphs was connected.
     """
     first, second = np.triu_indices(parties, 1)
     if kind != "erdos-renyi":
@@ -71,14 +91,37 @@ def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int =
 
 
 def diameter(graph: Adjacency) -> int:
-    """Edges between the two parties that are farthest apart: so many rounds bring news from anyone to everyone."""
+    """Count the edges between the two parties that are farthest from each other.
+
+    So many rounds bring news from each party to all parties.
+
+    Parameters
+    ----------
+    graph : ndarray of shape (K, K)
+        Adjacency matrix.
+
+    Returns
+    -------
+    int
+        Number of edges.
+    """
     return int(_hops(graph).max())
 
 
 def metropolis_weights(graph: Adjacency) -> Array:
-    """Weights (K, K), symmetric, with rows that sum to one: ``1 / (1 + the larger of both degrees)`` for an edge.
+    """Compute Metropolis weights: ``1 / (1 + the larger of both degrees)`` for an edge.
 
-    Every party can tell its own from its neighbours' degrees (Xiao, Boyd, Kim 2007).
+    Every party can tell its own weights from its neighbours' degrees (Xiao, Boyd, Kim 2007).
+
+    Parameters
+    ----------
+    graph : ndarray of shape (K, K)
+        Adjacency matrix.
+
+    Returns
+    -------
+    ndarray of shape (K, K)
+        Symmetric weights, with rows that sum to 1.
     """
     degrees = graph.sum(axis=0)
     weights = np.where(graph, 1 / (1 + np.maximum.outer(degrees, degrees)), 0.0)
@@ -87,7 +130,18 @@ def metropolis_weights(graph: Adjacency) -> Array:
 
 
 def mixing_rate(weights: Array) -> float:
-    """The share of disagreement that one averaging leaves at worst: the second largest ``|eigenvalue|``."""
+    """Compute the largest share of disagreement that an averaging may leave: the second largest ``|eigenvalue|``.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (K, K)
+        Weights of the averaging.
+
+    Returns
+    -------
+    float
+        The share.
+    """
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(sizes[-2]) if sizes.size > 1 else 0.0
 
@@ -95,20 +149,33 @@ def mixing_rate(weights: Array) -> float:
 def _adjacency(
     parties: int, first: NDArray[np.intp], second: NDArray[np.intp], present: NDArray[np.bool_]
 ) -> Adjacency:
+    """Return the adjacency matrix of the edges from ``first`` to ``second`` that are present."""
     graph = np.zeros((parties, parties), dtype=bool)
     graph[first, second] = present
     return graph | graph.T
 
 
 def _hops(graph: Adjacency) -> Array:
+    """Return the number of edges between all parties; infinite if there is no path."""
     hops: Array = shortest_path(graph.astype(np.float64), directed=False, unweighted=True)
     return hops
 
 
 class MeanTable(NamedTuple):
-    """Count, mean, trace and largest eigenvalue of every party, which fills while parties pass on what they know.
+    """Count, mean, trace and largest eigenvalue of every party, which fills while parties pass on their tables.
 
     The row of a party that is not known yet is zero.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (K,)
+        Number of rows.
+    traces : ndarray of shape (K,)
+        Trace of the scatter of each party's rows about their own mean.
+    tops : ndarray of shape (K,)
+        Largest eigenvalue of that scatter, from below (`largest_eigenvalue`).
+    means, remainders : ndarray of shape (K, d)
+        Means as in `fedpca_flwr.maths.moments.Head`.
     """
 
     counts: NDArray[np.int64]  # (K,)
@@ -120,7 +187,22 @@ class MeanTable(NamedTuple):
 
     @classmethod
     def for_party(cls, party: int, parties: int, head: Head, trace: float, top: float) -> MeanTable:
-        """The table that a party has at first: its own row."""
+        """Create the table that a party has at first: its own row.
+
+        Parameters
+        ----------
+        party, parties : int
+            Number of this party, and how many parties there are.
+        head : Head
+            Count and mean of its rows.
+        trace, top : float
+            Trace and largest eigenvalue of its scatter.
+
+        Returns
+        -------
+        MeanTable
+            The table.
+        """
         d = head.mean.size
         alone, vectors = np.zeros(parties), np.zeros((parties, d))
         table = cls(np.zeros(parties, np.int64), alone, alone.copy(), vectors, vectors.copy())
@@ -129,7 +211,18 @@ class MeanTable(NamedTuple):
         return table
 
     def filled_from(self, other: MeanTable) -> MeanTable:
-        """This table, with the rows that only the other has."""
+        """Fill unknown rows from another table.
+
+        Parameters
+        ----------
+        other : MeanTable
+            Table of a neighbour.
+
+        Returns
+        -------
+        MeanTable
+            This table with the rows that only the other table has.
+        """
         new = (self.counts == 0) & (other.counts > 0)
         columns = zip(self, other, strict=True)
         return MeanTable(
@@ -137,9 +230,20 @@ class MeanTable(NamedTuple):
         )
 
     def pooled(self) -> tuple[Head, float, Array, Array]:
-        """Pooled head, the trace of the pooled scatter, each party's trace about the pooled mean, its deviation (K, d).
+        """Pool all rows of the table.
 
-        The order of the sums is fixed by the heads: permuting the parties changes no bit of the pooled head and trace.
+        The heads fix the order of the sums: permuting the parties changes no bit of the pooled head and trace.
+
+        Returns
+        -------
+        head : Head
+            Pooled count and mean.
+        trace : float
+            Trace of the pooled scatter.
+        traces : ndarray of shape (K,)
+            Trace of each party's scatter about the pooled mean.
+        deviations : ndarray of shape (K, d)
+            Each party's mean less the pooled mean.
         """
         heads = [Head(int(n), m, r) for n, m, r in zip(self.counts, self.means, self.remainders, strict=True)]
         order = sorted(range(len(heads)), key=lambda i: head_order(heads[i]))
@@ -149,21 +253,52 @@ class MeanTable(NamedTuple):
         return pooled, math.fsum(traces), traces, deviations
 
     def max_eigenvalue_share(self) -> float:
-        """Bound on the largest eigenvalue of any party's scatter about the pooled mean, K-fold, over the trace."""
+        """Bound the largest eigenvalue of any party's scatter about the pooled mean, K-fold, over the trace.
+
+        Returns
+        -------
+        float
+            The bound.
+        """
         _, total, traces, _ = self.pooled()
         return float(len(self.counts) * (traces - self.traces + self.tops).max() / total)
 
 
 def sanger_direction(AX: Array, X: Array) -> Array:
-    """``H(X)`` (d, k) from ``A @ X`` and ``X``, both (d, k)."""
+    """Compute Sanger's direction ``H(X)``.
+
+    Parameters
+    ----------
+    AX : ndarray of shape (d, k)
+        Product ``A @ X``.
+    X : ndarray of shape (d, k)
+        Present iterate.
+
+    Returns
+    -------
+    ndarray of shape (d, k)
+        The direction.
+    """
     return AX - X @ np.triu(X.T @ AX)
 
 
 def largest_eigenvalue(product: Callable[[Array], Array], d: int) -> float:
-    """The largest eigenvalue of a positive semidefinite matrix (d x d), from its products; too small by a few percent.
+    """Estimate the largest eigenvalue of a positive semidefinite matrix from products; too small by a few percent.
 
-    Block power steps from a block that everybody has alike: where they have not converged, it is because the leading
-    eigenvalues are close together, and then the value is close, too.
+    Block power steps start from a block that all parties share. If they have not converged, the leading eigenvalues are
+    close together, and then the value is close, too.
+
+    Parameters
+    ----------
+    product : callable
+        Product of the matrix with a block.
+    d : int
+        Number of features.
+
+    Returns
+    -------
+    float
+        The eigenvalue, from below.
     """
     block = orthonormalise(random_block(d, min(d, PROBE_COLUMNS), seed=0))
     for _ in range(POWER_STEPS - 1):
@@ -172,22 +307,47 @@ def largest_eigenvalue(product: Callable[[Array], Array], d: int) -> float:
 
 
 def safe_step(largest: float, mixing: float) -> float:
-    """A step size with which parties that follow Sanger's rule over a graph converge as a rule.
+    """Choose a step size with which parties that follow Sanger's rule over a graph converge as a rule.
 
     At a solution a single party's iteration contracts along the solution itself by ``1 - 2 alpha L``, with the largest
-    eigenvalue ``L`` of its matrix: it is stable for ``alpha L < 1`` and fastest at a half, also where parties follow
-    each other's directions. Where they differ, what an exchange leaves of their disagreement adds up over some
-    ``1 / (1 - mixing)`` exchanges (by the `mixing_rate`), and the step is smaller, by the root of that. There is no
-    proof of it for all parties and graphs.
+    eigenvalue ``L`` of its matrix: it is stable for ``alpha L < 1`` and fastest at a half, also if parties follow each
+    other's directions. If the parties differ, the disagreement that an exchange leaves adds up over some
+    ``1 / (1 - mixing)`` exchanges (by the `mixing_rate`), and the step is smaller, by the root of that. There is no proof of
+    it for all parties and graphs.
+
+    Parameters
+    ----------
+    largest : float
+        Largest eigenvalue of a party's matrix.
+    mixing : float
+        Mixing rate of the graph.
+
+    Returns
+    -------
+    float
+        Step size alpha.
     """
     return min(0.5, math.sqrt(1 - mixing)) / largest
 
 
 def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
-    """The weighted mean of a party's own array and its neighbours': one row of ``W @ arrays``.
+    """Compute the weighted mean of a party's array and its neighbours': one row of ``W @ arrays``.
 
-    The party's own weight is what the neighbours' ``weights`` leave of one. The products are sorted before they are
-    added: in which order the neighbours come changes no bit.
+    The products are sorted before they are added: the order of the neighbours changes no bit.
+
+    Parameters
+    ----------
+    local : ndarray
+        The party's array, whose weight is the part that the neighbours' weights leave of 1.
+    neighbours : sequence of ndarray
+        Arrays of the neighbours.
+    weights : ndarray
+        Weights of the neighbours.
+
+    Returns
+    -------
+    ndarray
+        The weighted mean.
     """
     products = [
         (1 - weights.sum()) * local,
@@ -198,16 +358,37 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
 
 
 def orthonormalise(X: Array) -> Array:
-    """Orthonormal columns (d, k) whose first j span what the first j of ``X`` span, and point the same way."""
+    """Return orthonormal columns whose first j span the first j columns of ``X``, in the same directions.
+
+    Parameters
+    ----------
+    X : ndarray of shape (d, k)
+        Columns.
+
+    Returns
+    -------
+    ndarray of shape (d, k)
+        Orthonormal columns.
+    """
     Q, R = np.linalg.qr(X)
     return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
 
 
 def linear_rate(steps: Sequence[float]) -> float | None:
-    """The factor r by which positive steps shrink in an iteration; None where they do not shrink steadily.
+    """Estimate the factor by which positive steps shrink in an iteration.
 
-    Their logarithms fall by straight lines in the third and in the last quarter and from the one's mean to the other's,
-    and the slopes agree up to a factor 2. (Of a cycle the means do not fall.)
+    The logarithms of the steps must fall by straight lines in the third and in the last quarter and from one quarter's mean
+    to the other's, and the slopes must agree up to a factor 2. (The means of a cycle do not fall.)
+
+    Parameters
+    ----------
+    steps : sequence of float
+        Steps of the iteration so far.
+
+    Returns
+    -------
+    float or None
+        The factor r; None if the steps do not shrink steadily.
     """
     if len(steps) < MIN_RATE_STEPS or min(steps) <= 0:
         return None
@@ -221,13 +402,37 @@ def linear_rate(steps: Sequence[float]) -> float | None:
 
 
 def remaining_distance(steps: Sequence[float]) -> float | None:
-    """How far it still is after the last step, in its unit; None where no rate can be seen."""
+    """Extrapolate the distance to the limit after the last step.
+
+    Parameters
+    ----------
+    steps : sequence of float
+        Steps of the iteration so far.
+
+    Returns
+    -------
+    float or None
+        The distance in the unit of the steps; None if no rate can be seen.
+    """
     rate = linear_rate(steps)
     return None if rate is None else steps[-1] * rate / (1 - rate)
 
 
 def remaining_iterations(steps: Sequence[float], goal: float) -> int | None:
-    """How many more iterations bring what is left of the way below ``goal``; None where no rate can be seen."""
+    """Extrapolate the number of iterations until the remaining distance is below a goal.
+
+    Parameters
+    ----------
+    steps : sequence of float
+        Steps of the iteration so far.
+    goal : float
+        Distance to reach.
+
+    Returns
+    -------
+    int or None
+        Number of iterations; None if no rate can be seen.
+    """
     rate, distance = linear_rate(steps), remaining_distance(steps)
     if rate is None or distance is None:
         return None

@@ -1,12 +1,13 @@
-r"""Harmony (Korsunsky et al. 2019): scores of several batches brought together, by sums over the rows of each batch.
+"""Harmony (Korsunsky et al. 2019): alignment of the scores of several batches, by sums over the rows of each batch.
 
 A row is shared out over clusters by the angle between its scores and their centres, and away from clusters that hold
-more of its batch than of the others. A ridge regression within each cluster then says by how much its batches lie
-apart, and a row's scores lose its clusters' parts of that. Centres, the regression and how much of each batch a cluster
-holds follow from sums over the rows of each batch.
+more of its batch than of the others. A ridge regression within each cluster then gives the offset of each batch, and a
+row's scores lose the offsets of its clusters. Centres, the regression and the number of each batch's rows in a cluster
+follow from sums over the rows of each batch.
 
-The authors' program counts again after each twentieth of the rows. Here all rows are shared out at once, and what keeps
-a batch from a cluster goes half the way to what the last count says, so that both come to rest at the same shares.
+The authors' program counts again after each twentieth of the rows. Here all rows are shared out at once, and the
+penalty that keeps a batch from a cluster moves half the way to the value of the last count, so that both programs come
+to rest at the same shares.
 """
 
 from collections.abc import Iterator
@@ -29,9 +30,18 @@ RIDGE = 1.0
 
 @dataclass(frozen=True)
 class Steps:
-    """The corrections of Harmony one after the other, for m clusters of k scores in B batches.
+    """The corrections of Harmony in sequence, for m clusters of k scores in B batches.
 
-    The last step may have no ``moves`` yet: rows are shared out by it, and not moved.
+    The last step may have no ``moves`` yet: rows are then shared out by this step, and not moved.
+
+    Parameters
+    ----------
+    centres : ndarray of shape (t, m, k)
+        Centres of unit length.
+    penalties : ndarray of shape (t, m, B)
+        Number added to the logarithm of a row's share, by its batch.
+    moves : ndarray of shape (t or t - 1, m, B, k)
+        Offsets subtracted from a row's scores, by its cluster and batch.
     """
 
     centres: Array  # (t, m, k), of unit length
@@ -40,36 +50,126 @@ class Steps:
 
     @classmethod
     def empty(cls, clusters: int, batches: int, k: int) -> Self:
+        """Create corrections without any step.
+
+        Parameters
+        ----------
+        clusters, batches, k : int
+            Number of clusters, of batches and of scores.
+
+        Returns
+        -------
+        Steps
+            No steps.
+        """
         return cls(np.empty((0, clusters, k)), np.empty((0, clusters, batches)), np.empty((0, clusters, batches, k)))
 
     def begin_step(self, centres: Array, penalty: Array) -> "Steps":
-        """One more step, which shares rows out."""
+        """Append a step that shares rows out.
+
+        Parameters
+        ----------
+        centres : ndarray of shape (m, k)
+            Centres of the step.
+        penalty : ndarray of shape (m, B)
+            Penalties of the step.
+
+        Returns
+        -------
+        Steps
+            The longer corrections.
+        """
         return Steps(np.append(self.centres, [centres], 0), np.append(self.penalties, [penalty], 0), self.moves)
 
     def finish_step(self, moves: Array) -> "Steps":
-        """The last step with what it takes off."""
+        """Give the last step its moves.
+
+        Parameters
+        ----------
+        moves : ndarray of shape (m, B, k)
+            Offsets of the step.
+
+        Returns
+        -------
+        Steps
+            The completed corrections.
+        """
         return Steps(self.centres, self.penalties, np.append(self.moves, [moves], 0))
 
     def correct(self, points: Array, batch: int) -> Array:
-        """Scores (n, k) of rows of one batch after all steps that move them."""
+        """Apply all steps that have moves to the scores of one batch.
+
+        Parameters
+        ----------
+        points : ndarray of shape (n, k)
+            Scores of rows of the batch.
+        batch : int
+            Number of the batch.
+
+        Returns
+        -------
+        ndarray of shape (n, k)
+            Corrected scores.
+        """
         found = points
         for centres, penalty, moves in zip(self.centres, self.penalties[:, :, batch], self.moves, strict=False):
             found = points - cluster_shares(normalise_rows(found), centres, penalty)[0] @ moves[:, batch]
         return found
 
     def correct_parts(self, parts: Iterator[Array], batch: int) -> Iterator[Array]:
-        """The same of rows that come some at a time."""
+        """Apply `correct` to scores that come some at a time.
+
+        Parameters
+        ----------
+        parts : iterator of ndarray
+            Scores of rows of the batch.
+        batch : int
+            Number of the batch.
+
+        Returns
+        -------
+        iterator of ndarray
+            Corrected scores.
+        """
         return (self.correct(points, batch) for points in parts)
 
 
 def normalise_rows(vectors: Array) -> Array:
-    """The rows of ``vectors``, each of length 1; zeros stay."""
+    """Divide rows by their lengths; zeros stay.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (n, k)
+        The rows.
+
+    Returns
+    -------
+    ndarray of shape (n, k)
+        Rows of length 1.
+    """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0))
 
 
 def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array, Array]:
-    """Of unit vectors (n, k) the shares (n, m) in clusters, and what the objective adds up: (n,)."""
+    """Share unit vectors out over clusters.
+
+    Parameters
+    ----------
+    units : ndarray of shape (n, k)
+        Unit vectors.
+    centres : ndarray of shape (m, k)
+        Centres of the clusters.
+    penalty : ndarray of shape (m,)
+        Number added to the logarithm of the shares.
+
+    Returns
+    -------
+    shares : ndarray of shape (n, m)
+        Shares in the clusters.
+    objective : ndarray of shape (n,)
+        Terms of the objective.
+    """
     chords = 2 * (1 - units @ centres.T)
     logits = penalty - chords / CLUSTER_WIDTH
     logits -= logits.max(axis=1, keepdims=True)
@@ -81,7 +181,19 @@ def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array,
 
 @dataclass
 class BatchSums:
-    """Sums over the rows of a batch that are shared out by the last of some steps."""
+    """Sums over the rows of a batch that the last of some steps shares out.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (m,)
+        Sums of the shares.
+    units : ndarray of shape (m, k)
+        Sums of unit vectors.
+    sums : ndarray of shape (m, k)
+        Sums of the scores before any step.
+    objective : float
+        The batch's part of the objective.
+    """
 
     counts: Array  # (m,)
     units: Array  # (m, k), of unit vectors
@@ -90,7 +202,22 @@ class BatchSums:
 
     @classmethod
     def from_scores(cls, steps: Steps, parts: Iterator[Array], batch: int) -> Self:
-        """The sums over rows whose scores come some at a time."""
+        """Compute the sums over scores that come some at a time.
+
+        Parameters
+        ----------
+        steps : Steps
+            The corrections so far.
+        parts : iterator of ndarray
+            Scores of rows of the batch.
+        batch : int
+            Number of the batch.
+
+        Returns
+        -------
+        BatchSums
+            The sums.
+        """
         centres, penalty = steps.centres[-1], steps.penalties[-1, :, batch]
         batch_sums = cls(np.zeros(len(centres)), np.zeros(centres.shape), np.zeros(centres.shape), 0.0)
         for points in parts:
@@ -104,15 +231,38 @@ class BatchSums:
 
 
 def log_excess(counts: Array) -> Array:
-    """Logarithms of how many rows of each batch clusters hold, ``counts`` (m, B), over its part of all rows."""
+    """Compute logarithms of observed over expected numbers of rows of each batch in each cluster.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (m, B)
+        Rows of each batch in each cluster.
+
+    Returns
+    -------
+    ndarray of shape (m, B)
+        The logarithms.
+    """
     expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
     return np.asarray(np.log((counts + 1) / (expected + 1)))
 
 
 def ridge_moves(counts: Array, sums: Array) -> Array:
-    """What a ridge regression within each cluster says of its batches (m, B, k).
+    """Estimate the offset of each batch by a ridge regression within each cluster.
 
-    From the ``counts`` (m, B) and the ``sums`` (m, B, k) of scores. The intercept is not shrunk, and stays.
+    The intercept is not shrunk, and stays.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (m, B)
+        Rows of each batch in each cluster.
+    sums : ndarray of shape (m, B, k)
+        Sums of their scores.
+
+    Returns
+    -------
+    ndarray of shape (m, B, k)
+        The offsets.
     """
     m, batches, k = sums.shape
     moves = np.empty((m, batches, k))

@@ -1,11 +1,11 @@
-r"""Rows with missing values under a Gaussian model: expected values, the E-step of EM, and scores of such rows.
+"""Rows with missing values under a Gaussian model: expected values, the E-step of EM, and scores of such rows.
 
 For a row whose features u are missing and o observed, with deviations x from the mean and P the inverse covariance::
 
     E[x_u | x_o] = -C P_uo x_o,    C = cov[x_u | x_o] = (P_uu)^-1
 
-Rows are taken by their pattern of missing features, so that each pattern is factored once, at the cost of what is
-missing in it. Expected sums follow from the moments of the rows of each pattern (`gap_groups`), and those of several
+Rows are taken by their pattern of missing features, so that each pattern is factored once, at the cost of its missing
+features. Expected sums follow from the moments of the rows of each pattern (`gap_groups`), and the sums of several
 parties add up to those of all rows: the patterns stay at home.
 
 Source: Dempster, Laird and Rubin 1977; Little and Rubin, Statistical Analysis with Missing Data, section 11.2.
@@ -28,7 +28,18 @@ MAX_MATRIX_ELEMENTS = 2**20  # how many elements of matrices are inverted at onc
 
 
 def invert_covariance(covariance: Array) -> Array | None:
-    """The inverse of a covariance (d, d) of standardised features; None where an eigenvalue is below `FLOOR`."""
+    """Invert a covariance of standardised features.
+
+    Parameters
+    ----------
+    covariance : ndarray of shape (d, d)
+        The covariance.
+
+    Returns
+    -------
+    ndarray of shape (d, d) or None
+        The inverse; None if an eigenvalue is below `MIN_EIGENVALUE`.
+    """
     factor, failed = lapack.dpotrf(np.asfortranarray(covariance), lower=1, clean=0)
     if failed:
         return None
@@ -42,7 +53,18 @@ def invert_covariance(covariance: Array) -> Array | None:
 
 
 class CompletedSums(NamedTuple):
-    """Sums over rows whose missing values are filled by their expectation."""
+    """Sums over rows whose missing values are filled by their expectation.
+
+    Parameters
+    ----------
+    first : ndarray of shape (d,)
+        Sum of the filled rows.
+    second : ndarray of shape (d, d)
+        Sum of their products.
+    uncertainty : ndarray of shape (d, d)
+        Sum of the conditional covariances of missing values, zero elsewhere. Added to ``second`` it gives the expected
+        products. NaN if a pattern's part cannot be inverted.
+    """
 
     first: Array  # (d,), sum of the filled rows
     second: Array  # (d, d), sum of their products
@@ -52,9 +74,23 @@ class CompletedSums(NamedTuple):
 
 
 def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> CompletedSums:
-    """Sums over rows that are less a centre, divided by a unit, and less a mean of that unit, (d,) each.
+    """Compute sums over filled rows.
 
-    The inverse of their covariance is ``precision`` (d, d).
+    Parameters
+    ----------
+    rows : GappedRows
+        Rows with missing values.
+    precision : ndarray of shape (d, d)
+        Inverse of the covariance of the rows in the given unit.
+    centre, unit : ndarray of shape (d,)
+        Rows are less this centre and divided by this unit.
+    mean : ndarray of shape (d,)
+        Mean of the result, in this unit, which is subtracted too.
+
+    Returns
+    -------
+    CompletedSums
+        The sums.
     """
     total = CompletedSums(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
     within, across = np.zeros_like(precision), np.zeros_like(precision)
@@ -70,8 +106,11 @@ def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Arra
 def _add_groups(
     total: CompletedSums, within: Array, across: Array, groups: Groups, precision: Array, offset: Array, unit: Array
 ) -> None:
-    """Add some groups: their means to ``total``, and to ``within``, in the unit of the data, the scatters of what is
-    there; to ``across``, whose symmetric part counts twice, the products of what is there with what is expected."""
+    """Add some groups to the sums.
+
+    Their means go to ``total``. The scatters of observed values go to ``within``, in the unit of the data. The products of
+    observed with expected values go to ``across``, whose symmetric part counts twice.
+    """
     d = offset.size
     means = np.where(groups.missing, 0.0, groups.means / unit + offset)
     pull, scaled, flat = means @ precision, precision / unit, precision.ravel("K")  # symmetric: in either order
@@ -96,7 +135,20 @@ def _add_groups(
 
 
 def complete_deviations(deviations: Array, precision: Array) -> Array:
-    """Deviations (n, d) from the mean, their missing values (NaN) filled by what is expected of them."""
+    """Fill missing deviations from the mean by their expectation.
+
+    Parameters
+    ----------
+    deviations : ndarray of shape (n, d)
+        Deviations with NaN for missing values.
+    precision : ndarray of shape (d, d)
+        Inverse of their covariance.
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+        Filled deviations.
+    """
     missing = np.isnan(deviations)
     deviations_filled = np.where(missing, 0.0, deviations)
     pull = deviations_filled @ precision
@@ -106,9 +158,24 @@ def complete_deviations(deviations: Array, precision: Array) -> Array:
 
 
 def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
-    """The unit (d,) of each feature, and the inverse (d, d) of the correlation.
+    """Compute the units of features and the inverse of their correlation.
 
-    A `ValueError` where the covariance (d, d) is not positive definite, but for features without variance.
+    Parameters
+    ----------
+    covariance : ndarray of shape (d, d)
+        The covariance.
+
+    Returns
+    -------
+    unit : ndarray of shape (d,)
+        Roots of the diagonal.
+    precision : ndarray of shape (d, d)
+        Inverse of the correlation.
+
+    Raises
+    ------
+    ValueError
+        If the covariance is not positive definite, but for features without variance.
     """
     unit = diagonal_roots(covariance)
     correlation = covariance / unit / unit[:, None]
@@ -120,9 +187,19 @@ def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
 
 
 def fill_by_covariance(centred: Array, covariance: Array) -> Array:
-    """Rows (n, d) less their mean, NaN where a value is missing, filled by what is expected of them.
+    """Fill missing values by their expectation under a Gaussian model.
 
-    The covariance (d, d) is one that `correlation_of` takes.
+    Parameters
+    ----------
+    centred : ndarray of shape (n, d)
+        Rows less their mean, NaN if a value is missing.
+    covariance : ndarray of shape (d, d)
+        A covariance that `unit_and_precision` accepts.
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+        Filled rows.
     """
     unit, precision = unit_and_precision(covariance)
     return complete_deviations(centred / unit, precision) * unit
@@ -131,7 +208,24 @@ def fill_by_covariance(centred: Array, covariance: Array) -> Array:
 def squared_error_by_covariance(
     rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array
 ) -> float:
-    """The squared error that ``components`` (k, d) leave of all rows, which are filled, centred and scaled."""
+    """Compute the squared error that components leave of rows, which are filled, centred and scaled.
+
+    Parameters
+    ----------
+    rows : GappedRows
+        Rows with missing values.
+    covariance : ndarray of shape (d, d)
+        Covariance by which missing values are filled.
+    mean, scale : ndarray of shape (d,)
+        Filled rows are centred and scaled by these.
+    components : ndarray of shape (k, d)
+        Orthonormal components.
+
+    Returns
+    -------
+    float
+        Sum of the squared residuals of all rows.
+    """
     unit, precision = unit_and_precision(covariance)
     second = completed_sums(rows, precision, mean, unit, np.zeros_like(mean)).second
     factor = unit / scale
@@ -143,7 +237,7 @@ def squared_error_by_covariance(
 def _batches_by_missing_count(
     missing: NDArray[np.bool_], max_elements: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Groups that miss equally many features: their numbers (g,), and the features (g, u); g u^2 <= ``most``."""
+    """Yield numbers (g,) of groups that miss equally many features, and these features (g, u), with g u^2 <= ``max_elements``."""
     numbers = missing.sum(axis=1)
     for u in np.unique(numbers[numbers > 0]):
         members = np.flatnonzero(numbers == u)
@@ -153,7 +247,7 @@ def _batches_by_missing_count(
 
 
 def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """For each pattern of missing values: the missing features, and the rows that have the pattern."""
+    """Yield for each pattern of missing values the missing features, and the rows that have the pattern."""
     incomplete = np.flatnonzero(missing.any(axis=1))
     if not incomplete.size:
         return
@@ -166,7 +260,7 @@ def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64
 
 
 def _inverses(matrices: Array) -> Array:
-    """The inverse of one matrix (u, u) or several (g, u, u); NaN where there is none in float64."""
+    """Return the inverse of a matrix (u, u) or of several (g, u, u); NaN if there is none in float64."""
     try:
         return np.asarray(np.linalg.inv(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:

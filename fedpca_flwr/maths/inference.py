@@ -1,41 +1,41 @@
-r"""Inference about components: how many there are, how sure they are, and which rows are odd.
+r"""Inference about components: their number, their uncertainty, and rows that are odd.
 
 All rules take the eigenvalues :math:`l_1 \ge l_2 \ge ...` of a covariance of n rows of d features (divisor n - 1), of
 which at most min(f, d) are not zero, with f = n - 1 degrees of freedom.
 
-**How many components.** `parallel_analysis` (Horn 1965), `broken_stick`, `fraction`, `minka`, the edges of
+**How many components.** `parallel_analysis` (Horn 1965), `broken_stick`, `components_for_share`, `minka`, the edges of
 `fedpca_flwr.maths.marchenko_pastur`, and `bi_cross_validation` of rows and features at once (Owen and Perry 2009). The
-latter holds out the rows of a fold and a block of features: the data are ``[A B; C D]`` with A held out of both, and a
-rank-k approximation of D foretells :math:`A \approx B D_k^+ C`. Its error needs no row: with S the scatter of the rows
-that are held in, :math:`D_k^+ C` is the regression on the first k components,
-:math:`W_k = V_k \Lambda_k^{-1} V_k^T S_{DC}`, and with T the scatter of the rows held out, about the mean of those held
-in,
+last rule holds out the rows of a fold and a block of features: the data are ``[A B; C D]`` with A held out of both, and
+a rank-k approximation of D foretells :math:`A \approx B D_k^+ C`. Its error needs no row: with S the scatter of the
+training rows, :math:`D_k^+ C` is the regression on the first k components,
+:math:`W_k = V_k \Lambda_k^{-1} V_k^T S_{DC}`, and with T the scatter of the validation rows, about the mean of the
+training rows,
 
     |A - B W_k|^2 = tr T_AA - 2 tr W_k^T T_BA + tr W_k^T T_BB W_k
 
-**How far sample eigenvalues and components are from the population's.** Of normal rows, for well separated eigenvalues
-and many more rows than features (Anderson 1963)::
+**How far sample eigenvalues and components are from the population's.** For normal rows, well separated eigenvalues and
+many more rows than features (Anderson 1963)::
 
     l_i / (1 + z sqrt(2 / f))  to  l_i / (1 - z sqrt(2 / f))
     Var(v_i) = sum_{j != i} l_i l_j / (l_i - l_j)^2 v_j v_j^T / f
 
-Of rows of any distribution with fourth moments, where the i-th scores have the kurtosis K_i (3 of normal ones), the
+For rows of any distribution with fourth moments, whose i-th scores have the kurtosis K_i (3 for normal rows), the
 variance of l_i is (K_i - 1) l_i^2 / n, so the step is z sqrt((K_i - 1) / n) (Waternaux 1976).
 
-Where features are not few beside the rows, a component r that rises over noise s2 of all features comes out larger and
+If features are not few beside the rows, a component r that rises over noise s2 of all features comes out larger and
 turned (spiked model; Paul 2007, Benaych-Georges and Nadakuditi 2011), with ratio g = d / f::
 
     l = r (1 + g s2 / (r - s2)),    cos^2 = (1 - g s2^2 / (r - s2)^2) / (1 + g s2 / (r - s2))
 
-New rows then have scores that are too near the centre, by the factor (r - s2) / (r + (g - 1) s2) (`shrinkage`; Lee, Zou
-and Wright 2010).
+New rows then have scores that are too near the centre, by the factor (r - s2) / (r + (g - 1) s2) (`score_shrinkage`;
+Lee, Zou and Wright 2010).
 
-**Odd rows.** With scores t of variances l, and the part e of a centred row that the components leave out, a row lies
+**Odd rows.** With scores t of variances l, and the part e of a centred row that the components omit, a row lies
 ``T2 = sum_i t_i^2 / l_i`` from the others within the components (Hotelling's T squared) and ``SPE = |e|^2`` off them
 (Q). For a new normal row, with k components of n rows, T2 n (n - k) / (k (n^2 - 1)) has the distribution F(k, n - k)
-(Tracy, Young and Mason 1992), and SPE nearly that of :math:`g \chi^2_h` (Box 1954), where with the left-out eigenvalues
+(Tracy, Young and Mason 1992), and SPE nearly that of :math:`g \chi^2_h` (Box 1954), where with the omitted eigenvalues
 :math:`\theta_1 = \sum l, \theta_2 = \sum l^2` it is :math:`h = \theta_1^2 / \theta_2` and :math:`g = \theta_1 / h`: the
-variance left out, and over how many directions it is spread.
+omitted variance, and the number of directions that it is spread over.
 """
 
 from collections.abc import Sequence
@@ -63,15 +63,42 @@ MIN_REMAINDER_SHARE = 1e-10
 
 
 def leading_run(above: NDArray[np.bool_]) -> int:
-    """How many entries are true before the first that is not."""
+    """Count the entries that are true before the first false entry.
+
+    Parameters
+    ----------
+    above : ndarray of bool
+        The entries.
+
+    Returns
+    -------
+    int
+        Length of the run.
+    """
     return int(np.append(above, False).argmin())
 
 
 def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Array:
-    """Eigenvalues (draws, min(n - 1, d)) of covariances of n rows of independent normal features of ``variances`` (d,).
+    """Draw eigenvalues of covariances of rows with independent normal features.
 
-    Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal
-    and chi on it, so that no rows are drawn.
+    Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal and
+    chi on the diagonal, so that no rows are drawn.
+
+    Parameters
+    ----------
+    variances : ndarray of shape (d,)
+        Variances of the features.
+    n : int
+        Number of rows.
+    draws : int
+        Number of covariances.
+    rng : numpy.random.Generator
+        Source of randomness.
+
+    Returns
+    -------
+    ndarray of shape (draws, min(n - 1, d))
+        Eigenvalues, descending.
     """
     d, freedom = len(variances), n - 1
     rank = min(d, freedom)
@@ -84,29 +111,94 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
 
 
 def null_band(variances: Array, n: int, draws: int = 100) -> Array:
-    """The 95th percentiles (min(n - 1, d),) of `null_eigenvalues`, which decide in Horn's parallel analysis (1965)."""
+    """Compute the 95th percentiles of `null_eigenvalues`, which decide in Horn's parallel analysis (1965).
+
+    Parameters
+    ----------
+    variances : ndarray of shape (d,)
+        Variances of the features.
+    n : int
+        Number of rows.
+    draws : int, optional
+        Number of covariances.
+
+    Returns
+    -------
+    ndarray of shape (min(n - 1, d),)
+        The percentiles.
+    """
     return np.percentile(null_eigenvalues(variances, n, draws, np.random.default_rng(0)), NULL_PERCENTILE, axis=0)
 
 
 def parallel_analysis(values: Array, band: Array) -> int:
-    """How many of the first eigenvalues are above the null ones of the same rank."""
+    """Count the leading eigenvalues that are above the null eigenvalues of the same rank.
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        Eigenvalues, descending.
+    band : ndarray
+        Result of `null_band`.
+
+    Returns
+    -------
+    int
+        Number of components.
+    """
     return leading_run(values[: len(band)] > band)
 
 
 def broken_stick(values: Array) -> int:
-    """How many of the first eigenvalues are above the pieces of a stick that breaks at random (Jackson 1993)."""
+    """Count the leading eigenvalues that are above the pieces of a stick that breaks at random (Jackson 1993).
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        Eigenvalues, descending.
+
+    Returns
+    -------
+    int
+        Number of components.
+    """
     d = len(values)
     pieces = np.cumsum(1 / np.arange(d, 0, -1))[::-1] / d
     return leading_run(values > pieces * values.sum())
 
 
 def components_for_share(values: Array, share: float) -> int:
-    """How many components together hold more than a share of the variance."""
+    """Count the components that together exceed a share of the variance.
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        Eigenvalues, descending.
+    share : float
+        Share of the variance.
+
+    Returns
+    -------
+    int
+        Number of components.
+    """
     return count_to_exceed_share(values, float(values.sum()), share)
 
 
 def minka(values: Array, n: int) -> int | None:
-    """The dimension of greatest evidence (Minka 2000), as scikit-learn's ``n_components="mle"``; None for n < d."""
+    """Compute the dimension of greatest evidence (Minka 2000), as scikit-learn's ``n_components="mle"``.
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        Eigenvalues, descending.
+    n : int
+        Number of rows.
+
+    Returns
+    -------
+    int or None
+        Number of components; None if n < d.
+    """
     d = len(values)
     if n < d:
         return None
@@ -115,7 +207,7 @@ def minka(values: Array, n: int) -> int | None:
 
 
 def _log_evidence(values: Array, k: int, n: int) -> float:
-    """Laplace's approximation of the log evidence of dimension k: equation 77 of Minka's report."""
+    """Return Laplace's approximation of the log evidence of dimension k: equation 77 of Minka's report."""
     d, i = len(values), np.arange(1, k + 1)
     floor = d * np.finfo(np.float64).eps * float(values[0])
     if values[k - 1] <= floor:
@@ -134,15 +226,34 @@ def _log_evidence(values: Array, k: int, n: int) -> float:
 
 
 def bi_cross_validation(parts: Sequence[Moments]) -> int:
-    """How many components foretell best what was held out; it may be none.
+    """Count the components that predict held-out values best; the result may be zero.
 
-    It takes the moments of at least two parties, of at least two features: a fold of rows is the rows of some parties.
+    Parameters
+    ----------
+    parts : sequence of Moments
+        Moments of at least two parties, of at least two features: a fold of rows is the rows of some parties.
+
+    Returns
+    -------
+    int
+        Number of components.
     """
     return int(np.argmin(validation_errors(parts)))
 
 
 def validation_errors(parts: Sequence[Moments]) -> Array:
-    """Sums (m,) of the squared errors of what is held out, for 0, 1, ... components, as many as all folds have."""
+    """Compute the squared errors of held-out values for 0, 1, ... components, as many as all folds have.
+
+    Parameters
+    ----------
+    parts : sequence of Moments
+        Moments of the parties.
+
+    Returns
+    -------
+    ndarray of shape (m,)
+        Sums of the squared errors.
+    """
     groups, d = _folds([int(part.count) for part in parts]), parts[0].n_features
     blocks = min(MAX_FEATURE_BLOCKS, d)
     errors: list[Array] = []
@@ -158,7 +269,7 @@ def validation_errors(parts: Sequence[Moments]) -> Array:
 
 
 def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
-    """Squared errors (m,) of one fold and one block of features."""
+    """Return squared errors (m,) of one fold and one block of features."""
     predictors = np.setdiff1d(np.arange(len(S)), block)
     values, V = eigh(S[np.ix_(predictors, predictors)])
     values, V = values[::-1], V[:, ::-1]
@@ -173,7 +284,7 @@ def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
 
 
 def _folds(rows: Sequence[int]) -> list[list[int]]:
-    """Parties in folds of nearly as many rows: the largest first, each into the smallest fold."""
+    """Divide parties into folds of nearly as many rows: the largest first, each into the smallest fold."""
     folds: list[list[int]] = [[] for _ in range(min(MAX_ROW_FOLDS, len(rows)))]
     for party in sorted(range(len(rows)), key=lambda i: (-rows[i], i)):
         min(folds, key=lambda fold: sum(rows[i] for i in fold)).append(party)
@@ -181,21 +292,66 @@ def _folds(rows: Sequence[int]) -> list[list[int]]:
 
 
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
-    """Intervals (k, 2) for the population's eigenvalues, of which ``values`` (k,) are those of n normal rows."""
+    """Compute confidence intervals for the population's eigenvalues, for normal rows.
+
+    Parameters
+    ----------
+    values : ndarray of shape (k,)
+        Sample eigenvalues.
+    n : int
+        Number of rows.
+    level : float
+        Confidence level.
+
+    Returns
+    -------
+    ndarray of shape (k, 2)
+        The ends.
+    """
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
     upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
     return np.column_stack([values / (1 + step), upper])
 
 
 def fourth_powers(scores: Array, variances: Array) -> Array:
-    """Sums (k,) of the fourth powers of scores (n, k) in their deviations; 0 where there is no variance."""
+    """Sum the fourth powers of scores in units of their deviations.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, k)
+        Scores of rows.
+    variances : ndarray of shape (k,)
+        Their variances.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        The sums; 0 if there is no variance.
+    """
     unit = np.where(variances > MIN_VARIANCE_SHARE * variances.max(initial=0.0), variances, np.inf)
     sums: Array = np.sum((scores**2 / unit) ** 2, axis=0)
     return sums
 
 
 def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> Array:
-    """Intervals (k, 2) as `eigenvalue_intervals`, for rows whose scores have this kurtosis (k,)."""
+    """Compute confidence intervals for the population's eigenvalues, for rows whose scores have a known kurtosis.
+
+    Parameters
+    ----------
+    values : ndarray of shape (k,)
+        Sample eigenvalues.
+    kurtosis : ndarray of shape (k,)
+        Kurtosis of the scores, 3 for normal rows.
+    n : float
+        Number of rows.
+    level : float
+        Confidence level.
+
+    Returns
+    -------
+    ndarray of shape (k, 2)
+        The ends.
+    """
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
     with np.errstate(divide="ignore"):
         upper = np.where(step < 1, values / (1 - step), np.inf)
@@ -203,9 +359,23 @@ def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> 
 
 
 def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
-    """Standard errors (d, k) of the loadings of n normal rows, from all eigenpairs of their covariance.
+    """Compute standard errors of the loadings of normal rows, from all eigenpairs of their covariance.
 
-    Those of tied components are infinite.
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        Eigenvalues, descending.
+    vectors : ndarray of shape (d, d)
+        Eigenvectors.
+    k : int
+        Number of components.
+    n : int
+        Number of rows.
+
+    Returns
+    -------
+    ndarray of shape (d, k)
+        Standard errors; infinite for tied components.
     """
     gaps = values[:k, None] - values
     np.fill_diagonal(gaps, np.inf)
@@ -216,10 +386,23 @@ def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
 
 
 def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
-    """The population's variances (k,) behind the first k components, and expected angles to its components, in degrees.
+    """Estimate the population's variances behind sample eigenvalues, and the angles to its components.
 
-    It takes all eigenvalues (d,) of the covariance, descending. A component that noise alone may have has the variance
-    of the noise, and 90 degrees.
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        All eigenvalues of the covariance, descending.
+    k : int
+        Number of components.
+    n : int
+        Number of rows.
+
+    Returns
+    -------
+    variances : ndarray of shape (k,)
+        Variances in the population; the variance of the noise for a component that noise alone may have.
+    angles : ndarray of shape (k,)
+        Expected angles in degrees; 90 for such a component.
     """
     d, leading = len(values), values[:k]
     s2, ratio = noise_variance(values, n, d), d / (n - 1)
@@ -233,10 +416,21 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
 
 
 def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Array) -> tuple[Array, Array]:
-    """Estimate and variance of a statistic, by leaving out one group after the other (Busing et al. 1999).
+    """Estimate a statistic and its variance by omitting one group after the other (Busing et al. 1999).
 
-    It takes the statistic of all rows, that of all rows but those of each group (g, ...), and the number of rows of
-    each group (g,).
+    Parameters
+    ----------
+    statistic : ndarray
+        The statistic of all rows.
+    leave_out_statistics : ndarray of shape (g, ...)
+        The statistic of all rows but those of each group.
+    sizes : ndarray of shape (g,)
+        Number of rows of each group.
+
+    Returns
+    -------
+    estimate, variance : ndarray
+        The estimate and its variance.
     """
     groups = len(sizes)
     share = (sizes / sizes.sum()).reshape(-1, *[1] * statistic.ndim)
@@ -247,14 +441,41 @@ def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Arra
 
 
 def student_quantile(groups: int, level: float) -> float:
-    """How many standard errors an interval reaches, if these were estimated from so many groups."""
+    """Compute how many standard errors an interval reaches, if these were estimated from few groups.
+
+    Parameters
+    ----------
+    groups : int
+        Number of groups.
+    level : float
+        Confidence level.
+
+    Returns
+    -------
+    float
+        The quantile of Student's distribution.
+    """
     return float(scipy.special.stdtrit(groups - 1, 0.5 + level / 2))
 
 
 def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
-    """The factor (k,) by which scores of new rows are too small; NaN where a component is not above the noise.
+    """Compute the factor by which scores of new rows are too small.
 
-    The components have ``variances`` (k,), and all d features that vary, in n rows, have the ``total``.
+    Parameters
+    ----------
+    variances : ndarray of shape (k,)
+        Variances of the components.
+    total : float
+        Variance of all features.
+    n : float
+        Number of rows.
+    d : int
+        Number of features that vary.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        The factor; NaN if a component is not above the noise.
     """
     gamma, noise_rank = d / max(1, n - 1), min(n - 1, d) - variances.size
     if noise_rank <= 0 or total <= variances.sum():
@@ -269,9 +490,19 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
 
 
 def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
-    """Over how many directions the variance is spread that the pairs leave out; None where they leave nothing.
+    """Compute over how many directions the variance is spread that eigenpairs omit.
 
-    Of the scatter (d, d), in Fortran order, the lower triangle is read; the upper one is zero. It is overwritten.
+    Parameters
+    ----------
+    matrix : ndarray of shape (d, d)
+        Scatter in Fortran order, of which the lower triangle is read; the upper one is zero. It is overwritten.
+    pairs : Eigenpairs
+        Leading eigenpairs of the scatter.
+
+    Returns
+    -------
+    float or None
+        Effective number of directions; None if the pairs omit nothing.
     """
     total = float(np.trace(matrix))
     if total <= 0:
@@ -287,22 +518,80 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
 
 
 def t_squared(scores: Array, variances: Array) -> Array:
-    """T2 (n,) of scores (n, k)."""
+    """Compute Hotelling's T squared of rows.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, k)
+        Scores of the rows.
+    variances : ndarray of shape (k,)
+        Variances of the components.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        T2 of each row.
+    """
     distances: Array = np.sum(scores**2 / variances, axis=1)
     return distances
 
 
 def t_squared_limit(k: int, n: float, level: float) -> float:
-    """The limit that T2 of a new row exceeds with probability 1 - ``level``."""
+    """Compute the limit that T2 of a new row exceeds with probability 1 - ``level``.
+
+    Parameters
+    ----------
+    k : int
+        Number of components.
+    n : float
+        Number of rows.
+    level : float
+        Probability of a smaller T2.
+
+    Returns
+    -------
+    float
+        The limit.
+    """
     return float(k * (n**2 - 1) / (n * (n - k)) * scipy.special.fdtri(k, n - k, level))
 
 
 def spe_limit(residual_variance: float, directions: float, level: float) -> float:
-    """The limit that SPE of a new row exceeds with probability 1 - ``level``; its expectation is ``left_out``."""
+    """Compute the limit that SPE of a new row exceeds with probability 1 - ``level``.
+
+    Parameters
+    ----------
+    residual_variance : float
+        Expectation of SPE: the variance that the components omit.
+    directions : float
+        Effective number of directions (`residual_directions`).
+    level : float
+        Probability of a smaller SPE.
+
+    Returns
+    -------
+    float
+        The limit.
+    """
     return float(residual_variance / directions * 2 * scipy.special.gammaincinv(directions / 2, level))
 
 
 def t_squared_contributions(centred: Array, components: Array, variances: Array) -> Array:
-    """The part (n, d) of each feature in T2, which may be negative (Westerhuis, Gurden and Smilde 2000)."""
+    """Divide T2 among the features; parts may be negative (Westerhuis, Gurden and Smilde 2000).
+
+    Parameters
+    ----------
+    centred : ndarray of shape (n, d)
+        Centred rows.
+    components : ndarray of shape (k, d)
+        Components.
+    variances : ndarray of shape (k,)
+        Variances of the components.
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+        Part of each feature.
+    """
     scores = centred @ components.T
     return centred * ((scores / variances) @ components)

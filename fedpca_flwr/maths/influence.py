@@ -1,7 +1,7 @@
-r"""The parties' influence on the components, and whether what they sent can be the scatter of any rows.
+r"""The parties' influence on the components, and whether the statistics that they sent can be the scatter of any rows.
 
-**Shares.** The scatter of all rows is the sum of the parties' contributions, each its own scatter and what its mean
-adds::
+**Shares.** The scatter of all rows is the sum of the parties' contributions, each its own scatter and the part of its
+mean::
 
     S = sum C_k,    C_k = S_k + n_k (m_k - m)(m_k - m)^T
 
@@ -9,24 +9,24 @@ so a component v with eigenvalue :math:`\lambda` has the share :math:`v^T C_k v 
 add up to 1.
 
 **Turns.** Without party k the scatter of the other rows is :math:`S - E_k`, with
-:math:`E_k = S_k + n_k N / (N - n_k) (m_k - m)(m_k - m)^T`. Where it is cheap its components are computed
+:math:`E_k = S_k + n_k N / (N - n_k) (m_k - m)(m_k - m)^T`. If it is cheap, the components of that scatter are computed
 (`exact_turn`). Else products :math:`E V` with the components V of all rows bound the angles (`bounded_turn`). With
 :math:`V^T (S - E) V = U diag(a) U^T` and :math:`R = (I - V V^T) E V U`, the vectors :math:`V U` are the best that the
-span of V has for the others. Since E is positive semidefinite, what lies outside the span has no eigenvalue above
+span of V has for the others. Since E is positive semidefinite, directions outside the span have no eigenvalue above
 :math:`\lambda_{r+1}` of S. So for the first j of them the theorem of Davis and Kahan holds::
 
     tan 2 theta_j <= 2 |R_1..j| / (a_j - c_j)
 
 where :math:`c_j` bounds the eigenvalues on the orthogonal complement of these j: the largest eigenvalue of
 :math:`(a_{j+1}, \rho; \rho, \lambda_{r+1})` with :math:`\rho` the norm of the later columns of R. The squared sine of
-the angle by which vector j is off is at most :math:`\sin^2 \theta_{j-1} + \sin^2 \theta_j`, and U tells what it turns
-within the span.
+the angle by which vector j is off is at most :math:`\sin^2 \theta_{j-1} + \sin^2 \theta_j`, and U tells the turn within
+the span.
 
 **Positive semidefinite scatters.** A matrix whose diagonal is that of a scatter can still have a negative eigenvalue.
 Added to the scatters of others, it takes a direction of theirs away, and nothing in the sum shows it. A Cholesky factor
 of each would cost more than the components do, so scatters are added up in a few groups, drawn at random, and the sum
-of each group is factored, in float32 (`RandomGroups`, `indefinite`). A party can then take away no more than the others
-of its group have, and it cannot know who they are.
+of each group is factored, in float32 (`RandomGroups`, `indefinite_parts`). A party can then take away no more than the
+others of its group have, and it cannot know which parties these are.
 """
 
 from __future__ import annotations
@@ -73,7 +73,24 @@ Part = Moments | Factor
 
 @dataclass(frozen=True)
 class Influence:
-    """The influence of one party on a model; all but ``spread`` and ``turn`` are shares, 0 to 1."""
+    """The influence of one party on a model.
+
+    Parameters
+    ----------
+    rows : float
+        The party's share of all rows, 0 to 1.
+    variance : float
+        Its share of the trace, 0 to 1.
+    components : ndarray of shape (r,)
+        Its share of the variance of each of the first r components, 0 to 1: at most `MAX_COMPONENTS`, and only components
+        that float64 resolves.
+    turn : Turn
+        Bounds on the turn of each of these components, and of their span, in the PCA of all other rows with the same scale.
+    fit : float
+        Share of the party's own variance in the components' span, 0 to 1; NaN if the party has no variance.
+    spread : float
+        Variance of its rows about the pooled mean, in multiples of that of the median party; NaN if that is 0.
+    """
 
     rows: float  # the party's share of all rows
     variance: float  # the party's share of the trace
@@ -89,11 +106,27 @@ class Influence:
 def party_influences(
     parts: Sequence[Part], pairs: Eigenpairs, mean: Array, scale: Array | None, *, center: bool, between: bool
 ) -> list[Influence]:
-    """The influence of each party on the eigenpairs of the scatter of all rows.
+    """Compute the influence of each party on the eigenpairs of the scatter of all rows.
 
-    The ``mean`` (d,) is that of all rows, and each feature is divided by a ``scale`` (d,). With ``center`` the scatter
-    is about that mean, which is another one without a party; else the mean is zero. With ``between`` it holds what lies
-    between the parties' means.
+    Parameters
+    ----------
+    parts : sequence of Moments or Factor
+        Rows of each party.
+    pairs : Eigenpairs
+        Eigenpairs of the scatter of all rows.
+    mean : ndarray of shape (d,)
+        Mean of all rows.
+    scale : ndarray of shape (d,) or None
+        Divisor of each feature.
+    center : bool
+        Whether the scatter is about the mean, which is another mean without a party; else the mean is zero.
+    between : bool
+        Whether the scatter includes the variance between the parties' means.
+
+    Returns
+    -------
+    list of Influence
+        Influence of each party.
     """
     unit = float(pairs.values[0])  # nothing is squared in the unit of the data
     values = pairs.values / unit
@@ -126,7 +159,18 @@ def party_influences(
 
 
 def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]:
-    """Which parties a reader should be told of, by number, and why: their influence is out of proportion."""
+    """Find the parties whose influence is out of proportion, and why.
+
+    Parameters
+    ----------
+    influences : sequence of Influence
+        Influence of each party.
+
+    Returns
+    -------
+    dict of int to list of str
+        Reasons by the number of the party.
+    """
     rows, largest, fits, spread = (
         np.array(numbers)
         for numbers in zip(
@@ -150,7 +194,7 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
 def _exact_turns(
     parts: Sequence[Part], deviations: Array, leaving: Array, weights: Array, unit: float, V: Array
 ) -> list[Turn]:
-    """The turns of components ``V`` (d, r) without each part; ``deviations`` (K, d) are what the parts' means add."""
+    """Return the turns of components ``V`` (d, r) without each part; ``deviations`` (K, d) are the parts of the means."""
 
     def scatter(k: int, factor: float) -> Array:
         local_scatter = parts[k].times(np.diag(weights)) / unit * weights[:, None]
@@ -164,16 +208,34 @@ def _exact_turns(
 
 @dataclass(frozen=True)
 class Turn:
-    """Bounds on how far the first r components turn, in degrees, 0 to 90."""
+    """Bounds on the turn of the first r components, in degrees, 0 to 90.
+
+    Parameters
+    ----------
+    axes : ndarray of shape (r,)
+        Angle from each component to the component of the same number.
+    span : float
+        Largest principal angle of all components together.
+    """
 
     axes: Array  # (r,), the angle from each component to the one of the same number
     span: float  # the largest principal angle of all of them together
 
 
 def exact_turn(remaining: Array, V: Array) -> Turn:
-    """The turn from components ``V`` (d, r) to those of the scatter ``others`` (d, d); 90 where it determines none.
+    """Compute the turn from components to those of another scatter.
 
-    The scatter is in multiples of the first eigenvalue of that of all rows.
+    Parameters
+    ----------
+    remaining : ndarray of shape (d, d)
+        Scatter without a party, in multiples of the first eigenvalue of the scatter of all rows.
+    V : ndarray of shape (d, r)
+        Components of all rows.
+
+    Returns
+    -------
+    Turn
+        The turn; 90 degrees for components that the scatter does not determine.
     """
     d, r = V.shape
     pairs = leading_eigenpairs(np.asfortranarray(remaining), r)
@@ -189,7 +251,24 @@ def exact_turn(remaining: Array, V: Array) -> Turn:
 
 
 def bounded_turn(removed_product: Array, V: Array, values: Array, following: float) -> Turn:
-    """Bounds on the turn of components ``V`` (d, r), with their eigenvalues, when E is taken away: ``taken = E V``."""
+    """Bound the turn of components if a matrix E is subtracted from the scatter.
+
+    Parameters
+    ----------
+    removed_product : ndarray of shape (d, r)
+        Product ``E V``.
+    V : ndarray of shape (d, r)
+        Components of all rows.
+    values : ndarray of shape (r,)
+        Their eigenvalues.
+    following : float
+        The next eigenvalue.
+
+    Returns
+    -------
+    Turn
+        Bounds on the turn.
+    """
     d, r = V.shape
     inside = V.T @ removed_product
     remaining_values, U = np.linalg.eigh(np.diag(values) - (inside + inside.T) / 2)
@@ -204,7 +283,7 @@ def bounded_turn(removed_product: Array, V: Array, values: Array, following: flo
 
 
 def _cut_angle(R: Array, remaining_values: Array, following: float, j: int) -> float:
-    """Bound on the angle of the first j components together, in radians."""
+    """Return a bound on the angle of the first j components together, in radians."""
     above, below = float(np.linalg.norm(R[:, :j], 2)), following
     if j < remaining_values.size:
         later = float(np.linalg.norm(R[:, j:], 2))
@@ -214,9 +293,16 @@ def _cut_angle(R: Array, remaining_values: Array, following: float, j: int) -> f
 
 
 class RandomGroups:
-    """Sums of scatters in groups drawn at random, of so many ``parts``, which come one by one and are not kept.
+    """Sums of scatters in groups drawn at random; parts come in sequence and are not stored.
 
     Whoever made the parts must not know the seed of ``rng``.
+
+    Parameters
+    ----------
+    parts : int
+        Number of parts.
+    rng : numpy.random.Generator
+        Source of randomness that draws the groups.
     """
 
     def __init__(self, parts: int, rng: np.random.Generator) -> None:
@@ -225,7 +311,15 @@ class RandomGroups:
         self._names: dict[int, list[str]] = {}
 
     def add(self, name: str, part: Moments) -> None:
-        """Add a part to the next group."""
+        """Add a part to the next group.
+
+        Parameters
+        ----------
+        name : str
+            Name of the part.
+        part : Moments
+            Moments of the part.
+        """
         group = int(next(self._groups))
         self._names.setdefault(group, []).append(name)
         if group not in self._sums:
@@ -235,7 +329,22 @@ class RandomGroups:
             self._sums[group] += part.scatter
 
     def indefinite_groups(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
-        """The names of each group whose sum is not positive semidefinite; see `indefinite`."""
+        """Return the names of each group whose sum is not positive semidefinite (see `indefinite_parts`).
+
+        Parameters
+        ----------
+        d : int
+            Number of features.
+        largest : float
+            Largest eigenvalue of the sum of all scatters, in the unit of ``scale``.
+        scale : ndarray of shape (d,) or None
+            Divisor of each feature.
+
+        Returns
+        -------
+        list of list of str
+            Names by group.
+        """
         return [
             self._names[i] for i, total in self._sums.items() if not _is_semidefinite(total.copy(), d, largest, scale)
         ]
@@ -244,11 +353,26 @@ class RandomGroups:
 def indefinite_parts(
     parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator
 ) -> list[int]:
-    """Which parts are in a group whose sum is not positive semidefinite, and are not so themselves.
+    """Find parts that are not positive semidefinite, among groups whose sum is not.
 
-    In the unit of ``scale`` (d,), ``largest`` is the largest eigenvalue of the sum of their scatters. A negative one is
-    rounding where it is less than ``4 d`` roundings of float32 of that (4e-4 for 784 features). Whoever made the parts
-    must not know the seed of ``rng``, which draws the groups.
+    A negative eigenvalue is rounding if it is less than ``4 d`` roundings of float32 of ``largest`` (4e-4 for 784
+    features). Whoever made the parts must not know the seed of ``rng``, which draws the groups.
+
+    Parameters
+    ----------
+    parts : sequence of Moments
+        Moments of the parties.
+    largest : float
+        Largest eigenvalue of the sum of their scatters, in the unit of ``scale``.
+    scale : ndarray of shape (d,) or None
+        Divisor of each feature.
+    rng : numpy.random.Generator
+        Source of randomness.
+
+    Returns
+    -------
+    list of int
+        Numbers of the parts.
     """
     if not parts:
         return []
@@ -260,7 +384,7 @@ def indefinite_parts(
 
 
 def _is_semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:
-    """Whether a scatter, which is overwritten, has no negative eigenvalue, up to rounding."""
+    """Return whether a scatter, which is overwritten, has no negative eigenvalue, up to rounding."""
     with np.errstate(over="ignore", invalid="ignore"):  # so much larger than the sum of all: others are negative
         packed /= largest
         if scale is not None:

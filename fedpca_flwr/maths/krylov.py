@@ -1,25 +1,25 @@
-r"""The server's side of subspace iteration: Rayleigh-Ritz on all products seen, restarts, and the next query.
+r"""The server's side of subspace iteration: Rayleigh-Ritz on all products so far, restarts, and the next block.
 
 **Rayleigh-Ritz.** The symmetric matrix :math:`A` (d x d, here the scatter of all rows) is known only through products
 :math:`A V` with blocks :math:`V` that the server chooses. With an orthonormal basis ``Q`` of all blocks so far and
 ``AQ`` their products, the Ritz pairs of ``Q.T @ AQ`` are the best eigenpairs within the span, and their residuals
-need no further product. Asking for the product of the residuals next makes the span a block Krylov space (Golub and
-Underwood 1977; Musco and Musco 2015).
+need no further product. Multiplying the residuals next makes the span a block Krylov space (Golub and Underwood 1977;
+Musco and Musco 2015).
 
 **Restarts.** A thick restart gives up a part of the span that held the random first block S. Every eigenvector x of
 :math:`\lambda` obeys :math:`(\lambda - \theta_i) u_i^T x = r_i^T x` for each Ritz pair, and the residuals of a block
 Krylov space are :math:`R = V C`, with V the next block. So the Ritz vectors that are given up, whose values
-:math:`\theta_i` lie below :math:`\lambda`, show of x what V shows::
+:math:`\theta_i` lie below :math:`\lambda`, show of x as much as V shows::
 
     S'x = S(lambda)'x,    S(lambda) = U U'S + V C (lambda - T)^-1 W'S
 
-with U the Ritz vectors that are kept, and W, T those that are not: again a block in the span, which depends on the
-eigenvalue. The same holds for S(lambda) at the next restart. No vector of features is kept for it (`FirstBlock`).
+with U the Ritz vectors that are retained, and W, T those that are not: again a block in the span, which depends on the
+eigenvalue. The same holds for S(lambda) at the next restart. No vector of features is stored for it (`FirstBlock`).
 
-**Products in few digits.** Products in float32 take half the bytes, but what they round off stays in the residuals of
-all Ritz vectors, and the certificate stands still there. It is enough to have the products of the first k vectors again
-in full, and once if possible: the others count only as far as later vectors are made of them, and then their error is
-multiplied by an angle that is small by that time (`KnownProducts.renew`, `Renewal`).
+**Products in few digits.** Products in float32 take half the bytes, but their rounding stays in the residuals of all
+Ritz vectors, and the certificate stands still there. It is enough to have the products of the first k vectors again in
+full, and once if possible: the others count only as far as later vectors are made of them, and then their error is
+multiplied by an angle that is small by that time (`ProductBasis.renew`, `Renewal`).
 """
 
 import hashlib
@@ -35,10 +35,24 @@ MAX_BASIS_BYTES = 2**30  # an orthonormal basis and its products that take more 
 
 
 class Ritz:
-    """Ritz pairs by descending value: ``values`` (m,), and what is asked of their vectors.
+    """Ritz pairs by descending value, whose vectors are made as far as they are needed.
 
-    They are made of an orthonormal ``basis`` (d, m) and its ``products`` with the matrix, by the ``rotation`` (m, m).
-    Most rounds read the first few only, so no more are made than were asked.
+    They are made of an orthonormal basis and its products with the matrix. Most rounds read the first few only.
+
+    Parameters
+    ----------
+    values : ndarray of shape (m,)
+        Ritz values, descending.
+    rotation : ndarray of shape (m, m)
+        Coordinates of the Ritz vectors in the basis.
+    basis, products : ndarray of shape (d, m)
+        Orthonormal columns, and their products with the matrix.
+    error : float
+        Bound on the spectral norm of the error of the residuals: the wire's and float64's rounding.
+    fine_error : float
+        The same bound for products in full (`ProductBasis.renew`).
+    fine_columns : int
+        Number of leading columns of the basis that have products in full.
     """
 
     def __init__(
@@ -66,47 +80,122 @@ class Ritz:
 
     @property
     def residuals(self) -> Array:
-        """``A @ vectors - vectors * values`` (d, m), as far as the products are known."""
+        """Residuals ``A @ vectors - vectors * values`` (d, m), as far as the products are known."""
         return self.leading_residuals(self.values.size)
 
     def leading_vectors(self, k: int) -> Array:
-        """The first k Ritz vectors (d, k)."""
+        """Return the first k Ritz vectors.
+
+        Parameters
+        ----------
+        k : int
+            Number of vectors.
+
+        Returns
+        -------
+        ndarray of shape (d, k)
+            The vectors.
+        """
         if k > (made := self._vectors.shape[1]):
             self._vectors = np.hstack([self._vectors, self.basis @ self.rotation[:, made:k]])
         return self._vectors[:, :k]
 
     def leading_residuals(self, k: int) -> Array:
-        """The residuals (d, k) of the first k."""
+        """Return the residuals of the first k Ritz pairs.
+
+        Parameters
+        ----------
+        k : int
+            Number of pairs.
+
+        Returns
+        -------
+        ndarray of shape (d, k)
+            The residuals.
+        """
         if k > (made := self._residuals.shape[1]):
             new = self.products @ self.rotation[:, made:k] - self.leading_vectors(k)[:, made:] * self.values[made:k]
             self._residuals = np.hstack([self._residuals, new])
         return self._residuals[:, :k]
 
     def residual_norm(self, k: int) -> float:
-        """Bound on the spectral norm of the true residuals of the first k."""
+        """Bound the spectral norm of the true residuals of the first k pairs.
+
+        Parameters
+        ----------
+        k : int
+            Number of pairs.
+
+        Returns
+        -------
+        float
+            The bound.
+        """
         return largest_singular_value(self.leading_residuals(k)) + self.error_bound(k)
 
     def error_bound(self, k: int) -> float:
-        """Bound on the spectral norm of the error of the residuals of the first k."""
+        """Bound the spectral norm of the error of the residuals of the first k pairs.
+
+        Parameters
+        ----------
+        k : int
+            Number of pairs.
+
+        Returns
+        -------
+        float
+            The bound.
+        """
         if not self.fine_columns:
             return self.error
         coarse = float(np.linalg.norm(self.rotation[self.fine_columns :, :k], 2))
         return min(self.error, self.fine_error + self.error * coarse)
 
     def angles(self, k: int) -> tuple[float, float]:
-        """The angle of the first k as Ritz values tell it, in degrees: from their residuals, and from their error."""
+        """Estimate the angle of the first k vectors from Ritz values.
+
+        Parameters
+        ----------
+        k : int
+            Number of pairs.
+
+        Returns
+        -------
+        from_residuals, from_error : float
+            Angles in degrees that their residuals, and the error of these, account for.
+        """
         gap = float(self.values[k - 1] - self.values[k])
         error = self.error_bound(k)
         return sine_theorem(self.residual_norm(k) - error, gap), sine_theorem(error, gap)
 
     def pairs(self, k: int) -> Eigenpairs:
-        """The first k as eigenpairs."""
+        """Return the first k Ritz pairs as eigenpairs.
+
+        Parameters
+        ----------
+        k : int
+            Number of pairs.
+
+        Returns
+        -------
+        Eigenpairs
+            The pairs.
+        """
         following = float(self.values[k]) if self.values.size > k else 0.0
         return Eigenpairs(self.values[:k], fix_signs(self.leading_vectors(k)), following)
 
 
 class ProductBasis:
-    """An orthonormal basis ``Q`` (d, m) of blocks whose products with ``A`` are known, and those products."""
+    """An orthonormal basis ``Q`` (d, m) of all blocks so far, and its products with ``A``.
+
+    Attributes: `error` bounds the Frobenius norm of the wire's error in ``AQ``; `rounding` bounds that of float64, relative
+    to the largest eigenvalue; `fine_columns` is the number of leading columns that have products in full.
+
+    Parameters
+    ----------
+    d : int
+        Number of features.
+    """
 
     def __init__(self, d: int) -> None:
         self._stored: Array = np.empty((2, 0, d))  # the basis and its products, with room for more
@@ -122,13 +211,20 @@ class ProductBasis:
 
     @property
     def AQ(self) -> Array:  # noqa: N802
-        """The products with it (d, m)."""
+        """Products with the basis (d, m)."""
         return self._stored[1, : len(self._projected)].T
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
-        """Add a block ``V`` (d, b) and its product (d, b), whose error has a Frobenius norm of at most ``error``.
+        """Add a block and its product; directions that depend on others, or are in the span, add nothing.
 
-        Directions that depend on others, or are known, add nothing.
+        Parameters
+        ----------
+        V : ndarray of shape (d, b)
+            The block.
+        AV : ndarray of shape (d, b)
+            Its product.
+        error : float, optional
+            Bound on the Frobenius norm of the product's error.
         """
         size = max(largest_singular_value(V), np.finfo(float).tiny)
         rounded = rounding_bound(len(V)) * size
@@ -148,7 +244,7 @@ class ProductBasis:
         self.error, self.rounding = float(np.hypot(self.error, error)), float(np.hypot(self.rounding, rounded))
 
     def _append(self, V: Array, AV: Array) -> None:
-        """Add orthonormal columns (d, b) outside the span, their product (d, b), and what both tell of ``Q' A Q``."""
+        """Add orthonormal columns (d, b) outside the span, their product (d, b), and their part of ``Q' A Q``."""
         across = (self.Q.T @ AV + self.AQ.T @ V) / 2
         inner = V.T @ AV
         first, last = self.Q.shape[1], self.Q.shape[1] + V.shape[1]
@@ -159,24 +255,55 @@ class ProductBasis:
         self._stored[0, first:last], self._stored[1, first:last] = V.T, AV.T
 
     def ritz(self) -> Ritz:
+        """Compute all Ritz pairs in the span.
+
+        Returns
+        -------
+        Ritz
+            The pairs.
+        """
         values, rotation = eigh(self._projected, driver="evd", check_finite=False)
         values, rotation = values[::-1], rotation[:, ::-1]
         rounded = self.rounding * abs(float(values[0]))
         return Ritz(values, rotation, self.Q, self.AQ, self.error + rounded, rounded, self.fine_columns)
 
     def truncate(self, ritz: Ritz, count: int) -> None:
-        """Give up all but the ``first`` Ritz vectors (thick restart, Wu and Simon 2000)."""
+        """Give up all but the leading Ritz vectors (thick restart, Wu and Simon 2000).
+
+        Parameters
+        ----------
+        ritz : Ritz
+            Ritz pairs in the span.
+        count : int
+            Number of Ritz vectors retained.
+        """
         U = ritz.leading_vectors(count)
         AU = ritz.leading_residuals(count) + U * ritz.values[:count]
         self.reset(U, AU)
 
     def reset(self, Q: Array, AQ: Array) -> None:
-        """Know the products ``AQ`` (d, m) with the orthonormal columns ``Q`` (d, m), and no others."""
+        """Replace the basis and its products.
+
+        Parameters
+        ----------
+        Q : ndarray of shape (d, m)
+            Orthonormal columns.
+        AQ : ndarray of shape (d, m)
+            Their products.
+        """
         self._stored, self._projected = np.empty((2, 0, len(Q))), np.empty((0, 0))
         self._append(Q, AQ)
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
-        """Take the products (d, k) of the first Ritz vectors, which came again in full."""
+        """Take the products of the first Ritz vectors, which came again in full.
+
+        Parameters
+        ----------
+        ritz : Ritz
+            Ritz pairs in the span.
+        AU : ndarray of shape (d, k)
+            Products of the first k Ritz vectors.
+        """
         k = AU.shape[1]
         other_vectors = ritz.vectors[:, k:]
         other_products = ritz.residuals[:, k:] + other_vectors * ritz.values[k:]
@@ -185,17 +312,30 @@ class ProductBasis:
         self._append(other_vectors, self._use_symmetry(other_vectors, other_products))
 
     def _use_symmetry(self, V: Array, AV: Array) -> Array:
-        """The product with ``V`` (d, b), orthogonal to all, with what a symmetric ``A`` tells from those in full."""
+        """Return the product with ``V`` (d, b), orthogonal to the basis, corrected by the symmetry of ``A`` from those in full."""
         U, AU = self.Q[:, : self.fine_columns], self.AQ[:, : self.fine_columns]
         return AV + U @ (AU.T @ V - U.T @ AV) if self.fine_columns else AV
 
     def next_block(self, ritz: Ritz, size: int, k: int) -> Array:
-        """An orthonormal block (d, b <= size) to ask for next: the largest directions in the leading residuals.
+        """Choose an orthonormal block to multiply next: the largest directions in the leading residuals.
 
-        In exact arithmetic all residuals lie in the span of the newest products. Taking them from the residuals also
-        asks again for what rounding a block on the wire has left out. Where none exceeds rounding the span is
-        invariant, and random directions look for other eigenvectors; so they do until k directions are reached. Empty
-        where the span is everything.
+        In exact arithmetic all residuals lie in the span of the newest products. Taking the block from the residuals also
+        repeats the part that rounding a block on the wire has lost. If no residual exceeds rounding, the span is invariant, and
+        random directions look for other eigenvectors; so they do until k directions are reached.
+
+        Parameters
+        ----------
+        ritz : Ritz
+            Ritz pairs in the span.
+        size : int
+            Largest number of columns.
+        k : int
+            Number of components.
+
+        Returns
+        -------
+        ndarray of shape (d, b)
+            The block, with b <= size; empty if the span is everything.
         """
         Z = ritz.leading_residuals(max(size, k + 10))
         directions, singular, _ = svd(Z - self.Q @ (self.Q.T @ Z), full_matrices=False, check_finite=False)
@@ -206,12 +346,12 @@ class ProductBasis:
 
     @property
     def room(self) -> int:
-        """Dimensions outside the span."""
+        """Number of dimensions outside the span."""
         room: int = self.Q.shape[0] - self.Q.shape[1]
         return room
 
     def _fill_block(self, block: Array, size: int) -> Array:
-        """The block, orthonormal and outside the span, with random directions up to ``size`` columns."""
+        """Fill a block with random directions outside the span up to ``size`` columns."""
         missing = min(size, self.room) - block.shape[1]
         if missing <= 0:
             return block
@@ -223,8 +363,10 @@ class ProductBasis:
 
 
 def _orthonormalise(V: Array, AV: Array, min_length: float) -> tuple[Array, Array, float]:
-    """An orthonormal basis (d, c <= b) of ``V`` (d, b) but for directions shorter than ``least``, its product from
-    ``AV`` (d, b), and the length of the shortest direction."""
+    """Return an orthonormal basis (d, c <= b) of ``V`` (d, b), its product, and the length of the shortest direction.
+
+    Directions shorter than ``min_length`` are omitted. The product follows from ``AV`` (d, b).
+    """
     unit = max(float(np.abs(V).max(initial=0.0)), np.finfo(float).tiny)
     gram = (V / unit).T @ (V / unit)
     squares = np.linalg.eigvalsh(gram)
@@ -238,12 +380,24 @@ def _orthonormalise(V: Array, AV: Array, min_length: float) -> tuple[Array, Arra
 
 
 def random_block(d: int, b: int, seed: int) -> Array:
-    """A random block (d, b) of numbers between -1 and 1 that every party can make from a number.
+    """Make a random block of numbers between -1 and 1 that every party can make from a seed.
 
-    From SHAKE-256, not from a random generator whose stream could differ between versions of NumPy: parties that
-    disagree about the block would give a wrong answer without notice. Odd multiples of 2^-23, which float32 holds
-    exactly: a square block of signs would be singular with a noticeable probability, and a vector of signs can be
-    orthogonal to an eigenvector. A square block is the identity: it shows everything, and loses no digits.
+    The numbers come from SHAKE-256, not from a random generator whose stream could differ between versions of NumPy:
+    parties that disagree about the block would give a wrong answer without notice. They are odd multiples of 2^-23, which
+    float32 holds exactly: a square block of signs would be singular with a noticeable probability, and a vector of signs
+    can be orthogonal to an eigenvector. A square block is the identity: it shows everything, and loses no digits.
+
+    Parameters
+    ----------
+    d, b : int
+        Shape of the block.
+    seed : int
+        The seed.
+
+    Returns
+    -------
+    ndarray of shape (d, b)
+        The block.
     """
     if b == d:
         return np.eye(d)
@@ -254,7 +408,23 @@ def random_block(d: int, b: int, seed: int) -> Array:
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of m Ritz vectors."""
+    """One restart of m Ritz vectors.
+
+    Parameters
+    ----------
+    turn : ndarray of shape (m, c)
+        Map from coordinates of the block before to coordinates in these Ritz vectors.
+    values : ndarray of shape (g,)
+        Ritz values of the vectors that are given up, the last ones.
+    into : ndarray of shape (b, g)
+        Coordinates C of their residuals in the next block.
+    wrong : float
+        Bound on the part of their residuals outside the next block (spectral norm).
+    place : ndarray of shape (m - g + b, b)
+        Coordinates of the next block in the basis.
+    outside : float
+        Norm of its part outside the basis, as it was rounded on its way.
+    """
 
     turn: Array  # (m, c), maps coordinates of the block before to coordinates in these Ritz vectors
     values: Array  # (g,), Ritz values of the vectors that are given up, the last ones
@@ -265,7 +435,13 @@ class Restart:
 
 
 class FirstBlock:
-    """The random block (d, b) with which an iteration began, and what its restarts leave of it."""
+    """The random block (d, b) with which an iteration began, and the coordinates that its restarts leave of it.
+
+    Parameters
+    ----------
+    block : ndarray of shape (d, b)
+        The block.
+    """
 
     def __init__(self, block: Array) -> None:
         self.block, self.columns = block, block.shape[1]
@@ -275,9 +451,21 @@ class FirstBlock:
         self._last: tuple[Ritz, Array, float] | None = None  # before any restart
 
     def coordinates(self, ritz: Ritz, eigenvalue: float) -> tuple[Array, float]:
-        """Coordinates (m, b) of S(eigenvalue) in the Ritz vectors, and a bound on its part outside (spectral norm).
+        """Compute coordinates of S(eigenvalue) in the Ritz vectors.
 
-        ``eigenvalue`` is larger than all Ritz values that were given up.
+        Parameters
+        ----------
+        ritz : Ritz
+            Ritz pairs in the span.
+        eigenvalue : float
+            A number larger than all Ritz values that were given up.
+
+        Returns
+        -------
+        coordinates : ndarray of shape (m, b)
+            The coordinates.
+        outside : float
+            Bound on the spectral norm of the part outside the span.
         """
         if not self.restarts:
             if self._last is None or self._last[0] is not ritz:
@@ -298,14 +486,36 @@ class FirstBlock:
         return ritz.rotation[: len(block_coordinates)].T @ block_coordinates, outside
 
     def make_room(self, products: ProductBasis, ritz: Ritz, block: Array, k: int) -> None:
-        """Restart a basis that would be too long with the next block (d, b)."""
+        """Restart a basis that would be too long with the next block.
+
+        Parameters
+        ----------
+        products : ProductBasis
+            The basis, which may be truncated.
+        ritz : Ritz
+            Ritz pairs in its span.
+        block : ndarray of shape (d, b)
+            The next block.
+        k : int
+            Number of components.
+        """
         max_columns, retained = basis_limits(len(block), k, self.columns)
         if products.Q.shape[1] + block.shape[1] > max_columns:
             self.restart(ritz, retained, block)
             products.truncate(ritz, retained)
 
     def restart(self, ritz: Ritz, retained: int, block: Array) -> None:
-        """All Ritz vectors but the first are given up, and ``block`` (d, b) is asked next."""
+        """Note that all Ritz vectors but the leading ones are given up.
+
+        Parameters
+        ----------
+        ritz : Ritz
+            Ritz pairs in the span.
+        retained : int
+            Number of Ritz vectors that stay.
+        block : ndarray of shape (d, b)
+            Block that is multiplied next.
+        """
         residuals = ritz.residuals[:, retained:]
         into = block.T @ residuals
         wrong = float(np.linalg.norm(residuals - block @ into, 2)) + ritz.error
@@ -318,7 +528,13 @@ class FirstBlock:
         self._pending = block
 
     def locate_block(self, products: ProductBasis) -> None:
-        """Note where the block that was asked after a restart lies in the basis, now that its product is known."""
+        """Note where the block after a restart lies in the basis, now that its product is known.
+
+        Parameters
+        ----------
+        products : ProductBasis
+            The basis with this block.
+        """
         if self._pending is not None:
             place = products.Q.T @ self._pending
             outside = float(np.linalg.norm(self._pending - products.Q @ place))
@@ -327,25 +543,59 @@ class FirstBlock:
 
 
 def basis_limits(d: int, k: int, width: int) -> tuple[int, int]:
-    """How many columns a basis of vectors of length d has at most, and how many after a restart.
+    """Compute the largest number of columns of a basis, and their number after a restart.
 
-    It holds ten blocks at least: what the first block shows is lost where restarts follow each other closely.
+    A basis has ten blocks at least: the information of the first block is lost if restarts follow each other closely.
+
+    Parameters
+    ----------
+    d : int
+        Number of features.
+    k : int
+        Number of components.
+    width : int
+        Columns of a block.
+
+    Returns
+    -------
+    max_columns, retained : int
+        Numbers of columns.
     """
     max_columns = max(MAX_BASIS_BYTES // (2 * np.float64().nbytes * d), 2 * k + 10 * width)
     return max_columns, max_columns // 2
 
 
 class Renewal:
-    """Finds the round in which the products of the first k vectors are best asked again in full, for a wanted angle."""
+    """A rule for the round in which the products of the first k vectors are best asked again in full.
+
+    Parameters
+    ----------
+    k : int
+        Number of components.
+    tolerance : float
+        Angle in degrees that the iteration should reach.
+    """
 
     def __init__(self, k: int, tolerance: float) -> None:
         self.k, self.tolerance = k, tolerance
         self._angle = 90.0
 
     def is_due(self, ritz: Ritz, *, last: bool) -> bool:
-        """Whether they should be asked next: as soon as two more rounds at the present rate would reach the tolerance.
+        """Return whether the products should be renewed next.
 
-        So asking costs no round. ``last`` says that no further block will tell more.
+        They should as soon as two more rounds at the present rate would reach the tolerance: then the renewal costs no round.
+
+        Parameters
+        ----------
+        ritz : Ritz
+            Ritz pairs in the span.
+        last : bool
+            Whether no further block will tell more.
+
+        Returns
+        -------
+        bool
+            True if they should.
         """
         if ritz.values.size <= self.k:
             return False

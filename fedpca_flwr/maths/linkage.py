@@ -1,9 +1,9 @@
-r"""Linkage: which variants go together with their neighbours, and which of them pruning leaves.
+"""Linkage: correlations of variants with their neighbours, and the variants that pruning leaves.
 
 The correlation of variants i and j is that of the people who are called at both (pairwise complete). It follows from
-six whole numbers, which add up over parties: the number of these people, the sums of :math:`g_i, g_j, g_i^2, g_j^2`,
-and the sum of :math:`g_i g_j`. Where no call is missing the last one is enough, since the others follow from the allele
-counts of each variant. `kept` is the rule of PLINK's ``--indep-pairwise``, in the order of PLINK 1.9 and 2.00a3 (newer
+six integers, which add up over parties: the number of these people, the sums of :math:`g_i, g_j, g_i^2, g_j^2`, and the
+sum of :math:`g_i g_j`. If no call is missing the last sum is enough, since the others follow from the allele counts of
+each variant. `prune_variants` is the rule of PLINK's ``--indep-pairwise``, in the order of PLINK 1.9 and 2.00a3 (newer
 versions of PLINK 2 have that order as ``--indep-order 1``).
 """
 
@@ -26,9 +26,23 @@ sums of squares."""
 
 
 def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> Array:
-    """Sums over ``rows`` (n, d) of each variant from ``start`` on with the variants after it in a window.
+    """Compute sums of variants with the variants after them in a window.
 
-    Of shape (numbers, width, window - 1); pairs beyond the last variant have zeros. ``numbers`` is 1 or `SUMS`.
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        Genotypes with NaN for missing calls.
+    start, width : int
+        First variant, and number of variants.
+    window : int
+        Number of variants in a window.
+    numbers : int
+        Sums of a pair: 1 or `PAIR_SUMS`.
+
+    Returns
+    -------
+    ndarray of shape (numbers, width, window - 1)
+        The sums; zeros for pairs beyond the last variant.
     """
     sums = np.zeros((numbers, width, window - 1))
     for chunk in chunks(rows, BLOCK_ELEMENTS):
@@ -44,7 +58,7 @@ def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> 
 
 
 def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
-    """The sums of the first ``width`` columns with those after them."""
+    """Return the sums of the first ``width`` columns with those after them."""
     called = (~np.isnan(calls)).astype(np.float64)
     genotypes = np.nan_to_num(calls)
     pairs = [
@@ -61,12 +75,28 @@ def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
 
 
 def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float) -> NDArray[np.bool_]:
-    """Which pairs of a `band` of all rows have a squared correlation above the ``limit``.
+    """Find the pairs with a squared correlation above a limit.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (numbers, width, window - 1)
+        Result of `band_sums` over all rows.
+    start : int
+        First variant.
+    counts : AlleleCounts
+        Counts of all rows.
+    limit : float
+        The limit.
+
+    Returns
+    -------
+    ndarray of shape (width, window - 1)
+        Whether each pair is above the limit.
 
     Raises
     ------
     ValueError
-        Where a squared correlation is above 1: no genotypes have such sums.
+        If a squared correlation is above 1: no genotypes have such sums.
     """
     if len(sums) == PAIR_SUMS:
         product, n, first_sum, second_sum, first_squares, second_squares = sums
@@ -82,7 +112,7 @@ def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float
 
 
 def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Of each pair of a band the ``values`` (d,) of its first and its second variant; beyond the last one zeros."""
+    """Return the ``values`` (d,) of the first and the second variant of each pair of a band; beyond the last variant zeros."""
     positions = start + np.arange(shape[0])[:, None]
     padded = np.pad(values, (0, sum(shape)))
     return padded[positions], padded[positions + 1 + np.arange(shape[1])]
@@ -91,20 +121,27 @@ def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Arr
 def prune_variants(
     linked: NDArray[np.bool_], counts: AlleleCounts, chromosomes: NDArray[np.bool_], window: int, step: int
 ) -> NDArray[np.bool_]:
-    """Which variants (d,) pruning leaves, by the rule of PLINK.
+    """Find the variants that pruning leaves, by the rule of PLINK.
 
-    A window of variants moves along each chromosome by a ``step``. Of a correlated pair in it the variant with the
-    rarer minor allele goes, or the second one where the frequencies are equal. Every variant loses one partner at most,
-    or goes itself, before the next has its turn, until the window holds no such pair.
+    A window of variants moves along each chromosome by a ``step``. Of a correlated pair in the window the variant with the
+    rarer minor allele goes, or the second one if the frequencies are equal. Every variant loses one partner at most, or
+    goes itself, before the next has its turn, until the window holds no such pair.
 
     Parameters
     ----------
     linked : ndarray of shape (d, window - 1)
         Whether a variant is correlated with each of those after it.
     counts : AlleleCounts
-        Variants that do not vary among the calls are not kept.
+        Counts of all rows; variants that do not vary among the calls are pruned.
     chromosomes : ndarray of shape (d,)
         Whether a chromosome begins at the variant.
+    window, step : int
+        Variants in a window, and by how many it moves.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        Whether each variant stays.
     """
     retained = counts.called * counts.squares > counts.alleles**2
     major = np.maximum(counts.frequencies, 1 - counts.frequencies).tolist()
@@ -117,7 +154,7 @@ def prune_variants(
 
 
 def _windows(chromosomes: NDArray[np.bool_], window: int, step: int) -> Iterator[tuple[int, int]]:
-    """Where each window begins and ends."""
+    """Yield where each window begins and ends."""
     begins = np.flatnonzero(chromosomes).tolist()
     for begin, last in zip(begins, [*begins[1:], chromosomes.size], strict=True):
         for start in range(begin, max(last - window + step, begin + 1), step):
@@ -127,7 +164,7 @@ def _windows(chromosomes: NDArray[np.bool_], window: int, step: int) -> Iterator
 def _prune_window(
     retained: NDArray[np.bool_], partners: list[int], next_partners: list[int], major: list[float], start: int, end: int
 ) -> bool:
-    """Let each variant of a window lose one correlated partner, or go itself; whether any did."""
+    """Let each variant of a window lose one correlated partner, or go itself, and return whether any did."""
     changed = False
     present = int.from_bytes(np.packbits(retained[start:end], bitorder="little").tobytes(), "little")
     for first in range(start, end):

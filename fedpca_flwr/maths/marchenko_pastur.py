@@ -1,15 +1,15 @@
-r"""The edge of noise among the eigenvalues of a covariance or scatter: which components stand out of the noise.
+r"""The edge of noise among the eigenvalues of a covariance or scatter.
 
 Noise of variance :math:`s^2` in every feature has the law of Marchenko and Pastur (1967): with f degrees of freedom of
 the rows and d features, no eigenvalue of its scatter is above :math:`s^2 (\sqrt f + \sqrt d)^2`, but for a fluctuation
 of known law (Johnstone 2001).
 
-Where all eigenvalues are known, :math:`s^2` is the median of the non-zero ones over that of the law (`edge`; Gavish and
-Donoho 2014). Where only the first and the trace are known, :math:`s^2` follows from the variance that the components
-before leave (`MarchenkoPastur`).
+If all eigenvalues are known, :math:`s^2` is the median of the non-zero eigenvalues over that of the law (`noise_edge`;
+Gavish and Donoho 2014). If only the first and the trace are known, :math:`s^2` follows from the variance that the
+components before leave (`MarchenkoPastur`).
 
-Where there are fewer rows than features, features that go together (neighbouring genotypes) lift noise above that edge.
-Its eigenvalues then still lie close to each other, so the differences between those that follow tell which one is a
+If there are fewer rows than features, correlated features (neighbouring genotypes) lift noise above that edge. Its
+eigenvalues then still lie close to each other, so the differences between those that follow tell which difference is a
 gap: Onatski's (2010) estimator of the number of factors (`largest_gap`).
 """
 
@@ -26,12 +26,36 @@ SPACING_EIGENVALUES = 5  # how many eigenvalues behind the components show how f
 
 
 def noise_variance(values: Array, n: int, d: int) -> float:
-    """Variance of the noise: the median of the non-zero eigenvalues over that of the law (Gavish and Donoho 2014)."""
+    """Estimate the variance of the noise (Gavish and Donoho 2014).
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        All eigenvalues of the covariance, descending.
+    n, d : int
+        Number of rows and of features.
+
+    Returns
+    -------
+    float
+        Median of the non-zero eigenvalues over the median of the law.
+    """
     return float(np.median(values[: min(n - 1, d)])) / law_median(d / (n - 1))
 
 
 def law_median(ratio: float) -> float:
-    """The median of the non-zero eigenvalues of noise of variance 1, for ``ratio`` features a degree of freedom."""
+    """Compute the median of the non-zero eigenvalues of noise of variance 1.
+
+    Parameters
+    ----------
+    ratio : float
+        Features per degree of freedom.
+
+    Returns
+    -------
+    float
+        The median.
+    """
     angle = np.linspace(0, np.pi, 20001)
     x = 1 + ratio - 2 * np.sqrt(ratio) * np.cos(angle)
     mass = np.divide(np.sin(angle) ** 2, x, out=np.zeros_like(x), where=x > 0)
@@ -40,12 +64,38 @@ def law_median(ratio: float) -> float:
 
 
 def noise_edge(values: Array, n: int, d: int) -> float:
-    """The largest eigenvalue that noise has, for many rows and features: ``s2 (1 + sqrt(d / (n - 1)))^2``."""
+    """Compute the largest eigenvalue of noise for many rows and features: ``s2 (1 + sqrt(d / (n - 1)))^2``.
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        All eigenvalues of the covariance, descending.
+    n, d : int
+        Number of rows and of features.
+
+    Returns
+    -------
+    float
+        The edge.
+    """
     return noise_variance(values, n, d) * float(1 + np.sqrt(d / (n - 1))) ** 2
 
 
 def optimal_threshold(values: Array, n: int, d: int) -> float:
-    """Above which a component helps to reconstruct the rows without their noise (Gavish and Donoho 2014)."""
+    """Compute the eigenvalue above which a component helps to reconstruct rows without noise (Gavish and Donoho 2014).
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        All eigenvalues of the covariance, descending.
+    n, d : int
+        Number of rows and of features.
+
+    Returns
+    -------
+    float
+        The threshold.
+    """
     beta = min(d, n - 1) / max(d, n - 1)
     squared = 2 * (beta + 1) + 8 * beta / (beta + 1 + np.sqrt(beta**2 + 14 * beta + 1))
     return float(squared / law_median(beta) * np.median(values[: min(n - 1, d)]))
@@ -53,13 +103,34 @@ def optimal_threshold(values: Array, n: int, d: int) -> float:
 
 @dataclass(frozen=True)
 class MarchenkoPastur:
-    """The edge of noise of unknown variance in a scatter, told from its first eigenvalues and its trace."""
+    """The edge of noise of unknown variance in a scatter, from its first eigenvalues and its trace.
+
+    Parameters
+    ----------
+    freedom : float
+        Degrees of freedom: the number of rows, less 1 if they are about their mean.
+    features : int
+        Number of features.
+    """
 
     freedom: float  # degrees of freedom: the number of rows, less one where they are about their mean
     features: int
 
     def edge(self, remaining_trace: float, j: int) -> float:
-        """The 95th percentile of the largest eigenvalue of noise, where j components leave ``left`` of the trace."""
+        """Compute the 95th percentile of the largest eigenvalue of noise.
+
+        Parameters
+        ----------
+        remaining_trace : float
+            Trace without the leading components.
+        j : int
+            Number of leading components.
+
+        Returns
+        -------
+        float
+            The edge; infinite if no feature or row is left.
+        """
         f, d = self.freedom - j, self.features - j
         if min(f, d) < 1:
             return np.inf
@@ -68,7 +139,22 @@ class MarchenkoPastur:
         return float(remaining_trace / (f * d) * (roots**2 + TRACY_WIDOM_95 * spread))
 
     def count_above(self, values: Array, trace: float, k: int) -> int:
-        """How many of the first k eigenvalues are above the edge of the noise that those before them leave."""
+        """Count the leading eigenvalues above the edge of the noise that those before them leave.
+
+        Parameters
+        ----------
+        values : ndarray
+            Eigenvalues, descending.
+        trace : float
+            Trace of the scatter.
+        k : int
+            Largest count.
+
+        Returns
+        -------
+        int
+            Number of eigenvalues.
+        """
         remaining_traces = trace - np.concatenate([[0.0], np.cumsum(values[:k])])
         j = 0
         while j < min(k, values.size) and values[j] > self.edge(float(remaining_traces[j]), j):
@@ -76,10 +162,28 @@ class MarchenkoPastur:
         return j
 
     def count_certified(self, ritz: Ritz, trace: float, k: int, angles: AngleBounds, tolerance: float) -> int:
-        """How many of the first k components are above the edge, where this is certain and they are certified; else 0.
+        """Count the leading components that are certainly above the edge and certified.
 
-        A Ritz value is never above its eigenvalue, and its residual bounds how far it is from one; the bound on the
-        first eigenvalue that is left out says that none was missed.
+        A Ritz value is never above its eigenvalue, and its residual bounds how far the value is from an eigenvalue; the bound
+        on the first omitted eigenvalue says that no eigenvalue was missed.
+
+        Parameters
+        ----------
+        ritz : Ritz
+            Ritz pairs of the scatter.
+        trace : float
+            Trace of the scatter.
+        k : int
+            Number of components.
+        angles : AngleBounds
+            Bounds of the iteration.
+        tolerance : float
+            Angle in degrees.
+
+        Returns
+        -------
+        int
+            Number of components; 0 if it is not certain yet.
         """
         values = ritz.values
         if values.size < k + SPACING_EIGENVALUES + 1:
@@ -100,9 +204,21 @@ class MarchenkoPastur:
 
 
 def largest_gap(values: Array, max_count: int) -> tuple[int, float]:
-    """After how many eigenvalues, ``most`` at most, the last gap is wider than the spacing of noise; and this spacing.
+    """Find the last gap between eigenvalues that is wider than the spacing of noise.
 
-    There are more than ``most`` + `FOLLOWING` of them, descending. It is ``most`` where the search does not settle.
+    Parameters
+    ----------
+    values : ndarray
+        More than ``max_count`` + `SPACING_EIGENVALUES` eigenvalues, descending.
+    max_count : int
+        Largest position of the gap.
+
+    Returns
+    -------
+    position : int
+        Number of eigenvalues before the gap; ``max_count`` if the search does not settle.
+    spacing : float
+        Spacing of the noise.
     """
     position, spacing = max_count, 0.0
     for _ in range(20):

@@ -54,11 +54,25 @@ Stripe = tuple[Array, Array]  # of an upper triangle: the block (w, w) on the di
 
 
 def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
-    """Standard deviation (d,) of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
+    """Compute the standard deviation of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
 
-    From the diagonal (d,) of the scatter of n rows about their mean. A constant feature gives 1, so that dividing by
-    the result is always safe, and no other feature does: a deviation of 1 gives the next number. Constant means: no
-    more variance than the rounding of its own mean explains (scikit-learn's ``_is_constant_feature``).
+    A constant feature gives 1, so that dividing by the result is always safe, and no other feature does: a deviation of 1
+    gives the next number. A feature is constant if it has no more variance than the rounding of its own mean explains
+    (scikit-learn's ``_is_constant_feature``).
+
+    Parameters
+    ----------
+    diagonal : ndarray of shape (d,)
+        Diagonal of the scatter about the mean.
+    n : float
+        Number of rows.
+    mean : ndarray of shape (d,)
+        The mean.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        Deviations above 0.
     """
     deviation = np.sqrt(diagonal / n)
     deviation = np.where(deviation == 1.0, np.nextafter(1.0, 2.0), deviation)
@@ -66,8 +80,24 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
 
 
 def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Array:
-    """What each feature (d,) is divided by in a table of numbers and categories: its `safe_deviation`, and of the last
-    so many features, which are indicators, the root of the proportion of ones (Pages 2004)."""
+    """Compute the divisors of features in a table of numbers and categories.
+
+    Parameters
+    ----------
+    diagonal : ndarray of shape (d,)
+        Diagonal of the scatter about the mean.
+    n : float
+        Number of rows.
+    mean : ndarray of shape (d,)
+        The mean.
+    indicators : int
+        Number of features at the end that are indicators.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        The `safe_deviation`; for indicators the root of the proportion of ones (Pages 2004).
+    """
     unit = safe_deviation(diagonal, n, mean)
     if indicators:
         varying = ~constant_features(diagonal, n, mean)[-indicators:]
@@ -76,13 +106,28 @@ def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Arra
 
 
 def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray[np.bool_]:
-    """Which features are constant to `safe_deviation`, whose parameters these are; ``n`` may differ between them."""
+    """Find features that are constant to `safe_deviation`.
+
+    Parameters
+    ----------
+    diagonal : ndarray of shape (d,)
+        Diagonal of the scatter about the mean.
+    n : float or ndarray of shape (d,)
+        Number of rows, which may differ between features.
+    mean : ndarray of shape (d,)
+        The mean.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        Whether each feature is constant.
+    """
     variance, eps = diagonal / n, np.finfo(np.float64).eps
     return variance <= n * eps * variance + (n * mean * eps) ** 2
 
 
 def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
-    """Return which features are not constant for certain (d,).
+    """Find features that are certainly not constant.
 
     Parameters
     ----------
@@ -90,32 +135,80 @@ def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
         Sum of the squared deviations of each feature about its mean, which is known in two floats.
     mean : ndarray of shape (d,)
         The means.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        Whether each feature varies for certain.
     """
     # the least change of one value adds (eps mean)^2 / 8, a constant's mean in two floats (eps^2 mean)^2 for each row
     return np.asarray(diagonal > (np.finfo(np.float64).eps * mean) ** 2 / 16)
 
 
 def count_varying_features(diagonal: Array, mean: Array) -> int:
-    """Return how many features are not constant for certain; the parameters are those of `varying_features`."""
+    """Count features that are certainly not constant.
+
+    Parameters
+    ----------
+    diagonal, mean : ndarray of shape (d,)
+        As in `varying_features`.
+
+    Returns
+    -------
+    int
+        Number of features.
+    """
     return int(varying_features(diagonal, mean).sum())
 
 
 def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
-    """Columns of ``V`` (d, b) divided by powers of two, so that the largest size of an entry in each is between 1/2 and
-    1, and the exponents (b,): a column of any size makes no row's product overflow or vanish, and no bit is lost."""
+    """Divide columns by powers of two, so that the largest entry of each is between 1/2 and 1.
+
+    A column of any size then makes no row's product overflow or vanish, and no bit is lost.
+
+    Parameters
+    ----------
+    V : ndarray of shape (d, b)
+        The columns.
+
+    Returns
+    -------
+    scaled : ndarray of shape (d, b)
+        The scaled columns.
+    exponents : ndarray of shape (b,)
+        The exponents.
+    """
     exponents: NDArray[np.int32]
     _, exponents = np.frexp(np.abs(V).max(axis=0, initial=0.0))
     return np.ldexp(V, -exponents), exponents
 
 
 def max_row_count(count: float) -> int:
-    """At most so many rows have a ``count``: a float is a sum of weights, which tells no number of rows."""
+    """Return the largest number of rows with a count: a float is a sum of weights, which tells no number of rows.
+
+    Parameters
+    ----------
+    count : int or float
+        Number of rows, or the sum of their weights.
+
+    Returns
+    -------
+    int
+        Number of rows.
+    """
     return count if isinstance(count, int) else sys.maxsize
 
 
 class Head(NamedTuple):
-    """Moments without their scatter: ``mean + remainder`` is the mean of ``n`` rows, or of rows whose weights add up to
-    ``n``, a float then."""
+    """Moments without their scatter.
+
+    Parameters
+    ----------
+    n : int or float
+        Number of rows; a float is the sum of their weights.
+    mean, remainder : ndarray of shape (d,)
+        The mean of the rows is ``mean + remainder``.
+    """
 
     n: int | float
     mean: Array
@@ -124,7 +217,19 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of ``count`` rows of ``d`` features."""
+    """Count, mean and scatter of rows.
+
+    Parameters
+    ----------
+    count : int or float
+        Number of rows, or the sum of their weights.
+    mean : ndarray of shape (d,)
+        The mean, rounded to float64.
+    remainder : ndarray of shape (d,)
+        The part of the mean that rounding lost: the mean is ``mean + remainder``.
+    scatter : ndarray of shape (d (d + 1) / 2,)
+        Packed triangle of the scatter about ``mean + remainder``, in squared units of the data.
+    """
 
     count: int | float  # rows, or the sum of their weights
     mean: Array  # (d,), the mean, rounded to float64
@@ -134,11 +239,23 @@ class Moments:
 
     @classmethod
     def from_rows(cls, data: Rows, threads: int = 1) -> Moments:
-        """Moments of rows (n >= 1, d) of finite numbers of any real dtype, read in chunks.
+        """Compute the moments of rows, read in chunks.
 
-        Memory is O(d^2 + chunk) for each thread whatever the number of rows, so ``data`` may be memory-mapped. Integers
-        of one byte take an exact route at half the time (`_of_bytes`), and sparse rows stay sparse, in one thread. The
-        chunks are the same for any number of threads, and are added in their order: so are the bits.
+        Memory is O(d^2 + chunk) for each thread whatever the number of rows, so the rows may be memory-mapped. Integers of one
+        byte take an exact route at half the time (`_byte_stripes`), and sparse rows stay sparse, in one thread. The chunks are
+        the same for any number of threads, and are added in their order: so are the bits.
+
+        Parameters
+        ----------
+        data : rows of shape (n, d)
+            Rows of finite numbers of any real dtype, n >= 1.
+        threads : int, optional
+            Number of threads.
+
+        Returns
+        -------
+        Moments
+            The moments.
         """
         d = data.shape[1]
         scatter = np.zeros((d, d), order="F")
@@ -160,35 +277,82 @@ class Moments:
 
     @property
     def head(self) -> Head:
+        """Count and mean."""
         return Head(self.count, self.mean, self.remainder)
 
     @property
     def n_features(self) -> int:
+        """Number of features."""
         return self.mean.size
 
     def about_zero(self) -> Moments:
-        """The same rows, uncentred: mean zero, scatter :math:`X^T X`."""
+        """Compute the moments of the same rows uncentred: mean zero, scatter :math:`X^T X`.
+
+        Returns
+        -------
+        Moments
+            The moments.
+        """
         zero = np.zeros_like(self.mean)
         return Moments(self.count, zero, zero, self.scatter_about(zero))
 
     def scatter_about(self, centre: Array) -> Array:
-        """Packed triangle of the same rows' scatter about another ``centre`` (d,)."""
+        """Compute the scatter of the same rows about another centre.
+
+        Parameters
+        ----------
+        centre : ndarray of shape (d,)
+            The centre.
+
+        Returns
+        -------
+        ndarray of shape (d (d + 1) / 2,)
+            Packed triangle.
+        """
         deviation = (self.mean - centre) + self.remainder
         scatter: Array = blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1)
         return scatter
 
     def diagonal(self) -> Array:
-        """Diagonal of the scatter, shape (d,)."""
+        """Return the diagonal of the scatter.
+
+        Returns
+        -------
+        ndarray of shape (d,)
+            The diagonal.
+        """
         return self.scatter[diagonal_positions(self.n_features)]
 
     def times(self, V: Array) -> Array:
-        """The scatter times ``V`` (d, b)."""
+        """Multiply the scatter with a block.
+
+        Parameters
+        ----------
+        V : ndarray of shape (d, b)
+            The block.
+
+        Returns
+        -------
+        ndarray of shape (d, b)
+            The product.
+        """
         product: Array = blas.dsymm(1.0, unpack(self.scatter, self.n_features), V, lower=1)
         return product
 
 
 def pack(matrix: Array) -> Array:
-    """Packed triangle of a symmetric matrix (d, d), read from its lower half."""
+    """Pack the triangle of a symmetric matrix.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (d, d)
+        The matrix, of which the lower half is read.
+
+    Returns
+    -------
+    ndarray of shape (d (d + 1) / 2,)
+        Packed triangle.
+    """
     packed: Array
     packed, info = lapack.dtrttp(np.asfortranarray(matrix), uplo="L")
     assert info == 0, info
@@ -196,7 +360,20 @@ def pack(matrix: Array) -> Array:
 
 
 def unpack(packed: Array, d: int) -> Array:
-    """The symmetric matrix of a packed triangle; only the lower half of the (d, d) result is filled."""
+    """Unpack a triangle to the lower half of a matrix.
+
+    Parameters
+    ----------
+    packed : ndarray of shape (d (d + 1) / 2,)
+        Packed triangle.
+    d : int
+        Number of rows of the matrix.
+
+    Returns
+    -------
+    ndarray of shape (d, d)
+        The matrix, of which only the lower half is filled.
+    """
     matrix: Array
     matrix, info = lapack.dtpttr(d, packed, uplo="L")
     assert info == 0, info
@@ -204,23 +381,72 @@ def unpack(packed: Array, d: int) -> Array:
 
 
 def unpack_symmetric(packed: Array, d: int) -> Array:
-    """The same with both halves filled."""
+    """Unpack a triangle to both halves of a matrix.
+
+    Parameters
+    ----------
+    packed : ndarray of shape (d (d + 1) / 2,)
+        Packed triangle.
+    d : int
+        Number of rows of the matrix.
+
+    Returns
+    -------
+    ndarray of shape (d, d)
+        The symmetric matrix.
+    """
     lower = np.tril(unpack(packed, d))
     return np.asarray(lower + np.tril(lower, -1).T)
 
 
 def packed_size(d: int) -> int:
+    """Count the entries of a packed triangle.
+
+    Parameters
+    ----------
+    d : int
+        Number of rows of the matrix.
+
+    Returns
+    -------
+    int
+        Number of entries.
+    """
     return d * (d + 1) // 2
 
 
 def diagonal_positions(d: int) -> NDArray[np.int64]:
-    """Where the diagonal of a (d, d) matrix stands in its packed triangle."""
+    """Return the positions of a matrix's diagonal in its packed triangle.
+
+    Parameters
+    ----------
+    d : int
+        Number of rows of the matrix.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        The positions.
+    """
     i = np.arange(d)
     return i * d - i * (i - 1) // 2
 
 
 def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
-    """Pooled head, and each part's deviation from the pooled mean; no difference of means loses digits."""
+    """Pool counts and means; no difference of means loses digits.
+
+    Parameters
+    ----------
+    heads : sequence of Head
+        Count and mean of each part.
+
+    Returns
+    -------
+    head : Head
+        Count and mean of all rows.
+    deviations : list of ndarray of shape (d,)
+        Each part's mean less the pooled mean.
+    """
     total = sum(h.n for h in heads)
     first = heads[0]
     offsets = [(h.mean - first.mean) + (h.remainder - first.remainder) for h in heads]
@@ -232,10 +458,24 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
 
 
 def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
-    """Count and mean of the rows of an array (n, d), and the rows less this mean, times the roots of their ``weights``.
+    """Centre rows by their mean.
 
-    What rounding the mean lost is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
-    scatter can come out negative.
+    The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the scatter
+    can come out negative.
+
+    Parameters
+    ----------
+    chunk : ndarray of shape (n, d)
+        The rows.
+    weights : ndarray of shape (n,), optional
+        Weights of the rows.
+
+    Returns
+    -------
+    head : Head
+        Count and mean.
+    centred : ndarray of shape (n, d)
+        Rows less the mean, times the roots of their weights.
     """
     if weights is not None:
         return _centre_weighted_rows(chunk, weights)
@@ -257,26 +497,64 @@ def _centre_weighted_rows(chunk: NDArray[Any], weights: Array) -> tuple[Head, Ar
 
 
 def rows_between(heads: Sequence[Head]) -> tuple[Head, Array]:
-    """Pooled head, and the rows (K, d) ``sqrt(n_k) (m_k - m)``, whose scatter lies between the means of the parts."""
+    """Compute the rows ``sqrt(n_k) (m_k - m)``, whose scatter lies between the means of the parts.
+
+    Parameters
+    ----------
+    heads : sequence of Head
+        Count and mean of each part.
+
+    Returns
+    -------
+    head : Head
+        Pooled count and mean.
+    rows : ndarray of shape (K, d)
+        The rows.
+    """
     pooled, deviations = pool_heads(heads)
     return pooled, np.array([np.sqrt(head.n) * deviation for head, deviation in zip(heads, deviations, strict=True)])
 
 
 def head_order(head: Head) -> tuple[float, bytes, bytes]:
-    """A key by which the order of heads is fixed by what they say, and not by who sent them first."""
+    """Return a sort key by which heads have an order of their own, not that of their arrival.
+
+    Parameters
+    ----------
+    head : Head
+        Count and mean.
+
+    Returns
+    -------
+    tuple
+        The key.
+    """
     return head.n, head.mean.tobytes(), head.remainder.tobytes()
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """``s + e == a + b`` exactly, with ``s`` the rounded sum (Knuth, TAOCP 2, 4.2.2)."""
+    """Add two arrays exactly: ``s + e == a + b``, with ``s`` the rounded sum (Knuth, TAOCP 2, 4.2.2).
+
+    Parameters
+    ----------
+    a, b : ndarray
+        Arrays of equal shape.
+
+    Returns
+    -------
+    s, e : ndarray
+        Rounded sum and its error.
+    """
     s = a + b
     b_seen = s - a
     return s, (a - (s - b_seen)) + (b - b_seen)
 
 
 def _stripes(rows: NDArray[Any]) -> list[Stripe]:
-    """The upper triangle of ``rows.T @ rows``, by products of NumPy's: other threads go on meanwhile, which SciPy's
-    syrk lets none do. A product of an array with its own transpose is a syrk."""
+    """Return the upper triangle of ``rows.T @ rows`` in stripes.
+
+    The products are NumPy's: other threads go on meanwhile, which SciPy's syrk lets none do. A product of an array with its
+    own transpose is a syrk.
+    """
     stripes = []
     for start in range(0, rows.shape[1], STRIPE_COLUMNS):
         columns = rows[:, start : start + STRIPE_COLUMNS].T
@@ -293,16 +571,17 @@ def _add_stripes(upper: Array, stripes: Iterable[Stripe]) -> None:
 
 
 def _float_stripes(chunk: NDArray[Any], weights: Array | None) -> tuple[Head, list[Stripe]]:
+    """Return the head of rows, and the stripes of their scatter."""
     head, centred = centre_rows(chunk, weights)
     return head, _stripes(centred)
 
 
 def _byte_stripes(chunk: NDArray[np.uint8]) -> tuple[Head, list[Stripe]]:
-    """Head and exact scatter of one-byte integers, through float32.
+    """Return the head and the exact scatter of one-byte integers, through float32.
 
-    Pixels minus a whole number are small integers. Their float32 products, summed over few enough rows, are integers
-    below 2^24 and so exact; the largest diagonal entry bounds all others (Cauchy-Schwarz) and tells whether the rows
-    were few enough. The blocks are added in float64, where integers stay exact up to 2^53.
+    Pixels minus an integer are small integers. Their float32 products, summed over few enough rows, are integers below 2^24
+    and so exact; the largest diagonal entry bounds all others (Cauchy-Schwarz) and tells whether the rows were few enough.
+    The blocks are added in float64, which holds integers exactly up to 2^53.
     """
     mean = np.rint(chunk.mean(axis=0, dtype=np.float64))
     centred = chunk.astype(np.float32)
@@ -324,30 +603,79 @@ def _byte_stripes(chunk: NDArray[np.uint8]) -> tuple[Head, list[Stripe]]:
 
 
 def dense_scatter(moments: Moments) -> Array:
-    """The whole symmetric scatter, shape (d, d)."""
+    """Return the full scatter matrix.
+
+    Parameters
+    ----------
+    moments : Moments
+        Moments of rows.
+
+    Returns
+    -------
+    ndarray of shape (d, d)
+        The symmetric scatter.
+    """
     return unpack_symmetric(moments.scatter, moments.n_features)
 
 
 def select_features(moments: Moments, columns: NDArray[np.intp]) -> Moments:
-    """The moments of the features in ``places`` (m,), in this order."""
+    """Return the moments of some features.
+
+    Parameters
+    ----------
+    moments : Moments
+        Moments of rows.
+    columns : ndarray of shape (m,)
+        Column indices of the features, in the order of the result.
+
+    Returns
+    -------
+    Moments
+        The moments.
+    """
     part = dense_scatter(moments)[np.ix_(columns, columns)]
     return Moments(moments.count, moments.mean[columns], moments.remainder[columns], pack(part))
 
 
 def rescale_features(moments: Moments, unit: Array) -> Moments:
-    """The moments of rows whose features were divided by ``unit`` (d,)."""
+    """Return the moments of rows whose features were divided by a unit.
+
+    Parameters
+    ----------
+    moments : Moments
+        Moments of rows.
+    unit : ndarray of shape (d,)
+        The divisors.
+
+    Returns
+    -------
+    Moments
+        The moments.
+    """
     mean, remainder = two_sum(moments.mean / unit, moments.remainder / unit)
     return Moments(moments.count, mean, remainder, pack(dense_scatter(moments) / unit / unit[:, None]))
 
 
 def subtract_part(total: Moments, part: Moments) -> Moments:
-    """The moments of the rows of ``whole`` that are not in ``part``, which has fewer rows.
+    r"""Return the moments of all rows but those of a part.
 
-    With n rows in all, p in the part, and :math:`\\delta` the difference of their means::
+    With n rows in all, p in the part, and :math:`\delta` the difference of their means::
 
         m - p / (n - p) delta,    S - S_p - n p / (n - p) delta delta^T
 
-    Digits that whole and part share are lost.
+    Digits that the total and the part share are lost.
+
+    Parameters
+    ----------
+    total : Moments
+        Moments of all rows.
+    part : Moments
+        Moments of fewer of these rows.
+
+    Returns
+    -------
+    Moments
+        Moments of the remaining rows.
     """
     remaining = total.count - part.count
     delta = (part.mean - total.mean) + (part.remainder - total.remainder)
@@ -360,7 +688,22 @@ def subtract_part(total: Moments, part: Moments) -> Moments:
 
 
 def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
-    """Count and mean of the rows of ``data`` (n, d), and the diagonal (d,) of their scatter."""
+    """Compute count and mean of rows, and the diagonal of their scatter.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    threads : int, optional
+        Number of threads.
+
+    Returns
+    -------
+    head : Head
+        Count and mean.
+    diagonal : ndarray of shape (d,)
+        The diagonal.
+    """
     heads, squares = [], np.zeros(data.shape[1])
     parts = pair_with_weights(data, native_chunks(data))
     for head, part_squares in in_order(lambda part: _head_and_squares(*part), parts, threads):
@@ -373,6 +716,7 @@ def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
 
 
 def _head_and_squares(chunk: Block, weights: Array | None) -> tuple[Head, Array]:
+    """Return the head of a chunk, and its sums of squares about the mean."""
     if sparse.issparse(chunk):
         head, block = _centre_block(chunk)
         return head, block.squares()
@@ -381,7 +725,24 @@ def _head_and_squares(chunk: Block, weights: Array | None) -> tuple[Head, Array]
 
 
 def scatter_product(data: Rows, head: Head, V: Array, threads: int = 1) -> Array:
-    """``S @ V`` (d, b) for the scatter S of the rows of ``data`` (n, d) about their mean; ``V`` is (d, b)."""
+    """Multiply the scatter S of rows about their mean with a block, without forming S.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    head : Head
+        Their count and mean.
+    V : ndarray of shape (d, b)
+        The block.
+    threads : int, optional
+        Number of threads.
+
+    Returns
+    -------
+    ndarray of shape (d, b)
+        Product ``S @ V``.
+    """
     product = -head.n * np.outer(head.remainder, head.remainder @ V)
     for part in in_order(lambda centred: centred.T @ (centred @ V), centred_chunks(data, head.mean), threads):
         product += part
@@ -389,9 +750,9 @@ def scatter_product(data: Rows, head: Head, V: Array, threads: int = 1) -> Array
 
 
 def _centre_block(block: Block) -> tuple[Head, CentredBlock]:
-    """Count and mean of the rows of a CSR block (m, d), and the block about this mean.
+    """Return count and mean of the rows of a CSR block (m, d), and the block about this mean.
 
-    What rounding the mean lost is taken off the dense columns too, so that a constant one has no scatter.
+    The rounding of the mean is subtracted from the dense columns too, so that a constant one has no scatter.
     """
     m, d = block.shape
     values = block.data.astype(np.float64)
@@ -419,7 +780,7 @@ def _add_sparse(scatter: Array, block: Block) -> Head:
 
 
 def _add_dense_columns(scatter: Array, centred: CentredBlock) -> None:
-    """Rows and columns of the scatter that belong to the dense columns."""
+    """Add the rows and columns of the scatter that belong to the dense columns."""
     with_rest: Array = centred.rest.T @ centred.dense
     among = centred.dense.T @ centred.dense
     for i, j in enumerate(centred.dense_columns):

@@ -1,7 +1,7 @@
-"""One party's rows about a centre that somebody else chose.
+"""A party's rows about a centre that the server chose.
 
 With n rows of mean m and scatter S, the scatter about a centre c is ``S + n (m - c)(m - c)'``. So rows are centred by
-their own mean, wherever c lies, and c only meets their sums. If it were subtracted from each row, a number as large as
+their own mean, wherever c lies, and c only meets their sums. If c were subtracted from each row, a number as large as
 2^53 would round away all values of a row that are below some threshold.
 """
 
@@ -28,7 +28,15 @@ MIN_ENTRY_SHARE = 1e-100
 
 @dataclass(frozen=True)
 class LocalRows:
-    """The rows of a party about a centre."""
+    """A party's rows about a centre.
+
+    Parameters
+    ----------
+    centred : ndarray of shape (n, d) or Columns
+        Rows about their own mean; an array if there are no more rows than features.
+    shift : ndarray of shape (d,)
+        The vector sqrt(n) (m - c): one further row, with which the others have the scatter about c.
+    """
 
     centred: Array | Columns  # (n, d), rows about their own mean; one array where there are no more rows than features
     shift: Array  # (d,), sqrt(n) (m - c): one further row, with which the others have the scatter about c
@@ -42,15 +50,27 @@ class LocalRows:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Number of rows and of features."""
         return self.centred.shape[0], self.centred.shape[1]
 
     @property
     def factor(self) -> Array | None:
-        """An array F (n + 1, d) with the scatter F'F, where the rows are one array."""
+        """Array F (n + 1, d) with the scatter F'F, if the rows are an array; else None."""
         return None if isinstance(self.centred, Columns) else np.vstack([self.centred, self.shift])
 
     def times(self, X: Array) -> Array:
-        """The scatter times ``X`` (..., d, r)."""
+        """Multiply the scatter with blocks.
+
+        Parameters
+        ----------
+        X : ndarray of shape (..., d, r)
+            The blocks.
+
+        Returns
+        -------
+        ndarray of shape (..., d, r)
+            The products.
+        """
         rows = self.centred
         if isinstance(rows, Columns):
             product = np.stack([gram_product(rows.T, block) for block in X.reshape(-1, *X.shape[-2:])]).reshape(X.shape)
@@ -60,7 +80,18 @@ class LocalRows:
         return product
 
     def times_scaled(self, V: Array) -> Array:
-        """The scatter times ``V`` (d, b), whose numbers may be of any size: no product of one row leaves float64."""
+        """Multiply the scatter with a block of numbers of any size: no product of a single row leaves float64.
+
+        Parameters
+        ----------
+        V : ndarray of shape (d, b)
+            The block.
+
+        Returns
+        -------
+        ndarray of shape (d, b)
+            The product.
+        """
         sizes = np.abs(V)
         if sizes.min() > MIN_ENTRY_SHARE and sizes.max() < 1 / MIN_ENTRY_SHARE:
             return self.times(V)
@@ -69,12 +100,34 @@ class LocalRows:
             return np.ldexp(self.times(block), exponents)
 
     def gram(self, U: Array) -> Array:
-        """``U' T U`` (k, k) for the scatter T and ``U`` (d, k)."""
+        """Compute ``U' T U`` for the scatter T.
+
+        Parameters
+        ----------
+        U : ndarray of shape (d, k)
+            The columns.
+
+        Returns
+        -------
+        ndarray of shape (k, k)
+            The products.
+        """
         scores, shift_scores = self.centred @ U, self.shift @ U
         return np.asarray(scores.T @ scores + np.outer(shift_scores, shift_scores))
 
     def residual_energy(self, U: Array) -> float:
-        """The sum of squares, a number from 0, that a projection to the orthonormal ``U`` (d, k) leaves."""
+        """Compute the sum of squares outside a subspace.
+
+        Parameters
+        ----------
+        U : ndarray of shape (d, k)
+            Orthonormal basis of the subspace.
+
+        Returns
+        -------
+        float
+            The sum, not negative.
+        """
         explained = float(np.square(self.centred @ U).sum()) + float(np.square(self.shift @ U).sum())
         return max(0.0, self.energy - explained)
 
@@ -85,15 +138,21 @@ def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | 
     Parameters
     ----------
     rows : rows of shape (n, d)
+        The party's rows.
     centre, remainder : ndarray of shape (d,)
         The centre is their sum.
     head : Head, optional
-        Count and mean of the rows, where they are known.
+        Count and mean of the rows, if known.
+
+    Returns
+    -------
+    LocalRows
+        The rows about the centre.
 
     Raises
     ------
     ContractError
-        Where it is so far away that squares would be infinite, of whatever rows.
+        If the centre is so far away that squares would be infinite, whatever the rows are.
     """
     n, d = rows.shape
     if n > d:
@@ -110,7 +169,7 @@ def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | 
 
 
 def _centre_array(rows: NDArray[Any]) -> tuple[Head, Array]:
-    """Count and mean of rows (n, d), and these about it."""
+    """Return count and mean of rows (n, d), and the rows about their mean."""
     if not len(rows):
         none = np.zeros(rows.shape[1])
         return Head(0, none, none), rows.astype(np.float64)

@@ -1,4 +1,4 @@
-r"""Personalised PCA: each party's own components U_i, drawn towards components V that all share (Ozkara et al. 2023).
+"""Personalised PCA: each party's own components U_i, drawn towards components V that all share (Ozkara et al. 2023).
 
 With the rows Y_i (n_i x d) of party i, equation (4) of the paper is up to constants and a common factor::
 
@@ -17,12 +17,12 @@ and others of each party alone::
 
     maximise  sum_i  tr(U' S_i U) + tr(V_i' S_i V_i),    (U, V_i) orthonormal
 
-Each party takes a gradient step with ``(U, V_i)`` and makes it orthonormal, the server averages the U, and each party
-makes its V_i orthogonal to the average.
+Each party takes a gradient step with ``(U, V_i)`` and makes the result orthonormal, the server averages the U, and each
+party makes its V_i orthogonal to the average.
 
 Rows (..., n, d) and components (..., d, r) may be stacks. The rows of one party may be
-`fedpca_flwr.maths.own_rows.OwnRows`, about a centre that it was told. All results depend on rows through ``Y_i'Y_i``
-only.
+`fedpca_flwr.maths.own_rows.LocalRows`, about a centre that the server sent. All results depend on rows through
+``Y_i'Y_i`` only.
 """
 
 from collections.abc import Callable
@@ -41,28 +41,89 @@ MAX_FINAL_STEPS = 200  # how many improvements there are at most at the end of a
 
 
 def scatter_times(rows: Array | LocalRows, X: Array) -> Array:
-    """``Y' Y X`` (..., d, r) for rows Y (..., n, d)."""
+    """Compute ``Y' Y X`` for rows Y.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (..., n, d) or LocalRows
+        The rows Y.
+    X : ndarray of shape (..., d, r)
+        The right factor.
+
+    Returns
+    -------
+    ndarray of shape (..., d, r)
+        The product.
+    """
     return rows.times(X) if isinstance(rows, LocalRows) else transpose(rows) @ (rows @ X)
 
 
 def row_energy(rows: Array | LocalRows) -> float:
-    """The sum of the squares of one party's rows."""
+    """Sum the squares of a party's rows.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d) or LocalRows
+        The rows.
+
+    Returns
+    -------
+    float
+        The sum.
+    """
     return rows.energy if isinstance(rows, LocalRows) else float(np.vdot(rows, rows))
 
 
 def largest_eigenvalue(rows: Array | LocalRows) -> float:
-    """The largest eigenvalue of ``Y' Y`` for one party's rows."""
+    """Compute the largest eigenvalue of ``Y' Y`` for a party's rows.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d) or LocalRows
+        The rows Y.
+
+    Returns
+    -------
+    float
+        The eigenvalue.
+    """
     factor = rows.factor if isinstance(rows, LocalRows) else rows
     return float(_leading(rows, 1).values[0] if factor is None else np.linalg.norm(factor, 2) ** 2)
 
 
 def penalty_strength(noise: float, spread: float) -> float:
-    """The strength c of the model's s2 and sU2."""
+    """Compute the strength c of the penalty from the model's variances.
+
+    Parameters
+    ----------
+    noise, spread : float
+        Variances s2 of the noise and sU2 of the parties about V.
+
+    Returns
+    -------
+    float
+        The strength.
+    """
     return noise * (1 + noise) / spread
 
 
 def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -> Array:
-    """The paper's f_i (equation 4), shape (...), with U turned towards V first: |P_V(U)| depends on the rotation."""
+    """Compute the paper's f_i (equation 4), with U turned towards V first, since |P_V(U)| depends on the rotation.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (..., n, d)
+        Rows of a party.
+    U, V : ndarray of shape (..., d, r)
+        The party's components and the shared components.
+    noise, spread : float
+        Variances s2 of the noise and sU2 of the parties about V.
+
+    Returns
+    -------
+    ndarray of shape (...)
+        The objective.
+    """
     n, d = rows.shape[-2:]
     r = U.shape[-1]
     inside = np.square(rows @ U).sum(axis=(-1, -2))
@@ -74,14 +135,36 @@ def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -
 
 
 def subspace_distance(U: Array, V: Array) -> Array:
-    """``r - |V'U|^2``: the sum of the squared sines of the principal angles, shape (...)."""
+    """Compute ``r - |V'U|^2``: the sum of the squared sines of the principal angles.
+
+    Parameters
+    ----------
+    U, V : ndarray of shape (..., d, r)
+        Orthonormal columns.
+
+    Returns
+    -------
+    ndarray of shape (...)
+        The distance.
+    """
     sines = U - V @ (transpose(V) @ U)  # the difference itself would lose digits near 0
     squares: Array = np.square(sines).sum(axis=(-1, -2))
     return squares
 
 
 def project_components(U: Array, V: Array) -> Array:
-    """A party's projector times V (..., d, r): its reply in the closed form, of which the server needs only the sum."""
+    """Project V to the span of a party's components: the reply in the closed form, of which the server needs only the sum.
+
+    Parameters
+    ----------
+    U, V : ndarray of shape (..., d, r)
+        The party's components and the shared components.
+
+    Returns
+    -------
+    ndarray of shape (..., d, r)
+        Product ``U U' V``.
+    """
     return U @ (transpose(U) @ V)
 
 
@@ -89,10 +172,26 @@ def project_components(U: Array, V: Array) -> Array:
 
 
 def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, start: Array) -> Array:
-    """Leading eigenvectors (..., d, r) of ``Y'Y + c V V'`` for rows Y (..., n, d) and c > 0 of shape (...).
+    """Compute leading eigenvectors of ``Y'Y + c V V'`` for rows Y.
 
-    Exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else improved from ``start``
-    within a Krylov space, so that no objective ever rises.
+    The result is exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else it is improved
+    from ``start`` within a Krylov space, so that no objective ever rises.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (..., n, d) or LocalRows
+        The rows Y.
+    V : ndarray of shape (..., d, r)
+        Shared components.
+    c : float or ndarray of shape (...)
+        Strength of the penalty, above 0.
+    start : ndarray of shape (..., d, r)
+        Present components of the party.
+
+    Returns
+    -------
+    ndarray of shape (..., d, r)
+        The eigenvectors.
     """
     c = np.asarray(c, np.float64)[..., None, None]
     (n, d), r = rows.shape[-2:], V.shape[-1]
@@ -113,7 +212,7 @@ def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, sta
 
 
 def _rayleigh_ritz(product: Callable[[Array], Array], U: Array) -> tuple[Array, Array]:
-    """The best directions in the span of U, A U, A A U (Rayleigh-Ritz), and their values, descending."""
+    """Return the best directions in the span of U, A U, A A U (Rayleigh-Ritz), and their values, descending."""
     blocks = [U]
     for _ in range(KRYLOV_BLOCKS - 1):
         blocks.append(np.linalg.qr(product(blocks[-1])).Q)
@@ -125,7 +224,7 @@ def _rayleigh_ritz(product: Callable[[Array], Array], U: Array) -> tuple[Array, 
 
 
 def _replace_unresolved(values: Array, vectors: Array, V: Array) -> Array:
-    """Eigenvectors ``own`` (..., d, r); where float64 does not tell them from noise, directions of V in their place."""
+    """Replace eigenvectors (..., d, r) that float64 does not tell from noise by directions of V."""
     certain = values > rounding_bound(vectors.shape[-2]) * values[..., :1]
     if certain.all():
         return vectors
@@ -135,13 +234,30 @@ def _replace_unresolved(values: Array, vectors: Array, V: Array) -> Array:
 
 
 def _complete_basis(vectors: Array, fill: Array) -> Array:
-    """Orthonormal columns (d, r) that begin with ``own`` (d, q) and go on with what ``fill`` (d, r) has beside them."""
+    """Complete orthonormal columns (d, q) by the directions that ``fill`` (d, r) has outside their span."""
     directions, _, _ = np.linalg.svd(fill - vectors @ (vectors.T @ fill), full_matrices=False)
     return np.hstack([vectors, directions[:, : fill.shape[1] - vectors.shape[1]]])
 
 
 def converged_components(rows: Array | LocalRows, V: Array, c: float, start: Array) -> Array:
-    """`personal_components` (d, r) of one party, improved until they stay where they are."""
+    """Improve `personal_components` of a party until they stay in their place.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d) or LocalRows
+        The rows Y.
+    V : ndarray of shape (d, r)
+        Shared components.
+    c : float
+        Strength of the penalty.
+    start : ndarray of shape (d, r)
+        Present components of the party.
+
+    Returns
+    -------
+    ndarray of shape (d, r)
+        The components.
+    """
     for _ in range(MAX_FINAL_STEPS):
         start, before = personal_components(rows, V, c, start), start
         if subspace_distance(start, before) < 1e-20:
@@ -150,9 +266,19 @@ def converged_components(rows: Array | LocalRows, V: Array, c: float, start: Arr
 
 
 def local_components(rows: Array | LocalRows, fill: Array) -> Array:
-    """A party's own PCA (d, r): the end c = 0, or its limit, which ``fill`` decides where the rank is below r.
+    """Compute a party's own PCA: the end c = 0, or its limit if the rank is below r.
 
-    That has orthonormal columns (d, r): V, or any others where nothing may be learned from other parties.
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d) or LocalRows
+        The rows Y.
+    fill : ndarray of shape (d, r)
+        Orthonormal columns that complete a basis of lower rank: V, or any others if nothing may be learned from peers.
+
+    Returns
+    -------
+    ndarray of shape (d, r)
+        The components.
     """
     d, r = fill.shape
     factor = rows.factor if isinstance(rows, LocalRows) else rows
@@ -166,7 +292,7 @@ def local_components(rows: Array | LocalRows, fill: Array) -> Array:
 
 
 def _leading(rows: Array | LocalRows, r: int) -> Eigenpairs:
-    """Leading eigenpairs of ``Y' Y`` for one party's rows."""
+    """Return leading eigenpairs of ``Y' Y`` for a party's rows."""
     d = rows.shape[-1]
     iteration = BlockIteration(random_block(d, min(r + 10, d), seed=0), r, trace=row_energy(rows))
     while not iteration.add(iteration.block, scatter_times(rows, iteration.block)):
@@ -178,26 +304,67 @@ def _leading(rows: Array | LocalRows, r: int) -> Eigenpairs:
 
 
 def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float) -> Array:
-    """Gradient (..., d, r) of a party's part with respect to U, on the manifold.
+    """Compute the gradient of a party's part with respect to U, on the manifold.
 
     Fact 1 of the paper has half of the first term; finite differences say that this is right.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (..., n, d) or LocalRows
+        The rows Y.
+    U, V : ndarray of shape (..., d, r)
+        The party's components and the shared components.
+    c : float or ndarray of shape (...)
+        Strength of the penalty.
+
+    Returns
+    -------
+    ndarray of shape (..., d, r)
+        The gradient.
     """
     c = np.asarray(c, np.float64)[..., None, None]
     return c * tangent_projection(V, U) - scatter_times(rows, U)
 
 
 def shared_gradient(U: Array, V: Array) -> Array:
-    """Gradient (..., d, r) of ``|P_V(U)|^2 / 2`` with respect to V (Fact 1)."""
+    """Compute the gradient of ``|P_V(U)|^2 / 2`` with respect to V (Fact 1).
+
+    Parameters
+    ----------
+    U, V : ndarray of shape (..., d, r)
+        The party's components and the shared components.
+
+    Returns
+    -------
+    ndarray of shape (..., d, r)
+        The gradient.
+    """
     return -tangent_projection(V, U) @ symmetric_part(transpose(V) @ U)
 
 
 def gradient_step(
     rows: Array | LocalRows, U: Array, V: Array, c: Array | float, largest: Array | float
 ) -> tuple[Array, Array]:
-    """A party's step of Algorithm 1: its own components, and its version of V, both (..., d, r).
+    """Take a party's step of Algorithm 1.
 
-    ``largest`` (...) is the largest eigenvalue of ``Y'Y``. Steps are ``1 / (largest + c)`` and for V (in units of
-    1 / c) one: the stability limits of both parts, which the paper's tuned rates miss as soon as n changes.
+    Steps are ``1 / (largest + c)`` and for V (in units of 1 / c) one: the stability limits of both parts, which the paper's
+    tuned rates miss as soon as n changes.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (..., n, d) or LocalRows
+        The rows Y.
+    U, V : ndarray of shape (..., d, r)
+        The party's components and the shared components.
+    c : float or ndarray of shape (...)
+        Strength of the penalty.
+    largest : float or ndarray of shape (...)
+        Largest eigenvalue of ``Y'Y``.
+
+    Returns
+    -------
+    U, V : ndarray of shape (..., d, r)
+        The party's next components, and its version of V.
     """
     step = 1 / (np.asarray(largest) + c)
     moved = retract(U, -np.asarray(step)[..., None, None] * tangent_projection(U, local_gradient(rows, U, V, c)))
@@ -205,9 +372,23 @@ def gradient_step(
 
 
 def perpca(rows: Array, start: Array, shared_count: int, *, iterations: int = 100) -> Array:
-    """The components (m, d, r) of each of m parties with rows (m, n, d), the ``shared`` ones (fewer than r) first.
+    """Run PerPCA for parties with equally many rows.
 
-    It starts from the PCA (d, r) of all rows.
+    Parameters
+    ----------
+    rows : ndarray of shape (m, n, d)
+        Rows of m parties.
+    start : ndarray of shape (d, r)
+        PCA of all rows.
+    shared_count : int
+        Number of components that all parties share, fewer than r.
+    iterations : int, optional
+        Number of iterations.
+
+    Returns
+    -------
+    ndarray of shape (m, d, r)
+        Components of each party, the shared ones first.
     """
     U, local = (
         start[:, :shared_count],

@@ -1,4 +1,4 @@
-r"""Differential privacy of sums over rows: sensitivities, accounting, whole noise, and rows on a grid of whole numbers.
+r"""Differential privacy of sums over rows: sensitivities, accounting, integer noise, and rows on an integer grid.
 
 **Sensitivity.** For rows :math:`u_i` with :math:`|u_i| \le 1` the released statistic is
 
@@ -9,9 +9,9 @@ data sets. Two relations are known:
 
 * ``add-remove``: one row more or less. One row changes the statistic by at most :math:`\sqrt{a^2 + b^2 + c^2}`;
 * ``replace-one``: one row differs, the number of rows does not. Rows ``u, w`` of length 1 with cosine ``t`` are the
-  worst: :math:`a^2 (2 - 2t) + b^2 (2 - 2t^2)`, largest at :math:`t = -a^2 / 2b^2`, or at -1 where that lies beyond.
+  worst: :math:`a^2 (2 - 2t) + b^2 (2 - 2t^2)`, largest at :math:`t = -a^2 / 2b^2`, or at -1 if that lies beyond.
 
-Other values beside ``u_i u_i^T`` that are never negative and no longer than 1 (in which of several groups a row is, the
+Other values beside ``u_i u_i^T`` that are never negative and no longer than 1 (the group of a row among several, the
 squares of its scores) count as products: two replaced rows are no farther apart in them than orthogonal ones, which are
 the worst for products too, and so weights of several join b as ``sqrt(b^2 + ...)``.
 
@@ -21,34 +21,35 @@ and optimal denoising", which is exact: the smallest noise that is (epsilon, del
 ``s_i`` compose to one with :math:`1/s^2 = \sum 1/s_i^2`, exactly too (Dong, Roth and Su 2019, "Gaussian differential
 privacy", corollary 2).
 
-**Whole noise** comes from the discrete Gaussian distribution, exactly, by the operating system's randomness: the
-probability of a whole number x is proportional to :math:`e^{-x^2 / 2 \sigma^2}` (Canonne, Kamath and Steinke 2020, "The
-discrete Gaussian for differential privacy"). Only whole numbers are drawn, and nothing is rounded: floats that hide a
+**Integer noise** comes from the discrete Gaussian distribution, exactly, by the operating system's randomness: the
+probability of an integer x is proportional to :math:`e^{-x^2 / 2 \sigma^2}` (Canonne, Kamath and Steinke 2020, "The
+discrete Gaussian for differential privacy"). Only integers are drawn, and nothing is rounded: floats that hide a
 sum show it again, since they are not evenly spaced and so few of them can be reached (Mironov 2012).
 
-With a whole :math:`\sigma`, :math:`|x| = k \sigma + j` for whole k and :math:`0 \le j < \sigma`. So a sign, k with
-probability :math:`2^{-k-1}` (how often a coin falls on one side) and a uniform j are drawn, and kept with probability
+With an integer :math:`\sigma`, :math:`|x| = k \sigma + j` for integers k and :math:`0 \le j < \sigma`. So a sign, k with
+probability :math:`2^{-k-1}` (how often a coin falls on one side) and a uniform j are drawn, and accepted with
+probability
 
 .. math:: p = 2^{k-1} e^{(1 - (k + j / \sigma)^2) / 2} \le 1
 
-(von Neumann's rejection; every second one is kept): where a uniform number below 1, of which 53 bits are drawn, is
-below p. Floats know p to `UNSURE`, by far. Where that does not decide it, as many more bits of both are taken as do:
-no rounding ever decides (a floating-point filter, as Shewchuk 1997 has them for geometry).
+(von Neumann's rejection; every second proposal is accepted): if a uniform number below 1, of which 53 bits are drawn,
+is below p. Floats know p to `PROBABILITY_ERROR`, by far. If that does not decide, as many more bits of both are taken
+as do: no rounding ever decides (a floating-point filter, as Shewchuk 1997 has them for geometry).
 
-**Why it is private.** Whole numbers plus this noise are as private as plus continuous normal noise of variance
-:math:`\sigma^2 - 4`. From the latter one gets the former: draw a whole number x about each value y with probability
+**Why the noise is private.** Integers plus this noise are as private as plus continuous normal noise of variance
+:math:`\sigma^2 - 4`. From the latter the former follows: draw an integer x about each value y with probability
 proportional to :math:`e^{-(x - y)^2 / 8}`. The sum of these weights over all x depends on y by a factor within
 :math:`1 \pm 10^{-33}` (Poisson's summation: :math:`2 e^{-8 \pi^2}`), and so the result differs from the discrete
-Gaussian by no more (Peikert 2010, "An efficient and parallel Gaussian sampler for lattices", theorem 3.1). What is
-done with private numbers costs no privacy, so the accounting of continuous noise holds, in any dimension and without
-another delta. For the same reason the sum of several parties' shares is one draw of the summed variance, up to such
-factors (Kairouz, Liu and Steinke 2021, "The distributed discrete Gaussian mechanism").
+Gaussian by no more (Peikert 2010, "An efficient and parallel Gaussian sampler for lattices", theorem 3.1).
+Post-processing of private numbers costs no privacy, so the accounting of continuous noise holds, in any dimension and
+without another delta. For the same reason the sum of several parties' shares is one draw of the summed variance, up to
+such factors (Kairouz, Liu and Steinke 2021, "The distributed discrete Gaussian mechanism").
 
-**Rows on a grid.** Rows are shortened, measured in steps of ``bound / STEPS`` and rounded *as vectors*: to the nearest
-whole numbers, which makes a row longer by ``sqrt(d) / 2`` steps at most, and by so much less than the bound they were
-left. None is longer than the bound then, and so no sum over them becomes more sensitive, as it would if the sum were
-rounded. Sums of rows are whole numbers of steps, and sums of products whole numbers of squared steps. (Rounding toward
-zero would need no such margin, but it makes all variances smaller: by 2 % where the bound is ten times the length of
+**Rows on a grid.** Rows are shortened, measured in steps of ``bound / GRID_STEPS`` and rounded *as vectors*: to the
+nearest integers, which makes a row longer by ``sqrt(d) / 2`` steps at most, and rows are first shortened to so much less
+than the bound. No row is longer than the bound then, and so no sum over rows becomes more sensitive, as it would if the
+sum were rounded. Sums of rows are integers of steps, and sums of products integers of squared steps. (Rounding toward
+zero would need no such margin, but it makes all variances smaller: by 2 % if the bound is ten times the length of
 rows.)
 """
 
@@ -99,7 +100,20 @@ Relation = Literal["add-remove", "replace-one"]
 
 
 def sensitivity(relation: Relation, *, sums: float = 0.0, products: float = 0.0, count: float = 0.0) -> float:
-    """Sensitivity of ``(sums * sum u, products * sum uu', count * n)`` for rows with ``|u| <= 1`` (see above)."""
+    """Compute the sensitivity of ``(sums * sum u, products * sum uu', count * n)`` for rows with ``|u| <= 1``.
+
+    Parameters
+    ----------
+    relation : str
+        "add-remove" or "replace-one".
+    sums, products, count : float, optional
+        Weights of the sums.
+
+    Returns
+    -------
+    float
+        The sensitivity.
+    """
     if relation == "add-remove":
         return math.hypot(sums, products, count)
     if sums**2 <= 2 * products**2 and products:
@@ -108,7 +122,20 @@ def sensitivity(relation: Relation, *, sums: float = 0.0, products: float = 0.0,
 
 
 def gaussian_delta(epsilon: float, multiplier: float) -> float:
-    """The delta that a noise multiplier gives for an epsilon (Balle and Wang, theorem 8), without cancellation."""
+    """Compute the delta of a noise multiplier at an epsilon (Balle and Wang, theorem 8), without cancellation.
+
+    Parameters
+    ----------
+    epsilon : float
+        The epsilon.
+    multiplier : float
+        Deviation of the noise over the sensitivity.
+
+    Returns
+    -------
+    float
+        The delta.
+    """
     if multiplier == math.inf:
         return 0.0
     first = float(scipy.special.log_ndtr(0.5 / multiplier - epsilon * multiplier))
@@ -117,7 +144,18 @@ def gaussian_delta(epsilon: float, multiplier: float) -> float:
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """The smallest noise multiplier that is (epsilon, delta)-private; 0, no noise, for an infinite epsilon."""
+    """Compute the smallest noise multiplier that is (epsilon, delta)-private.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The privacy.
+
+    Returns
+    -------
+    float
+        The multiplier; 0, no noise, for an infinite epsilon.
+    """
     if epsilon == math.inf:
         return 0.0
     low = high = 1.0
@@ -130,7 +168,20 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """The smallest epsilon that a noise multiplier gives at ``delta``; 0 noise gives infinity."""
+    """Compute the smallest epsilon of a noise multiplier at a delta.
+
+    Parameters
+    ----------
+    multiplier : float
+        Deviation of the noise over the sensitivity.
+    delta : float
+        The delta.
+
+    Returns
+    -------
+    float
+        The epsilon; infinity for no noise.
+    """
     if multiplier == 0:
         return math.inf
     if gaussian_delta(0.0, multiplier) <= delta:
@@ -142,14 +193,25 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def compose_multipliers(multipliers: Iterable[float]) -> float:
-    """The multiplier of one release that is as private as several together; infinity for none."""
+    """Compute the multiplier of a release that is as private as several together.
+
+    Parameters
+    ----------
+    multipliers : iterable of float
+        Multiplier of each release.
+
+    Returns
+    -------
+    float
+        The multiplier; infinity for no release.
+    """
     costs = [s**-2 if s > 0 else math.inf for s in multipliers]
     total = math.fsum(costs) if math.inf not in costs else math.inf
     return total**-0.5 if total else math.inf
 
 
 def _find_root(function: Callable[[float], float], low: float, high: float, *, absolute: float) -> float:
-    """Where a function changes its sign between two numbers."""
+    """Return the point between two numbers where a function changes its sign."""
     from scipy.optimize import brentq  # a tenth of a second to import, which every message of a deployment would cost
 
     return float(brentq(function, low, high, xtol=absolute, rtol=1e-14))
@@ -162,25 +224,70 @@ Mask = NDArray[np.bool_]
 
 
 def system_randomness() -> Source:
-    """The operating system's randomness."""
+    """Return the operating system's source of random bytes.
+
+    Returns
+    -------
+    callable
+        Gives as many random bytes as its argument says.
+    """
     return os.urandom
 
 
 def seeded_randomness(*seed: int) -> Source:
-    """Bytes that are the same for the same seed, and so not private."""
+    """Return a source whose bytes are the same for the same seed, and so not private.
+
+    Parameters
+    ----------
+    *seed : int
+        The seed.
+
+    Returns
+    -------
+    callable
+        Gives as many bytes as its argument says.
+    """
     return np.random.default_rng(seed).bytes
 
 
 def integer_deviation(deviation: float) -> int:
-    """The standard deviation of whole noise that protects whole numbers as continuous noise of ``deviation`` does."""
+    """Compute the deviation of integer noise that protects integers as continuous noise does.
+
+    Parameters
+    ----------
+    deviation : float
+        Standard deviation of the continuous noise.
+
+    Returns
+    -------
+    int
+        Standard deviation of the integer noise.
+    """
     return math.isqrt(math.ceil(deviation) ** 2 + VARIANCE_MARGIN) + 1
 
 
 def discrete_gaussian(size: int, deviation: int, source: Source) -> Integers:
-    """Independent whole numbers from the discrete Gaussian distribution, shape (size,).
+    r"""Draw independent integers from the discrete Gaussian distribution.
 
-    The ``deviation``, 1 to `LARGEST`, is the :math:`\\sigma` above: the standard deviation is at most, and from 3 on
-    nearly, this. For another one there is a `ValueError`.
+    Parameters
+    ----------
+    size : int
+        Number of integers.
+    deviation : int
+        The :math:`\sigma` of the distribution, 1 to `MAX_DEVIATION`: the standard deviation is at most, and from 3 on
+        nearly, this number.
+    source : callable
+        Source of random bytes.
+
+    Returns
+    -------
+    ndarray of shape (size,)
+        The integers.
+
+    Raises
+    ------
+    ValueError
+        If the deviation is out of range.
     """
     if not 1 <= deviation <= MAX_DEVIATION:
         raise ValueError(f"the deviation of whole noise is {deviation}, expected 1 to {MAX_DEVIATION}")
@@ -194,10 +301,22 @@ def discrete_gaussian(size: int, deviation: int, source: Source) -> Integers:
 
 
 def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
-    """Packed triangle (d (d + 1) / 2,) of whole noise for the sum of products of whole rows.
+    r"""Draw integer noise for the sum of products of integer rows: the Gaussian mechanism for the Frobenius norm.
 
-    ``deviation`` on the diagonal, and its part of :math:`\\sqrt{1/2}`, rounded up, off it, where each value stands for
-    two entries: the noise of the Gaussian mechanism for the Frobenius norm.
+    Parameters
+    ----------
+    d : int
+        Number of features.
+    deviation : int
+        Deviation on the diagonal. Off the diagonal, where each value stands for two entries, it is :math:`\sqrt{1/2}` of
+        this number, rounded up.
+    source : callable
+        Source of random bytes.
+
+    Returns
+    -------
+    ndarray of shape (d (d + 1) / 2,)
+        Packed triangle.
     """
     on = diagonal_positions(d)
     noise = discrete_gaussian(packed_size(d), math.isqrt(deviation**2 // 2) + 1, source)
@@ -206,7 +325,7 @@ def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
 
 
 def _propose(size: int, deviation: int, source: Source) -> tuple[Integers, Mask]:
-    """Proposed whole numbers (size,), and which of them are kept."""
+    """Return proposed integers (size,), and whether each is accepted."""
     words = np.frombuffer(source(8 * size), "<u8")
     negative, k = (
         (words & np.uint64(1)).astype(np.bool_),
@@ -223,7 +342,7 @@ def _propose(size: int, deviation: int, source: Source) -> tuple[Integers, Mask]
 
 
 def _accept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: int, source: Source) -> Mask:
-    """Where uniform numbers, whose first 53 bits are given, are below the probabilities with which sizes are kept."""
+    """Return whether uniform numbers, by their first 53 bits, are below the probabilities with which sizes are accepted."""
     margins = np.ldexp(np.exp((1 - (sizes / deviation) ** 2) / 2), k - 1) - bits * 2.0**-53
     accepted: Mask = margins > 0
     for i in np.flatnonzero(np.abs(margins) <= PROBABILITY_ERROR):
@@ -232,7 +351,7 @@ def _accept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: i
 
 
 def _accept_exactly(drawn: int, size: int, deviation: int, source: Source) -> bool:
-    """Whether one number is kept, decided by as many digits as it takes."""
+    """Return whether a number is accepted, decided by as many digits as necessary."""
     bits = 53
     while True:
         with localcontext(prec=bits):
@@ -247,7 +366,7 @@ def _accept_exactly(drawn: int, size: int, deviation: int, source: Source) -> bo
 
 
 def _uniform_integers(limit: int, size: int, source: Source) -> Integers:
-    """Uniform whole numbers from 0 to ``limit`` - 1, shape (size,)."""
+    """Draw uniform integers from 0 to ``limit`` - 1, shape (size,)."""
     values = np.empty(0, np.uint64)
     fair = np.uint64(2**64 // limit * limit - 1)  # up to it each remainder is equally likely
     while values.size < size:
@@ -257,7 +376,20 @@ def _uniform_integers(limit: int, size: int, source: Source) -> Integers:
 
 
 def clip_rows(rows: Array, bound: float) -> Array:
-    """Rows (n, d), each longer than ``bound`` shortened to it."""
+    """Shorten rows that are longer than a bound.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        The rows.
+    bound : float
+        Largest length.
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+        The shortened rows.
+    """
     divisors = np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), bound)
     clipped: Array = rows / divisors[:, None]
     clipped *= bound * CLIP_MARGIN
@@ -265,7 +397,20 @@ def clip_rows(rows: Array, bound: float) -> Array:
 
 
 def round_to_grid(rows: Array, bound: float) -> Array:
-    """Rows (n, d) clipped and rounded to whole numbers of ``bound / STEPS``: no longer than `STEPS`."""
+    """Clip rows and round them to integers of ``bound / GRID_STEPS``.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        The rows.
+    bound : float
+        Largest length.
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+        Integer rows no longer than `GRID_STEPS`.
+    """
     margin = math.sqrt(rows.shape[1]) / (2 * GRID_STEPS)
     steps = clip_rows(rows, bound * (1 - margin))
     steps *= GRID_STEPS / bound
@@ -273,7 +418,22 @@ def round_to_grid(rows: Array, bound: float) -> Array:
 
 
 def integer_sum(data: Rows, centre: Array, bound: float) -> Array:
-    """Sum (d,) of the clipped differences of rows and ``centre``, in whole steps."""
+    """Sum the clipped differences of rows and a centre, in grid steps.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    centre : ndarray of shape (d,)
+        The centre.
+    bound : float
+        Largest length of a difference.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        Integers.
+    """
     total = np.zeros(data.shape[1])
     for rows in _differences(data, centre):
         total += round_to_grid(rows, bound).sum(axis=0)
@@ -281,18 +441,43 @@ def integer_sum(data: Rows, centre: Array, bound: float) -> Array:
 
 
 def integer_products(data: Rows, centre: Array, bound: float) -> Array:
-    """Packed sum (d (d + 1) / 2,) of ``vv'`` in squared steps, for ``v`` the clipped difference of a row and
-    ``centre``.
+    """Sum ``vv'`` in squared grid steps, for ``v`` the clipped difference of a row and a centre.
 
-    There are at most `MOST_ROWS` rows; the bound is in the unit of the data.
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        At most `MAX_ROWS` rows.
+    centre : ndarray of shape (d,)
+        The centre.
+    bound : float
+        Largest length of a difference, in the unit of the data.
+
+    Returns
+    -------
+    ndarray of shape (d (d + 1) / 2,)
+        Packed integers.
     """
     return _sum_of_products((round_to_grid(rows, bound) for rows in _differences(data, centre)), data.shape[1])
 
 
 def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
-    """Packed sums (s, d (d + 1) / 2) as `whole_products` of the directions in which rows lie from ``centre``, by shell.
+    """Sum products of the directions of rows from a centre, by shell, as `integer_products` does.
 
-    Each row is in one of the ``shells`` (s, 3), whatever these are (`fedpca_flwr.maths.shells`), and no longer than 1.
+    Each row is in one of the shells, whatever these are, and its direction is no longer than 1.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    centre : ndarray of shape (d,)
+        The centre.
+    shells : ndarray of shape (s, 3)
+        The shells (`fedpca_flwr.maths.shells`).
+
+    Returns
+    -------
+    ndarray of shape (s, d (d + 1) / 2)
+        Packed integers of each shell.
     """
 
     def shell_rows(shell: int) -> Iterator[Array]:
@@ -311,7 +496,22 @@ def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
 
 
 def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
-    """Sums (s,) by shell of squared distances from ``centre`` over the squared end of the shell, in squared steps."""
+    """Sum squared distances from a centre over the squared end of the shell, in squared grid steps.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    centre : ndarray of shape (d,)
+        The centre.
+    shells : ndarray of shape (s, 3)
+        The shells (`fedpca_flwr.maths.shells`).
+
+    Returns
+    -------
+    ndarray of shape (s,)
+        Integer of each shell.
+    """
     total = np.zeros(len(shells))
     for rows in _differences(data, centre):
         length = row_lengths(rows)
@@ -323,15 +523,44 @@ def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
 
 
 def integer_octave_counts(data: Rows, centre: Array) -> Array:
-    """Numbers of rows by their distance from ``centre`` (`fedpca_flwr.maths.private_scatter.octaves`), in steps."""
+    """Count rows by their distance from a centre, in grid steps.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    centre : ndarray of shape (d,)
+        The centre.
+
+    Returns
+    -------
+    ndarray of shape (OCTAVES,)
+        Counts (`fedpca_flwr.maths.private_scatter.octave_counts`) times `GRID_STEPS`.
+    """
     counts: Array = np.sum([octave_counts(rows) for rows in _differences(data, centre)], axis=0)
     return GRID_STEPS * counts
 
 
 def integer_score_squares(data: Rows, centre: Array, components: Array, bound: float) -> Array:
-    """Sums (k + 1,) of squared scores of the clipped differences on components (k, d), and of their squared remainders.
+    """Sum squared scores of the clipped differences on components, and their squared remainders, in squared grid steps.
 
-    In whole squared steps. The squares of one row are no longer, as a vector, than the square of its length.
+    The squares of a row are no longer, as a vector, than the square of its length.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    centre : ndarray of shape (d,)
+        The centre.
+    components : ndarray of shape (k, d)
+        The components.
+    bound : float
+        Largest length of a difference.
+
+    Returns
+    -------
+    ndarray of shape (k + 1,)
+        Integers.
     """
     total = np.zeros(len(components) + 1)
     for rows in _differences(data, centre):
@@ -340,12 +569,13 @@ def integer_score_squares(data: Rows, centre: Array, components: Array, bound: f
 
 
 def _differences(data: Rows, centre: Array) -> Iterator[Array]:
-    """Differences of rows and ``centre``; data are read in chunks, which a processor's cache holds."""
+    """Yield differences of rows and a centre in chunks that a processor's cache holds."""
     for chunk in chunks(data):
         yield np.subtract(chunk, centre, dtype=np.float64)
 
 
 def _sum_of_products(placed: Iterable[Array], d: int) -> Array:
+    """Return the packed scatter of rows about zero."""
     total = np.zeros((d, d), order="F")
     for rows in _merge_chunks(placed):
         blas.dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
@@ -353,7 +583,7 @@ def _sum_of_products(placed: Iterable[Array], d: int) -> Array:
 
 
 def _merge_chunks(placed: Iterable[Array]) -> Iterator[Array]:
-    """The same rows in larger chunks, of which syrk makes more."""
+    """Yield the same rows in larger chunks, of which syrk makes more."""
     pending: list[Array] = []
     for rows in placed:
         pending.append(rows)

@@ -1,22 +1,23 @@
 r"""Directions of rows about a noisy centre, and the eigenpairs behind a scatter matrix with noise of known deviation.
 
-**Directions of rows.** Where the lengths of rows are in no known range, their directions about a centre take their
+**Directions of rows.** If the lengths of rows are in no known range, their directions about a centre take their
 place. Every row has length 1 once it is divided by its distance from a centre, so one row changes
 :math:`\sum u_i u_i^T` by 1, whatever the data, and a row that is far off counts no more than any other (Locantore et
 al. 1999, "Robust principal component analysis for functional data"; differentially private: Kim and Jung 2025, "Robust
 and differentially private principal component analysis"). For rows whose distribution is elliptical, the components are
 those of the covariance.
 
-How many rows have a length between any two powers of two is told with noise. The mean of rows that are shortened
-accordingly is a centre. It is as good as the origin is near: so the same is done once more about it.
+The number of rows with a length between any two powers of two is released with noise. The mean of rows that are
+shortened accordingly is a centre. The first centre is only as good as the origin is near: so the same is done once more
+about it.
 
 **Behind the noise.** For a matrix of size m with noise of deviation :math:`\tau` off the diagonal, the noise alone has
 eigenvalues up to :math:`2q, q = \tau \sqrt{m}`. An eigenvalue :math:`\lambda > q` shows up as
 :math:`\theta = \lambda + q^2 / \lambda`, one below :math:`q` not at all (Baik, Ben Arous and Péché 2005;
-Benaych-Georges and Nadakuditi 2011, theorem 2.1). Only what was released is used: post-processing costs no privacy.
+Benaych-Georges and Nadakuditi 2011, theorem 2.1). Only released numbers are used: post-processing costs no privacy.
 
-Where the centre is noisy too, rows without any variance have a second moment about it (`NoisyCentre`): an eigenvalue
-like any other to the noise of the matrix, but not of the data. Only what exceeds both together is of the data.
+If the centre is noisy too, rows without any variance have a second moment about it (`NoisyCentre`): an eigenvalue
+like any other to the noise of the matrix, but not of the data. Only an excess over both together is of the data.
 """
 
 from __future__ import annotations
@@ -58,14 +59,36 @@ NORMAL_99 = 2.33  # in 99 of 100 cases a normal value is below so many standard 
 
 
 def row_directions(rows: Array) -> Array:
-    """Rows (n, d) divided by their lengths; those of length 0 stay."""
+    """Divide rows by their lengths; rows of length 0 stay.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+        Unit vectors.
+    """
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
     return scaled / np.where(largest > 0, row_lengths(scaled), 1.0)[:, None]
 
 
 def octave_counts(rows: Array) -> Array:
-    """How many rows (n, d) have a length from each power of two to the next, shape (`OCTAVES`,)."""
+    """Count the rows with a length from each power of two to the next.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    ndarray of shape (OCTAVES,)
+        The counts.
+    """
     length = row_lengths(rows)
     exponent = np.where(np.isfinite(length), np.frexp(length)[1], MAX_EXPONENT)
     exponent = np.where(length > 0, exponent, MIN_EXPONENT).clip(MIN_EXPONENT, MAX_EXPONENT)
@@ -73,13 +96,41 @@ def octave_counts(rows: Array) -> Array:
 
 
 def assign_shells(length: Array, shells: Array) -> NDArray[np.intp]:
-    """The one shell in which a row of each length (n,) is; shells (s, 3) are as in `fedpca_flwr.maths.shells`."""
+    """Find the shell of each row.
+
+    Parameters
+    ----------
+    length : ndarray of shape (n,)
+        Lengths of the rows.
+    shells : ndarray of shape (s, 3)
+        The shells (`fedpca_flwr.maths.shells`).
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        Index of the shell.
+    """
     indices: NDArray[np.intp] = (length[:, None] >= shells[1:, SHELL_START]).sum(axis=1)
     return indices
 
 
 def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
-    """Scores on components (k, d), and the length that they leave, of rows shortened to a bound, shape (n, k + 1)."""
+    """Compute scores of rows shortened to a bound, and the lengths that the components leave.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        The rows.
+    components : ndarray of shape (k, d)
+        The components.
+    bound : float
+        Largest length.
+
+    Returns
+    -------
+    ndarray of shape (n, k + 1)
+        Scores and remaining lengths.
+    """
     unit = row_directions(rows)
     scores = unit @ components.T
     remainder = np.sqrt((1.0 - np.einsum("ij,ij->i", scores, scores)).clip(min=0.0))
@@ -87,7 +138,15 @@ def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
 
 
 class Reach(NamedTuple):
-    """How far rows reach from a centre."""
+    """The distance that rows reach from a centre.
+
+    Parameters
+    ----------
+    bound : float
+        A power of two within which most rows lie.
+    stands_out : bool
+        Whether noise alone does not explain the numbers; if it may, the bound is that of the largest number.
+    """
 
     bound: float  # a power of two within which most rows lie
     # whether noise alone does not explain the numbers; if it may, the bound is that of the largest number
@@ -95,11 +154,26 @@ class Reach(NamedTuple):
 
 
 def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: int = 1) -> Reach:
-    """How far most rows reach, from their noisy numbers (`OCTAVES`,) with noise of a known deviation.
+    """Find how far most rows reach, from their noisy counts by octave.
 
-    A mean of rows (``power`` 1) or of their squares (2) that are shortened to a bound of 1 has so much ``noise``, times
-    the number of rows. The bound is larger than `MOST` rows need where that makes noise and what is cut off smaller
-    together, and the noise is still small beside those rows (`SLIGHT`).
+    The bound is larger than `BOUND_ROW_SHARE` of the rows need if that makes noise and clipped lengths smaller together,
+    and the noise is still small beside those rows (`MAX_NOISE_SHARE`).
+
+    Parameters
+    ----------
+    counts : ndarray of shape (OCTAVES,)
+        Noisy counts.
+    deviation : float
+        Standard deviation of their noise.
+    noise : float, optional
+        Noise, times the number of rows, in a mean of rows, or of their squares, that are shortened to a bound of 1.
+    power : int, optional
+        1 for a mean of rows, 2 for a mean of their squares.
+
+    Returns
+    -------
+    Reach
+        The bound, and whether it stands out of the noise.
     """
     significant = np.where(counts > DETECTION_DEVIATIONS * deviation, counts, 0.0)
     if not significant.any():
@@ -119,9 +193,23 @@ def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: 
 
 
 def excess_beyond(counts: Array, octave: int, power: int) -> float:
-    """By how much rows beyond an octave exceed its end, summed, in units of that end (of its square, for power 2).
+    """Sum the excess of rows beyond an octave over its end.
 
     Lengths within an octave are spread evenly over their logarithms.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (OCTAVES,)
+        Counts of rows.
+    octave : int
+        Index of the octave.
+    power : int
+        1 for lengths, 2 for squared lengths.
+
+    Returns
+    -------
+    float
+        The excess in units of the octave's end, or of its square.
     """
     farther = octave + 1 + np.flatnonzero(counts[octave + 1 :])
     spread = (1 - 0.5**power) / (power * np.log(2.0))
@@ -129,9 +217,23 @@ def excess_beyond(counts: Array, octave: int, power: int) -> float:
 
 
 def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
-    """The centre moved by the mean of the rows about it, and how far off it is in 99 of 100 cases.
+    """Move a centre by the noisy mean of the rows about it.
 
     The mean is drawn towards the old centre as far as noise explains it (James and Stein 1961, the positive part).
+
+    Parameters
+    ----------
+    centre : ndarray of shape (d,)
+        The old centre.
+    step : NoisyCentre
+        Mean of the rows about it.
+
+    Returns
+    -------
+    centre : ndarray of shape (d,)
+        The new centre.
+    radius : float
+        Its distance from the mean of the rows in 99 of 100 cases.
     """
     length, noise = float(np.linalg.norm(step.value)), np.sqrt(step.value.size) * step.sum_deviation / step.rows
     retained_share = max(0.0, 1.0 - (noise / length) ** 2) if length else 0.0
@@ -139,7 +241,20 @@ def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
 
 
 def make_descending(noisy: Array, deviation: float) -> Array:
-    """Variances (k,) in the order of their components: the nearest that descend, at least half a deviation."""
+    """Return the nearest variances that descend, in the order of their components.
+
+    Parameters
+    ----------
+    noisy : ndarray of shape (k,)
+        Noisy variances.
+    deviation : float
+        Standard deviation of their noise.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        Variances of at least half a deviation.
+    """
     from scipy.optimize import isotonic_regression  # a tenth of a second to import, and used once in a run
 
     fitted = isotonic_regression(noisy, increasing=False).x
@@ -148,10 +263,23 @@ def make_descending(noisy: Array, deviation: float) -> Array:
 
 
 class NoisyCentre(NamedTuple):
-    """A centre that was computed from noisy sums, and how far off it may be in 99 of 100 cases.
+    """A centre computed from noisy sums, and the uncertainty of its position.
 
     With m the mean of the n clipped rows, z the noise of their sum and g that of their number, the centre is
     ``c = (n m + z) / (n + g)``, shortened to the bound; so ``|c - m| <= (|z| + |g| |m|) / (n + g)``.
+
+    Parameters
+    ----------
+    value : ndarray of shape (d,)
+        The centre c.
+    rows : int
+        The noisy number of rows, n + g.
+    bound : float
+        Length to which rows were clipped.
+    count_deviation : float
+        Standard deviation of the noise of the number of rows.
+    sum_deviation : float
+        Standard deviation of the noise of each value of their sum.
     """
 
     value: Array  # (d,), the centre c
@@ -163,9 +291,9 @@ class NoisyCentre(NamedTuple):
 
     @property
     def radius(self) -> float:
-        """How far the centre is from the mean of the rows, at most.
+        """Distance of the centre from the mean of the rows, at most, in 99 of 100 cases.
 
-        By the formula above with ``|m|`` at most the bound, or at most the centre's length and this radius.
+        The formula above holds with ``|m|`` at most the bound, or at most the centre's length and this radius.
         """
         z = self.sum_deviation * (np.sqrt(self.value.size) + LIPSCHITZ_TAIL)
         g, length = LIPSCHITZ_TAIL * self.count_deviation, np.linalg.norm(self.value)
@@ -173,11 +301,15 @@ class NoisyCentre(NamedTuple):
         return float(min((z + g * self.bound) / self.rows, near, 2 * self.bound))
 
     def subtraction_eigenvalue(self) -> float:
-        """Largest eigenvalue that ``(n + g) c c'`` leaves of ``n m m'``, the second moment of rows without variance.
+        """Bound the largest eigenvalue that ``(n + g) c c'`` leaves of ``n m m'``, the second moment of rows without variance.
 
-        With e = c - m it is that of ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the
-        centre was shortened, for then ``|c| >= |m|``; if not, z has a random direction,
-        and ``|z| - z'm / |m|`` stays below `radius` too.
+        With e = c - m it is that of ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the centre was
+        shortened, for then ``|c| >= |m|``; if not, z has a random direction, and ``|z| - z'm / |m|`` stays below `radius` too.
+
+        Returns
+        -------
+        float
+            The eigenvalue.
         """
         radius = self.radius
         length = min(float(np.linalg.norm(self.value)) + radius, self.bound)
@@ -185,7 +317,21 @@ class NoisyCentre(NamedTuple):
 
 
 class Denoised(NamedTuple):
-    """The eigenpairs behind a noisy scatter."""
+    """The eigenpairs behind a noisy scatter.
+
+    Parameters
+    ----------
+    pairs : Eigenpairs
+        Eigenpairs, with eigenvalues without the noise.
+    total : float
+        Estimate of the trace.
+    detectable : int
+        Number of pairs that the noise alone does not explain.
+    coordinate_count : int
+        Number of coordinates that were not dropped.
+    noisy : ndarray of shape (k,)
+        Eigenvalues with the noise.
+    """
 
     pairs: Eigenpairs  # their eigenvalues are without the noise
     total: float  # estimate of the trace
@@ -195,11 +341,29 @@ class Denoised(NamedTuple):
 
 
 def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
-    """The k leading eigenpairs behind a noisy scatter, of all coordinates or of those that stand out of the noise.
+    """Compute the leading eigenpairs behind a noisy scatter, of all coordinates or of those that stand out of the noise.
 
-    The packed scatter has noise of ``deviation`` (in squared units of the data) on the diagonal and of
-    ``deviation / sqrt(2)`` off it; a noisy centre gives rows without variance the eigenvalue ``excess`` at most. Fewer
-    coordinates have less noise, and may hold less of the data. The choice is taken of which the noise leaves more.
+    Fewer coordinates have less noise, and may hold less of the data. The result is the choice of which the noise leaves
+    more.
+
+    Parameters
+    ----------
+    scatter : ndarray of shape (d (d + 1) / 2,)
+        Packed noisy scatter.
+    d : int
+        Number of features.
+    k : int
+        Number of pairs.
+    deviation : float
+        Deviation of the noise on the diagonal, in squared units of the data; off the diagonal it is
+        ``deviation / sqrt(2)``.
+    excess : float, optional
+        Largest eigenvalue that a noisy centre gives rows without variance.
+
+    Returns
+    -------
+    Denoised
+        The eigenpairs.
     """
     matrix = unpack(scatter, d)
     diagonal = np.diagonal(matrix)
@@ -223,9 +387,23 @@ def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float =
 
 
 def count_detectable(noisy: Array, d: int, deviation: float, excess: float) -> int:
-    """How many of these noisy eigenvalues the noise alone does not explain; parameters as in `denoised`.
+    """Count the noisy eigenvalues that the noise alone does not explain.
 
-    Which features stay depends on the noise, but no part of its matrix has a larger eigenvalue than all (Cauchy).
+    The choice of features depends on the noise, but no part of its matrix has a larger eigenvalue than the matrix (Cauchy).
+
+    Parameters
+    ----------
+    noisy : ndarray of shape (k,)
+        Noisy eigenvalues.
+    d : int
+        Number of features.
+    deviation, excess : float
+        As in `denoise`.
+
+    Returns
+    -------
+    int
+        Number of eigenvalues.
     """
     return int((noisy > noise_limit(d, deviation, excess)).sum())
 
@@ -239,26 +417,37 @@ class _CoordinateSubset(NamedTuple):
 
     @property
     def spikes(self) -> Array:
-        """The eigenvalues that show, without the noise."""
+        """Visible eigenvalues, without the noise."""
         behind = denoise_eigenvalues(self.noisy.values, self.edge)
         return behind[behind > self.edge]
 
     def explained_variance(self, max_spike: float) -> float:
-        """How much of the data the components hold, where no spike counts for more than ``most``.
+        """Return the variance of the data in the components, where no spike counts for more than ``max_spike``.
 
-        A noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own (Benaych-Georges and Nadakuditi 2011,
-        theorem 2.2).
+        A noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own (Benaych-Georges and Nadakuditi 2011, theorem
+        2.2).
         """
         spikes = self.spikes
         return float((np.minimum(spikes, max_spike) * (1 - (self.edge / spikes) ** 2)).sum())
 
 
 def noise_limit(d: int, deviation: float, excess: float = 0.0) -> float:
-    """The limit below which the leading eigenvalue of nothing but noise stays in 99 of 100 cases.
+    """Compute the limit that the leading eigenvalue of nothing but noise exceeds in 1 of 100 cases.
 
-    By Weyl's inequality the same holds for eigenvalue i where the data have i - 1 directions only. Parameters as in
-    `denoised`. A spike above the edge q moves as above, and has the deviation ``deviation sqrt(1 - (q / spike)^2)``
-    (Benaych-Georges, Guionnet and Maïda 2011).
+    By Weyl's inequality the same holds for eigenvalue i if the data have i - 1 directions only. A spike above the edge q
+    moves as above, and has the deviation ``deviation sqrt(1 - (q / spike)^2)`` (Benaych-Georges, Guionnet and Maïda 2011).
+
+    Parameters
+    ----------
+    d : int
+        Number of features.
+    deviation, excess : float
+        As in `denoise`.
+
+    Returns
+    -------
+    float
+        The limit.
     """
     edge = deviation * np.sqrt(d / 2)
     spike = max(excess, edge)
@@ -270,9 +459,21 @@ def noise_limit(d: int, deviation: float, excess: float = 0.0) -> float:
 
 
 def denoise_eigenvalues(theta: Array, edge: float) -> Array:
-    """The eigenvalues behind noisy ones: the inverse of the map above; half of those that the noise explains.
+    """Compute the eigenvalues behind noisy ones; half of those that the noise explains.
 
     Never negative: the matrix behind is positive semidefinite.
+
+    Parameters
+    ----------
+    theta : ndarray
+        Noisy eigenvalues.
+    edge : float
+        Half the largest eigenvalue of the noise, q.
+
+    Returns
+    -------
+    ndarray
+        Eigenvalues without the noise.
     """
     theta = theta.clip(min=0.0)
     behind: Array = (theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2

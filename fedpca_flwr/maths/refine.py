@@ -2,16 +2,17 @@ r"""Sketch and refine: an approximation of a matrix that every product makes exa
 
 **The correction.** Each party first sends a truncated factor, so that the server has :math:`M_0 \approx A` (low rank
 plus a multiple of the identity), or a scatter in multiples of a step. For every block of an orthonormal basis :math:`Q`
-whose product :math:`A Q` has been asked since, the approximation is corrected to agree with :math:`A` on the span of
-``Q``, with :math:`D = A Q - M_0 Q`::
+whose product :math:`A Q` is known since, the approximation is corrected to agree with :math:`A` on the span of ``Q``,
+with :math:`D = A Q - M_0 Q`::
 
     M = M_0 + D Q' + Q D' - Q (Q' D) Q'
 
-(the symmetric block secant update). Its leading eigenvectors are the answer so far and the next question.
+(the symmetric block secant update). Its leading eigenvectors are the answer so far and the next block.
 
 **Its bound** (`corrected_angle_bound`) takes the spectral norms of the error :math:`F = A - M`: everywhere, and on the
 block of the last correction. Let U be the first k eigenvectors of M, W some of the next and Z the rest, and Y the first
-k of A. What ``A Y = Y (Y' A Y)`` says of ``W'Y`` and ``Z'Y``, with the gaps g of their eigenvalues to the k-th of A, is
+k of A. The equation ``A Y = Y (Y' A Y)`` bounds ``W'Y`` and ``Z'Y``, with the gaps g of their eigenvalues to the k-th of
+A:
 
     ``g_W |W'Y| <= |W'F U| + |W'F Z| |Z'Y|,    g_Z |Z'Y| <= |Z'F U| + |Z'F W| |W'Y|.``
 
@@ -19,10 +20,10 @@ The block holds U and W but for a little, so the two terms of W, whose gap is sm
 
 **How many corrections** a scatter in multiples of a step will need (`Corrections`). Errors of rounding that are
 independent have a norm of :math:`2 \sqrt{d}` deviations, and a block of b columns meets :math:`\sqrt{d} + \sqrt{b}` of
-them. The components lie beside a block by as much as rounding moved them since it was asked, and by the rounding of the
-block itself. What of a block lies beside the one before it meets the whole error. This is a forecast only: errors that
-are not independent, and eigenvalues that are not as surveyed, make it wrong by a round. A run that follows it ends by
-the bound.
+them. The components lie off a block by as much as rounding moved them since the block was chosen, and by the rounding
+of the block itself. The part of a block off the block before it meets the whole error. This is a forecast only: errors
+that are not independent, and eigenvalues that are not as surveyed, make it wrong by a round. A run that follows the
+forecast ends by the bound.
 """
 
 from collections.abc import Callable
@@ -55,18 +56,42 @@ PEAK_TO_RMS = 6.0
 
 
 def block_bits(number: int) -> int:
-    """Bits of each value of the block of correction ``number`` (from 0).
+    """Return the bits of each value of a correction's block.
 
-    A correction shrinks the error on the block by some two digits. The error that it leaves beside the block counts
-    as much as the components lie beside it, so the block's rounding must shrink alike: 8 bits more each time.
+    A correction shrinks the error on the block by some two digits. The error off the block counts in proportion to the
+    components' part off the block, so the block's rounding must shrink alike: 8 bits more each time.
+
+    Parameters
+    ----------
+    number : int
+        Number of the correction, from 0.
+
+    Returns
+    -------
+    int
+        Number of bits.
     """
     return min(8 * (number + 1), MAX_BITS)
 
 
 def correct_on_block(matrix: Array, V: Array, E: Array) -> Array:
-    """``M + E V' + V E' - V sym(V' E) V'``, which maps the orthonormal block ``V`` as ``M V + E`` does.
+    """Compute ``M + E V' + V E' - V sym(V' E) V'``, which maps the orthonormal block ``V`` as ``M V + E`` does.
 
-    The symmetric block secant update for one block, on full matrices (d, d).
+    This is the symmetric block secant update for one block, on full matrices.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (d, d)
+        The approximation M.
+    V : ndarray of shape (d, b)
+        Orthonormal block.
+    E : ndarray of shape (d, b)
+        Error of ``M V``.
+
+    Returns
+    -------
+    ndarray of shape (d, d)
+        The corrected approximation.
     """
     inner = V.T @ E
     half = E - V @ ((inner + inner.T) / 4)
@@ -82,12 +107,27 @@ def corrected_angle_bound(
     block: NDArray[Any] | None,
     on_first: float | None = None,
 ) -> tuple[float, float]:
-    """Bounds on the angle, in degrees, to the first k components of a matrix whose approximation was corrected, and on
-    the error of their values.
+    """Bound the angle to the components of a matrix whose approximation was corrected, and the error of their values.
 
-    The ``pairs``, k or more, are of the approximation; ``error`` and ``on_block`` are spectral norms of its error,
-    everywhere and on the orthonormal ``block`` (d, b) of the last correction, which is None before any; ``on_first`` is
-    that on the block's first k columns, where it is known.
+    Parameters
+    ----------
+    pairs : Eigenpairs
+        At least k eigenpairs of the approximation.
+    k : int
+        Number of components.
+    error, on_block : float
+        Spectral norms of the approximation's error, everywhere and on the block.
+    block : ndarray of shape (d, b) or None
+        Orthonormal block of the last correction; None before any.
+    on_first : float, optional
+        Norm of the error on the block's first k columns, if known.
+
+    Returns
+    -------
+    angle : float
+        Bound on the angle in degrees.
+    values_error : float
+        Bound on the error of the values.
     """
     values = np.append(pairs.values, pairs.following)
     rounded = rounding_bound(len(pairs.vectors)) * float(pairs.values[0])
@@ -110,8 +150,19 @@ def corrected_angle_bound(
 
 
 class CorrectionErrors(NamedTuple):
-    """Bounds on the error F of a matrix that was corrected on a block, as spectral norms: about its first k
-    eigenvectors U and the next ones W."""
+    """Bounds on the error F of a matrix that was corrected on a block, as spectral norms.
+
+    U are the first k eigenvectors of the corrected matrix, and W the next ones.
+
+    Parameters
+    ----------
+    everywhere, on_block : float
+        Norm of F, and of F on the block.
+    on_first : float
+        Norm of F on the columns of the block that U is made of.
+    first, next : float
+        Distances of U and of W from the span of the block.
+    """
 
     everywhere: float
     on_block: float
@@ -121,33 +172,33 @@ class CorrectionErrors(NamedTuple):
 
     @property
     def norm_first(self) -> float:
-        """Of F U."""
+        """Bound on the spectral norm of F U."""
         return min(self.everywhere, self.on_first + self.everywhere * self.first)
 
     @property
     def norm_next(self) -> float:
-        """Of F W."""
+        """Bound on the spectral norm of F W."""
         return min(self.everywhere, self.on_block + self.everywhere * self.next)
 
     @property
     def inner_first(self) -> float:
-        """Of U'F U."""
+        """Bound on the spectral norm of U'F U."""
         return min(self.norm_first, self.on_first * (1 + 2 * self.first) + self.everywhere * self.first**2)
 
     @property
     def inner_next(self) -> float:
-        """Of W'F W."""
+        """Bound on the spectral norm of W'F W."""
         return min(self.norm_next, self.on_block * (1 + 2 * self.next) + self.everywhere * self.next**2)
 
     @property
     def cross_norm(self) -> float:
-        """Of W'F U."""
+        """Bound on the spectral norm of W'F U."""
         cross_terms = self.on_first * self.next + self.on_block * self.first + self.everywhere * self.first * self.next
         return min(self.norm_first, self.norm_next, self.on_first + cross_terms)
 
 
 def _angle_bound(values: Array, k: int, end: int, errors: CorrectionErrors) -> float:
-    """Bound on the angle to the first k components, in degrees, where the vectors W are those up to ``more``."""
+    """Return a bound in degrees on the angle to the first k components, if the vectors W are those up to ``end``."""
     last = float(values[k - 1]) - errors.inner_first
     to_rest = last - float(values[end]) - errors.everywhere
     if end == k:
@@ -161,10 +212,15 @@ def _angle_bound(values: Array, k: int, end: int, errors: CorrectionErrors) -> f
 
 
 class RefinedSketch:
-    """The approximation ``M`` of the scatter ``A``, from ``M_0 = rows.T @ rows + floor * identity``.
+    """An approximation ``M`` of the scatter ``A``, from ``M_0 = rows.T @ rows + floor * identity``, corrected by products.
 
-    The ``sketch`` has rows (h, d) that were sent in float32; its error bounds ``|A - M_0|`` before that (spectral
-    norm). Of ``A`` with all blocks asked the products are `known`.
+    Attribute `products` has all blocks so far and their products with ``A``; `error` bounds the spectral norm of
+    ``A - M_0``.
+
+    Parameters
+    ----------
+    sketch : Factor
+        Factor whose rows (h, d) were sent in float32; its error is that before rounding.
     """
 
     def __init__(self, sketch: Factor) -> None:
@@ -177,16 +233,46 @@ class RefinedSketch:
         self._image: Array = np.empty((self.d, 0))  # M_0 Q
 
     def product(self, V: Array) -> Array:
-        """``M_0 @ V``, (d, b)."""
+        """Multiply the first approximation with a block.
+
+        Parameters
+        ----------
+        V : ndarray of shape (d, b)
+            The block.
+
+        Returns
+        -------
+        ndarray of shape (d, b)
+            Product ``M_0 @ V``.
+        """
         return self.rows.T @ (self.rows @ V) + self.floor * V
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
-        """See `KnownProducts.renew`."""
+        """Take products that came again in full (`ProductBasis.renew`).
+
+        Parameters
+        ----------
+        ritz : Ritz
+            Ritz pairs in the span.
+        AU : ndarray of shape (d, k)
+            Products of the first k Ritz vectors.
+        """
         self.products.renew(ritz, AU)
         self._image = np.empty((self.d, 0))
 
     def next_block(self, width: int) -> Array:
-        """The leading eigenvectors of ``M`` outside the span already asked, orthonormal (d, at most width)."""
+        """Choose the leading eigenvectors of ``M`` outside the span so far.
+
+        Parameters
+        ----------
+        width : int
+            Largest number of columns.
+
+        Returns
+        -------
+        ndarray of shape (d, b)
+            Orthonormal block, with b <= width.
+        """
         width, Q = min(width, self.products.room), self.products.Q
         if not width:
             return np.empty((self.d, 0))
@@ -196,10 +282,20 @@ class RefinedSketch:
         return block
 
     def leading(self, k: int) -> Eigenpairs:
-        """The k leading eigenpairs of ``M``, k <= d.
+        """Compute the leading eigenpairs of ``M``.
 
-        Where few rows and products span less than everything, through the matrix on their span; ``M`` is a multiple of
-        the identity elsewhere, so a few random directions complete the basis.
+        If few rows and products span less than everything, the matrix on their span suffices: ``M`` is a multiple of the
+        identity elsewhere, so a few random directions complete the basis.
+
+        Parameters
+        ----------
+        k : int
+            Number of pairs, at most d.
+
+        Returns
+        -------
+        Eigenpairs
+            The pairs.
         """
         Q, change = self.products.Q, self._change()
         if len(self.rows) + 2 * Q.shape[1] + k >= self.d:
@@ -212,7 +308,7 @@ class RefinedSketch:
 
     @property
     def outside_bound(self) -> float:
-        """Bound on ``A`` orthogonal to the blocks asked: ``lambda_max(P M_0 P) + error`` with ``P = 1 - Q Q'``."""
+        """Bound on ``A`` orthogonal to all blocks: ``lambda_max(P M_0 P) + error`` with ``P = 1 - Q Q'``."""
         Q = self.products.Q
         rows = self.rows - (self.rows @ Q) @ Q.T
         gram = rows @ rows.T if len(rows) < self.d else rows.T @ rows
@@ -224,7 +320,7 @@ class RefinedSketch:
         return self.rows.T @ self.rows + self.floor * np.eye(self.d)
 
     def _change(self) -> Array:
-        """``C`` with ``M = M_0 + C Q' + Q C'``."""
+        """Return ``C`` with ``M = M_0 + C Q' + Q C'``."""
         Q, count = self.products.Q, self._image.shape[1]
         self._image = np.hstack([self._image, self.product(Q[:, count:])])
         D = self.products.AQ - self._image
@@ -233,18 +329,54 @@ class RefinedSketch:
 
 
 def relative_rounding(bits: int) -> float:
-    """Deviation of the error of numbers that share a scale and are rounded to so many bits, over their own."""
+    """Compute the rounding deviation of numbers that share a scale over their own deviation.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of a number.
+
+    Returns
+    -------
+    float
+        The ratio.
+    """
     return float(PEAK_TO_RMS / np.sqrt(12) / (2 ** (bits - 1) - 1))
 
 
 def entropy_bits(bits: int) -> float:
-    """Bits in which such a number travels, once compressed: the entropy of a Gaussian."""
+    """Compute the bits of such a number once compressed: the entropy of a Gaussian.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of a number before.
+
+    Returns
+    -------
+    float
+        Number of bits.
+    """
     return float(bits - 1 - np.log2(PEAK_TO_RMS) + 0.5 * np.log2(2 * np.pi * np.e))
 
 
 @dataclass(frozen=True)
 class Corrections:
-    """The forecast of how many corrections the scatters of some parties need."""
+    """A forecast of the number of corrections that the scatters of some parties need.
+
+    Parameters
+    ----------
+    spectrum : ndarray of shape (d,)
+        Eigenvalues of the sum of the scatters, descending.
+    k : int
+        Number of components.
+    width : int
+        Columns of a block.
+    parties : int
+        Number of parties.
+    step : float
+        The scatters are in multiples of this, in squared units of the data.
+    """
 
     spectrum: Array  # (d,), eigenvalues of the sum of the scatters, descending
     k: int  # how many components are wanted
@@ -253,7 +385,20 @@ class Corrections:
     step: float  # the scatters are in multiples of this, in squared units of the data
 
     def count_needed(self, tolerance: float, max_corrections: int) -> int | None:
-        """After how many corrections, ``most`` or fewer, the bound is at ``tolerance`` degrees; else None."""
+        """Count the corrections until the bound reaches a tolerance.
+
+        Parameters
+        ----------
+        tolerance : float
+            Angle in degrees.
+        max_corrections : int
+            Largest number of corrections.
+
+        Returns
+        -------
+        int or None
+            Number of corrections; None if more are needed.
+        """
         d, b, deviation = self.spectrum.size, self.width, self.step / np.sqrt(12)
         everywhere = float(self.parties * deviation * 2 * np.sqrt(d))
         on_block = float(self.parties * deviation * (np.sqrt(d) + np.sqrt(b)))
@@ -269,14 +414,14 @@ class Corrections:
         return None
 
     def _offset(self, last: int, moved: float, rounded: float) -> float:
-        """How far the eigenvectors up to ``last`` lie beside a rounded block of vectors that an error ``moved``."""
+        """Return how far the eigenvectors up to ``last`` lie off a rounded block of vectors that an error ``moved``."""
         if self.width >= self.spectrum.size and moved < np.inf:
             return 0.0
         gap = self.spectrum[last - 1] - (self.spectrum[self.width] if self.width < self.spectrum.size else 0.0)
         return min(1.0, float(moved / gap) + rounded) if gap > 0 else 1.0
 
     def _is_reached(self, tolerance: float, everywhere: float, on_block: float, offset: Callable[[int], float]) -> bool:
-        """Whether a run ends: by `corrected_angle_bound`, and of exact components by their variances too."""
+        """Return whether a run ends: by `corrected_angle_bound`, and for exact components by their variances too."""
         values, k = np.append(self.spectrum, 0.0)[: max(self.k, self.width) + 1], self.k
         errors = CorrectionErrors(everywhere, on_block, on_block, offset(k), 0.0)
         angles = [_angle_bound(values, k, end, errors._replace(next=offset(end))) for end in range(k, values.size)]

@@ -1,16 +1,16 @@
 """Rows that are read block by block, in the place of an array that need not fit into memory, and rows less a centre.
 
-Everything here that takes rows takes `Rows`: an array (mapped files too), or `Blocks`, which are read anew in each pass
-over them. `chunks` gives either as dense pieces of the same sizes, so a file that is read in blocks gives the same bits
-as the array of its rows.
+Functions that take rows take `Rows`: an array (mapped files too), or `Blocks`, which are read anew in each pass over
+them. `chunks` gives either as dense pieces of the same sizes, so a file that is read in blocks gives the same bits as
+the array of its rows.
 
-**Rows less a centre** are made where they are dense, and implied where they are sparse (`CentredBlock`). For a CSR
-block X (m, d) and a centre c, ``(X - 1c')V = XV - 1(c'V)`` and ``(X - 1c')'Y = X'Y - c(1'Y)`` need no zero of X.
-Subtractions like these lose digits where |c| is large beside what is left. Here they cannot: the zeros of a feature are
-|c| away from the centre, so where a share z of its entries is zero, at least z m c^2 of what is subtracted remains. A
-feature with hardly a zero (`FULL`) is taken out and centred densely, as are counts of depth or ages beside genes.
+**Rows less a centre** are made if they are dense, and implied if they are sparse (`CentredBlock`). For a CSR block X
+(m, d) and a centre c, ``(X - 1c')V = XV - 1(c'V)`` and ``(X - 1c')'Y = X'Y - c(1'Y)`` need no zero of X. Subtractions
+like these lose digits if |c| is large beside the result. Here they cannot: the zeros of a feature are |c| away from the
+centre, so if a share z of its entries is zero, at least z m c^2 of the subtracted number remains. A feature with hardly
+a zero (`DENSE_SHARE`) is taken out and centred densely, as are counts of depth or ages beside genes.
 
-**Rows that are held out** are a fifth of a party's rows: keyed digests of the rows decide, not where they stand.
+**Validation rows** are a fifth of a party's rows: keyed digests of the rows decide, not their position.
 """
 
 from __future__ import annotations
@@ -42,7 +42,23 @@ Block = Any  # consecutive rows (m, d): an array, or a `scipy.sparse` array in C
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows (n, d) that are had block by block."""
+    """Rows (n, d) that are read block by block.
+
+    Parameters
+    ----------
+    read : callable
+        Gives all blocks, from the first row on, each time it is called; each block has as many rows as suits its source.
+    width : int
+        Number of columns d.
+    dtype : numpy.dtype
+        Type of all blocks: real numbers, or booleans.
+    sparse : bool
+        Whether the blocks are in CSR format.
+    count : int, optional
+        Number of rows n, if it is known before all rows were read.
+    weights : ndarray of shape (n,), optional
+        Numbers above 0: a row counts so often in all sums; by default once.
+    """
 
     # gives all blocks, from the first row on, each time it is called; each block has as many rows as suits it
     read: Callable[[], Iterable[Block]]
@@ -56,6 +72,7 @@ class Blocks:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns."""
         assert self.count is not None, "rows that were not counted"
         return self.count, self.width
 
@@ -63,7 +80,7 @@ class Blocks:
         return self.shape[0]
 
     def __getitem__(self, chosen: slice | NDArray[np.bool_]) -> Blocks:
-        """Those rows that are chosen, by a slice or one bool a row."""
+        """Select rows by a slice or by one bool a row."""
         selected = np.zeros(len(self), dtype=bool)
         selected[chosen] = True
 
@@ -79,7 +96,18 @@ class Blocks:
         return replace(self, read=read, count=int(selected.sum()), weights=weights)
 
     def cut(self, rows: int) -> Iterator[Block]:
-        """The same rows in blocks of so many; the last may have fewer."""
+        """Read the rows in blocks of equal size.
+
+        Parameters
+        ----------
+        rows : int
+            Rows of a block; the last block may have fewer.
+
+        Yields
+        ------
+        array or CSR array
+            The blocks.
+        """
         parts: list[Block] = []
         missing = rows
         for block in self.read():
@@ -98,20 +126,57 @@ Rows = NDArray[Any] | Blocks
 
 
 def join_blocks(blocks: list[Block]) -> Block:
-    """One block of the rows of several."""
+    """Stack the rows of several blocks.
+
+    Parameters
+    ----------
+    blocks : list of array or CSR array
+        The blocks.
+
+    Returns
+    -------
+    array or CSR array
+        One block.
+    """
     if len(blocks) == 1:
         return blocks[0]
     return sparse.vstack(blocks, format="csr") if sparse.issparse(blocks[0]) else np.concatenate(blocks)
 
 
 def chunks(data: Rows, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
-    """Consecutive rows of ``data`` (n, d) as dense arrays, each of about so many elements and at least 64 rows."""
+    """Read consecutive rows as dense arrays of about equal size.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    elements : int, optional
+        Elements of an array, which has at least 64 rows.
+
+    Yields
+    ------
+    ndarray
+        The chunks.
+    """
     width = data.width if isinstance(data, Blocks) else data.shape[1]
     yield from row_chunks(data, max(64, elements // max(1, width)))
 
 
 def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
-    """Consecutive rows of ``data`` (n, d) as dense arrays of so many rows; the last may have fewer."""
+    """Read consecutive rows as dense arrays of equally many rows.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    rows : int
+        Rows of an array; the last array may have fewer.
+
+    Yields
+    ------
+    ndarray
+        The chunks.
+    """
     if isinstance(data, Blocks):
         yield from map(block_to_array, data.cut(rows))
     else:
@@ -120,7 +185,22 @@ def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
 
 
 def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int = 1) -> Iterator[Result]:
-    """What ``work`` makes of each part, in the order of the parts; ``threads`` of them are worked on at a time."""
+    """Apply a function to each part in some threads, and yield the results in the order of the parts.
+
+    Parameters
+    ----------
+    work : callable
+        The function.
+    parts : iterable
+        The parts.
+    threads : int, optional
+        Number of parts that are worked on at a time.
+
+    Yields
+    ------
+    object
+        Result of each part.
+    """
     if threads == 1:
         yield from map(work, parts)
         return
@@ -135,25 +215,75 @@ def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int
 
 
 def weight_rows(data: Rows, weights: Array) -> Blocks:
-    """The rows of ``data`` (n, d) whose weight (n,) is not 0, decoded where they are sparse, with these weights."""
+    """Give rows weights; rows of weight 0 are left out, and sparse rows become dense.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    weights : ndarray of shape (n,)
+        Their weights.
+
+    Returns
+    -------
+    Blocks
+        The weighted rows.
+    """
     counts = np.asarray(weights, dtype=np.float64)
     decoded = Blocks(lambda: chunks(data), data.shape[1], data.dtype, count=len(data), weights=counts)
     return decoded[counts > 0]
 
 
 def weighted_count(data: Rows) -> int | float:
-    """How many rows there are, or the sum of their weights."""
+    """Count the rows, or sum their weights.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    int or float
+        The number.
+    """
     weights = row_weights(data)
     return len(data) if weights is None else math.fsum(weights)
 
 
 def row_weights(data: Rows) -> Array | None:
-    """The weights (n,) of rows; None where each counts once."""
+    """Return the weights of rows.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    ndarray of shape (n,) or None
+        The weights; None if each row counts once.
+    """
     return data.weights if isinstance(data, Blocks) else None
 
 
 def pair_with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Block, Array | None]]:
-    """Consecutive ``parts`` of all rows of ``data``, each with its own weights."""
+    """Pair consecutive parts of rows with the weights of their rows.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    parts : iterable of array or CSR array
+        Consecutive parts of all rows.
+
+    Yields
+    ------
+    part : array or CSR array
+        The part.
+    weights : ndarray or None
+        Its weights.
+    """
     weights, start = row_weights(data), 0
     for part in parts:
         stop = start + part.shape[0]
@@ -162,21 +292,55 @@ def pair_with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Bloc
 
 
 def block_to_array(block: Block) -> NDArray[Any]:
-    """A block as an array, in the layout of whole rows."""
+    """Return a block as an array in row-major layout.
+
+    Parameters
+    ----------
+    block : array or CSR array
+        The block.
+
+    Returns
+    -------
+    ndarray
+        The array.
+    """
     return block.toarray() if sparse.issparse(block) else np.ascontiguousarray(block)
 
 
 def as_blocks(data: Rows, elements: int) -> Blocks:
-    """Rows as `Blocks`; those of an array, which is not copied, have about so many elements."""
+    """Return rows as `Blocks`; an array is not copied.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    elements : int
+        Elements of a block of an array.
+
+    Returns
+    -------
+    Blocks
+        The rows.
+    """
     if isinstance(data, Blocks):
         return data
     return Blocks(lambda: chunks(data, elements), data.shape[1], data.dtype, count=len(data))
 
 
 def row_major(array: NDArray[Any]) -> Rows:
-    """An array in the layout of whole rows, on which the last bits of sums depend; not copied where it has it already.
+    """Return an array in row-major layout, on which the last bits of sums depend; it is copied only if necessary.
 
-    A mapped file that holds columns is not read here: its rows are had block by block.
+    A mapped file that holds columns is not read here: its rows are read block by block.
+
+    Parameters
+    ----------
+    array : ndarray
+        The array.
+
+    Returns
+    -------
+    ndarray or Blocks
+        The rows.
     """
     if array.ndim != 2 or array.flags.c_contiguous:
         return array
@@ -184,21 +348,56 @@ def row_major(array: NDArray[Any]) -> Rows:
 
 
 def is_mapped(array: object) -> bool:
-    """Whether an array is a part of a mapped file."""
+    """Return whether an array is a part of a mapped file.
+
+    Parameters
+    ----------
+    array : object
+        The array.
+
+    Returns
+    -------
+    bool
+        True if it is.
+    """
     while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         array = array.base
     return isinstance(array, np.memmap)
 
 
 def to_array(data: Rows) -> NDArray[Any]:
-    """All rows in one array: for what cannot be computed from blocks."""
+    """Read all rows into one array, for computations that cannot work on blocks.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+        The array.
+    """
     if not isinstance(data, Blocks):
         return data
     return np.concatenate([np.empty((0, data.width), data.dtype), *chunks(data)])
 
 
 def select_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
-    """Some columns of ``data`` (n, d), in the order in which they are ``chosen``; of an array block by block."""
+    """Select some columns of rows, read block by block.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    chosen : sequence of int
+        Column indices in the order of the result.
+
+    Returns
+    -------
+    Blocks
+        Rows of these columns.
+    """
     columns, blocks = np.asarray(chosen, dtype=np.int64), as_blocks(data, CACHE_ELEMENTS)
     return replace(blocks, read=lambda: (_take_columns(block, columns) for block in blocks.read()), width=columns.size)
 
@@ -212,15 +411,39 @@ def _take_columns(block: Block, columns: NDArray[np.int64]) -> Block:
 
 
 def sparse_rows(matrix: Any) -> Blocks:
-    """The rows (n, d) of a `scipy.sparse` matrix (see `csr`)."""
+    """Return the rows of a `scipy.sparse` matrix (see `to_csr`).
+
+    Parameters
+    ----------
+    matrix : sparse matrix of shape (n, d)
+        The matrix.
+
+    Returns
+    -------
+    Blocks
+        Its rows.
+    """
     rows = to_csr(matrix)
     return Blocks(lambda: [rows], rows.shape[1], rows.dtype, sparse=True, count=rows.shape[0])
 
 
 def to_csr(matrix: Any) -> Block:
-    """A `scipy.sparse` matrix in CSR format, not copied where it is so already and has no duplicate entries.
+    """Return a `scipy.sparse` matrix in CSR format without duplicate entries; it is copied only if necessary.
 
-    A `ValueError` where its indices do not fit its shape.
+    Parameters
+    ----------
+    matrix : sparse matrix of shape (n, d)
+        The matrix.
+
+    Returns
+    -------
+    CSR array
+        The array.
+
+    Raises
+    ------
+    ValueError
+        If the indices do not fit the shape.
     """
     if matrix.format in {"bsr", "csc", "csr"}:  # an index beyond the shape would be written beyond an array
         matrix.check_format(full_check=True)
@@ -232,7 +455,18 @@ def to_csr(matrix: Any) -> Block:
 
 
 def column_sums(data: Rows) -> Array:
-    """Sums (d,) of the columns of ``data`` (n, d), of weighted rows their weighted sums."""
+    """Sum each column of rows, weighted if the rows have weights.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        The sums.
+    """
     total = np.zeros(data.shape[1])
     if isinstance(data, Blocks) and data.sparse:
         for block in data.read():  # whose own sum is of its dtype, whatever it is asked for
@@ -244,14 +478,31 @@ def column_sums(data: Rows) -> Array:
 
 
 def max_magnitude(data: Rows) -> float:
-    """The largest size of a value of ``data`` (n, d) that is not missing (NaN)."""
+    """Find the largest absolute value that is not missing (NaN).
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    float
+        The value.
+    """
     values = (block.data for block in data.read()) if isinstance(data, Blocks) and data.sparse else chunks(data)
     ends = ((extreme.reduce(part, axis=None, initial=0) for extreme in (np.fmin, np.fmax)) for part in values)
     return max((max(-float(low), float(high)) for low, high in ends), default=0.0)
 
 
 class Transposed:
-    """The transpose X' (d, n) of rows X that are no array, as a factor of matrix products."""
+    """The transpose X' (d, n) of rows X that are no array, as a factor of matrix products.
+
+    Parameters
+    ----------
+    rows : Columns or CentredBlock
+        The rows X.
+    """
 
     def __init__(self, rows: Any) -> None:
         self.T = rows
@@ -262,7 +513,21 @@ class Transposed:
 
 
 class CentredBlock:
-    """``X - 1c'`` for a CSR block X (m, d), divided by a scale (d,): a factor of matrix products, as an array is."""
+    """``X - 1c'`` for a CSR block X (m, d), divided by a scale: a factor of matrix products, as an array is.
+
+    Attributes: `dense_columns` (f,) are the columns with hardly a zero; `dense` (m, f) are these columns, centred; `rest`
+    (m, d) is the CSR array of the others, not centred, with zeros for the dense columns; `centre` (d,) is the centre of the
+    others, with zeros for the dense columns.
+
+    Parameters
+    ----------
+    block : CSR array of shape (m, d)
+        The block X.
+    centre : ndarray of shape (d,)
+        The centre c.
+    scale : ndarray of shape (d,), optional
+        Divisor of each column.
+    """
 
     dense_columns: NDArray[np.intp]  # (f,), columns with hardly a zero
     dense: Array  # (m, f), these columns, centred
@@ -300,24 +565,53 @@ class CentredBlock:
 
     @property
     def T(self) -> Transposed:  # noqa: N802  # an array's name
+        """The transpose, for products with its rows."""
         return Transposed(self)
 
     def transposed_times(self, Y: Array) -> Array:
-        """``(X - 1c')' Y`` (d, b) for ``Y`` (m, b)."""
+        """Compute ``(X - 1c')' Y``.
+
+        Parameters
+        ----------
+        Y : ndarray of shape (m, b)
+            The right factor.
+
+        Returns
+        -------
+        ndarray of shape (d, b)
+            The product.
+        """
         product: Array = self.rest.T @ Y
         product -= np.multiply.outer(self.centre, Y.sum(axis=0))
         product[self.dense_columns] = self.dense.T @ Y
         return product
 
     def rows(self, start: int, stop: int) -> Array:
-        """Some of the rows as an array."""
+        """Return some of the rows as an array.
+
+        Parameters
+        ----------
+        start, stop : int
+            First row, and the row after the last.
+
+        Returns
+        -------
+        ndarray of shape (stop - start, d)
+            The rows.
+        """
         part: Array = self.rest[start:stop].toarray()
         part -= self.centre
         part[:, self.dense_columns] = self.dense[start:stop]
         return part
 
     def squares(self) -> Array:
-        """Sums of squares (d,) of each column."""
+        """Sum the squares of each column.
+
+        Returns
+        -------
+        ndarray of shape (d,)
+            The sums.
+        """
         rest = self.rest
         deviations: Array = rest.data - self.centre[rest.indices]
         deviations *= deviations
@@ -328,8 +622,24 @@ class CentredBlock:
 
 
 def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Iterator[Any]:
-    """Chunk by chunk, rows minus a ``centre`` (d,), divided by ``scale`` (d,): arrays, or `CentredBlock`. Weighted rows
-    are multiplied by the roots of their weights, so that products of theirs are weighted sums."""
+    """Read rows less a centre and divided by a scale, chunk by chunk.
+
+    Weighted rows are multiplied by the roots of their weights, so that their products are weighted sums.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+    centre : ndarray of shape (d,)
+        The centre.
+    scale : ndarray of shape (d,), optional
+        Divisor of each column.
+
+    Yields
+    ------
+    ndarray or CentredBlock
+        The chunks.
+    """
     for chunk, weights in pair_with_weights(data, native_chunks(data)):
         if sparse.issparse(chunk):
             yield CentredBlock(chunk, centre, scale)
@@ -343,7 +653,18 @@ def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Ite
 
 
 def dense_rows(centred: Any) -> Iterator[Array]:
-    """What `centred_chunks` gives as arrays, sparse rows few at a time."""
+    """Read a chunk of `centred_chunks` as arrays, sparse rows few at a time.
+
+    Parameters
+    ----------
+    centred : ndarray or CentredBlock
+        The chunk.
+
+    Yields
+    ------
+    ndarray
+        Its rows.
+    """
     if not isinstance(centred, CentredBlock):
         yield centred
         return
@@ -354,19 +675,54 @@ def dense_rows(centred: Any) -> Iterator[Array]:
 
 
 def chunk_energy(centred: Any) -> float:
-    """The sum of the squares of what `centred_chunks` gives."""
+    """Sum the squares of a chunk of `centred_chunks`.
+
+    Parameters
+    ----------
+    centred : ndarray or CentredBlock
+        The chunk.
+
+    Returns
+    -------
+    float
+        The sum.
+    """
     if isinstance(centred, CentredBlock):
         return float(centred.squares().sum())
     return float(np.vdot(centred, centred))
 
 
 def native_chunks(data: Rows) -> Iterator[Block]:
-    """Consecutive rows of ``data`` (n, d) as they are: `chunks`, or `sparse_chunks`."""
+    """Read consecutive rows as `chunks`, or as `sparse_chunks` if they are sparse.
+
+    Parameters
+    ----------
+    data : rows of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    iterator of array or CSR array
+        The chunks.
+    """
     return sparse_chunks(data) if isinstance(data, Blocks) and data.sparse else chunks(data)
 
 
 def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]:
-    """The rows of sparse ``data`` in CSR blocks of about so many entries, however they are read."""
+    """Read sparse rows in CSR blocks of about equally many entries, whatever the blocks of their source.
+
+    Parameters
+    ----------
+    data : Blocks
+        Sparse rows.
+    entries : int, optional
+        Entries of a block.
+
+    Yields
+    ------
+    CSR array
+        The blocks.
+    """
     parts: list[Block] = []
     pending_entries = 0
     for block in data.read():
@@ -386,7 +742,18 @@ def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]
 
 
 def row_lengths(rows: Array) -> Array:
-    """The lengths (n,) of rows (n, d), of any size."""
+    """Compute the lengths of rows of any size.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        Euclidean lengths.
+    """
     largest = np.abs(rows).max(axis=1, initial=0.0)
     unit = np.where(largest > 0, largest, 1.0)
     scaled = rows / unit[:, None]
@@ -395,12 +762,38 @@ def row_lengths(rows: Array) -> Array:
 
 
 def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
-    """Which fifth of the rows (n, d) is held out by a seed that everybody may know."""
+    """Choose the fifth of the rows that is held out for validation, by a public seed.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        The rows.
+    seed : int
+        The seed.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        Whether each row is held out.
+    """
     return first_fifth(row_digests(rows, str(seed).encode()))
 
 
 def row_digests(rows: Rows, key: bytes) -> list[bytes]:
-    """A keyed digest of each row; ``key`` has at most 64 bytes."""
+    """Compute a keyed digest of each row.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        The rows.
+    key : bytes
+        Key of at most 64 bytes.
+
+    Returns
+    -------
+    list of bytes
+        The digests.
+    """
     return [
         hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest()
         for chunk in chunks(rows)
@@ -409,7 +802,18 @@ def row_digests(rows: Rows, key: bytes) -> list[bytes]:
 
 
 def first_fifth(row_digests: Sequence[bytes]) -> NDArray[np.bool_]:
-    """Which fifth of them, rounded down, comes first."""
+    """Choose the fifth of the rows, rounded down, whose digests come first.
+
+    Parameters
+    ----------
+    row_digests : sequence of bytes
+        Digest of each row.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        Whether each row is chosen.
+    """
     chosen = np.zeros(len(row_digests), dtype=bool)
     chosen[sorted(range(len(row_digests)), key=row_digests.__getitem__)[: len(row_digests) // 5]] = True
     return chosen

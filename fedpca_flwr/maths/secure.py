@@ -1,25 +1,25 @@
 """The arithmetic of secure sums: fixed point, neighbours on a ring, and shares of a secret.
 
-**Fixed point** for sums of whole numbers modulo 2^64: exact addition in any order, with resolution where the data are.
-A value x travels as ``rint(x 2^e)`` in two's complement. The exponent e is the largest for which the *sum over all
+**Fixed point** for sums of integers modulo 2^64: exact addition in any order, with resolution where the data are. A
+value x travels as ``rint(x 2^e)`` in two's complement. The exponent e is the largest for which the *sum over all
 parties* stays below 2^63, given a limit on that sum which both sides know. As limits are public they say little of the
-data, so further *digits* hold what those before rounded off: each is a whole word, or shares one with the same digit
-of other values. A digit has room for what all parties round off, so that digits need not carry while they are added
-up, and a vector stays one of independent words. Where a limit says much, all of a value shares a word with others
+data, so further *digits* hold the rounding of those before: each is a full word, or shares a word with the same digit
+of other values. A digit has room for the rounding of all parties, so that digits need not carry while they are added
+up, and a vector stays one of independent words. If a limit says much, all digits of a value share a word with others
 (`fedpca_flwr.maths.short_words`).
 
-**Neighbours on a ring**: how many keep honest parties together, where those who collude stand anywhere on it. Parties
-sit on a ring in a random order, and each is tied to the ``k / 2`` next ones on either side: Harary's graph on permuted
-places, as in Bell, Bonawitz, Gascon, Lepoint and Raykova, Secure Single-Server Aggregation with (Poly)Logarithmic
-Overhead (CCS 2020), section 3.3. They bound the probability that the honest are not connected; where nobody drops out
-it follows exactly. Two honest parties with only colluders between them are tied unless these are ``k / 2`` or more, a
-*gap*. One gap leaves a path; two or more cut the honest into arcs.
+**Neighbours on a ring**: how many neighbours connect honest parties, if the colluding ones stand anywhere on the ring.
+Parties sit on a ring in a random order, and each is tied to the ``k / 2`` next ones on either side: Harary's graph on
+permuted places, as in Bell, Bonawitz, Gascon, Lepoint and Raykova, Secure Single-Server Aggregation with
+(Poly)Logarithmic Overhead (CCS 2020), section 3.3. They bound the probability that the honest are not connected; if no
+party drops out it follows exactly. Two honest parties with only colluders between them are tied unless these are
+``k / 2`` or more, a *gap*. One gap leaves a path; two or more cut the honest into arcs.
 
-**Shares of a secret** (Shamir, How to share a secret, CACM 1979) of 32 bytes: t shares give them, fewer say nothing.
-The secret is the value at 0 of a polynomial of degree t - 1 over the field of the smallest prime above 2^256, whose
-other coefficients are random; the share of party i (from 0) is the value at i + 1. For any t - 1 shares each secret has
-exactly one polynomial through them, so they say nothing about it. (PyCryptodome, which Flower brings along, has a field
-of 16 bytes, and its arithmetic goes bit by bit.)
+**Shares of a secret** (Shamir, How to share a secret, CACM 1979) of 32 bytes: t shares give the secret, fewer say
+nothing. The secret is the value at 0 of a polynomial of degree t - 1 over the field of the smallest prime above 2^256,
+whose other coefficients are random; the share of party i (from 0) is the value at i + 1. For any t - 1 shares each
+secret has exactly one polynomial through them, so they say nothing about it. (PyCryptodome, which Flower brings along,
+has a field of 16 bytes, and its arithmetic goes bit by bit.)
 """
 
 import secrets
@@ -53,7 +53,7 @@ Digits = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """How named arrays become one vector of 64-bit words, which begins with a 1 for each party in the sum.
+    """The layout of named arrays in one vector of 64-bit words, which begins with a 1 for each party in the sum.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Layout:
     short : Mapping[str, ShortWords]
         The fields after these, whose values share words altogether.
     parties : int
-        At most so many vectors are added up.
+        Largest number of vectors that are added up.
     """
 
     limits: Mapping[str, Array]
@@ -74,23 +74,42 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Words of the vector."""
+        """Number of words of the vector."""
         digit_words = sum(digits_size(limit.size, self.digits(name)) for name, limit in self.limits.items())
         return 1 + digit_words + sum(words.size for words in self.short.values())
 
     def digits(self, name: str) -> Digits:
-        """The digits of a field's values."""
+        """Return the digits of a field's values.
+
+        Parameters
+        ----------
+        name : str
+            Name of the field.
+
+        Returns
+        -------
+        tuple of int
+            By digit, how many values share its word.
+        """
         return (1,) * self.words if isinstance(self.words, int) else self.words.get(name, (1,))
 
     def encode(self, *parts: Mapping[str, NDArray[Any]]) -> Words:
-        """One party's vector (size,) for the sum of ``parts``: nothing is rounded to float64 between them.
+        """Encode a party's vector for the sum of some parts: nothing is rounded to float64 between them.
 
-        A field that a part lacks is zero there.
+        Parameters
+        ----------
+        *parts : mapping of str to ndarray
+            Fields of each part; a field that a part lacks is zero there.
+
+        Returns
+        -------
+        ndarray of shape (size,)
+            The vector.
 
         Raises
         ------
         ValueError
-            For a value that is not finite, or beyond the limit on the sum; it holds the field's name only.
+            If a value is not finite, or beyond the limit on the sum; the text has the field's name only.
         """
         assert len(parts) <= MAX_PARTS, len(parts)
         vector, start = np.ones(self.size, np.int64), 1
@@ -132,8 +151,19 @@ class Layout:
     def decode(
         self, total: Words, near: Mapping[str, Array] | None = None
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The sum of each field, from a sum of vectors (modulo 2^64) and what it is known to be ``near``; and what
-        rounding these sums to float64 leaves out.
+        """Decode the sum of each field.
+
+        Parameters
+        ----------
+        total : ndarray of shape (size,)
+            Sum of vectors modulo 2^64.
+        near : mapping of str to ndarray, optional
+            Values near the sums of residual fields.
+
+        Returns
+        -------
+        sums, remainders : dict of str to ndarray
+            The sums, and the part of each that rounding to float64 loses.
         """
         high, low = dict[str, Array](), dict[str, Array]()
         for name, limit in self.limits.items():
@@ -151,7 +181,22 @@ class Layout:
         return high, low
 
     def decode_exactly(self, total: Words, name: str) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
-        """The sums of a field without any rounding: integers n (Python's) and exponents e of its shape, for n 2^-e."""
+        """Decode the sums of a field without any rounding.
+
+        Parameters
+        ----------
+        total : ndarray of shape (size,)
+            Sum of vectors modulo 2^64.
+        name : str
+            Name of the field.
+
+        Returns
+        -------
+        numbers : ndarray of object
+            Python integers n of the field's shape.
+        exponents : ndarray of int32
+            Exponents e of its shape: the sums are n 2^-e.
+        """
         limit = self.limits[name]
         exponents, digits = self._exponents(name, _flat(limit)), self._digits_of(total, name)
         numbers = digits[0].astype(object)
@@ -161,7 +206,7 @@ class Layout:
         return numbers.reshape(limit.shape), last
 
     def _digits_of(self, total: Words, name: str) -> Integers:
-        """The digits (digits, n) of a field in a sum of vectors."""
+        """Return the digits (digits, n) of a field in a sum of vectors."""
         start = 1
         for other in self.limits:
             if other == name:
@@ -175,17 +220,39 @@ class Layout:
         return np.stack(digits)
 
     def error_bound(self, parties: int) -> dict[str, Array]:
-        """Bound on what rounding costs each entry of a sum over so many parties, of one part each."""
+        """Bound the rounding error of each entry of a sum over parties, of one part each.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Bounds by field.
+        """
         bounds = {name: parties * self.resolution(name) * limit for name, limit in self.limits.items()}
         return bounds | {name: words.error_bound for name, words in self.short.items()}
 
     def resolution(self, name: str = "") -> float:
-        """What rounding a field costs at most, for each part of each party, in units of the limit."""
+        """Bound the rounding error of a field for each part of each party, in units of the limit.
+
+        Parameters
+        ----------
+        name : str, optional
+            Name of the field.
+
+        Returns
+        -------
+        float
+            The bound.
+        """
         (*_, last) = self._exponents(name, np.full(1, 0.5))  # half a step, and the limit is half a power of two or more
         return float(np.ldexp(1.0, -last)[0])
 
     def _exponents(self, name: str, limit: Array) -> list[NDArray[np.int32]]:
-        """For each digit, the powers of two that values are multiplied by."""
+        """Return for each digit the powers of two that values are multiplied by."""
         _, above = np.frexp(limit * (1 + 2.0**-40))  # the sum stays below 2^63, with all that is rounded
         exponents = [WORD_BITS - 1 - above]
         for shared in self.digits(name)[1:]:
@@ -194,13 +261,27 @@ class Layout:
 
 
 def further_digit_bits(bits: int, parties: int) -> int:
-    """So many bits of a value hold a further digit of so many ``bits``: what ``parties`` rounded off before, each half
-    a step, stays within half of them, and the parts of all parties' values within a word.
+    """Compute the bits of a value that a further digit holds.
+
+    The rounding of all parties before, each half a step, stays within half of the digit, and the parts of all parties'
+    values within a word.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of the digit.
+    parties : int
+        Number of parties.
+
+    Returns
+    -------
+    int
+        Number of bits.
 
     Raises
     ------
     ValueError
-        Where the parties' rounding fills the digit.
+        If the parties' rounding fills the digit.
     """
     room: int = min((2**bits - 2) // parties, (2**WORD_BITS - 2) // (MAX_PARTS * parties))
     if room < 2:
@@ -209,24 +290,37 @@ def further_digit_bits(bits: int, parties: int) -> int:
 
 
 def digits_size(values: int, digits: Digits) -> int:
-    """Words of so many values."""
+    """Count the words of some values.
+
+    Parameters
+    ----------
+    values : int
+        Number of values.
+    digits : tuple of int
+        Their digits.
+
+    Returns
+    -------
+    int
+        Number of words.
+    """
     return sum(-(-values // shared) for shared in digits)
 
 
 def _flat(limit: Array) -> Array:
-    """Limits (n,), or (1,) where one is that of all."""
+    """Return limits (n,), or (1,) if a single limit is that of all."""
     return limit.ravel()[:1] if not any(limit.strides) else limit.ravel()
 
 
 def _times_power(value: Array, exponent: NDArray[np.int32]) -> Array:
-    """``value 2^exponent`` exactly; where float64 holds that power at once, in one multiplication."""
+    """Return ``value 2^exponent`` exactly; in one multiplication if float64 holds that power."""
     if np.abs(exponent).max(initial=0) < 1000:
         return value * np.ldexp(1.0, exponent)
     return np.asarray(np.ldexp(value, exponent))
 
 
 def _carry(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> None:
-    """Write numbers in the one way in which each further digit is half a step of the one before at most, in place."""
+    """Normalise numbers in place, so that each further digit is at most half a step of the digit before."""
     for i in range(len(digits) - 1, 0, -1):
         bits = int((exponents[i] - exponents[i - 1])[0])
         carried = (digits[i] + (1 << (bits - 1))) >> bits
@@ -235,7 +329,7 @@ def _carry(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> None:
 
 
 def _join_numbers(numbers: Integers, shared: int) -> Integers:
-    """Words, each of which is so many of the ``numbers``, modulo 2^64; those of a word are a whole stretch apart."""
+    """Join ``shared`` numbers in each word, modulo 2^64; the numbers of a word are a full stretch apart."""
     if shared == 1:
         return numbers
     size, bits = -(-numbers.size // shared), WORD_BITS // shared
@@ -247,7 +341,7 @@ def _join_numbers(numbers: Integers, shared: int) -> Integers:
 
 
 def _split_words(words: Integers, shared: int) -> Integers:
-    """The numbers that a sum of such words is of, and zeros."""
+    """Split a sum of such words into its numbers, and zeros."""
     if shared == 1:
         return words
     bits, remaining, numbers = WORD_BITS // shared, words, []
@@ -259,7 +353,7 @@ def _split_words(words: Integers, shared: int) -> Integers:
 
 
 def _decode_digits(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> tuple[Array, Array]:
-    """A few values (n,) of digits (digits, n), as ``high + low``."""
+    """Return a few values (n,) of digits (digits, n), as ``high + low``."""
     digits = digits.copy()
     _carry(digits, exponents)  # or the first ones would cancel, and with them what is rounded of the others
     high, low = np.zeros(digits.shape[1]), np.zeros(digits.shape[1])
@@ -273,17 +367,29 @@ def _decode_digits(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> 
 
 
 def _slices(size: int) -> Iterator[slice]:
-    """Blocks of an array of ``size`` values: what is computed of one stays in a processor's cache."""
+    """Return blocks of an array of ``size`` values, of which a processor's cache holds all temporary arrays."""
     return (slice(start, start + BLOCK_VALUES) for start in range(0, size, BLOCK_VALUES))
 
 
 def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
-    """Mean number of arcs of honest parties from one gap to another one, a bound on the probability of any.
+    """Compute the mean number of arcs of honest parties from a gap to another gap, a bound on the probability of any.
 
     The h honest parties leave h intervals between them, over which the colluders are spread, every way as likely as
     every other (stars and bars). For each of the h (h - 1) ordered pairs of intervals the probability that both are
     gaps is that of the ways in which these hold ``k / 2`` colluders each (the degree k is even) and the rest is
     anywhere.
+
+    Parameters
+    ----------
+    parties, colluding : int
+        Number of parties, and of colluding parties among them.
+    degree : int
+        Number of neighbours of a party.
+
+    Returns
+    -------
+    Fraction
+        The mean number.
     """
     honest, free = parties - colluding, colluding - degree
     if honest < 2 or free < 0:
@@ -293,14 +399,46 @@ def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
 
 
 def min_degree(parties: int, colluding: int, bits: int) -> int:
-    """The smallest even degree with which fewer than ``2**-bits`` arcs are expected."""
+    """Compute the smallest even degree with which fewer than ``2**-bits`` arcs are expected.
+
+    Parameters
+    ----------
+    parties, colluding : int
+        Number of parties, and of colluding parties among them.
+    bits : int
+        Bits of security.
+
+    Returns
+    -------
+    int
+        Number of neighbours of a party.
+    """
     return next(k for k in count(2, 2) if expected_arcs(parties, colluding, k) * 2**bits <= 1)
 
 
 def split_secret(secret: bytes, threshold: int, parties: int) -> list[bytes]:
-    """One share for each party, any ``threshold`` of which give ``secret`` (32 bytes).
+    """Split a secret into one share for each party.
 
     Coefficients come from the operating system's randomness.
+
+    Parameters
+    ----------
+    secret : bytes
+        The secret, of 32 bytes.
+    threshold : int
+        Number of shares that give the secret.
+    parties : int
+        Number of shares.
+
+    Returns
+    -------
+    list of bytes
+        The shares.
+
+    Raises
+    ------
+    ValueError
+        If the secret or the threshold is out of range.
     """
     if len(secret) != SECRET_BYTES or not 1 <= threshold <= parties:
         raise ValueError(f"{len(secret)} bytes in {parties} shares of which {threshold} give them")
@@ -309,9 +447,22 @@ def split_secret(secret: bytes, threshold: int, parties: int) -> list[bytes]:
 
 
 def combine_shares(shares: Mapping[int, bytes]) -> bytes:
-    """The secret that these shares (by party from 0) give: the right one if they are enough and all are right.
+    """Compute the secret from shares: the right one if they are enough and all are right.
 
-    A `ValueError` where it shows that they do not belong together.
+    Parameters
+    ----------
+    shares : mapping of int to bytes
+        Shares by party, from 0.
+
+    Returns
+    -------
+    bytes
+        The secret.
+
+    Raises
+    ------
+    ValueError
+        If the value shows that the shares do not belong together.
     """
     value = interpolate({party + 1: int.from_bytes(share, "big") for party, share in shares.items()}, 0)
     if value >= 2**256:
@@ -320,7 +471,20 @@ def combine_shares(shares: Mapping[int, bytes]) -> bytes:
 
 
 def interpolate(points: Mapping[int, int], x: int) -> int:
-    """The value at ``x`` of the polynomial of the lowest degree through ``points`` (Lagrange)."""
+    """Compute the value at ``x`` of the polynomial of the lowest degree through points (Lagrange).
+
+    Parameters
+    ----------
+    points : mapping of int to int
+        Values by node.
+    x : int
+        The argument.
+
+    Returns
+    -------
+    int
+        The value modulo `PRIME`.
+    """
     total = 0
     for node, value in points.items():
         above = below = 1
@@ -333,6 +497,7 @@ def interpolate(points: Mapping[int, int], x: int) -> int:
 
 
 def _evaluate(coefficients: list[int], x: int) -> int:
+    """Return the value of a polynomial at ``x`` modulo `PRIME`."""
     value = 0
     for coefficient in reversed(coefficients):  # Horner
         value = (value * x + coefficient) % PRIME
@@ -340,5 +505,16 @@ def _evaluate(coefficients: list[int], x: int) -> int:
 
 
 def min_survivors(parties: int) -> int:
-    """With how many of so many parties a sum may go on at least: more than two thirds of them."""
+    """Compute the smallest number of parties with which a sum may go on: more than two thirds of them.
+
+    Parameters
+    ----------
+    parties : int
+        Number of parties.
+
+    Returns
+    -------
+    int
+        Number of survivors.
+    """
     return 2 * parties // 3 + 1

@@ -6,13 +6,14 @@ In *shells* of distances, from one power of two to another, it is known: with th
 only, so all sums together change by no more than one of them does. Shells cost bytes, and no privacy.
 
 The noisy numbers of rows by distance say which shells there are. From the outermost distance inward, distances are
-joined until a shell has `SHELL` k times as many rows as the largest eigenvalue of its noise, for k components: a
-component that holds 1/k of the shell's rows then loses 3 % of its variance to the noise. Few rows, or much noise, give
-one shell. In a shell of many more rows (`LENGTHS`) the noise is so small that rows keep their length, without any bias.
+joined until a shell has `MIN_ROWS_TO_NOISE` k times as many rows as the largest eigenvalue of its noise, for k
+components: a component that holds 1/k of the shell's rows then loses 3 % of its variance to the noise. Few rows, or
+much noise, give one shell. In a shell of many more rows (`LENGTH_ROWS_TO_NOISE`) the noise is so small that rows keep
+their length, without any bias.
 
 The noise of a shell far out grows with the squared distance. So each sum is freed of its noise first: an eigenvalue
 :math:`\theta` becomes :math:`\sqrt{\theta^2 - (2q)^2}`, and 0 below the edge :math:`2q` (Gavish and Donoho 2017,
-"Optimal shrinkage of singular values"). Only what was released is used.
+"Optimal shrinkage of singular values"). Only released numbers are used.
 """
 
 from dataclasses import replace
@@ -43,27 +44,41 @@ MEAN_SQUARE_IN_OCTAVE = 0.375 / np.log(2.0)  # mean square of what is spread eve
 
 
 def single_shell(end: float) -> Array:
-    """A single shell (1, 3), of directions only."""
+    """Return a single shell, of directions only.
+
+    Parameters
+    ----------
+    end : float
+        Distance at which the shell ends.
+
+    Returns
+    -------
+    ndarray of shape (1, 3)
+        The shell.
+    """
     return np.array([[0.0, end, 0.0]])
 
 
 def choose_shells(counts: Array, deviation: float, edge: float, k: int, *, centre_shift: float = 0.0) -> Array:
-    """Choose shells (s, 3), the innermost first, by noisy numbers of rows in octaves of distances.
-
-    Of each shell: the distance at which it begins, at which it ends, and up to which rows keep their length in it.
+    """Choose shells, the innermost first, by noisy numbers of rows in octaves of distances.
 
     Parameters
     ----------
     counts : ndarray of shape (OCTAVES,)
-        Noisy numbers of rows (`fedpca_flwr.maths.private_scatter.octaves`).
+        Noisy numbers of rows (`fedpca_flwr.maths.private_scatter.octave_counts`).
     deviation : float
         Standard deviation of their noise.
     edge : float
         The largest eigenvalue 2q of the noise in the sum of one shell.
     k : int
         Number of components.
-    moved : float
+    centre_shift : float
         How far the centre has moved since: nothing depends on distances of less than four times that.
+
+    Returns
+    -------
+    ndarray of shape (s, 3)
+        For each shell the distance at which it begins, at which it ends, and up to which rows keep their length.
     """
     significant = np.where(counts > CERTAIN_DEVIATIONS * deviation, counts, 0.0)
     if not significant.any():
@@ -92,7 +107,21 @@ def choose_shells(counts: Array, deviation: float, edge: float, k: int, *, centr
 
 
 class Combined(NamedTuple):
-    """What the sums of all shells say together."""
+    """The sums of all shells together.
+
+    Parameters
+    ----------
+    denoised : Denoised
+        Eigenpairs of all shells.
+    noisy : ndarray of shape (s, k)
+        Leading eigenvalues of each sum, with the noise.
+    traces : ndarray of shape (s,)
+        Trace of each sum.
+    squares : ndarray of shape (s,)
+        Estimates of the mean squared distance in each shell.
+    deviation : float
+        Deviation of the noise on the diagonal of each sum.
+    """
 
     denoised: Denoised
     noisy: Array  # (s, k), the leading eigenvalues of each sum, with the noise
@@ -102,11 +131,32 @@ class Combined(NamedTuple):
 
 
 def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, deviation: float) -> Combined:
-    """Combine the noisy packed sums (s, d (d + 1) / 2) of shells to components.
+    """Combine the noisy packed sums of shells to components.
 
-    ``energies`` (s,) are noisy sums of squared distances over the squared end of the shell; ``deviation`` is that of
-    the sums' diagonals, as in `fedpca_flwr.maths.private_scatter.denoised`. Eigenvalues are those of the scatter; of a
-    single shell, those of its sum. A `FloatingPointError` where these are beyond float64.
+    Eigenvalues are those of the scatter; of a single shell, those of its sum.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (s, d (d + 1) / 2)
+        Noisy sums of each shell.
+    energies : ndarray of shape (s,)
+        Noisy sums of squared distances over the squared end of the shell.
+    shells : ndarray of shape (s, 3)
+        The shells.
+    d, k : int
+        Number of features and of components.
+    deviation : float
+        Deviation of the sums' diagonals, as in `fedpca_flwr.maths.private_scatter.denoise`.
+
+    Returns
+    -------
+    Combined
+        The components.
+
+    Raises
+    ------
+    FloatingPointError
+        If the eigenvalues are beyond float64.
     """
     matrices = [unpack(packed, d) for packed in sums]
     traces = np.maximum([np.trace(matrix) for matrix in matrices], 1.0)
@@ -136,26 +186,26 @@ def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, 
 def variance_intervals(
     combination: Combined, squares: Array, rows: float, *, deviation: float, count_deviation: float, cut_bound: float
 ) -> Array:
-    """Return intervals for the variances of rows along components, of rows that are shortened to a bound.
+    """Compute intervals for the variances along components of rows that are shortened to a bound.
 
     An interval holds the variance of the shortened rows along the model's component, and the eigenvalue of their
     covariance, in 90 of 100 cases or more. No private interval holds that of all rows: one row that is far enough
-    changes it at will, and the noise hides one row. What can be seen of rows beyond the bound widens an interval: the
-    ``cut``, and the eigenvalues where there are several shells.
+    changes it at will, and the noise hides one row. Rows beyond the bound, as far as the counts show them, widen an
+    interval: by ``cut_bound``, and by the eigenvalues if there are several shells.
 
     Parameters
     ----------
-    of_all : Combined
+    combination : Combined
         The components. One that is off by the noise of its matrix has another variance: less by the share
         ``(q / theta)^2`` that it lost to all others, and mixed with near ones by ``deviation / theta``.
     squares : ndarray of shape (k,)
         Noisy sums of squared scores of the shortened rows on the components, in squared units of the data.
     rows : float
         The noisy number of rows, at least 2.
-    deviation, of_rows : float
+    deviation, count_deviation : float
         Standard deviations of the noise of ``squares`` and of ``rows``.
-    cut : float
-        What may be missing from the squares of rows, as far as it can be seen (`cut_off`).
+    cut_bound : float
+        Bound on the part of rows' squares beyond the bound, as far as it can be seen (`clipped_squares_bound`).
 
     Returns
     -------
@@ -175,9 +225,23 @@ def variance_intervals(
 
 
 def clipped_squares_bound(counts: Array, deviation: float, bound: float) -> float:
-    """What squares of rows lose at most where rows are shortened to a bound, by noisy numbers of rows in octaves.
+    """Bound the squares that rows lose if they are shortened, from noisy numbers of rows in octaves.
 
-    Of the octave after the last that stands out, as many rows count as noise may hide.
+    In the octave after the last that stands out, as many rows count as noise may hide.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (OCTAVES,)
+        Noisy numbers of rows.
+    deviation : float
+        Standard deviation of their noise.
+    bound : float
+        Length to which rows are shortened.
+
+    Returns
+    -------
+    float
+        The bound in squared units of the data.
     """
     significant = np.where(counts > CERTAIN_DEVIATIONS * deviation, counts, 0.0)
     after = min(int(np.flatnonzero(significant)[-1]) + 1 if significant.any() else 0, len(significant) - 1)

@@ -25,7 +25,15 @@ MAX_EXACT_MULTIPLE = 2.0**51
 
 
 class WordSharing(NamedTuple):
-    """How the values of a field share words."""
+    """How the values of a field share words.
+
+    Parameters
+    ----------
+    values_per_word : int
+        Values in a word, two or more.
+    residual : bool
+        Whether the limits are those of the sum less a value that the server knows.
+    """
 
     values_per_word: int  # values in a word, two or more
     residual: bool = False  # whether the limits are those of the sum less what the server knows
@@ -33,9 +41,17 @@ class WordSharing(NamedTuple):
 
 @dataclass(frozen=True)
 class ShortWords:
-    """The words of one field in the sum of so many ``parties``.
+    """The words of one field in the sum over parties.
 
-    ``limit`` bounds each entry of the sum, or of what it adds to what the server knows; those of limit 0 do not travel.
+    Parameters
+    ----------
+    limit : ndarray
+        Bound on each entry of the sum, or of its difference to the value that the server knows; entries of limit 0 do not
+        travel.
+    sharing : WordSharing
+        How values share words.
+    parties : int
+        Number of parties in the sum.
     """
 
     limit: Array
@@ -44,13 +60,16 @@ class ShortWords:
 
     @cached_property
     def base(self) -> int:
-        """B, the largest whole number of which this power fits into a word."""
+        """Largest integer B of which the power for the values of a word fits into the word."""
         found = round(2 ** (WORD_BITS / self.sharing.values_per_word))
         return found if found**self.sharing.values_per_word <= 2**WORD_BITS else found - 1
 
     @cached_property
     def step(self) -> Array:
-        """Of which the values are multiples, as the limits; a `ValueError` where the parties' rounding fills a word."""
+        """Steps of which the values are multiples, of the shape of the limits.
+
+        A `ValueError` is raised if the parties' rounding fills a word.
+        """
         room = (self.base - 1) // 2 - (self.parties + 1) / 2
         if room < 1:
             raise ValueError(
@@ -60,28 +79,56 @@ class ShortWords:
 
     @cached_property
     def sent_positions(self) -> NDArray[np.intp]:
-        """Places of the values that travel."""
+        """Positions of the values that travel."""
         return np.flatnonzero(self.step > 0)
 
     @property
     def size(self) -> int:
-        """Words of the field."""
+        """Number of words of the field."""
         return -(-self.sent_positions.size // self.sharing.values_per_word)
 
     @property
     def error_bound(self) -> Array:
-        """Bound on what rounding costs each entry of the sum."""
+        """Bound on the rounding error of each entry of the sum."""
         return self.parties / 2 * self.step
 
     def round_value(self, value: Array) -> Array:
-        """What a party's ``value`` is in the sum."""
+        """Round a party's value as the sum has it.
+
+        Parameters
+        ----------
+        value : ndarray
+            The value.
+
+        Returns
+        -------
+        ndarray
+            The rounded value.
+        """
         found = np.zeros(self.limit.size)
         found[self.sent_positions] = self._multiples(value) * self.step.flat[self.sent_positions]
         return found.reshape(self.limit.shape)
 
     def encode(self, value: Array, name: str) -> NDArray[np.int64]:
-        """One party's words (size,); a `ValueError`, which holds no more than the field's ``name``, where a value is
-        beyond its limit, or has too many steps for float64."""
+        """Encode a party's value in words.
+
+        Parameters
+        ----------
+        value : ndarray
+            The value.
+        name : str
+            Name of the field.
+
+        Returns
+        -------
+        ndarray of shape (size,)
+            The words.
+
+        Raises
+        ------
+        ValueError
+            If a value is beyond its limit, or has too many steps for float64; the text has the field's name only.
+        """
         multiples = self._multiples(value)
         max_multiple = MAX_EXACT_MULTIPLE if self.sharing.residual else self.base / 2
         if not (np.abs(multiples) <= max_multiple).all():
@@ -89,7 +136,20 @@ class ShortWords:
         return self._join_digits(multiples)
 
     def decode(self, words: NDArray[np.int64], near: Array | None = None) -> Array:
-        """The sum of values, from the sum of words modulo 2^64 and what the server knows to be ``near`` it."""
+        """Decode the sum of values.
+
+        Parameters
+        ----------
+        words : ndarray of shape (size,)
+            Sum of words modulo 2^64.
+        near : ndarray, optional
+            Value that the server knows to be near the sum.
+
+        Returns
+        -------
+        ndarray
+            The sum.
+        """
         offset = np.zeros(self.sent_positions.size) if near is None else self._multiples(near)
         remaining, digits, half = (
             words - self._join_digits(offset),
@@ -107,11 +167,11 @@ class ShortWords:
         return total.reshape(self.limit.shape)
 
     def _multiples(self, value: Array) -> Array:
-        """The whole multiples of the step that are nearest to the values that travel."""
+        """Return the integer multiples of the step that are nearest to the values that travel."""
         return np.asarray(np.rint(value.flat[self.sent_positions] / self.step.flat[self.sent_positions]))
 
     def _join_digits(self, numbers: Array) -> NDArray[np.int64]:
-        """Whole numbers as the digits of words, modulo 2^64."""
+        """Join integers as the digits of words, modulo 2^64."""
         padded = np.zeros(self.size * self.sharing.values_per_word, np.int64)
         padded[: numbers.size] = numbers
         digits, words = padded.reshape(-1, self.sharing.values_per_word), np.zeros(self.size, np.int64)

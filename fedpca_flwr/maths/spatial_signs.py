@@ -1,20 +1,20 @@
-r"""Spatial signs: the directions of rows from a robust centre, and which rows they show to lie far off.
+r"""Spatial signs: the directions of rows from a robust centre, and the rows that lie far off.
 
 The spatial median :math:`c` minimises :math:`\sum |x_i - c|`. Weiszfeld's step needs two sums,
 :math:`c + \sum u_i / \sum 1/r_i` with :math:`r_i = |x_i - c|, u_i = (x_i - c) / r_i`; it is slow along a direction
 that most rows lie in, which acceleration mends (`fedpca_flwr.maths.anderson`).
 
-The sign covariance :math:`\sum u_i u_i^T` has the eigenvectors of the covariance where rows are elliptical (Locantore
+The sign covariance :math:`\sum u_i u_i^T` has the eigenvectors of the covariance if rows are elliptical (Locantore
 et al. 1999; Visuri, Koivunen and Oja 2000), and no row moves it by more than 1. Its eigenvectors are the *directions*;
 a direction's middle and spread are the median of the rows' scores along it, and their median distance from that.
 
 Rows that lie together within reach of the others still turn these directions. They stand out once all directions have
 the same spread: the sign covariance of clean rows so *whitened* is near I / m, and a share p of rows in one direction
-adds p to it there. So eigenvectors whose eigenvalues stand out of what clean rows have by chance (Marchenko and Pastur
-1967) are directions along which such rows are far off, whatever clean rows look like (two scatters compared: Tyler et
-al. 2009, "Invariant co-ordinate selection"). Along these a row counts less from `CUT` spreads on, and from one spread
-more on nothing; and so it does where it is farther from the middle than nearly all clean rows, which is read off the
-inner half of all distances, whose power 2/3 is nearly normal.
+adds p to it there. So eigenvectors whose eigenvalues stand out of those that clean rows have by chance (Marchenko and
+Pastur 1967) are directions along which such rows are far off, whatever clean rows look like (two scatters compared:
+Tyler et al. 2009, "Invariant co-ordinate selection"). Along these a row counts less from `CUT_SPREADS` spreads on, and
+from one spread more on nothing; and so it does if it is farther from the middle than nearly all clean rows, which is
+read off the inner half of all distances, whose power 2/3 is nearly normal.
 
 Medians come from histograms of counts. A row nearer than a ``floor`` to the centre counts by its distance over that: u
 is (x - c) / floor. So one row never changes a sum by more than 2, and no faster than the centre moves over the floor.
@@ -89,7 +89,17 @@ FLOOR_SHARE = 0.25
 
 
 class SignSums(NamedTuple):
-    """Sums over rows about a centre."""
+    """Sums over rows about a centre.
+
+    Parameters
+    ----------
+    signs : ndarray of shape (d,)
+        Sum of the directions u.
+    weight : float
+        Sum of 1 / r.
+    rows : float
+        Number of rows.
+    """
 
     signs: Array  # (d,): of u
     weight: float  # of 1 / r
@@ -102,12 +112,27 @@ class SignSums(NamedTuple):
 
     @property
     def mean_sign_length(self) -> float:
-        """Of the mean sign, which is 0 at the median."""
+        """Length of the mean sign, which is 0 at the median."""
         return float(np.linalg.norm(self.signs)) / self.rows
 
 
 def sign_sums(centred: Iterable[Array], d: int, floor: float) -> SignSums:
-    """The sums of rows (n, d) that are about the centre, chunk by chunk."""
+    """Compute the sums of rows that are about the centre, chunk by chunk.
+
+    Parameters
+    ----------
+    centred : iterable of ndarray of shape (n, d)
+        Rows less the centre.
+    d : int
+        Number of features.
+    floor : float
+        Distance below which a row counts less.
+
+    Returns
+    -------
+    SignSums
+        The sums.
+    """
     signs, weight, count = np.zeros(d), 0.0, 0
     for rows in centred:
         distance = np.maximum(row_lengths(rows), floor)
@@ -119,7 +144,22 @@ def sign_sums(centred: Iterable[Array], d: int, floor: float) -> SignSums:
 
 
 def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
-    """The sign covariance (d, d), times rows, of rows (n, d) about the centre, chunk by chunk."""
+    """Compute the sign covariance, times the number of rows, chunk by chunk.
+
+    Parameters
+    ----------
+    centred : iterable of ndarray of shape (n, d)
+        Rows less the centre.
+    d : int
+        Number of features.
+    floor : float
+        Distance below which a row counts less.
+
+    Returns
+    -------
+    ndarray of shape (d, d)
+        The scatter of the signs.
+    """
     scatter = np.zeros((d, d))
     for rows in centred:
         distance = np.maximum(row_lengths(rows), floor)
@@ -129,7 +169,20 @@ def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
 
 
 def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Array:
-    """The spatial median (d,), by the sums about any centre."""
+    """Search the spatial median.
+
+    Parameters
+    ----------
+    sums_about : callable
+        Gives the sums about any centre.
+    start : ndarray of shape (d,)
+        First centre.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        The median.
+    """
     search = median_search(start)
     for _ in range(MAX_PASSES):
         sums = sums_about(search.point)
@@ -140,10 +193,21 @@ def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Arr
 
 
 def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Array) -> Array:
-    """The row that is nearest to the median (d,), where half of all rows or more are the same as it: the median itself.
+    """Replace the median by the row nearest to it if half of all rows or more equal this row: the median itself.
 
-    The search only comes near to it, and rounding would be the distance of most rows. ``rows_about`` gives the rows
-    about any centre, chunk by chunk.
+    The search only comes near to it, and rounding would be the distance of most rows.
+
+    Parameters
+    ----------
+    rows_about : callable
+        Gives the rows about any centre, chunk by chunk.
+    median : ndarray of shape (d,)
+        Result of the search.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        The row, or the median.
     """
     distances = np.concatenate([row_lengths(rows) for rows in rows_about(median)])
     position = int(distances.argmin())
@@ -157,13 +221,34 @@ def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Arr
 
 
 def median_search(start: Array) -> Anderson:
-    """The search for a median from a centre (d,), whose image is Weiszfeld's step and whose height is the mean sign
-    below zero."""
+    """Create the search for a median, whose image is Weiszfeld's step and whose objective is minus the mean sign.
+
+    Parameters
+    ----------
+    start : ndarray of shape (d,)
+        First centre.
+
+    Returns
+    -------
+    Anderson
+        The accelerated iteration.
+    """
     return Anderson(start, lambda centre: bool(np.isfinite(centre).all()))
 
 
 def distance_floor(distances: Array) -> float:
-    """The floor of rows at these ``distances`` (n,) from their own median; 1 where all rows are alike."""
+    """Compute the floor of rows from their distances.
+
+    Parameters
+    ----------
+    distances : ndarray of shape (n,)
+        Distances of the rows from their own median.
+
+    Returns
+    -------
+    float
+        The floor; 1 if all rows are equal.
+    """
     typical = float(np.median(distances)) or float(distances.mean()) or 1.0 / FLOOR_SHARE
     return FLOOR_SHARE * typical
 
@@ -173,21 +258,48 @@ def distance_floor(distances: Array) -> float:
 
 @dataclass(frozen=True)
 class Directions:
-    """Orthonormal directions (m, d), with the middles (m,) and spreads (m,) of the rows' scores along them."""
+    """Orthonormal directions with the middles and spreads of the rows' scores along them.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (m, d)
+        The directions.
+    middles, spreads : ndarray of shape (m,)
+        Median of the scores, and their median distance from it.
+    """
 
     vectors: Array
     middles: Array
     spreads: Array
 
     def whitened(self, centred: Array) -> Array:
-        """The scores of rows (n, d) about the centre, less the middles, in spreads."""
+        """Compute scores of rows, less the middles, in spreads.
+
+        Parameters
+        ----------
+        centred : ndarray of shape (n, d)
+            Rows about the centre.
+
+        Returns
+        -------
+        ndarray of shape (n, m)
+            Whitened scores.
+        """
         scores = (centred @ self.vectors.T - self.middles) / self.spreads
         return np.clip(scores, -MAX_WHITENED_SCORE, MAX_WHITENED_SCORE)
 
 
 @dataclass(frozen=True)
 class Survivors:
-    """Which rows count: those that are far off neither along a direction that stands out nor by their distance."""
+    """A rule for the rows that count: not far off along a direction that stands out, nor by their distance.
+
+    Parameters
+    ----------
+    shape : Directions
+        Directions of the whitened rows.
+    reach : ndarray of shape (2,)
+        Distances from the middle, in spreads, from which on a whitened row counts less, and nothing.
+    """
 
     shape: Directions
     """Of the whitened rows."""
@@ -195,21 +307,37 @@ class Survivors:
     """Distances from the middle, in spreads, from which on a whitened row counts less, and nothing (2,)."""
 
     def blunt(self, local_spreads: Array, local_gap: float) -> Survivors:
-        """Return the same with edges that do not tell which of a party's rows they pass.
+        """Return the rule with edges that do not tell which of a party's rows they pass.
 
         Parameters
         ----------
-        own_spreads : ndarray of shape (m,)
-            Along ``shape``, of the party's whitened rows: no edge is sharper than the `FLOOR` share of these.
-        own_gap : float
-            Between the first quartile and the median of the party's distances: no edge of ``reach`` is sharper.
+        local_spreads : ndarray of shape (m,)
+            Spreads along ``shape`` of the party's whitened rows: no edge is sharper than the `FLOOR_SHARE` of these.
+        local_gap : float
+            Gap between the first quartile and the median of the party's distances: no edge of ``reach`` is sharper.
+
+        Returns
+        -------
+        Survivors
+            The blunted rule.
         """
         inner, outer = self.reach
         shape = replace(self.shape, spreads=np.maximum(self.shape.spreads, FLOOR_SHARE * local_spreads))
         return Survivors(shape, np.array([inner, max(outer, inner + local_gap)]))
 
     def row_weights(self, whitened: Array) -> Array:
-        """Return by how much each of ``whitened`` rows (n, m) counts, from 0 to 1 (n,)."""
+        """Compute how much each whitened row counts.
+
+        Parameters
+        ----------
+        whitened : ndarray of shape (n, m)
+            Whitened rows.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Weights from 0 to 1.
+        """
         inner, outer = self.reach
         along = CUT_SPREADS + 1 - np.abs(self.shape.whitened(whitened)).max(axis=1)
         weights: Array = np.minimum(along, (outer - row_lengths(whitened)) / (outer - inner)).clip(0.0, 1.0)
@@ -217,13 +345,27 @@ class Survivors:
 
 
 def shape_values(whitened: Array, vectors: Array) -> Array:
-    """Return what is counted of whitened rows (n, m): their scores along directions (m, m), and their distances less
-    the root of m, which have much the same spread for any m (n, m + 1)."""
+    """Compute the values that are counted: scores along directions, and distances.
+
+    Distances are less the root of m: then they have much the same spread for any m.
+
+    Parameters
+    ----------
+    whitened : ndarray of shape (n, m)
+        Whitened rows.
+    vectors : ndarray of shape (m, m)
+        Directions in rows.
+
+    Returns
+    -------
+    ndarray of shape (n, m + 1)
+        The values.
+    """
     return np.column_stack([whitened @ vectors.T, row_lengths(whitened) - np.sqrt(whitened.shape[1])])
 
 
 def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> Survivors:
-    """Return which rows count, by the histograms (m + 1, BINS) of their `shape_values`.
+    """Find the rule for rows that count, from the histograms of their `shape_values`.
 
     Parameters
     ----------
@@ -232,9 +374,14 @@ def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> S
     values : ndarray of shape (m,)
         Its eigenvalues, which need not add up to 1.
     rows : int
-        How many rows there are.
+        Number of rows.
     counts : ndarray of shape (m + 1, BINS)
-        Of all rows.
+        Histograms of all rows.
+
+    Returns
+    -------
+    Survivors
+        The rule.
     """
     m = len(values)
     shape = directions_from_counts(vectors, np.ones(m), counts[:-1])
@@ -249,13 +396,37 @@ def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> S
 
 
 def local_spreads_and_gap(counts: Array) -> tuple[Array, float]:
-    """What `Survivors.blunted` needs of a party's own histograms (m + 1, BINS) of its `shape_values`."""
+    """Compute the arguments of `Survivors.blunt` from a party's histograms.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (m + 1, BINS)
+        Histograms of the party's `shape_values`.
+
+    Returns
+    -------
+    local_spreads : ndarray of shape (m,)
+        Spreads along the directions.
+    local_gap : float
+        Gap between the first quartile and the median of the distances.
+    """
     spreads = np.array([median_and_spread(histogram)[1] for histogram in counts[:-1]])
     return spreads, quantile(counts[-1], 0.5) - quantile(counts[-1], 0.25)
 
 
 def whitened_signs(whitened: Array) -> Array:
-    """The directions of whitened rows (n, m) from zero; those of rows nearer than a quarter of the usual count less."""
+    """Compute the directions of whitened rows from zero; rows nearer than a quarter of the usual distance count less.
+
+    Parameters
+    ----------
+    whitened : ndarray of shape (n, m)
+        Whitened rows.
+
+    Returns
+    -------
+    ndarray of shape (n, m)
+        The directions.
+    """
     floor = FLOOR_SHARE * np.sqrt(whitened.shape[1])
     signs: Array = whitened / np.maximum(row_lengths(whitened), floor)[:, None]
     return signs
@@ -265,7 +436,18 @@ def whitened_signs(whitened: Array) -> Array:
 
 
 def tally(values: Array) -> NDArray[np.int64]:
-    """How many of the values (n, m), in units, of each column are in each bin (m, BINS)."""
+    """Count the values of each column in each bin.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n, m)
+        Values in units.
+
+    Returns
+    -------
+    ndarray of shape (m, BINS)
+        The counts.
+    """
     bins = (np.abs(values).view(np.int64) >> (52 - 3)) - BINS_PER_OCTAVE * (
         1023 + MIN_OCTAVE
     )  # exponent, and the bin in its octave
@@ -275,8 +457,20 @@ def tally(values: Array) -> NDArray[np.int64]:
 
 
 def merge_small_bins(counts: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
-    """A histogram (BINS,) in which neighbours that are fewer than ``least`` are counted together, where the middle one
-    of them is."""
+    """Merge neighbouring values until each count is large enough; merged values go to the bin of their median.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (BINS,)
+        A histogram.
+    min_count : int
+        Smallest count of a bin.
+
+    Returns
+    -------
+    ndarray of shape (BINS,)
+        The merged histogram.
+    """
     merged, above = np.zeros_like(counts), np.cumsum(counts).tolist()
     rows, start = above[-1], 0
     while start < rows:
@@ -289,7 +483,20 @@ def merge_small_bins(counts: NDArray[np.int64], min_count: int) -> NDArray[np.in
 
 
 def quantile(counts: Array, share: float) -> float:
-    """The quantile of values in a histogram (BINS,), in units, as if those of a bin were spread evenly over it."""
+    """Compute a quantile from a histogram, as if values were spread evenly over their bin.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (BINS,)
+        A histogram.
+    share : float
+        Share of smaller values.
+
+    Returns
+    -------
+    float
+        The quantile in units.
+    """
     above = np.cumsum(counts)
     target = share * above[-1]
     position = int(np.searchsorted(above, target))
@@ -298,8 +505,18 @@ def quantile(counts: Array, share: float) -> float:
 
 
 def median_and_spread(counts: Array) -> tuple[float, float]:
-    """The median of the values in a histogram (BINS,), and the deviation of normal values as far from it by the median,
-    in units."""
+    """Compute the median from a histogram, and the deviation of normal values with the same median distance from it.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (BINS,)
+        A histogram.
+
+    Returns
+    -------
+    median, spread : float
+        Numbers in units.
+    """
     middle = quantile(counts, 0.5)
     above = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
     distances = np.sort(np.abs(BIN_EDGES - middle))
@@ -308,44 +525,114 @@ def median_and_spread(counts: Array) -> tuple[float, float]:
 
 
 def directions_from_counts(vectors: Array, units: Array, counts: Array) -> Directions:
-    """Directions (m, d) with what the histograms (m, BINS) of the rows' scores, in units (m,), say of them."""
+    """Compute middles and spreads along directions from histograms of the rows' scores.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (m, d)
+        The directions.
+    units : ndarray of shape (m,)
+        Unit of each histogram.
+    counts : ndarray of shape (m, BINS)
+        The histograms.
+
+    Returns
+    -------
+    Directions
+        The directions with middles and spreads.
+    """
     middles, spreads = np.array([median_and_spread(histogram) for histogram in counts]).T
     middles = np.where(np.maximum(np.abs(middles), spreads) > COINCIDENT_SPREAD, middles, 0.0)
     return Directions(vectors, middles * units, np.where(spreads > COINCIDENT_SPREAD, spreads, UNCUT_SPREAD) * units)
 
 
 def variances_from_counts(units: Array, counts: Array) -> Array:
-    """The variances (m,) of normal values whose medians are those of the histograms (m, BINS) in units (m,); 0 where
-    half of the values are the same."""
+    """Compute the variances of normal values with the same medians as histograms.
+
+    Parameters
+    ----------
+    units : ndarray of shape (m,)
+        Unit of each histogram.
+    counts : ndarray of shape (m, BINS)
+        The histograms.
+
+    Returns
+    -------
+    ndarray of shape (m,)
+        Variances; 0 if half of the values are equal.
+    """
     spreads = np.array([median_and_spread(histogram)[1] for histogram in counts])
     return np.where(spreads > COINCIDENT_SPREAD, spreads * units, 0.0) ** 2
 
 
 class SquaredErrors(NamedTuple):
-    """The squared distances of rows from the components: their cube roots are nearly normal (Wilson and Hilferty)."""
+    """The law of squared distances of rows from the components: cube roots are nearly normal (Wilson and Hilferty).
+
+    Parameters
+    ----------
+    middle : float
+        Median of the cube roots.
+    deviation : float
+        Deviation of the cube roots, from their quartiles.
+    """
 
     middle: float  # median of the cube roots
     deviation: float  # of the cube roots, from their quartiles
 
     @classmethod
     def from_counts(cls, counts: Array, unit: float) -> SquaredErrors:
-        """By the histogram of the distances."""
+        """Compute the law from the histogram of the distances.
+
+        Parameters
+        ----------
+        counts : ndarray of shape (BINS,)
+            The histogram.
+        unit : float
+            Its unit.
+
+        Returns
+        -------
+        SquaredErrors
+            The law.
+        """
         first, middle, third = ((unit * quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))
         return cls(middle, (third - first) / NORMAL_QUARTILE_RANGE)
 
     @property
     def mean(self) -> float:
-        """Of the squared distances."""
+        """Mean of the squared distances."""
         return self.middle**3 + 3 * self.middle * self.deviation**2
 
     def limit(self, level: float) -> float:
-        """Of the squared distances, of which a share ``level`` is below it."""
+        """Compute the squared distance below which a share of rows lies.
+
+        Parameters
+        ----------
+        level : float
+            The share.
+
+        Returns
+        -------
+        float
+            The limit.
+        """
         root = self.middle + float(scipy.special.ndtri(level)) * self.deviation
         return float(root**3)
 
 
 def median_of_matrices(matrices: Sequence[Array]) -> Array:
-    """The spatial median of matrices (p, q), as vectors of their entries."""
+    """Compute the spatial median of matrices as vectors of their entries.
+
+    Parameters
+    ----------
+    matrices : sequence of ndarray of shape (p, q)
+        The matrices.
+
+    Returns
+    -------
+    ndarray of shape (p, q)
+        The median.
+    """
     vectors = np.array([matrix.ravel() for matrix in matrices])
     flat_median = spatial_median(
         lambda centre: sign_sums([vectors - centre], vectors.shape[1], 1e-12), vectors.mean(axis=0)

@@ -10,24 +10,69 @@ from fedpca_flwr.maths.arrays import Array
 
 
 def transpose(X: Array) -> Array:
-    """The matrices (..., a, b) of a stack, transposed: (..., b, a)."""
+    """Transpose the matrices of a stack.
+
+    Parameters
+    ----------
+    X : ndarray of shape (..., a, b)
+        The matrices.
+
+    Returns
+    -------
+    ndarray of shape (..., b, a)
+        Their transposes.
+    """
     return np.swapaxes(X, -1, -2)
 
 
 def symmetric_part(M: Array) -> Array:
-    """The symmetric part of square matrices (..., r, r)."""
+    """Compute the symmetric part of square matrices.
+
+    Parameters
+    ----------
+    M : ndarray of shape (..., r, r)
+        The matrices.
+
+    Returns
+    -------
+    ndarray of shape (..., r, r)
+        The symmetric parts.
+    """
     return (M + transpose(M)) / 2
 
 
 def tangent_projection(U: Array, X: Array) -> Array:
-    """The orthogonal projection of ``X`` (..., d, r) to the tangent space at ``U`` (..., d, r)."""
+    """Project matrices orthogonally to the tangent space.
+
+    Parameters
+    ----------
+    U : ndarray of shape (..., d, r)
+        Points of the manifold.
+    X : ndarray of shape (..., d, r)
+        The matrices.
+
+    Returns
+    -------
+    ndarray of shape (..., d, r)
+        Tangents at ``U``.
+    """
     return X - U @ symmetric_part(transpose(U) @ X)
 
 
 def retract(U: Array, X: Array) -> Array:
-    """The polar retraction ``(U + X)(I + X'X)^(-1/2)`` of a tangent ``X`` at ``U``, both (..., d, r).
+    """Compute the polar retraction ``(U + X)(I + X'X)^(-1/2)``.
 
-    Right for a tangent X only: project first (`tangent`).
+    Parameters
+    ----------
+    U : ndarray of shape (..., d, r)
+        Points of the manifold.
+    X : ndarray of shape (..., d, r)
+        Tangents at these points; project other matrices first (`tangent_projection`).
+
+    Returns
+    -------
+    ndarray of shape (..., d, r)
+        Points of the manifold.
     """
     values, vectors = np.linalg.eigh(transpose(X) @ X)
     root: Array = (vectors / np.sqrt(1 + values)[..., None, :]) @ transpose(vectors)
@@ -35,12 +80,34 @@ def retract(U: Array, X: Array) -> Array:
 
 
 def polar_factor(M: Array) -> Array:
-    """The nearest point of the manifold to ``M`` (..., d, r) of full rank."""
+    """Compute the nearest point of the manifold.
+
+    Parameters
+    ----------
+    M : ndarray of shape (..., d, r)
+        Matrices of full rank.
+
+    Returns
+    -------
+    ndarray of shape (..., d, r)
+        Orthonormal columns.
+    """
     left_vectors, _, right_vectors = np.linalg.svd(M, full_matrices=False)
     nearest: Array = left_vectors @ right_vectors
     return nearest
 
 
 def align(U: Array, V: Array) -> Array:
-    """``U Q`` (..., d, r) with the rotation Q that brings it nearest to ``V`` (Procrustes)."""
+    """Turn columns by the rotation that brings them nearest to other columns (Procrustes).
+
+    Parameters
+    ----------
+    U, V : ndarray of shape (..., d, r)
+        Columns to turn, and their target.
+
+    Returns
+    -------
+    ndarray of shape (..., d, r)
+        The turned columns ``U Q``.
+    """
     return U @ polar_factor(transpose(U) @ V)

@@ -1,17 +1,17 @@
 r"""SPCA and SAPCA: the leading directions of a stream in one pass, and their merging with those of others.
 
-The mathematics of the method `sapca` (that called `streaming` keeps moments). Grammenos et al. 2019, algorithms 2 and
-3, with their faults repaired: rank-revealing blocks, directions that stay orthonormal, a mean that streams along, the
-last partial block.
+The mathematics of the method `sapca` (the method `streaming` stores moments). Grammenos et al. 2019, algorithms 2 and 3,
+with their faults repaired: rank-revealing blocks, directions that stay orthonormal, a mean that streams along, the last
+partial block.
 
-**What is kept.** A `Subspace` stands for rows: :math:`V \mathrm{diag}(\sigma^2) V^T` is their scatter, but for what was
-truncated. A truncation takes away a positive semidefinite matrix, of which two numbers are kept: its trace (``energy``
-less the sum of :math:`\sigma^2`) and a bound on its norm (the sum of the first eigenvalues that were left out). Every
+**The state.** A `Subspace` stands for rows: :math:`V \mathrm{diag}(\sigma^2) V^T` is their scatter, but for
+truncations. A truncation takes away a positive semidefinite matrix, of which two numbers are stored: its trace
+(``energy`` less the sum of :math:`\sigma^2`) and a bound on its norm (the sum of the first omitted eigenvalues). Every
 block and every merge rounds anew, so the rounding of each is counted too, in the same bound (``omitted``). Memory is
 O(d (k + b)) for k tracked directions and blocks of b rows; no d x d matrix is ever formed.
 
-**How many directions** a stream needs is told by a rule that looks at the singular values after each block: `Fixed`,
-`Energy`, what is usually meant and the default, or `Band`.
+**The number of directions** that a stream needs comes from a rule that looks at the singular values after each block:
+`Fixed`, `Energy`, the usual rule and the default, or `Band`.
 """
 
 from __future__ import annotations
@@ -35,16 +35,35 @@ MIN_SINGULAR_SHARE = (
 
 
 class RankRule(Protocol):
-    """A rule for the rank, with the rank that it is at."""
+    """A rule for the rank, with its present rank."""
 
     rank: int
 
     def step(self, sigma: Array, energy: float) -> int:
-        """The rank after one more block, from descending singular values (k,) and the trace of the whole scatter."""
+        """Compute the rank after a further block.
+
+        Parameters
+        ----------
+        sigma : ndarray of shape (k,)
+            Singular values, descending.
+        energy : float
+            Trace of the full scatter.
+
+        Returns
+        -------
+        int
+            The rank.
+        """
 
 
 class Fixed:
-    """Always the same rank."""
+    """A constant rank.
+
+    Parameters
+    ----------
+    rank : int
+        The rank.
+    """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -54,7 +73,13 @@ class Fixed:
 
 
 class Energy:
-    """The smallest rank whose squares hold ``target`` of the energy; one more than there are where they do not."""
+    """The smallest rank whose squares hold a share of the energy, or one more than there are if they do not.
+
+    Parameters
+    ----------
+    target : float
+        Share of the energy.
+    """
 
     def __init__(self, target: float) -> None:
         self.target = target
@@ -67,12 +92,23 @@ class Energy:
 
 
 class Band:
-    r"""The paper's rule (Grammenos et al. 2019, equation 6), from a first rank, with 0 <= alpha < beta <= 1.
+    r"""The paper's rule (Grammenos et al. 2019, equation 6).
 
     The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie between alpha and beta: above, the rank grows by
     one; below, it falls by one. Since c <= 1 / r, it never grows beyond ceil(1 / beta). As printed, the rule goes 8, 9,
-    8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only where the next direction would not
+    8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only if the next direction would not
     be dropped again, and a fall waits until the rank has stood for ``hold`` blocks.
+
+    Parameters
+    ----------
+    rank : int
+        The first rank.
+    alpha, beta : float
+        The band, with 0 <= alpha < beta <= 1.
+    hysteresis : bool, optional
+        Whether the rule waits.
+    hold : int, optional
+        Number of blocks before a fall.
     """
 
     def __init__(self, rank: int, alpha: float, beta: float, *, hysteresis: bool = True, hold: int = 2) -> None:
@@ -100,7 +136,18 @@ class Band:
         return self.rank
 
     def stationary_rank(self, sigma: Array) -> int:
-        """The rank at which the rule leaves these singular values alone, from the present one."""
+        """Compute the rank at which the rule stops for constant singular values, from the present rank.
+
+        Parameters
+        ----------
+        sigma : ndarray of shape (k,)
+            Singular values, descending.
+
+        Returns
+        -------
+        int
+            The rank.
+        """
         for _ in sigma:
             self._steady_blocks = self.hold
             before = self.rank
@@ -111,7 +158,21 @@ class Band:
 
 @dataclass(frozen=True)
 class Subspace:
-    """The leading directions of the rows of a stream, with their singular values."""
+    """The leading directions of the rows of a stream, with their singular values.
+
+    Parameters
+    ----------
+    head : Head
+        Weighted number of rows (a float), and their mean.
+    vectors : ndarray of shape (d, k)
+        Orthonormal directions.
+    sigma : ndarray of shape (k,)
+        Singular values of the centred rows, descending, above zero.
+    energy : float
+        Trace of the scatter of all rows, in squared units of the data.
+    omitted : float
+        Bound on the spectral norm of the difference to the scatter of all rows, by truncations and by rounding.
+    """
 
     head: Head  # weighted number of rows (a float), and their mean
     vectors: Array  # (d, k), orthonormal
@@ -123,16 +184,44 @@ class Subspace:
 
     @classmethod
     def empty(cls, d: int) -> Subspace:
-        """The subspace of no rows."""
+        """Create the subspace of no rows.
+
+        Parameters
+        ----------
+        d : int
+            Number of features.
+
+        Returns
+        -------
+        Subspace
+            The subspace.
+        """
         return cls(Head(0, np.zeros(d), np.zeros(d)), np.empty((d, 0)), np.empty(0))
 
     def diagonal(self) -> Array:
-        """Diagonal (d,) of the scatter that the vectors hold."""
+        """Compute the diagonal of the scatter in the span of the vectors.
+
+        Returns
+        -------
+        ndarray of shape (d,)
+            The diagonal.
+        """
         squares: Array = np.square(self.vectors * self.sigma).sum(axis=1)
         return squares
 
     def pairs(self, k: int) -> Eigenpairs:
-        """The k leading eigenpairs of the scatter; directions without variance are completed."""
+        """Return the leading eigenpairs of the scatter; directions without variance are completed.
+
+        Parameters
+        ----------
+        k : int
+            Number of pairs.
+
+        Returns
+        -------
+        Eigenpairs
+            The pairs.
+        """
         vectors, missing = self.vectors[:, :k], max(0, k - self.sigma.size)
         if missing:
             filler = np.random.default_rng(0).standard_normal((len(vectors), missing))
@@ -143,12 +232,21 @@ class Subspace:
 
 
 class Tracker:
-    """SPCA, or SAPCA with a rule for the rank: blocks of rows (b, d) go in, once each.
+    """SPCA, or SAPCA with a rule for the rank: each block of rows goes in once.
 
-    With ``center`` the rows' mean is followed and subtracted, exactly as if it had been known before. So many
-    directions are ``tracked``; 0: as many as the rank (the paper's, which loses 3 to 6 % of what twice as many keep).
-    Singular values are multiplied by ``forgetting`` before each block: the effective window has
-    ``b / (1 - forgetting**2)`` rows.
+    Parameters
+    ----------
+    d : int
+        Number of features.
+    rule : RankRule
+        Rule for the rank.
+    tracked : int, optional
+        Number of directions tracked; 0: as many as the rank (the paper's number, which loses 3 to 6 % of the variance that
+        twice as many hold).
+    forgetting : float, optional
+        Factor of the singular values before each block: the effective window has ``b / (1 - forgetting**2)`` rows.
+    center : bool, optional
+        Whether the rows' mean is followed and subtracted, exactly as if it had been known before.
     """
 
     def __init__(
@@ -162,15 +260,22 @@ class Tracker:
 
     @property
     def rank(self) -> int:
+        """Present rank."""
         return self.rule.rank
 
     @property
     def vectors(self) -> Array:
-        """The leading directions (d, rank)."""
+        """Leading directions (d, rank)."""
         return self.subspace.vectors[:, : self.rank]
 
     def update(self, block: NDArray[Any]) -> None:
-        """Take in a block of rows (b, d), b >= 1."""
+        """Take in a block of rows.
+
+        Parameters
+        ----------
+        block : ndarray of shape (b, d)
+            The rows, b >= 1.
+        """
         rows, old = np.asarray(block, dtype=np.float64), _scale_subspace(self.subspace, self.forgetting)
         head = old.head._replace(n=old.head.n + len(rows))
         if self.center:
@@ -186,7 +291,24 @@ class Tracker:
 def track(
     rows: Rows, rank: int, *, tracked: int = 0, block: int = 50, forgetting: float = 1.0, center: bool = True
 ) -> Subspace:
-    """SPCA of ``rows`` (n, d) in one pass; the other parameters are those of `Tracker`."""
+    """Run SPCA over rows in one pass.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        The rows.
+    rank : int
+        Number of directions.
+    tracked, forgetting, center
+        As in `Tracker`.
+    block : int, optional
+        Rows of a block.
+
+    Returns
+    -------
+    Subspace
+        The leading directions.
+    """
     tracker = Tracker(rows.shape[1], Fixed(rank), tracked=tracked, forgetting=forgetting, center=center)
     for part in row_chunks(rows, block):
         tracker.update(part)
@@ -194,11 +316,24 @@ def track(
 
 
 def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> Subspace:
-    """The subspace of all rows together, by one QR and the SVD of its triangle (algorithm 5, and the means).
+    """Merge subspaces by one QR and the SVD of its triangle (algorithm 5, and the means).
 
-    It has k directions. Each part's singular values are multiplied by its factor: below 1 forgets, above 1 enhances.
-    Associative as long as nothing is truncated. The order is fixed by the parts themselves: permuting them changes no
-    bit.
+    The merge is associative as long as nothing is truncated. The parts themselves fix their order: permuting them changes
+    no bit.
+
+    Parameters
+    ----------
+    parts : sequence of Subspace
+        The subspaces.
+    k : int
+        Number of directions of the result.
+    factors : iterable of float, optional
+        Factor of each part's singular values: below 1 forgets, above 1 enhances.
+
+    Returns
+    -------
+    Subspace
+        Subspace of all rows together.
     """
     scaled = [_scale_subspace(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
     scaled.sort(key=lambda part: (*head_order(part.head), *part.sigma))
@@ -214,20 +349,33 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
 
 
 def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
-    """The same by pairwise merges, ``len(parts) - 1`` of them: two subspaces in memory at once."""
+    """Merge subspaces pairwise, ``len(parts) - 1`` times: two subspaces are in memory at once.
+
+    Parameters
+    ----------
+    parts : sequence of Subspace
+        The subspaces.
+    k : int
+        Number of directions of the result.
+
+    Returns
+    -------
+    Subspace
+        Subspace of all rows together.
+    """
     while len(parts) > 1:
         parts = [merge(parts[i : i + 2], k) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
     return parts[0]
 
 
 def _scale_subspace(part: Subspace, factor: float) -> Subspace:
-    """The subspace of the same rows times ``factor``, about the same mean; each counts as ``factor**2`` rows."""
+    """Return the subspace of the same rows times ``factor``, about the same mean; each counts as ``factor**2`` rows."""
     head = part.head._replace(n=factor**2 * part.head.n)
     return Subspace(head, part.vectors, factor * part.sigma, factor**2 * part.energy, factor**2 * part.omitted)
 
 
 def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
-    """The pooled head, and the rows about their own mean with one more for its distance from the mean ``before``."""
+    """Return the pooled head, and the rows about their own mean with a row for its distance from the mean ``before``."""
     block_head, centred = centre_rows(rows)
     if not before.n:
         return block_head, centred
@@ -237,9 +385,9 @@ def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
 
 
 def _append_block(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array, float]:
-    """Basis (d, m), rotation (m, m') and singular values (m',) of what is tracked and the ``rows`` together.
+    """Return basis (d, m), rotation (m, m') and singular values (m',) of the tracked directions and the ``rows`` together.
 
-    The last number bounds what the scatter lacks of residuals that were taken for rounding (spectral norm).
+    The last number bounds the spectral norm of residuals that were taken for rounding.
 
     The residual is projected twice, and only its directions above rounding enter the basis: the literal algorithm
     takes a QR's arbitrary directions instead, and is no longer orthonormal on a stream of low rank.
@@ -270,6 +418,6 @@ def _above_noise(sigma: Array, unit: float) -> Array:
 
 
 def _truncation_error(sigma: Array, k: int, d: int) -> float:
-    """Bound on the change of the scatter (d, d), in spectral norm, by a truncation to k directions and its rounding."""
+    """Return a bound on the change of the scatter (d, d), in spectral norm, by a truncation to k directions and its rounding."""
     truncated = float(sigma[k] ** 2) if sigma.size > k else 0.0
     return truncated + rounding_bound(d) * float(sigma.max(initial=0.0) ** 2)

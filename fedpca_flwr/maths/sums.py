@@ -1,25 +1,25 @@
 r"""Sums over parties: in any order with the same bits, and uncentred without a loss of digits.
 
 **Reproducible sums** (Demmel and Nguyen 2015). Each entry has a grid of its own, which the largest addend so far sets:
-a power of two ``unit``, the same for all addends of a size. An addend x is taken apart into whole multiples of
-``unit``, ``unit 2^-36`` and ``unit 2^-72``; these are small whole numbers, which add up in float64 without rounding.
-When a larger addend comes, the grid moves up by whole steps of 36 bits, and what was below its last word is left out,
-as it would have been had that addend come first. So an entry is the sum of its addends, each rounded to ``2^-73`` of
+a power of two ``unit``, the same for all addends of a size. An addend x is taken apart into integer multiples of
+``unit``, ``unit 2^-36`` and ``unit 2^-72``; these are small integers, which add up in float64 without rounding.
+When a larger addend comes, the grid moves up by full steps of 36 bits, and digits below its last word are omitted,
+as they would have been had that addend come first. So an entry is the sum of its addends, each rounded to ``2^-73`` of
 the largest at most, and is rounded to float64 once.
 
 **Pooled moments** of rows that several parties hold (Chan, Golub and LeVeque 1983). Scatters are added as they come,
-and only counts and means are kept until all have come, since what lies between the means needs the mean of all. No
+and only counts and means are stored until all have come, since the scatter between the means needs the mean of all. No
 order, of parties or of their coming, changes a bit.
 
-**Uncentred sums** let one sum over parties give the scatter about a mean that nobody knew. Means of parties do not add
-up, and the textbook's :math:`\sum x x^T - N m m^T` cancels: at a mean of 1e6 deviations all digits of float64 are gone.
-Here both terms are unevaluated sums of two float64 numbers, ``high + low`` (about 32 digits; Dekker 1971), and the
-first is added up exactly in fixed point. A party's rows need no more than float64::
+**Uncentred sums** let one sum over parties give the scatter about a mean that no party knew. Means of parties do not
+add up, and the textbook's :math:`\sum x x^T - N m m^T` cancels: at a mean of 1e6 deviations all digits of float64 are
+gone. Here both terms are unevaluated sums of two float64 numbers, ``high + low`` (about 32 digits; Dekker 1971), and
+the first is added up exactly in fixed point. A party's rows need no more than float64::
 
     sum x x^T = S_k + n_k m_k m_k^T,    m_k = mean + remainder as in `fedpca_flwr.maths.moments`
 
-with its centred scatter S_k. Only the second term is large, and it alone is made of two numbers. Of the diagonal, by
-which features are scaled and constant ones are told, nothing at all is rounded: its parts are those of error-free
+with its centred scatter S_k. Only the second term is large, and it alone is made of two numbers. Nothing at all is
+rounded in the diagonal, by which features are scaled and constant ones are found: its parts are those of error-free
 products, and the difference is one of fractions.
 """
 
@@ -49,7 +49,13 @@ SPLIT_FACTOR = 2.0**27 + 1  # Dekker's factor, which splits a float64 into two h
 
 
 class ReproducibleSum:
-    """A running sum of arrays of one shape."""
+    """A running sum of arrays of one shape, whose bits do not depend on the order of the addends.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the arrays.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -61,7 +67,17 @@ class ReproducibleSum:
     def add(self, addend: NDArray[Any]) -> None:
         """Add an array of finite numbers.
 
-        A `ValueError` where its shape is another, and an `OverflowError` where there were `ADDENDS` before.
+        Parameters
+        ----------
+        addend : ndarray
+            The array.
+
+        Raises
+        ------
+        ValueError
+            If the array has another shape.
+        OverflowError
+            If there were `MAX_ADDENDS` arrays before.
         """
         if addend.shape != self.shape:
             raise ValueError(f"the array has shape {addend.shape}, expected {self.shape}")
@@ -73,7 +89,13 @@ class ReproducibleSum:
             _add(self._unit[part], self._words[:, part], flat[part], *between[:, : part.stop - part.start])
 
     def total(self) -> Array:
-        """The sum, rounded to float64."""
+        """Round the sum to float64.
+
+        Returns
+        -------
+        ndarray
+            The sum.
+        """
         total = np.empty(self._unit.size)
         for part in _slices(total.size):
             total[part] = _total(self._unit[part], self._words[:, part])
@@ -81,7 +103,18 @@ class ReproducibleSum:
 
 
 def reproducible_sum(addends: Sequence[NDArray[Any]]) -> Array:
-    """The sum by `ReproducibleSum` of arrays that are all at hand, with no more memory than its result."""
+    """Add arrays that are all at hand as `ReproducibleSum` does, with no more memory than the result.
+
+    Parameters
+    ----------
+    addends : sequence of ndarray
+        Arrays of equal shape.
+
+    Returns
+    -------
+    ndarray
+        The sum.
+    """
     total = np.empty(addends[0].shape)
     flat, parts = total.reshape(-1), [addend.reshape(-1) for addend in addends]
     for part in _slices(flat.size):
@@ -93,17 +126,31 @@ def reproducible_sum(addends: Sequence[NDArray[Any]]) -> Array:
 
 
 def exceeds(values: NDArray[Any], bound: Array) -> bool:
-    """Whether any of the values is larger in size than its own limit, of the same shape; with no array of that size."""
+    """Return whether any value is larger in size than its own limit, without an array of that size.
+
+    Parameters
+    ----------
+    values : ndarray
+        The values.
+    bound : ndarray
+        Limits of the same shape.
+
+    Returns
+    -------
+    bool
+        True if a value is larger.
+    """
     sizes, limits = values.reshape(-1), bound.reshape(-1)
     return any(bool((np.abs(sizes[part]) > limits[part]).any()) for part in _slices(sizes.size))
 
 
 def _slices(size: int) -> Iterator[slice]:
+    """Return blocks of an array of ``size`` entries."""
     return (slice(start, min(start + CHUNK_SIZE, size)) for start in range(0, size, CHUNK_SIZE))
 
 
 def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, rounded: Array) -> None:
-    """Add to ``words`` (3, n) of ``unit`` (n,), both in place; two more arrays (n,) are for what comes between."""
+    """Add to ``words`` (3, n) of ``unit`` (n,), both in place; two more arrays (n,) are for temporary values."""
     with np.errstate(over="ignore"):  # beyond float64 is beyond the grid, too
         np.divide(addend, unit, out=remaining)
     if np.abs(remaining, out=rounded).max() >= MAX_ADDEND:
@@ -117,7 +164,7 @@ def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, roun
 
 
 def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[np.intp]) -> None:
-    """Move the grid of the entries ``where`` up by whole steps, so that it holds their addends."""
+    """Move the grid of the entries ``where`` up by full steps, so that it holds their addends."""
     addends, raised = addend[where].astype(np.float64), unit[where] * MAX_ADDEND
     with np.errstate(over="ignore"):
         one_step = bool((np.abs(addends) < raised * MAX_ADDEND).all())
@@ -140,7 +187,7 @@ def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[
 
 
 def _total(unit: Array, words: Array) -> Array:
-    """The sum that words say: first carried, so that what they say is written in one way only."""
+    """Return the sum of the words, carried first, so that each sum is written in a single way."""
     first, second, third = words
     carried = np.floor(third / MAX_ADDEND)
     third, second = third - carried * MAX_ADDEND, second + carried
@@ -153,30 +200,71 @@ def _total(unit: Array, words: Array) -> Array:
 
 
 class MomentsSum:
-    """The moments of all rows of d features, from those of parts that come one by one and need not be kept."""
+    """The moments of all rows of d features, from parts that come in sequence and need not be stored.
+
+    Parameters
+    ----------
+    d : int
+        Number of features.
+    """
 
     def __init__(self, d: int) -> None:
         self.heads: list[Head] = []
         self._scatter = ReproducibleSum((d * (d + 1) // 2,))
 
     def add(self, part: Moments) -> None:
-        """Add a part; `ValueError` where it has other features."""
+        """Add a part.
+
+        Parameters
+        ----------
+        part : Moments
+            Moments of some rows.
+
+        Raises
+        ------
+        ValueError
+            If the part has another number of features.
+        """
         self._scatter.add(part.scatter)
         self.heads.append(part.head)
 
     def pooled(self, *, within: bool = False) -> Moments:
-        """Moments of all rows; ``within``: their scatter leaves out what lies between the parts' means."""
+        """Return the moments of all rows.
+
+        Parameters
+        ----------
+        within : bool, optional
+            Whether the scatter omits the part between the means.
+
+        Returns
+        -------
+        Moments
+            The moments.
+        """
         return _pooled(self.heads, self._scatter.total(), within=within)
 
 
 def pool(parts: Iterable[Moments], *, within: bool = False) -> Moments:
-    """Moments of all rows together; with ``within`` as in `MomentsSum.pooled` (AP-COV)."""
+    """Pool moments of several parts.
+
+    Parameters
+    ----------
+    parts : iterable of Moments
+        Moments of each part.
+    within : bool, optional
+        Whether the scatter omits the part between the means (AP-COV).
+
+    Returns
+    -------
+    Moments
+        Moments of all rows together.
+    """
     parts = list(parts)
     return _pooled([part.head for part in parts], reproducible_sum([part.scatter for part in parts]), within=within)
 
 
 def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> Moments:
-    """Moments from the heads of parts, and the sum of their scatters, which is handed over."""
+    """Return moments from the heads of parts and the sum of their scatters, which is overwritten."""
     ordered = sorted(heads, key=head_order)
     pooled, deviations = pool_heads(ordered)
     if not within:
@@ -186,19 +274,45 @@ def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> M
 
 
 def two_product(a: Array, b: Array | float) -> Double:
-    """``p + e == a * b`` exactly, with ``p`` the rounded product (Dekker 1971), within a part of float64's range."""
+    """Multiply exactly: ``p + e == a * b``, with ``p`` the rounded product (Dekker 1971), within a part of float64's range.
+
+    Parameters
+    ----------
+    a : ndarray
+        First factor.
+    b : ndarray or float
+        Second factor.
+
+    Returns
+    -------
+    p, e : ndarray
+        Rounded product and its error.
+    """
     product, (a_high, a_low), (b_high, b_low) = a * b, _halves(a), _halves(b)
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
 def _halves(x: Array | float) -> tuple[Any, Any]:
-    """Two numbers of half the digits, which add up to ``x``."""
+    """Return two numbers of half the digits, which add up to ``x``."""
     high = SPLIT_FACTOR * x - (SPLIT_FACTOR * x - x)
     return high, x - high
 
 
 def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
-    """Numbers (d,) that add up to the sum of rows, ``n m``, and others to ``n m^2``, without any rounding."""
+    """Compute numbers that add up to the sum of rows and to the sum of its squares, without any rounding.
+
+    Parameters
+    ----------
+    head : Head
+        Count n and mean m.
+
+    Returns
+    -------
+    sums : list of ndarray of shape (d,)
+        Numbers that add up to ``n m``.
+    squares : list of ndarray of shape (d,)
+        Numbers that add up to ``n m^2``.
+    """
     n, mean, rest = float(head.n), head.mean, head.remainder
     squares = [*two_product(mean, mean), *two_product(2 * mean, rest), *two_product(rest, rest)]
     return (
@@ -208,13 +322,39 @@ def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
 
 
 def shift_head(head: Head, centre: Array) -> Head:
-    """Return the head of the same rows less a ``centre`` (d,)."""
+    """Return the head of the same rows less a centre.
+
+    Parameters
+    ----------
+    head : Head
+        Count and mean.
+    centre : ndarray of shape (d,)
+        The centre.
+
+    Returns
+    -------
+    Head
+        Count and shifted mean.
+    """
     mean, lost = two_sum(head.mean, -centre)
     return Head(head.n, *two_sum(mean, lost + head.remainder))
 
 
 def pooled_head(rows: float, total: ExactNumbers) -> Head:
-    """Count and mean of rows, from their sum (d,)."""
+    """Compute count and mean of rows from their exact sum.
+
+    Parameters
+    ----------
+    rows : float
+        Number of rows.
+    total : tuple of ndarray
+        Exact sum of the rows (d,): integers and exponents.
+
+    Returns
+    -------
+    Head
+        Count and mean.
+    """
     over, under = float(rows).as_integer_ratio()
     mean = np.empty((2, len(total[0])))
     for i, number in enumerate(total[0]):
@@ -225,8 +365,20 @@ def pooled_head(rows: float, total: ExactNumbers) -> Head:
 
 
 def pooled_diagonal(rows: float, total: ExactNumbers, squares: ExactNumbers) -> Array:
-    """The diagonal (d,) of the scatter about the mean, from the sums of rows and of squares about zero: no digit is
-    lost, however far from zero the mean is."""
+    """Compute the diagonal of the scatter about the mean; no digit is lost, however far from zero the mean is.
+
+    Parameters
+    ----------
+    rows : float
+        Number of rows.
+    total, squares : tuple of ndarray
+        Exact sums of rows and of squares about zero (d,): integers and exponents.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        The diagonal.
+    """
     over, under = float(rows).as_integer_ratio()
     diagonal, exponents = np.empty(len(total[0])), np.maximum(2 * total[1], squares[1])
     shifts = exponents - squares[1], exponents - 2 * total[1]
@@ -236,7 +388,18 @@ def pooled_diagonal(rows: float, total: ExactNumbers, squares: ExactNumbers) -> 
 
 
 def mean_products(head: Head) -> Double:
-    """``n m m^T``, a packed triangle (d (d + 1) / 2,)."""
+    """Compute ``n m m^T`` as an unevaluated sum of two numbers.
+
+    Parameters
+    ----------
+    head : Head
+        Count n and mean m.
+
+    Returns
+    -------
+    high, low : ndarray of shape (d (d + 1) / 2,)
+        Packed triangles.
+    """
     d = head.mean.size
     high, low = np.empty(packed_size(d)), np.empty(packed_size(d))
     total = two_product(head.mean, float(head.n))
@@ -258,5 +421,18 @@ def mean_products(head: Head) -> Double:
 
 
 def centre_scatter(sums: Double, products: Double) -> Array:
-    """The scatter about the mean: uncentred ``sums`` less the ``products`` of the mean."""
+    """Compute the scatter about the mean.
+
+    Parameters
+    ----------
+    sums : tuple of ndarray
+        Uncentred sums of products, ``high + low``.
+    products : tuple of ndarray
+        Products of the mean, ``high + low``.
+
+    Returns
+    -------
+    ndarray
+        The scatter.
+    """
     return (sums[0] - products[0]) + (sums[1] - products[1])

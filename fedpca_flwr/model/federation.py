@@ -1,14 +1,15 @@
-"""`Federation`, of the method `streaming`: its members join, leave, replace their rows or append to them.
+"""`Federation`, of the method `streaming`: members join, leave, replace their rows or append rows.
 
-Nothing is ever subtracted. Each member's own moments are kept, so a member that leaves or replaces its rows touches
-its own only, and the pooled moments are those of a fresh start with the current members, bit for bit, whatever
-happened before. Keeping only their sum would need d^2 values instead of K d^2, but then whoever leaves is subtracted:
-the digits that its scatter and the others' do not share are lost, and its own moments are needed once more.
+Nothing is ever subtracted. The federation stores each member's own moments, so a member that leaves or replaces its
+rows touches its own moments only, and the pooled moments are those of a fresh start with the current members, bit for
+bit, whatever happened before. A single sum would need d^2 values instead of K d^2, but whoever leaves would be
+subtracted from it: the digits that the leaving scatter and the remaining scatter do not share would be lost, and the
+member's moments would be needed once more.
 
 An update costs O(d^2); the members are pooled, O(K d^2), only when a model is made.
 
-The state is a folder on disk (`fedpca_flwr.state.store`), which holds the old state or the new one, whenever the
-machine stops. A member's moments are named there by their digest, and removed with the last member that names them.
+The state is a folder on disk (`fedpca_flwr.state.store`), which holds the old state or the new state, whenever the
+machine stops. The state names a member's moments by their digest, and removes them with the last member of that digest.
 """
 
 from __future__ import annotations
@@ -51,12 +52,32 @@ CREATE TABLE event (
 
 
 def moments_digest(moments: Moments) -> str:
-    """SHA-256 of moments, in hexadecimal: the same for a party and for the server that received them."""
+    """Compute the SHA-256 of moments.
+
+    Parameters
+    ----------
+    moments : Moments
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits, equal at a party and at the server that received the party's moments.
+    """
     return hashlib.sha256(moments_to_bytes(moments)).hexdigest()
 
 
 def moments_to_bytes(moments: Moments) -> bytes:
-    """Count, mean, remainder and packed scatter as float64, little-endian."""
+    """Serialise moments as little-endian float64.
+
+    Parameters
+    ----------
+    moments : Moments
+
+    Returns
+    -------
+    bytes
+        Count, mean (d,), remainder (d,) and packed scatter.
+    """
     d = moments.n_features
     assert moments.scatter.size == packed_size(d)
     parts = ([float(moments.count)], moments.mean, moments.remainder, moments.scatter)
@@ -64,7 +85,23 @@ def moments_to_bytes(moments: Moments) -> bytes:
 
 
 def moments_from_bytes(content: bytes | bytearray, features: int) -> Moments:
-    """The moments of which `to_bytes` made this."""
+    """Deserialise the moments that `moments_to_bytes` wrote.
+
+    Parameters
+    ----------
+    content : bytes or bytearray
+    features : int
+        Number d of features.
+
+    Returns
+    -------
+    Moments
+
+    Raises
+    ------
+    ValueError, OverflowError
+        If the length does not fit, or the count is no number.
+    """
     values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
     count, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
     return Moments(int(count[0]), mean, remainder, scatter)
@@ -74,18 +111,23 @@ MEMBER_KEY_PATTERN = re.compile(r"(?! )[\w .-]{1,64}(?<! )")
 
 
 class Federation:
-    """Members and their moments; changes are in memory until `save`. Made by `open`.
+    """Members and their moments; changes stay in memory until `save`. Use `open` to make a federation.
+
+    Parameters
+    ----------
+    path : str or path
+        Folder of the state; a new folder is a federation without members.
 
     Attributes
     ----------
     revision : int
-        How many times the state was saved.
+        Number of times that the state was saved.
     features : int
         Features of every member's rows; 0 while there are no members.
     columns : str
-        Digest of the column names; empty where no member has any.
+        Digest of the column names; empty if no member has names.
     journal : list of dict
-        Every operation: ``revision``, ``operation``, ``member``, ``rows`` (how many it brought or took away).
+        Every operation: ``revision``, ``operation``, ``member``, ``rows`` (number that was added or taken away).
 
     Examples
     --------
@@ -115,7 +157,15 @@ class Federation:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Federation:
-        """The federation in a folder, or a new one where there is none.
+        """Open the federation in a folder, or a new federation if the folder holds none.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Returns
+        -------
+        Federation
 
         Raises
         ------
@@ -127,31 +177,72 @@ class Federation:
         return cls(path)
 
     def prepare(self) -> None:
-        """Make the folder, or say that it cannot be (`Store.prepare`)."""
+        """Make the folder, or raise the error of `Store.prepare` if that is impossible."""
         self._store.prepare()
 
     # What there is
 
     @property
     def members(self) -> dict[str, int]:
-        """Rows of each member."""
+        """Number of rows of each member, by its key."""
         return {key: member["rows"] for key, member in self._members.items()}
 
     @property
     def changed(self) -> bool:
-        """Whether there are changes that are not saved."""
+        """True if there are changes that are not saved."""
         return bool(self.journal) and self.journal[-1]["revision"] > self.revision
 
     def has(self, key: str, sha: str) -> bool:
-        """Whether these are exactly a member's rows, by the digest of their moments."""
+        """Return whether a member's rows are exactly the rows with this digest.
+
+        Parameters
+        ----------
+        key : str
+            Key of the member.
+        sha : str
+            Digest of moments (`moments_digest`).
+
+        Returns
+        -------
+        bool
+        """
         return key in self._members and self._members[key]["digest"] == sha
 
     def has_part(self, key: str, sha: str) -> bool:
-        """Whether these are exactly the rows with which a member joined, or that it appended since."""
+        """Return whether a member joined with, or appended, exactly the rows with this digest.
+
+        Parameters
+        ----------
+        key : str
+            Key of the member.
+        sha : str
+            Digest of moments (`moments_digest`).
+
+        Returns
+        -------
+        bool
+        """
         return key in self._members and sha in self._members[key]["parts"]
 
     def moments_of(self, key: str) -> Moments:
-        """One member's moments, read and checked."""
+        """Read and check a member's moments.
+
+        Parameters
+        ----------
+        key : str
+            Key of the member.
+
+        Returns
+        -------
+        Moments
+
+        Raises
+        ------
+        ConfigError
+            If there is no such member.
+        ContractError
+            If the state is damaged.
+        """
         member, d = self._find_member(key), self.features
         if key in self._unsaved_moments:
             return self._unsaved_moments[key]
@@ -166,17 +257,51 @@ class Federation:
         return validate_moments(key, moments)
 
     def parts(self) -> dict[str, Moments]:
-        """Every member's moments."""
+        """Read every member's moments.
+
+        Returns
+        -------
+        dict of str to Moments
+
+        Raises
+        ------
+        DataError
+            If the federation has no members.
+        """
         if not self._members:
             raise DataError(f"the federation in {self._store.folder} has no members; let one join")
         return {key: self.moments_of(key) for key in self._members}
 
     def moments(self) -> Moments:
-        """Moments of the rows of all members together."""
+        """Pool the moments of all members' rows.
+
+        Returns
+        -------
+        Moments
+        """
         return pool(self.parts().values())
 
     def model(self, n_components: int | float = 10, *, center: bool = True, scale: bool = False) -> PCAModel:
-        """The PCA of the rows of all members together; parameters as in `fedpca_flwr.model.solution.solve`."""
+        """Compute the PCA of all members' rows.
+
+        Parameters
+        ----------
+        n_components : int or float, default 10
+            Number of components, or the fraction of the variance that the components must exceed.
+        center : bool, default True
+            Subtract the mean of all rows.
+        scale : bool, default False
+            Divide each feature by its standard deviation (divisor n).
+
+        Returns
+        -------
+        PCAModel
+
+        Raises
+        ------
+        ConfigError, DataError
+            As `fedpca_flwr.model.solution.solve`.
+        """
         log_entries = {
             "method": "streaming",
             "columns": self.columns,
@@ -191,23 +316,23 @@ class Federation:
     # What changes it
 
     def join(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
-        """Take in a new member.
+        """Add a new member.
 
         Parameters
         ----------
         key : str
             1 to 64 letters, digits, spaces (not at an end) or any of ``_.-``.
         data : array-like of shape (n, d), or Moments
-            Its rows, or the moments of them.
+            The member's rows, or their moments.
         columns : str, optional
-            Digest of its column names; without, that of a data frame's.
+            Digest of the column names; by default that of a data frame's names.
 
         Raises
         ------
         ConfigError
-            If it is a member already, or its columns have other names.
+            If there is a member of that key, or the columns have other names than those of the federation.
         ContractError
-            If its rows have another number of features.
+            If the rows have another number of features.
         """
         if not isinstance(key, str) or not MEMBER_KEY_PATTERN.fullmatch(key):
             raise ConfigError(
@@ -219,18 +344,42 @@ class Federation:
         self._set_member("join", key, new_moments, new_moments, [], columns)
 
     def replace(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
-        """Take these rows of a member instead of those that it had (parameters and errors as in `join`)."""
+        """Replace all rows of a member.
+
+        Parameters
+        ----------
+        key : str
+            Key of the member.
+        data : array-like of shape (n, d), or Moments
+            The member's new rows, or their moments.
+        columns : str, optional
+            Digest of the column names; by default that of a data frame's names.
+
+        Raises
+        ------
+        ConfigError, ContractError
+            As `join`, and if there is no such member.
+        """
         self._find_member(key)
         new_moments, columns = self._check_data(key, data, columns)
         self._set_member("replace", key, new_moments, new_moments, [], columns)
 
     def append(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
-        """Add rows to those of a member (parameters and errors as in `join`).
+        """Add rows to a member's rows.
+
+        Parameters
+        ----------
+        key : str
+            Key of the member.
+        data : array-like of shape (n, d), or Moments
+            The new rows, or their moments.
+        columns : str, optional
+            Digest of the column names; by default that of a data frame's names.
 
         Raises
         ------
-        ConfigError
-            Also if it brought exactly these rows before: they would count twice.
+        ConfigError, ContractError
+            As `replace`, and if the member brought exactly these rows before: they would count twice.
         """
         parts = self._find_member(key)["parts"]
         new_moments, columns = self._check_data(key, data, columns)
@@ -241,7 +390,18 @@ class Federation:
         self._set_member("append", key, pool([self.moments_of(key), new_moments]), new_moments, parts, columns)
 
     def leave(self, key: str) -> None:
-        """Go on without this member, which need not take part in it."""
+        """Remove a member, which need not take part in that.
+
+        Parameters
+        ----------
+        key : str
+            Key of the member.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such member.
+        """
         rows = self._find_member(key)["rows"]
         del self._members[key]
         self._unsaved_moments.pop(key, None)
@@ -250,12 +410,12 @@ class Federation:
         self._log_operation("leave", key, rows)
 
     def save(self) -> None:
-        """Write all changes to the folder, or none of them.
+        """Write all changes to the folder, or none.
 
         Raises
         ------
         ContractError
-            If another process saved changes since this one opened the folder.
+            If another process saved changes since this process opened the folder.
         """
         if not self.changed:
             return
@@ -272,6 +432,7 @@ class Federation:
     # Inside
 
     def _read_state(self, database: sqlite3.Connection) -> None:
+        """Read members, parts and journal from the database."""
         self._loaded_seal = self._store.verified_digest(database)
         rows_of = partial(self._store.rows, database)
         for row in rows_of("SELECT revision, features, columns FROM federation", int, int, str):
@@ -289,7 +450,7 @@ class Federation:
             self.journal.append(dict(zip(("revision", "operation", "member", "rows"), row, strict=True)))
 
     def _write_state(self, database: sqlite3.Connection) -> None:
-        """Write the state in the place of another; of its journal what is new."""
+        """Write the state in place of the stored state, and append the new entries of the journal."""
         members = [(key, member["rows"], member["digest"]) for key, member in self._members.items()]
         parts = [(key, sha) for key, member in self._members.items() for sha in member["parts"]]
         (stored_events,) = database.execute("SELECT count(*) FROM event").fetchone()
@@ -304,6 +465,7 @@ class Federation:
         database.execute("DELETE FROM piece WHERE digest NOT IN (SELECT digest FROM member)")
 
     def _find_member(self, key: str) -> dict[str, Any]:
+        """Return a member's entry, or raise a `ConfigError` that suggests a similar key."""
         if key in self._members:
             return self._members[key]
         matches = difflib.get_close_matches(key, self._members, n=1)
@@ -311,6 +473,7 @@ class Federation:
         raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
 
     def _check_data(self, key: str, data: ArrayLike | Moments, columns: str) -> tuple[Moments, str]:
+        """Return the moments and the columns' digest of new data, refused if they do not fit the federation."""
         moments, columns = validate_moments(key, data), columns or names_digest(column_names(data))
         if self.features not in (0, moments.n_features):
             raise ContractError(
@@ -323,7 +486,7 @@ class Federation:
     def _set_member(
         self, operation: str, key: str, total: Moments, new_moments: Moments, parts: list[str], columns: str
     ) -> None:
-        """Keep a member's ``whole`` moments, of which an operation ``brought`` these."""
+        """Set a member's ``total`` moments, of which an operation brought the ``new_moments``."""
         self.features, self.columns = total.n_features, self.columns or columns
         self._members[key] = {
             "rows": total.count,

@@ -1,4 +1,4 @@
-"""What a fitted PCA has: its attributes, what follows from them, and projection of rows."""
+"""Attributes of a fitted PCA, numbers that follow from these attributes, and the projection of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from fedpca_flwr.model.second_moments import SecondMoments
 
 @dataclass(frozen=True, eq=False)
 class FittedPCA:
-    """The attributes of `fedpca_flwr.model.model.PCAModel`, which says what they are, and what they are used for."""
+    """Fitted attributes, and methods that use the attributes.
+
+    `fedpca_flwr.model.model.PCAModel` documents each attribute.
+    """
 
     components_: Array | None
     mean_: Array | None
@@ -44,45 +47,53 @@ class FittedPCA:
 
     @property
     def n_components_(self) -> int:
+        """Number of components."""
         return self.explained_variance_.size
 
     @property
     def n_features_in_(self) -> int:
+        """Number of features, of all parties if the parties hold different columns."""
         if self.components_ is None:
             return sum(party["features"] for party in self.log["parties"])
         return int(self.components_.shape[1])
 
     @property
     def rounds(self) -> int:
-        """Rounds of the fit, without the last one, in which each party projects its own rows."""
+        """Number of rounds of the fit, without the last round, in which each party projects its own rows."""
         return len(self._fit_rounds)
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that all parties together sent in these rounds: payloads, without Flower's envelope and TLS."""
+        """Bytes that all parties sent in the rounds of the fit: payloads, without Flower's envelope and TLS."""
         return sum(self.bytes_up_by_party)
 
     @property
     def bytes_up_by_party(self) -> list[int]:
-        """The same of each party, in the order of their partitions."""
+        """Bytes that each party sent in the rounds of the fit, in the order of the partitions."""
         return [sum(sent) for sent in zip(*(entry["up"] for entry in self._fit_rounds), strict=True)]
 
     @property
     def bytes_down(self) -> int:
-        """Bytes that all parties together received, in the last round too: the components that they project with."""
+        """Bytes that all parties received, including the components by which rows are projected at the end."""
         return sum(sum(entry["down"]) for entry in self.log.get("rounds", []))
 
     @property
     def _fit_rounds(self) -> list[dict[str, Any]]:
+        """Log entries of the rounds, without the last round, in which each party projects its own rows."""
         return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
 
     def loadings(self) -> tuple[Array, Array]:
-        """Components (k, d) and mean (d,).
+        """Return the components and the mean.
+
+        Returns
+        -------
+        components : ndarray of shape (k, d)
+        mean : ndarray of shape (d,)
 
         Raises
         ------
         ContractError
-            Where they lie at the parties.
+            If the loadings lie at the parties.
         """
         if self.components_ is None or self.mean_ is None:
             raise ContractError(
@@ -93,7 +104,7 @@ class FittedPCA:
 
     @property
     def total_variance(self) -> float:
-        """Sum of the variances of all features (divisor n - 1), kept components or not."""
+        """Sum of the variances of all features (divisor n - 1), inside and outside the components."""
         first, share = float(self.explained_variance_[0]), float(self.explained_variance_ratio_[0])
         if share > 0:
             return first / share
@@ -102,12 +113,27 @@ class FittedPCA:
 
     @property
     def squared_error(self) -> float:
-        """Mean squared error per row that projection leaves, by the eigenvalues: the variance of what is left out."""
+        """Mean squared error per row after projection, by the eigenvalues: the variance outside the components."""
         remaining = self.total_variance - float(self.explained_variance_.sum())
         return float(np.maximum(remaining, 0.0)) * (self.n_samples_ - 1) / self.n_samples_
 
     def aligned(self, X: ArrayLike) -> Rows:
-        """Rows ``X`` (n, d), columns of a data frame in the order of the model's features (`frames.rows_of`)."""
+        """Return rows with their columns in the order of the model's features (`frames.align_rows`).
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Of a data frame the columns are matched by their names; columns of declared categories become indicators.
+
+        Returns
+        -------
+        Rows of shape (n, d)
+
+        Raises
+        ------
+        DataError
+            If the columns have other names or another number than the model's features.
+        """
         names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
         levels = self.log.get("levels", {})
         table: Any = X
@@ -119,13 +145,27 @@ class FittedPCA:
         return align_rows(table, self.n_features_in_, names, digest=self.log.get("columns", ""))
 
     def centred(self, X: ArrayLike) -> Array:
-        """Rows ``X`` (n, d) less the mean, over the scale; NaN as the model expects it, of genotypes as the mean.
+        """Return rows less the mean, divided by the scale.
 
-        A `DataError`, as scikit-learn's, for columns of other names or number, infinity, no numbers, and other NaN.
+        Missing values (NaN) become the values that the model expects, and those of genotypes the mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        ndarray of shape (n, d)
+
+        Raises
+        ------
+        DataError
+            For columns of other names or another number, as scikit-learn raises; for infinity, text, and any other NaN.
         """
         return self._centre_rows(self.aligned(X))
 
     def _centre_rows(self, aligned: Rows) -> Array:
+        """Centre and scale rows whose columns are in the model's order (see `centred`)."""
         _, mean = self.loadings()
         of_genotypes = bool(self.log.get("options", {}).get("genotypes"))
         incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
@@ -138,16 +178,45 @@ class FittedPCA:
         return centred if self.scale_ is None else centred / self.scale_
 
     def transform(self, X: ArrayLike) -> Array:
-        """Scores (n, k) of rows ``X`` (n, d), of which few are centred, or dense, at once; errors: `centred`."""
-        components, _ = self.loadings()
-        return np.vstack([self._centre_rows(part) @ components.T for part in chunks(self.aligned(X))])
+        """Project rows on the components.
 
-    def inverse_transform(self, scores: ArrayLike) -> Array:
-        """Rows (n, d) that the scores (n, k) stand for, in the units of the data.
+        The rows are centred, and made dense, in chunks, so that sparse rows and files need little memory.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        ndarray of shape (n, k)
+            Scores.
 
         Raises
         ------
         DataError
+            As `centred`.
+        ContractError
+            If the loadings lie at the parties.
+        """
+        components, _ = self.loadings()
+        return np.vstack([self._centre_rows(part) @ components.T for part in chunks(self.aligned(X))])
+
+    def inverse_transform(self, scores: ArrayLike) -> Array:
+        """Compute the rows that scores stand for.
+
+        Parameters
+        ----------
+        scores : array-like of shape (n, k)
+
+        Returns
+        -------
+        ndarray of shape (n, d)
+            Rows in the units of the data.
+
+        Raises
+        ------
+        DataError
+            If the scores are not a finite array of k columns.
         """
         components, mean = self.loadings()
         rows = finite_matrix(scores, self.n_components_, "scores") @ components
@@ -157,9 +226,9 @@ class FittedPCA:
 
     @property
     def shrinkage_(self) -> Array:
-        """What scores of new rows are of those of the rows in the PCA (k,): `fedpca_flwr.maths.inference.shrinkage`.
+        """Size of new rows' scores relative to the scores of rows in the PCA, shape (k,).
 
-        NaN for components that do not stand out of the noise.
+        See `fedpca_flwr.maths.inference.shrinkage`. NaN for components that do not stand out of the noise.
         """
         components, _ = self.loadings()
         first, share = float(self.explained_variance_[0]), float(self.explained_variance_ratio_[0])

@@ -1,7 +1,7 @@
-"""What the log of a model from a file may hold: whoever made the file may have written anything into it.
+"""`History`: the log of a model, checked when it is read from a file, into which anyone may have written anything.
 
-`History` has what code reads of a log, each with its type; all else in a log is for people, and may be whatever JSON
-holds. Numbers are finite everywhere (`fedpca_flwr.state.files`).
+`History` has the entries that code reads, each with its type; all other entries are for people, and may be whatever
+JSON holds. Numbers are finite everywhere (`fedpca_flwr.state.files`).
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -17,13 +17,13 @@ Label = Annotated[str, StringConstraints(max_length=1000)]
 
 
 class Entry(BaseModel):
-    """An entry of a log; keys that no code reads may be there too."""
+    """Entry of a log, which may have further keys that no code reads."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
 
 class Round(Entry):
-    """What travelled in a round."""
+    """Phase of a round, and the bytes that each party sent and received."""
 
     phase: Label
     up: ByteCounts
@@ -31,7 +31,7 @@ class Round(Entry):
 
 
 class Party(Entry):
-    """A party of the run."""
+    """Party of the run: its number, name, rows and features."""
 
     party: Natural = 0
     name: Label | None = None
@@ -40,7 +40,7 @@ class Party(Entry):
 
 
 class Unit(Entry):
-    """A feature that a party seems to have in another unit."""
+    """Feature that a party seems to have in another unit than the other parties."""
 
     party: Label
     feature: Natural
@@ -49,7 +49,7 @@ class Unit(Entry):
 
 
 class Influence(Entry):
-    """What a party holds of the components."""
+    """Shares of a party in rows, variance and components, and the angles by which the model turns without the party."""
 
     party: Label
     rows_share: Number
@@ -59,7 +59,7 @@ class Influence(Entry):
 
 
 class OutlierCounts(Entry):
-    """How many rows of a party exceed the limits."""
+    """Number of a party's rows that exceed the limits of T squared and of SPE."""
 
     party: Label
     rows: Annotated[int, Field(ge=1, le=2**62)]
@@ -68,14 +68,14 @@ class OutlierCounts(Entry):
 
 
 class Choice(Entry):
-    """The method that `adaptive` chose."""
+    """Method and options that `adaptive` chose."""
 
     method: Label
     options: dict[str, bool | int | float | str]
 
 
 class Clusters(Entry):
-    """The clusters of a run."""
+    """Clusters of a run: kind, rows, centres, and the weights and covariances of a mixture."""
 
     kind: Literal["k-means", "mixture"]
     rows: list[Natural | None]
@@ -84,7 +84,18 @@ class Clusters(Entry):
     covariances: list[list[Vector]] = []
 
     def require_shapes(self, k: int) -> None:
-        """Refuse clusters that are not of ``k`` scores, by a `ValueError`."""
+        """Refuse clusters that do not belong to k scores.
+
+        Parameters
+        ----------
+        k : int
+            Number of components of the model.
+
+        Raises
+        ------
+        ValueError
+            If a shape differs, or weights or covariances are those of no mixture.
+        """
         m = len(self.rows)
         shapes: dict[str, tuple[int, ...]] = {"centres": (m, k)}
         if self.kind == "mixture":
@@ -97,14 +108,27 @@ class Clusters(Entry):
 
 
 class Harmony(Entry):
-    """The steps of Harmony."""
+    """Centres, penalties and moves of each step of Harmony."""
 
     centres: list[list[Vector]]
     penalties: list[list[Vector]]
     moves: list[list[list[Vector]]]
 
     def require_shapes(self, parties: int, k: int) -> None:
-        """Refuse steps that are not of so many ``parties`` and ``k`` scores, by a `ValueError`."""
+        """Refuse steps that do not belong to the model's parties and scores.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties of the run.
+        k : int
+            Number of components of the model.
+
+        Raises
+        ------
+        ValueError
+            If a shape differs.
+        """
         steps, m = len(self.centres), len(self.centres[0]) if self.centres else 0
         if steps:
             kind = {"centres": (k,), "penalties": (parties,), "moves": (parties, k)}
@@ -112,6 +136,7 @@ class Harmony(Entry):
 
 
 def _require_shapes(entry: Entry, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Refuse an entry whose fields have other shapes, by a `ValueError`."""
     for name, shape in shapes.items():
         actual = np.array(getattr(entry, name), dtype=np.float64).shape  # raises a ValueError where it is ragged
         if actual != shape:
@@ -119,7 +144,7 @@ def _require_shapes(entry: Entry, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 class History(Entry):
-    """The log of a model."""
+    """Log of a model, with every entry that code reads."""
 
     method: Label = ""
     exact: bool = False
@@ -141,6 +166,7 @@ class History(Entry):
 
     @model_validator(mode="after")
     def _check_measurements(self) -> Self:
+        """Refuse measurements that code cannot compute with."""
         above, directions = (self.measured.get(name, 1) for name in ("components_above_noise", "left_out_directions"))
         if not isinstance(above, int) or above < 0:
             raise ValueError(f"'components_above_noise' is {above}, expected a whole number from 0")
@@ -150,13 +176,25 @@ class History(Entry):
 
     @model_validator(mode="after")
     def _check_party_counts(self) -> Self:
+        """Refuse rounds of the fit with different numbers of parties."""
         fit = [entry for entry in self.rounds if entry.phase != "project"]
         if len({len(entry.up) for entry in fit}) > 1:
             raise ValueError("the rounds have other numbers of parties each")
         return self
 
     def require_shapes(self, k: int, d: int) -> None:
-        """Refuse entries that are not of ``k`` components and ``d`` features, by a `ValueError`."""
+        """Refuse entries that do not belong to k components and d features.
+
+        Parameters
+        ----------
+        k, d : int
+            Number of components and of features of the model.
+
+        Raises
+        ------
+        ValueError
+            If a shape differs.
+        """
         if self.clusters is not None:
             self.clusters.require_shapes(k)
         if self.harmony is not None:
@@ -168,19 +206,23 @@ class History(Entry):
 
 
 def history_of(log: Any, k: int, d: int) -> History:
-    """Return the log of a model of ``k`` components and ``d`` features as a `History`.
+    """Return the log of a model as a checked `History`.
 
     Parameters
     ----------
     log : object
-        What a file holds as log.
+        Content of a file, in place of a log.
     k, d : int
         Number of components and of features of the model.
+
+    Returns
+    -------
+    History
 
     Raises
     ------
     ValueError
-        Where an entry that code reads is not what it must be.
+        If an entry that code reads is not what it must be.
     """
     history = History.model_validate(log)
     history.require_shapes(k, d)

@@ -1,4 +1,4 @@
-"""`Loadings`: the components by which a party projects its rows, and scores of new ones."""
+"""`Loadings`: the components by which a party projects its rows, and scores of new rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,23 @@ from fedpca_flwr.state.files import open_site_file
 
 @dataclass(frozen=True, eq=False)
 class Loadings:
-    """What a party needs to project rows: the components of its columns.
+    """Components of a party's columns, by which the party projects rows.
 
-    With data split by rows the party has all columns; these are the components of its model, or its own where each
-    party has its own. With data split by columns, those of the party's own columns: side by side with those of the
+    With data split by rows the party has all columns; the components are those of its model, or its own if each party
+    has its own. With data split by columns, they are those of the party's own columns: side by side with those of the
     other parties they are the components (k, d) of all columns.
+
+    Parameters
+    ----------
+    components : ndarray of shape (k, f)
+    mean : ndarray of shape (f,)
+        Subtracted from the columns.
+    scale : ndarray of shape (f,)
+        Divides the centred columns.
+    run : int, default 0
+        `run_digest` of the run that made the loadings, equal at all parties; 0 if unknown.
+    columns : str, default ""
+        Digest of the names of the party's columns; empty if its file has no names.
     """
 
     components: Array  # (k, f)
@@ -32,25 +44,61 @@ class Loadings:
     columns: str = ""  # digest of the names of the party's columns; empty where its file has none
 
     def part_of_scores(self, X: ArrayLike) -> Array:
-        """This party's part (n, k) of the scores of new rows, of which ``X`` (n, f) has this party's columns.
+        """Compute this party's part of the scores of new rows.
 
-        With data split by rows that is all of the scores. Else the scores are the sum over all parties; a part alone
-        tells much about the rows: the method 'vertical-scores' adds parts, with secure aggregation so that nobody sees
-        them.
+        With data split by rows the part is the scores. Otherwise the scores are the sum over all parties; a part alone
+        tells much about the rows: the method 'vertical-scores' adds the parts, with secure aggregation so that nobody
+        sees a part.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, f)
+            New rows, of which this has the party's columns.
+
+        Returns
+        -------
+        ndarray of shape (n, k)
         """
         return self.scaled(X) @ self.components.T
 
     def scaled(self, X: ArrayLike) -> Array:
-        """New rows ``X`` (n, f) of this party's columns, centred and scaled as those of the run."""
+        """Centre and scale new rows of this party's columns as the run did.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, f)
+
+        Returns
+        -------
+        ndarray of shape (n, f)
+
+        Raises
+        ------
+        DataError
+            If the columns have other names or another number, or values are not finite.
+        """
         check_names_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
         scaled: Array = np.subtract(rows, self.mean, dtype=np.float64) / self.scale
         return scaled
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write them to one file, whole or not at all, readable by its owner only.
+        """Write a file that only its owner can read, completely or not at all.
 
-        A `ConfigError` for a name that does not end in ``.npz``.
+        Parameters
+        ----------
+        path : str or path
+            Name that ends in ``.npz``.
+
+        Returns
+        -------
+        Path
+            The file.
+
+        Raises
+        ------
+        ConfigError
+            If the name does not end in ``.npz``.
         """
         target = Path(path).expanduser()
         if target.suffix != ".npz":
@@ -63,9 +111,20 @@ class Loadings:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Loadings:
-        """Read what `save` wrote; nothing in the file is executed (no pickle).
+        """Read a file that `save` wrote; nothing in the file is executed (no pickle).
 
-        A `ContractError` where it holds something else.
+        Parameters
+        ----------
+        path : str or path
+
+        Returns
+        -------
+        Loadings
+
+        Raises
+        ------
+        ContractError
+            If the file holds something else.
         """
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
@@ -95,5 +154,18 @@ class Loadings:
 
 
 def run_digest(U: Array, singular: Array) -> int:
-    """What all parties know a run by: 64 bits of SHA-256 of the directions (n, k) and singular values that all got."""
+    """Compute the number by which all parties know a run.
+
+    Parameters
+    ----------
+    U : ndarray of shape (n, k)
+        Directions that all parties received.
+    singular : ndarray of shape (k,)
+        Singular values that all parties received.
+
+    Returns
+    -------
+    int
+        64 bits of SHA-256.
+    """
     return int.from_bytes(hashlib.sha256(U.tobytes() + singular.tobytes()).digest()[:8], "little")

@@ -1,8 +1,8 @@
-"""What a run measured: the numbers of ``model.log["measured"]``, and the lines of text that a person reads.
+"""Measurements of a run: the numbers of ``model.log["measured"]``, and the lines of text that a person reads.
 
-The log keeps numbers. Texts are made of them where they are printed, and nothing is read back from a text. The name of
-a number ends with its unit: ``degrees``, ``rows``, ``share`` (0 to 1), ``bytes..._per_party``. `MEASUREMENTS` is the
-table of all of them, by the lines of a summary; ``docs/measurements.md`` is made of it.
+The log stores numbers. Texts are made from the numbers when they are printed, and no number is read back from a text.
+The name of a number ends with its unit: ``degrees``, ``rows``, ``share`` (0 to 1), ``bytes..._per_party``.
+`MEASUREMENTS` is the table of all numbers, by the lines of a summary; ``docs/measurements.md`` is made from the table.
 """
 
 from __future__ import annotations
@@ -22,56 +22,175 @@ LineText = Callable[[Numbers, FittedPCA], str]
 
 
 def template_text(template: str) -> LineText:
-    """A text with numbers in it, and the run's options."""
+    """Make a text function from a template.
+
+    Parameters
+    ----------
+    template : str
+        Format string with the names of numbers, and ``options`` for the run's options.
+
+    Returns
+    -------
+    LineText
+    """
     return lambda numbers, model: template.format(**numbers, options=model.log["options"])
 
 
 def angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the certified angle.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     first = int(numbers["certified_components"])
     complete = first >= model.n_components_
     return certificate_text(numbers["certified_angle_degrees"], first=None if complete else first)
 
 
 def angle_bound_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the bound on the angle by Davis and Kahan.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     return f"{format_upper_bound(numbers['angle_bound_degrees'])} degrees (Davis and Kahan: the worst case)"
 
 
 def scatter_error_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the bound on the error of an encoded scatter.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     return f"{format_upper_bound(numbers['scatter_error_variance_share'])} of the variance at most (spectral norm)"
 
 
 def missing_values_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the share of missing values, and how far the iteration is from its end.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
     return f"{100 * share:.3g}%; an estimated {ahead:.2g} degrees to go (no bound)"
 
 
 def rounding_text(name: str, reference: str) -> LineText:
-    """A text for what rounding to fixed point costs."""
+    """Make a text function for the share that fixed point rounds off.
+
+    Parameters
+    ----------
+    name : str
+        Name of the number.
+    reference : str
+        The quantity of which the number is a share.
+
+    Returns
+    -------
+    LineText
+    """
     return lambda numbers, model: f"rounds off {format_upper_bound(numbers[name], digits=1)} of {reference}"
 
 
 def chosen_method_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the method that `adaptive` chose, with its forecast.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     way = model.log["chosen"]
     return f"{format_method(way['method'], way['options'])}: {_cost_text('forecast', numbers)}"
 
 
 def spent_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the rounds and bytes that `adaptive` spent.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     return _cost_text("spent", numbers)
 
 
 def _cost_text(which: str, numbers: Numbers) -> str:
+    """Write rounds and bytes, ``which`` are a forecast or spent."""
     rounds = numbers[f"{which}_rounds"]
     up, down = (numbers[f"{which}_bytes_{way}_per_party"] / 1e6 for way in ("up", "down"))
     return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"
 
 
 def mu_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write how much parties share, and on how many rows that was chosen.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     value, held_out = numbers["mu"], numbers.get("held_out_rows")
     name = {0.0: "0 (local PCA)", math.inf: "infinity (PCA of all rows)"}.get(value, f"{value:g}")
     return name if held_out is None else f"{name}, chosen on {held_out} rows held out"
 
 
 def privacy_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write epsilon, delta and whom the run trusts.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     options, honest = model.log["options"], numbers.get("honest_parties")
     trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest parties"
     return (
@@ -80,24 +199,70 @@ def privacy_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def sums_text(prefix: str) -> LineText:
-    """A text that lists the numbers whose names begin with ``prefix``, each with the name of DP-PCA's sum."""
+    """Make a text function that lists numbers, each with the name of DP-PCA's sum.
+
+    Parameters
+    ----------
+    prefix : str
+        Beginning of the numbers' names; the sum's name follows.
+
+    Returns
+    -------
+    LineText
+    """
     return lambda numbers, model: ", ".join(
         f"{value:.6g} ({name.removeprefix(prefix)})" for name, value in numbers.items() if name.startswith(prefix)
     )
 
 
 def above_noise_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write how many components and features stand out of the noise.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     above, features = numbers["components_above_noise"], numbers["kept_features"]
     return f"{above} of {model.n_components_} components; {features} of {model.n_features_in_} features kept"
 
 
 def left_out_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the variance outside the components, and the number of directions over which that variance is spread.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     share = 1 - float(model.explained_variance_ratio_.sum())
     directions = f"{numbers['left_out_directions']:.0f}"
     return f"{share:.4%} of the variance, spread over some {directions} direction{'' if directions == '1' else 's'}"
 
 
 def outlier_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write how many rows exceed the limits, and which party has the largest share of such rows.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     t_squared, spe = numbers["rows_above_t_squared_limit"], numbers["rows_above_spe_limit"]
     text = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 % of normal rows are not)"
     parties = [
@@ -109,6 +274,18 @@ def outlier_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def influence_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write how much a single party holds of the components, and how far the model turns without a party.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return share
@@ -120,17 +297,50 @@ def influence_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def revision_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write a federation's revision, and that there are unsaved changes.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Measurements of the model.
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     return f"{numbers['revision']}{', and changes that are not saved' * bool(numbers.get('unsaved_changes'))}"
 
 
 def members_text(word: str) -> LineText:
-    """A text that lists the members of a federation to which something happened: ``"joined"``, ``"left"`` and so on."""
+    """Make a text function that lists the members of a federation to which an operation happened.
+
+    Parameters
+    ----------
+    word : str
+        The operation: ``"joined"``, ``"left"`` and so on.
+
+    Returns
+    -------
+    LineText
+    """
     return lambda numbers, model: ", ".join(model.log["members"][word])
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A line of a summary."""
+    """Line of a summary.
+
+    Parameters
+    ----------
+    label : str
+        Name of the line.
+    numbers : mapping of str to str
+        The numbers that the line is made from, with their meanings. The line is printed if any of the numbers is
+        measured.
+    text : LineText
+        Makes the text from the numbers; from the model it takes what is no measurement: options, names, k.
+    """
 
     label: str  # what it is called there
     numbers: Mapping[str, str]  # the numbers that it is made of, and what each is. The line is there if any of them is.
@@ -138,7 +348,21 @@ class Measurement:
 
 
 def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
-    """A row of the table; a text may be a template for the numbers and the run's options."""
+    """Define a row of the table `MEASUREMENTS`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the line in a summary.
+    text : str or LineText
+        A template for the numbers and the run's options, or a function.
+    **numbers : str
+        Meaning of each number that the line needs.
+
+    Returns
+    -------
+    Measurement
+    """
     return Measurement(name, numbers, template_text(text) if isinstance(text, str) else text)
 
 
@@ -147,12 +371,21 @@ NOISED_SUMS = (*CLIPPED_SUMS, "centre", "octaves", "nearer_octaves", "nearer_cen
 
 
 def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
-    """Return the measurements of a model, as names and texts.
+    """Write the measurements of a model as lines of a summary.
+
+    Parameters
+    ----------
+    model : FittedPCA
+
+    Returns
+    -------
+    list of (str, str)
+        Name and text of each line.
 
     Raises
     ------
     ContractError
-        Where the history, of a file that no run wrote, lacks what a measurement is told with.
+        If the history, of a file that no run wrote, lacks an entry that a line needs.
     """
     numbers: Numbers = model.log.get("measured", {})
     texts = []

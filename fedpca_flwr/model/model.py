@@ -1,4 +1,4 @@
-"""`PCAModel`: the result of every run, with scikit-learn's names and meanings, and how it was made."""
+"""`PCAModel`: the result of every run, with scikit-learn's names and meanings, and a log of the run that made it."""
 
 from __future__ import annotations
 
@@ -33,50 +33,61 @@ if TYPE_CHECKING:
 class PCAModel(FittedPCA):
     """Principal components of all parties' rows together.
 
-    Attributes
+    Parameters
     ----------
     components_ : ndarray of shape (k, d) or None
-        Rows are components by descending variance; the largest absolute loading of each is positive. None where the
+        Rows are components by descending variance; the largest absolute loading of each is positive. None if the
         parties hold different columns: each keeps the loadings of its own (`fedpca_flwr.model.loadings`).
     mean_ : ndarray of shape (d,) or None
-        Zero where the run asked for ``center=false``. None where ``components_`` is.
+        Zero if the run asked for ``center=false``. None if ``components_`` is None.
     explained_variance_ : ndarray of shape (k,)
-        Divisor n - 1, in squared units of the (scaled) data. With the shares, singular values and noise below NaN
-        where no component of a private model stands out of its noise.
+        Divisor n - 1, in squared units of the (scaled) data. NaN, like the shares, singular values and noise below, if
+        no component of a private model stands out of its noise.
     explained_variance_ratio_ : ndarray of shape (k,)
-        Against the TOTAL variance, not that of the k kept components.
+        Shares of the TOTAL variance, not of the variance of the k components.
     singular_values_ : ndarray of shape (k,)
     noise_variance_ : float
         Mean of the min(n, d) - k variances left out (Tipping and Bishop 1999), as in scikit-learn.
     n_samples_ : int or float
-        Rows of all parties; where rows have weights, the sum of these, a float.
+        Rows of all parties; if rows have weights, the sum of the weights, a float.
     scale_ : ndarray of shape (d,) or None
-        What each centred feature is divided by (``scale=true``): 1 where it does not vary, and there alone.
+        Divides each centred feature (``scale=true``): 1 for features that do not vary, and only for these.
     scores_ : ndarray of shape (n, k) or None
-        Where the parties hold different columns: the scores of the rows, which they share, in the order of the rows
-        (with an id column: of its digests); the largest absolute score of each component is positive.
+        If the parties hold different columns: the scores of the rows, which they share, in the order of the rows
+        (with an id column: in the order of its digests); the largest absolute score of each component is positive.
     feature_names_in_ : ndarray of shape (d,) or None
-        Names of the features, where the run (`features`) or its caller (data frames) has them; sites tell a digest.
+        Names of the features, if the run (`features`) or its caller (data frames) has them; sites send a digest.
     covariance_ : ndarray of shape (d, d) or None
-        Where rows may have missing values: by which these are expected, in the unit of the data.
+        If rows may have missing values: the covariance by which these values are expected, in the unit of the data.
     factors_ : ndarray of shape (q + 1, d) or None
-        The same where it is a model of q factors: their loadings, and in the last row the variance of the noise.
+        Alternative to ``covariance_`` of a model of q factors: their loadings, and in the last row the noise variance.
     adjustment_ : Adjustment or None
-        What covariates explain, and is taken out of centred rows (``adjust_for``); new rows have the covariates too.
+        Regression on covariates that is taken out of centred rows (``adjust_for``); new rows need the covariates too.
     moments_ : SecondMoments or None
-        The moments of all rows, where the run kept them (``keep="moments"``). `save` leaves them out: they tell far
+        The moments of all rows, if the run kept them (``keep="moments"``). `save` leaves them out: they tell far
         more than the model, and have a file of their own (`SecondMoments.save`).
     log : dict
         How the model was made: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, by
         which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
-        (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``), and where the server
+        (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``), and if the server
         sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it) and, if
         any, ``other_units`` (see `fedpca_flwr.model.summary.unit_notes`).
     """
 
     @classmethod
     def of(cls, solution: Solution, log: dict[str, Any]) -> PCAModel:
-        """The model of what a method found."""
+        """Make a model from the solution of a method.
+
+        Parameters
+        ----------
+        solution : Solution
+        log : dict
+            Log of the run.
+
+        Returns
+        -------
+        PCAModel
+        """
         pairs, covariates = (
             solution.pairs,
             0 if solution.adjustment is None else solution.adjustment.covariate_columns.size,
@@ -101,10 +112,32 @@ class PCAModel(FittedPCA):
         scale: bool,
         error_bound: Array | float = 0.0,
     ) -> PCAModel:
-        """The model that a run of p-cov over the rows of these moments makes; options and errors: `solution.solve`.
+        """Make the model that a run of p-cov over the rows of given moments makes.
 
-        The log has ``about`` besides what follows from the moments: ``method``, ``columns``, ``parties``, ``measured``.
-        Rounding to fixed point took at most ``missed`` (d,) off the diagonal of the scatter.
+        Parameters
+        ----------
+        moments : Moments
+            Moments of all rows.
+        log_entries : mapping
+            Entries of the log beside those that follow from the moments: ``method``, ``columns``, ``parties``,
+            ``measured``.
+        n_components : int, float or str
+            Number of components, fraction of the variance, or "auto" (see `fedpca_flwr.model.solution.solve`).
+        center : bool
+            Subtract the mean.
+        scale : bool
+            Divide each feature by its standard deviation (divisor n).
+        error_bound : ndarray of shape (d,) or float, default 0.0
+            Bound on what rounding to fixed point took off the diagonal of the scatter.
+
+        Returns
+        -------
+        PCAModel
+
+        Raises
+        ------
+        ConfigError, DataError
+            As `fedpca_flwr.model.solution.solve`.
         """
         solution = solve(moments, moments.diagonal(), n_components=n_components, center=center, scale=scale)
         rounded = float(np.sum(error_bound if solution.scale is None else error_bound / solution.scale**2))
@@ -123,16 +156,40 @@ class PCAModel(FittedPCA):
 
     @classmethod
     def of_scores(cls, scores: Array, values: Array, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
-        """The model of rows whose columns lie at different parties.
+        """Make the model of rows whose columns lie at different parties.
 
-        With ``values`` (k,) the sums of the squared scores (n, k), which are the leading eigenvalues of ``X X'``, of
-        which ``total`` is the trace; ``features`` counts the columns of all parties.
+        Parameters
+        ----------
+        scores : ndarray of shape (n, k)
+        values : ndarray of shape (k,)
+            Sums of the squared scores, which are the leading eigenvalues of ``X X'``.
+        total : float
+            Trace of ``X X'``.
+        features : int
+            Number of columns of all parties.
+        log : dict
+            Log of the run.
+
+        Returns
+        -------
+        PCAModel
         """
         variances = variance_fields(values, total, len(scores), features)
         return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
 
     def to_sklearn(self) -> PCA | Pipeline:
-        """A fitted `sklearn.decomposition.PCA`; with ``scale_`` a pipeline of `StandardScaler` and that PCA."""
+        """Convert the model to fitted estimators of scikit-learn.
+
+        Returns
+        -------
+        sklearn.decomposition.PCA or sklearn.pipeline.Pipeline
+            With ``scale_`` a pipeline of a `StandardScaler` and a `PCA`.
+
+        Raises
+        ------
+        ContractError
+            If the loadings lie at the parties, or the model has an ``adjustment_``.
+        """
         # Here, for a party's sake: its SuperNode starts a process for every message, and this import takes seconds.
         from sklearn.decomposition import PCA
         from sklearn.pipeline import make_pipeline
@@ -158,19 +215,44 @@ class PCAModel(FittedPCA):
         return make_pipeline(scaler, pca)
 
     def frozen(self) -> FrozenEstimator:
-        """A transformer for pipelines that stays as it is when it is fitted, with ``set_output`` and all else that
-        scikit-learn's have."""
+        """Convert the model to a transformer for pipelines that ignores `fit`.
+
+        Returns
+        -------
+        sklearn.frozen.FrozenEstimator
+            With ``set_output`` and all else that transformers of scikit-learn have.
+        """
         from sklearn.frozen import FrozenEstimator
 
         return FrozenEstimator(self.to_sklearn())
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Names of the scores, as scikit-learn's PCA has them: ``pca0``, ``pca1``; ``input_features`` are checked."""
+        """Return the names of the scores, as scikit-learn's PCA does: ``pca0``, ``pca1``.
+
+        Parameters
+        ----------
+        input_features : array-like of shape (d,), optional
+            Names of the features, which are checked.
+
+        Returns
+        -------
+        ndarray of shape (k,)
+        """
         names: NDArray[Any] = self.to_sklearn().get_feature_names_out(input_features)
         return names
 
     def named(self, names: Sequence[str]) -> PCAModel:
-        """The model, and the moments that it kept, with the names (d,) of its features, if these are known."""
+        """Return the model, and its moments, with the names of the features.
+
+        Parameters
+        ----------
+        names : sequence of str of length d
+            Empty if the names are unknown: the model then stays as it is.
+
+        Returns
+        -------
+        PCAModel
+        """
         if not names:
             return self
         moments = self.moments_ and replace(self.moments_, features=tuple(names))
@@ -178,8 +260,20 @@ class PCAModel(FittedPCA):
         return replace(self, feature_names_in_=np.array(names, dtype=object), moments_=moments, log=log)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model to one file (`fedpca_flwr.model.model_file`), whole or not at all; ``.npz`` is appended.
-        It leaves out `moments_`, with a warning where there are some."""
+        """Write the model to a file (`fedpca_flwr.model.model_file`), completely or not at all.
+
+        `moments_` are left out, with a warning if there are any.
+
+        Parameters
+        ----------
+        path : str or path
+            ``.npz`` is appended if missing.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
         if self.moments_ is not None:
             warnings.warn(model_file.MOMENTS_OMITTED_WARNING, UserWarning, stacklevel=2)
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -197,8 +291,26 @@ class PCAModel(FittedPCA):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, most_bytes: int | None = None) -> PCAModel:
-        """Read a model that `save` wrote; nothing in it is executed (no pickle). One that unpacks to more than
-        ``most_bytes`` (by default 4 times its size, or 1 GiB where that is more) is refused before it is read."""
+        """Read a model that `save` wrote; nothing in the file is executed (no pickle).
+
+        Parameters
+        ----------
+        path : str or path
+        most_bytes : int, optional
+            A file that unpacks to more bytes is refused before it is read; by default 4 times its size, or 1 GiB if
+            that is more.
+
+        Returns
+        -------
+        PCAModel
+
+        Raises
+        ------
+        DataError
+            If there is no such file.
+        ContractError
+            If the file holds something else, or is too large.
+        """
         arrays, metadata = model_file.read(path, most_bytes)
         try:
             if names := metadata.pop("feature_names_in_", None):
@@ -217,19 +329,30 @@ class PCAModel(FittedPCA):
     summary, __repr__, _repr_html_ = summary, model_line, model_page
 
     def loadings_frame(self) -> pandas.DataFrame:
-        """The loadings as a data frame: a row for each feature, a column for each component (``PC1``, ``PC2``, ...)."""
+        """Return the loadings as a data frame.
+
+        Returns
+        -------
+        pandas.DataFrame of shape (d, k)
+            A row for each feature, a column for each component (``PC1``, ``PC2``, ...).
+        """
         components, _ = self.loadings()
         return import_pandas().DataFrame(
             components.T, index=self.feature_names_in_, columns=component_labels(len(components))
         )
 
     def scores_frame(self, parties: Any) -> pandas.DataFrame:
-        """The scores of rows as a data frame: the ``party`` that holds the row, and a column for each component.
+        """Compute the scores of rows as a data frame.
 
         Parameters
         ----------
         parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
             Rows of data frames keep their index.
+
+        Returns
+        -------
+        pandas.DataFrame of shape (n, 1 + k)
+            The ``party`` that holds the row, and a column for each component.
         """
         library, columns = import_pandas(), component_labels(self.n_components_)
         frames = []
@@ -242,8 +365,24 @@ class PCAModel(FittedPCA):
 
 
 def check_squared_error(model: PCAModel, measured: float, predicted: float, tolerance: float) -> None:
-    """Note the mean squared error that the parties have ``measured``, if it is the ``predicted`` one; a `ContractError`
-    where they differ by more than is ``allowed``."""
+    """Log the mean squared error that the parties measured, or refuse an error that the eigenvalues do not predict.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Its ``log`` gets both errors.
+    measured : float
+        Mean squared error per row, by the parties' own rows.
+    predicted : float
+        Mean squared error per row, by the eigenvalues.
+    tolerance : float
+        Largest difference that is accepted.
+
+    Raises
+    ------
+    ContractError
+        If the errors differ by more than the tolerance.
+    """
     difference = abs(measured - predicted)
     if not (np.isfinite(difference) and difference <= tolerance):  # one is NaN where a party has sent such numbers
         raise ContractError(

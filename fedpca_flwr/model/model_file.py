@@ -1,4 +1,4 @@
-"""A model's file: an archive of its arrays (`fedpca_flwr.state.files`) and ``model.json`` with everything else.
+"""File of a model: an archive of its arrays (`fedpca_flwr.state.files`) and ``model.json`` with everything else.
 
 JSON has no infinity, so an infinite measured number is a text there, spelt as in the methods' options.
 """
@@ -20,12 +20,30 @@ INFINITY_TEXT = "infinity"
 
 
 def measurements_to_json(measured: Mapping[str, float]) -> dict[str, float | str]:
-    """Numbers by name as JSON can hold them."""
+    """Replace infinity in measurements by a text, since JSON has no infinity.
+
+    Parameters
+    ----------
+    measured : mapping of str to float
+
+    Returns
+    -------
+    dict of str to (float or str)
+    """
     return {name: INFINITY_TEXT if value == math.inf else value for name, value in measured.items()}
 
 
 def measurements_from_json(measured: Mapping[str, float | str]) -> dict[str, float]:
-    """The numbers that `to_json` was given."""
+    """Return the numbers that `measurements_to_json` was given.
+
+    Parameters
+    ----------
+    measured : mapping of str to (float or str)
+
+    Returns
+    -------
+    dict of str to float
+    """
     return {name: float(value) if value == INFINITY_TEXT else value for name, value in measured.items()}  # type: ignore[misc]
 
 
@@ -57,12 +75,37 @@ MOMENTS_OMITTED_WARNING = (
 
 
 def model_path(path: str | os.PathLike[str]) -> Path:
-    """The file that a model of this name is written to: ``.npz`` is appended where missing."""
+    """Return the file that a model of this name is written to.
+
+    Parameters
+    ----------
+    path : str or path
+        ``.npz`` is appended if missing.
+
+    Returns
+    -------
+    Path
+    """
     return files.archive_path(path, "a model")
 
 
 def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> Path:
-    """Write arrays, and whatever JSON can hold, to the file of this name: whole or not at all."""
+    """Write a model's arrays and metadata to a file, completely or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        ``.npz`` is appended if missing.
+    arrays : mapping of str to ndarray
+        Arrays by the names of `MODEL_ARRAYS`.
+    metadata : mapping
+        Everything that JSON can hold, with a ``log``.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
     target = model_path(path)
     if np.isnan(metadata.get("noise_variance_", 0.0)):  # JSON has no such number
         metadata = {**metadata, "noise_variance_": None}
@@ -72,7 +115,26 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], meta
 
 
 def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """What `write` wrote; `DataError` where there is no such file, `ContractError` where it holds something else."""
+    """Read and check the arrays and metadata that `write` wrote.
+
+    Parameters
+    ----------
+    path : str or path
+    most_bytes : int, optional
+        Refuse a file that unpacks to more bytes.
+
+    Returns
+    -------
+    arrays : dict of str to ndarray
+    metadata : dict
+
+    Raises
+    ------
+    DataError
+        If there is no such file.
+    ContractError
+        If the file holds something else.
+    """
     target = model_path(path)
     if not target.exists():
         raise DataError(f"there is no model at {target}")
@@ -101,7 +163,7 @@ def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[d
 
 
 def _upgrade_format_1(metadata: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a file of format 1 says, its measurements as notes: no number is read out of a text."""
+    """Turn the measurements of a file of format 1 into notes: no number is read out of a text."""
     try:
         log = metadata["log"]
         texts = [f"{name}: {text}" for name, text in log.get("measured", {}).items()]
@@ -111,7 +173,7 @@ def _upgrade_format_1(metadata: dict[str, Any], path: str | os.PathLike[str]) ->
 
 
 def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> None:
-    """Refuse arrays of other shapes than a model's, or that are not finite; and what is no history."""
+    """Refuse arrays that do not have a model's shapes or are not finite, and metadata that are no history."""
     log, n, names = metadata["log"], metadata["n_samples_"], metadata.get("feature_names_in_")
     if not isinstance(log, dict) or isinstance(n, bool) or not isinstance(n, int | float) or not 0 < n <= MAX_ROWS:
         raise ContractError("the model's history is not whole")
@@ -140,7 +202,18 @@ def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, A
 
 
 def require_pooled_means(log: Mapping[str, Any]) -> None:
-    """Refuse new rows of nobody, where each party's own mean was taken out, by a `ContractError`."""
+    """Refuse new rows of no party if the run took out each party's own mean.
+
+    Parameters
+    ----------
+    log : mapping
+        Log of the model.
+
+    Raises
+    ------
+    ContractError
+        If the run's option ``harmonise`` is not "nothing".
+    """
     harmonised = log.get("options", {}).get("harmonise", "nothing")
     if harmonised != "nothing":
         raise ContractError(
@@ -150,7 +223,18 @@ def require_pooled_means(log: Mapping[str, Any]) -> None:
 
 
 def damaged_file_error(path: str | os.PathLike[str], error: Exception) -> ContractError:
-    """What to raise for a file that holds something else."""
+    """Return the error for a file that does not hold a model.
+
+    Parameters
+    ----------
+    path : str or path
+    error : Exception
+        The error of reading.
+
+    Returns
+    -------
+    ContractError
+    """
     why = (
         f"it has no {value_text(error.args[0])}" if isinstance(error, KeyError) and error.args else type(error).__name__
     )

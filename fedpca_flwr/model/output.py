@@ -1,7 +1,7 @@
-"""Where a run from the command line leaves its model: never in the place of another run's, and somewhere in any case.
+"""Output files of a run from the command line: never in place of another run's model, and somewhere in any case.
 
-The space for it is taken before the first question, and given back when it is written. Where it cannot be written all
-the same, it goes to the run's own folder, or to a new one in the system's folder for temporary files.
+The space for the model is taken before the first question, and given back when the model is written. If the model
+cannot be written all the same, it goes to the run's own folder, or to a new folder for temporary files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,20 @@ from fedpca_flwr.state.files import require_writable_folder
 
 @dataclass
 class Output:
-    """The files of a run's result."""
+    """Files of a run's result.
+
+    Parameters
+    ----------
+    model : Path
+        File of the model, absolute.
+    moments : Path
+        File of the moments, absolute.
+    run_id : int
+    overwrite : bool
+        Whether the files of another run may be overwritten.
+    reserved_file : file, optional
+        Temporary file that reserves space.
+    """
 
     model: Path  # absolute, as the other one
     moments: Path
@@ -32,11 +45,24 @@ class Output:
 
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> Output:
-        """The files that ``config`` names; a path that is not absolute is in the run's own folder.
+        """Return the files that a run-config names, before anything is computed.
 
-        A SuperLink does not know in which folder somebody typed ``flwr run``, and may have been started in any.
+        A SuperLink does not know in which folder somebody typed ``flwr run``, and may have been started in any folder.
+        So a path that is not absolute is placed in the run's own folder.
 
-        `ConfigError`: before anything is computed: where nothing can be written, or another run's model is.
+        Parameters
+        ----------
+        config : RunConfig
+        run_id : int
+
+        Returns
+        -------
+        Output
+
+        Raises
+        ------
+        ConfigError
+            If nothing can be written there, or another run's model is there.
         """
         model = model_path(_run_folder(run_id) / Path(config.output).expanduser())
         output = cls(model, model.with_name(f"{model.stem}-moments.npz"), run_id, config.overwrite)
@@ -49,11 +75,26 @@ class Output:
         return output
 
     def existing_files(self) -> list[Path]:
-        """Files that must not be overwritten."""
+        """Return the files that must not be overwritten.
+
+        Returns
+        -------
+        list of Path
+        """
         return [] if self.overwrite else [path for path in (self.model, self.moments) if path.exists()]
 
     def reserve(self, nbytes: int) -> None:
-        """Take so much space where the files will be, or refuse a run whose result would have no place."""
+        """Reserve space for the result, or refuse a run whose result would have no place.
+
+        Parameters
+        ----------
+        nbytes : int
+
+        Raises
+        ------
+        ConfigError
+            If there is no space.
+        """
         try:
             self.reserved_file = TemporaryFile(dir=self.model.parent)  # noqa: SIM115  # is gone with this process, or in `save`
             if hasattr(os, "posix_fallocate"):
@@ -65,10 +106,26 @@ class Output:
             ) from None
 
     def save(self, model: PCAModel) -> tuple[Output, list[str]]:
-        """Write the model, and its moments if it kept them; beside, under the run's number, where another run that went
-        on at the same time has been faster; elsewhere where they cannot be written there.
+        """Write the model, and the moments that the run kept.
 
-        Returns where they are, and where they could not be written and why.
+        If another run wrote these files in the meantime, the names get the run's number. If a folder cannot be written,
+        the result goes elsewhere.
+
+        Parameters
+        ----------
+        model : PCAModel
+
+        Returns
+        -------
+        output : Output
+            The files that were written.
+        faults : list of str
+            Files that could not be written, and why.
+
+        Raises
+        ------
+        ConfigError
+            If no folder can be written.
         """
         if self.reserved_file:
             self.reserved_file.close()
@@ -82,7 +139,7 @@ class Output:
         return written, faults
 
     def _save_to_first_folder(self, target: Path, save: Callable[[Path], Path], faults: list[str]) -> Path:
-        """The file, in the first folder that takes it; why others did not is added to ``faults``."""
+        """Save to the first folder that can be written, and add to ``faults`` why earlier folders could not."""
         temporary = f"fedpca-{self.run_id}-"
         folders: tuple[Callable[[], Path], ...] = (
             lambda: target.parent,
@@ -105,6 +162,6 @@ class Output:
 
 
 def _run_folder(run_id: int) -> Path:
-    """A run's own folder, in Flower's."""
+    """Return a run's own folder, inside Flower's folder."""
     home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()
     return home / "fedpca-runs" / str(run_id)

@@ -1,4 +1,4 @@
-"""How good a model is: against the PCA of the pooled rows, which no federation can compute, and on rows.
+"""Quality of a model: against the PCA of the pooled rows, which no federation can compute, and on rows.
 
 Angles are in degrees and reported as maximum and mean: the mean of 50 angles hides a lost direction (a mean of 3.3
 degrees was measured with a maximum of 57), so the mean alone is never printed.
@@ -18,16 +18,24 @@ from fedpca_flwr.model.model import PCAModel
 
 
 def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: bool = False) -> PCAModel:
-    """``PCA(svd_solver="full")`` of all rows in float64, as a `PCAModel`.
+    """Compute ``PCA(svd_solver="full")`` of all rows in float64.
 
-    Features go in by descending size: in another order LAPACK loses digits of small features beside huge ones.
+    Features go in by descending size: in another order LAPACK loses digits of small features beside huge features.
 
     Parameters
     ----------
     X : array-like of shape (n, d)
         The model keeps the names of a data frame's columns.
-    center, scale : bool
-        As in the covariance methods; scaling divides by the standard deviation about the mean (divisor n).
+    n_components : int
+        Number of components.
+    center : bool, default True
+        Subtract the mean.
+    scale : bool, default False
+        Divide each feature by its standard deviation about the mean (divisor n).
+
+    Returns
+    -------
+    PCAModel
     """
     from sklearn.decomposition import PCA  # a second to import, and a real federation has no pooled rows
     from sklearn.preprocessing import StandardScaler
@@ -64,31 +72,54 @@ def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: b
 
 
 class Angles(NamedTuple):
-    """Largest and mean principal angle, in degrees."""
+    """Largest and mean principal angle between two models.
+
+    Parameters
+    ----------
+    max, mean : float
+        In degrees.
+    """
 
     max: float
     mean: float
 
 
 def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
-    """Principal angles between the components of two models with the same number of features and components.
+    """Compute the principal angles between the components of two models.
 
-    For models of parties that hold different columns: between the directions of their scores.
+    If the parties hold different columns, the angles are those between the directions of the scores.
+
+    Parameters
+    ----------
+    model, reference : PCAModel
+        Models with the same number of features and components.
+
+    Returns
+    -------
+    Angles
+        Largest and mean angle, in degrees.
     """
     degrees = eigen.principal_angles(_directions(model), _directions(reference))
     return Angles(float(degrees.max()), float(degrees.mean()))
 
 
 def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> float:
-    """Share of the variance of all rows ``X`` (n, d) that a model's components hold, 0 to 1; 0 where there is none.
+    """Compute the share of the rows' variance that a model's components hold.
 
-    What the model itself says (``explained_variance_ratio_``) can be wrong: noise has variance too.
+    The share that the model itself states (``explained_variance_ratio_``) can be wrong: noise has variance too.
 
     Parameters
     ----------
+    model : PCAModel
     reference : PCAModel
-        Of ``X``: its mean and scale are what the variance is about and is measured in.
+        Model of ``X``: its mean and scale define the variance.
     X : array-like of shape (n, d)
+        All rows.
+
+    Returns
+    -------
+    float
+        0 to 1; 0 if there is no variance.
     """
     centred = reference.centred(X)
     directions = orth(_directions(model))
@@ -100,10 +131,24 @@ def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> flo
 def knn_accuracy(
     model: PCAModel, train: ArrayLike, labels: NDArray[Any], test: ArrayLike, truth: NDArray[Any], *, k: int = 5
 ) -> float:
-    """Accuracy of a k-nearest-neighbour classifier on the projected rows, 0 to 1.
+    """Compute the accuracy of a k-nearest-neighbour classifier on the projected rows.
 
-    It hardly moves with the angle (a random projection of MNIST to 50 dimensions gives 0.939), so it says nothing
-    about exactness.
+    The accuracy hardly moves with the angle (a random projection of MNIST to 50 dimensions gives 0.939), so it says
+    nothing about exactness.
+
+    Parameters
+    ----------
+    model : PCAModel
+    train, test : array-like of shape (n, d), (m, d)
+    labels, truth : ndarray of shape (n,), (m,)
+        Classes of the rows of ``train`` and ``test``.
+    k : int, default 5
+        Number of neighbours.
+
+    Returns
+    -------
+    float
+        0 to 1.
     """
     from sklearn.neighbors import KNeighborsClassifier  # it takes a second to import, and few ask for this
 
@@ -112,5 +157,5 @@ def knn_accuracy(
 
 
 def _directions(model: PCAModel) -> Array:
-    """A basis of what is compared: components (d, k), or scores (n, k) where the loadings lie at the parties."""
+    """Return a basis to compare: components (d, k), or scores (n, k) if the loadings lie at the parties."""
     return model.loadings()[0].T if model.scores_ is None else model.scores_

@@ -1,10 +1,10 @@
-"""`SecondMoments`: count, mean and scatter of rows as a thing of its own, from which much more than a PCA follows.
+"""`SecondMoments`: count, mean and scatter of rows, from which much more than a PCA follows.
 
 ``run("p-cov", parties, keep="moments")`` leaves them at ``model.moments_``, and `fedpca_flwr.analyses` takes them. They
-tell far more than a model of a few components: every mean, variance and covariance of the features. Who has the moments
-of all rows and those of all but one party has that party's; of fewer rows than features, moments nearly give the rows
-back. So a model's file does not hold them. Their own file is an archive (`fedpca_flwr.state.files`) that only its owner
-can read.
+tell far more than a model of a few components: every mean, variance and covariance of the features. Whoever has the
+moments of all rows and those of all parties but a single party has that party's moments; of fewer rows than features,
+moments nearly give the rows back. So a model's file does not hold moments. Their own file is an archive
+(`fedpca_flwr.state.files`) that only its owner can read.
 """
 
 from __future__ import annotations
@@ -47,16 +47,21 @@ def _moments_table(result: SecondMoments) -> DisplayTable:
 class SecondMoments:
     """Count, mean and scatter of rows.
 
-    Attributes
+    Parameters
     ----------
     moments : Moments
-        Of all rows together, about their mean.
-    features : tuple of str
-        Names of the d features; empty where nobody told them.
-    parties : mapping of str to Moments
-        Those of each party, where the run kept them (``keep="parties"``).
-    missed : ndarray of shape (d,)
+        Moments of all rows together, about their mean.
+    features : tuple of str, default ()
+        Names of the d features; empty if the names are unknown.
+    parties : mapping of str to Moments, optional
+        Moments of each party, if the run kept them (``keep="parties"``).
+    error_bound : ndarray of shape (d,), optional
         Bound on what a secure sum in fixed point rounded off the diagonal of the scatter; zero in clear.
+
+    Raises
+    ------
+    ConfigError
+        If there are not d different names.
 
     Examples
     --------
@@ -84,11 +89,21 @@ class SecondMoments:
 
     @classmethod
     def of(cls, rows: ArrayLike) -> SecondMoments:
-        """Moments of rows (n, d), an array or a data frame: those of a party that joins late, say, or leaves.
+        """Compute the moments of rows, such as the rows of a party that joins late or leaves.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n, d)
+            An array or a data frame, whose column names are kept.
+
+        Returns
+        -------
+        SecondMoments
 
         Raises
         ------
         DataError
+            If the rows are no finite numbers.
         """
         return cls(validate_moments("these rows", rows), column_names(rows))
 
@@ -96,15 +111,17 @@ class SecondMoments:
 
     @property
     def n_samples(self) -> int:
+        """Number of rows."""
         return int(self.moments.count)
 
     @property
     def n_features(self) -> int:
+        """Number d of features."""
         return self.moments.n_features
 
     @property
     def mean(self) -> Array:
-        """Shape (d,)."""
+        """Mean of the rows, shape (d,)."""
         return self.moments.mean + self.moments.remainder
 
     @property
@@ -114,24 +131,33 @@ class SecondMoments:
 
     @property
     def covariance(self) -> Array:
-        """Divisor n - 1, shape (d, d); a `DataError` for a single row, which has none."""
+        """Covariance of the features (divisor n - 1), shape (d, d); a single row has none, and raises a `DataError`."""
         if self.n_samples < 2:
             raise DataError("these are the moments of 1 row, expected at least 2: one row has no covariance")
         return self.scatter / (self.n_samples - 1)
 
     @property
     def is_constant(self) -> NDArray[np.bool_]:
-        """Which features are the same in all rows, but for rounding, shape (d,)."""
+        """Mask of the features that are equal in all rows, up to rounding, shape (d,)."""
         diagonal = self.moments.diagonal()
         return (diagonal <= self.error_bound) | maths.constant_features(diagonal, self.n_samples, self.moments.mean)
 
     def places(self, features: Features) -> NDArray[np.intp]:
-        """Where features stand, by their names or places, in the order in which they were named.
+        """Return the positions of features, in the order in which they are named.
+
+        Parameters
+        ----------
+        features : sequence of str or sequence of int
+            Names, or positions from 0.
+
+        Returns
+        -------
+        ndarray of int
 
         Raises
         ------
         ConfigError
-            With all that are unknown, and for one that is named twice.
+            If features are unknown (the error lists all of them), or a feature is named twice.
         """
         if isinstance(features, str) or not isinstance(features, Sequence | np.ndarray):
             raise ConfigError(f"features are {features!r}, expected a list of names, or of places from 0")
@@ -149,20 +175,52 @@ class SecondMoments:
         return np.array(selected)
 
     def names(self, places: ArrayLike) -> tuple[str, ...]:
-        """The names of features by their places; empty where there are none."""
+        """Return the names of features by their positions.
+
+        Parameters
+        ----------
+        places : array-like of int
+            Positions from 0.
+
+        Returns
+        -------
+        tuple of str
+            Empty if the names are unknown.
+        """
         return tuple(self.features[place] for place in np.asarray(places)) if self.features else ()
 
     # What can be made of them without asking anybody
 
     def select(self, features: Features) -> SecondMoments:
-        """The moments of some features, in this order."""
+        """Return the moments of some features, in the order in which they are named.
+
+        Parameters
+        ----------
+        features : sequence of str or sequence of int
+            Names, or positions from 0.
+
+        Returns
+        -------
+        SecondMoments
+
+        Raises
+        ------
+        ConfigError
+            As `places`.
+        """
         places = self.places(features)
         return self._transform_each(
             lambda moments: maths.select_features(moments, places), self.names(places), self.error_bound[places]
         )
 
     def scaled(self) -> SecondMoments:
-        """The moments of rows whose features were divided by their deviation (divisor n); constant ones by 1."""
+        """Return the moments of rows whose features are divided by their deviation (divisor n).
+
+        Returns
+        -------
+        SecondMoments
+            Constant features are divided by 1.
+        """
         unit = maths.safe_deviation(self.moments.diagonal(), self.n_samples, self.moments.mean)
         return self._transform_each(
             lambda moments: maths.rescale_features(moments, unit), self.features, self.error_bound / unit**2
@@ -171,17 +229,28 @@ class SecondMoments:
     def _transform_each(
         self, change: Callable[[Moments], Moments], features: tuple[str, ...], error_bound: Array
     ) -> SecondMoments:
-        """The same with each moments changed, those of all rows and of each party."""
+        """Apply a change to the moments of all rows and to each party's moments."""
         parties = {key: change(party) for key, party in self.parties.items()}
         return SecondMoments(change(self.moments), features, parties, error_bound)
 
     def merge(self, other: SecondMoments) -> SecondMoments:
-        """The moments of these rows and those of ``other`` together; rows that are in both count twice.
+        """Return the moments of two sets of rows together; rows that are in both count twice.
+
+        Parameters
+        ----------
+        other : SecondMoments
+            Moments of the other rows, over the same features.
+
+        Returns
+        -------
+        SecondMoments
 
         Raises
         ------
-        ConfigError, ContractError
-            If the features differ, or a party is in both.
+        ConfigError
+            If the features' names differ, or a party is in both.
+        ContractError
+            If the numbers of features differ.
         """
         self._require_same_features(other)
         twice = sorted(self.parties.keys() & other.parties.keys())
@@ -195,14 +264,25 @@ class SecondMoments:
         )
 
     def subtract(self, part: SecondMoments) -> SecondMoments:
-        """The moments of the rows that remain without those of ``part``, which are among them.
+        """Return the moments of the rows that remain without a part of the rows.
 
         Digits that the two share are lost: `without` loses none.
 
+        Parameters
+        ----------
+        part : SecondMoments
+            Moments of rows that are among these rows.
+
+        Returns
+        -------
+        SecondMoments
+
         Raises
         ------
-        ConfigError, ContractError
-            If the features differ, or these rows cannot be among those.
+        ConfigError
+            If the features' names differ.
+        ContractError
+            If the numbers of features differ, or the part cannot be among these rows.
         """
         self._require_same_features(part)
         if part.n_samples >= self.n_samples:
@@ -217,12 +297,23 @@ class SecondMoments:
         return SecondMoments(rest, self.features or part.features, error_bound=self.error_bound + part.error_bound)
 
     def without(self, party: str) -> SecondMoments:
-        """The moments of all other parties, added up anew: nothing is subtracted, so no digit is lost.
+        """Return the moments of all parties but a named party, added up anew.
+
+        Nothing is subtracted, so no digit is lost.
+
+        Parameters
+        ----------
+        party : str
+            Name of the party that is left out.
+
+        Returns
+        -------
+        SecondMoments
 
         Raises
         ------
         ConfigError
-            Where there is no such party, or the parties' own moments were not kept.
+            If there is no such party, or the parties' own moments were not kept.
         """
         if party not in self.parties or len(self.parties) < 2:
             known_parties = (
@@ -233,13 +324,29 @@ class SecondMoments:
         return SecondMoments(pool(remaining.values()), self.features, remaining)
 
     def pooled(self) -> SecondMoments:
-        """The same without the parties' own, to hand on."""
+        """Return the moments of all rows without each party's moments, to hand on.
+
+        Returns
+        -------
+        SecondMoments
+        """
         return replace(self, parties={})
 
     # The file
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one file, whole or not at all, readable by its owner only; ``.npz`` is appended."""
+        """Write a file that only its owner can read, completely or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            ``.npz`` is appended if missing.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
         target, groups = files.archive_path(path, "a set of moments"), (self.moments, *self.parties.values())
         arrays = {"missed": self.error_bound}
         for prefix, moments in zip(_array_prefixes(len(self.parties)), groups, strict=True):
@@ -255,14 +362,22 @@ class SecondMoments:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SecondMoments:
-        """Read what `save` wrote; nothing in the file is executed (no pickle).
+        """Read a file that `save` wrote; nothing in the file is executed (no pickle).
+
+        Parameters
+        ----------
+        path : str or path
+
+        Returns
+        -------
+        SecondMoments
 
         Raises
         ------
         DataError
-            Where there is no such file.
+            If there is no such file.
         ContractError
-            Where it holds something else.
+            If the file holds something else.
         """
         target = files.archive_path(path, "a set of moments")
         if not target.exists():
@@ -280,6 +395,7 @@ class SecondMoments:
         return cls(*contents)
 
     def _require_same_features(self, other: SecondMoments) -> None:
+        """Refuse moments of other features, by a `ConfigError` or a `ContractError`."""
         if self.n_features != other.n_features:
             raise ContractError(f"the rows have {self.n_features} and {other.n_features} features, expected as many")
         if self.features and other.features and self.features != other.features:
@@ -287,9 +403,24 @@ class SecondMoments:
 
 
 def validate_moments(key: str, data: ArrayLike | Moments) -> Moments:
-    """The moments of a member's rows (n, d), or those that someone else made, checked as far as they can tell.
+    """Compute the moments of a member's rows, or check moments that someone else made, as far as they can be checked.
 
-    A `DataError` for rows, a `ContractError` for moments that cannot be.
+    Parameters
+    ----------
+    key : str
+        How errors call the member.
+    data : array-like of shape (n, d), or Moments
+
+    Returns
+    -------
+    Moments
+
+    Raises
+    ------
+    DataError
+        If rows are no finite numbers.
+    ContractError
+        If moments are impossible.
     """
     if isinstance(data, Moments):
         _check_moments(key, data)
@@ -298,6 +429,7 @@ def validate_moments(key: str, data: ArrayLike | Moments) -> Moments:
 
 
 def _check_moments(key: str, moments: Moments) -> None:
+    """Refuse moments whose parts do not fit together, are not finite, or have a negative variance."""
     d = moments.mean.size
     if moments.remainder.shape != (d,) or moments.scatter.shape != (maths.packed_size(d),) or moments.count < 1:
         raise ContractError(
@@ -314,7 +446,7 @@ MomentsFields = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # th
 
 
 def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> MomentsFields:
-    """What an archive holds, whose parts must fit together."""
+    """Return the fields of `SecondMoments` that an archive holds, whose parts must fit together."""
     names = metadata["parties"]
     total, *parties = (
         validate_moments(
@@ -335,7 +467,7 @@ def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, An
 
 
 def _array_prefixes(parties: int) -> list[str]:
-    """What the names of the arrays begin with: nothing for all rows, a number for each party."""
+    """Return the prefixes of the arrays' names: none for all rows, a number for each party."""
     return ["", *(f"party-{i}-" for i in range(parties))]
 
 

@@ -1,6 +1,6 @@
-"""`Solution`: the leading components of pooled moments, what rounding leaves of them, and what cannot be solved.
+"""`Solution`: the leading components of pooled moments, how far rounding resolves them, and refusals.
 
-Every method makes its model of a `Solution`, and every model says by `certainty` how far float64 resolves it.
+Every method makes its model from a `Solution`, and every model says by `certainty` how far float64 resolves it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ SCALE_REMEDY, FACTORS_REMEDY = "scale=true", "the method 'qr-pca' with whole fac
 
 
 class Certainty(NamedTuple):
-    """How certain the components of a model are."""
+    """Certainty of a model's components: whether they are exact, notes, and how many are above rounding.
+
+    Parameters
+    ----------
+    exact : bool
+        Whether the method is exact, and rounding turns the components by no more than `EXACT`: no basis of tied
+        components is exact, since the data determine none.
+    notes : list of str
+    resolved : int, optional
+        Number of components above rounding, if not all are: a certificate is about these.
+    """
 
     # whether the method is exact, and rounding turns the components by no more than `EXACT`: no basis of tied
     # components is exact, since the data determine none
@@ -35,7 +45,21 @@ class Certainty(NamedTuple):
 
 
 def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Certainty:
-    """How certain the leading components are, of a method that is exact or not; ``ways`` are such as `SCALED`."""
+    """Assess how certain the leading components of a method are.
+
+    Parameters
+    ----------
+    pairs : Eigenpairs
+        The leading eigenpairs.
+    exact : bool
+        Whether the method is exact but for rounding.
+    remedies : sequence of str
+        What would resolve more components, such as `SCALE_REMEDY`.
+
+    Returns
+    -------
+    Certainty
+    """
     k, limit = pairs.values.size, resolution(pairs)
     max_resolved = k if pairs.rank is None else min(k, pairs.rank)
     resolved = int((pairs.values > limit.floor).sum())
@@ -55,6 +79,7 @@ def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Cer
 
 
 def _unresolved_text(pairs: Eigenpairs, resolved: int, floor: float) -> str:
+    """Write which components are below rounding."""
     k, share = pairs.values.size, floor / max(float(pairs.values[0]), np.finfo(np.float64).tiny)
     which = f"component {k} is" if resolved + 1 == k else f"components {resolved + 1} to {k} are"
     return (
@@ -68,7 +93,29 @@ ALL_ROWS = "the rows of all parties"  # the rows that a refusal names, unless a 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """The leading components that a method found, and what makes a model of them."""
+    """Leading components that a method computed, and everything else that a model is made from.
+
+    Parameters
+    ----------
+    pairs : Eigenpairs
+        Leading eigenpairs of the scatter of all rows.
+    mean : ndarray of shape (d,)
+        Subtracted from a row.
+    total : float
+        Trace of the scatter.
+    rows : int or float
+        Rows of all parties; the sum of their weights, a float, if they have weights.
+    scale : ndarray of shape (d,), optional
+        Divides each centred feature.
+    adjustment : Adjustment, optional
+        Taken out of centred rows before they are scaled.
+    notes : sequence of str
+        What a reader of the model must know.
+    measurements : mapping of str to float
+        Numbers by the names of `fedpca_flwr.model.measurements`.
+    evidence : object, optional
+        What the statistics add (`fedpca_flwr.questions.rows_run.Evidence`).
+    """
 
     pairs: Eigenpairs  # leading eigenpairs of the scatter of all rows
     mean: Array  # (d,), what is subtracted from a row
@@ -82,7 +129,17 @@ class Solution:
     evidence: Any = None  # what the statistics say of it (`fedpca_flwr.questions.rows_run.Evidence`)
 
     def with_details(self, *, notes: Sequence[str] = (), measurements: Mapping[str, float] | None = None) -> Solution:
-        """The same solution with more notes and measurements."""
+        """Return a copy with more notes and measurements.
+
+        Parameters
+        ----------
+        notes : sequence of str, default ()
+        measurements : mapping of str to float, optional
+
+        Returns
+        -------
+        Solution
+        """
         return replace(self, notes=[*self.notes, *notes], measurements={**self.measurements, **(measurements or {})})
 
 
@@ -95,12 +152,35 @@ def solve(
     scale: bool,
     indicators: int = 0,
 ) -> Solution:
-    """The solution for the scatter in ``moments``, whose count and mean are the pooled ones.
+    """Compute the leading components of a scatter.
 
-    Features are scaled by the ``diagonal`` (d,) of the pooled scatter, the last ``indicators`` of them by `unit_of`.
-    The variance is a share of it: that of ``moments`` for an exact method. Components are so many, a fraction of the
-    variance that they must exceed, or with "auto" as many as stand out of unrelated features. A `ConfigError` or a
-    `DataError` where there is none.
+    Parameters
+    ----------
+    moments : Moments
+        The scatter, with the pooled count and mean.
+    diagonal : ndarray of shape (d,)
+        Diagonal of the pooled scatter, by which features are scaled. The variance is a share of its sum, which for an
+        exact method is that of ``moments``.
+    n_components : int, float or str
+        Number of components; a fraction of the variance that the components must exceed; or "auto": as many components
+        as stand out of unrelated features (Horn 1965).
+    center : bool
+        Take the scatter about the mean.
+    scale : bool
+        Divide each feature by its standard deviation (divisor n).
+    indicators : int, default 0
+        The last features, so many, are indicators of levels, whose unit `unit_of` defines.
+
+    Returns
+    -------
+    Solution
+
+    Raises
+    ------
+    ConfigError
+        For a number of components that the data do not allow.
+    DataError
+        For a single row, or rows without variance.
     """
     check_components(n_components, moments.count, moments.n_features)
     if n_components == "auto" and not center:
@@ -139,9 +219,22 @@ def solve(
 
 
 def check_components(n_components: int | float | str, rows: float, features: int) -> None:
-    """Refuse more components than so many rows and features have, and a single row.
+    """Refuse a single row, and more components than rows or features.
 
-    By a `ConfigError` and a `DataError`.
+    Parameters
+    ----------
+    n_components : int, float or str
+        As in `solve`.
+    rows : float
+        Number of rows of all parties.
+    features : int
+
+    Raises
+    ------
+    ConfigError
+        If ``n_components`` is invalid or too large.
+    DataError
+        If there is a single row.
     """
     is_count = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool) and n_components >= 1
     is_share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
@@ -160,7 +253,18 @@ def check_components(n_components: int | float | str, rows: float, features: int
 
 
 def check_features(n_components: int | float | str, features: int) -> None:
-    """Refuse more components than there are features, which is known before any row counts, by a `ConfigError`."""
+    """Refuse more components than features, which is known before any row counts.
+
+    Parameters
+    ----------
+    n_components : int, float or str
+        As in `solve`.
+    features : int
+
+    Raises
+    ------
+    ConfigError
+    """
     if not isinstance(n_components, str) and n_components > features:
         raise ConfigError(
             f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, but the data have {features} features; "
@@ -169,11 +273,26 @@ def check_features(n_components: int | float | str, features: int) -> None:
 
 
 def _default_text(n_components: int | float) -> str:
+    """Write that a number of components is the default, or nothing."""
     return ", as where none is given" if n_components == RunConfig().n_components else ""
 
 
 def check_rounds(rounds: int, block: int, components: int) -> None:
-    """Refuse so few products with blocks that they cannot span the components, by a `ConfigError`."""
+    """Refuse so few products with blocks that they cannot span the components.
+
+    Parameters
+    ----------
+    rounds : int
+        Number of products.
+    block : int
+        Columns of a block.
+    components : int
+        Number of components.
+
+    Raises
+    ------
+    ConfigError
+    """
     if rounds * block < components:
         raise ConfigError(
             f"run-config: 'max-rounds' is {rounds}, in which blocks of {block} columns span {rounds * block} "
@@ -182,11 +301,23 @@ def check_rounds(rounds: int, block: int, components: int) -> None:
 
 
 def require_variance(variance: Array | float, rows: float, mean: Array, *, which: str = ALL_ROWS) -> None:
-    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64 (`DataError`).
+    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
 
-    The variance is the diagonal (d,) of the scatter, each feature against its own mean; or its trace, where no more is
-    known: then a constant feature whose mean is 1e16 deviations of the others hides them. The mean (d,) is in the unit
-    of the scatter: divided by the features' scale where that is.
+    Parameters
+    ----------
+    variance : ndarray of shape (d,) or float
+        Diagonal of the scatter: each feature is judged against its own mean. Or its trace, if no more is known: a
+        constant feature whose mean is 1e16 deviations of the other features then hides them.
+    rows : float
+        Number of rows.
+    mean : ndarray of shape (d,)
+        Mean, in the unit of the scatter: divided by the features' scale if the scatter is.
+    which : str
+        How errors call the rows.
+
+    Raises
+    ------
+    DataError
     """
     total = float(np.sum(variance))
     if not np.isfinite(total) or 0 < total < 1e-280:
@@ -199,7 +330,24 @@ def require_variance(variance: Array | float, rows: float, mean: Array, *, which
 
 
 def variance_fields(values: Array, total: float, rows: float, features: int) -> dict[str, Any]:
-    """The fields of a model that follow from the eigenvalues of the scatter and its trace."""
+    """Compute the fields of a model that follow from the eigenvalues and the trace of the scatter.
+
+    Parameters
+    ----------
+    values : ndarray of shape (k,)
+        Leading eigenvalues of the scatter.
+    total : float
+        Trace of the scatter.
+    rows : float
+        Number of rows.
+    features : int
+        Number of features.
+
+    Returns
+    -------
+    dict
+        Fields of `FittedPCA` by name.
+    """
     scatter = values.clip(min=0.0)
     remaining = min(max_row_count(rows), features) - scatter.size
     divisor = max(1, rows - 1)  # a single new row has scores too

@@ -1,6 +1,6 @@
-"""`RunningModel`, of the method `sapca`: the subspace that streams have given so far, on disk, always whole.
+"""`RunningModel`, of the method `sapca`: the subspace that streams have given so far, on disk, never half written.
 
-It is O(d k) however many rows and parties there were; nobody's contribution can be taken out of it again
+The state is O(d k) however many rows and parties there were; no party's contribution can be taken out of it
 (`fedpca_flwr.model.federation` can).
 """
 
@@ -33,7 +33,22 @@ CREATE TABLE merged (digest TEXT NOT NULL);
 
 @dataclass(frozen=True)
 class RunningContent:
-    """What a running model is."""
+    """Contents of a running model.
+
+    Parameters
+    ----------
+    subspace : Subspace
+    rows : int
+        Number of rows that were merged, whatever they weigh now.
+    center : bool
+        Whether the rows' mean is subtracted.
+    columns : str
+        Digest of the column names; empty if no party had names.
+    merged : tuple of str
+        Digest of every party's contribution.
+    revision : int
+        Number of times that the model was saved.
+    """
 
     subspace: Subspace
     rows: int  # how many rows were merged, whatever they weigh now
@@ -44,7 +59,20 @@ class RunningContent:
 
 
 class RunningModel:
-    """The folder of a running model as it was when it was loaded (errors: `Store`); made where there is none."""
+    """Folder of a running model, with the content that was loaded; the folder is made if there is none.
+
+    Parameters
+    ----------
+    path : str or path
+        Errors are those of `Store`.
+
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    content : RunningContent or None
+        None while there is no model yet.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._store = Store(path, SCHEMA)
@@ -58,7 +86,17 @@ class RunningModel:
                 self.content = self._read_content(database)
 
     def save(self, content: RunningContent) -> None:
-        """Replace what was loaded; a `ContractError`, and no change, if another process has saved since."""
+        """Replace the content that was loaded.
+
+        Parameters
+        ----------
+        content : RunningContent
+
+        Raises
+        ------
+        ContractError
+            If another process has saved since; nothing is changed then.
+        """
         d, k = content.subspace.vectors.shape
         header = (content.revision, content.rows, content.center, content.columns, d, k)
         with self._store.transaction() as database:
@@ -84,7 +122,17 @@ class RunningModel:
 
 
 def subspace_digest(subspace: Subspace) -> str:
-    """SHA-256 of a subspace, in hexadecimal."""
+    """Compute the SHA-256 of a subspace.
+
+    Parameters
+    ----------
+    subspace : Subspace
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+    """
     return hashlib.sha256(_subspace_to_bytes(subspace)).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The texts of a model: its summary, its line, its page in a notebook, and notes that a reader of it must know."""
+"""Texts of a model: its summary, its line, its page in a notebook, and notes that a reader of the model must know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,22 @@ MAX_NAMED_PARTIES = 6  # of more, a summary tells only the number
 
 
 def summary(model: FittedPCA) -> str:
-    """What a person wants to know first, as lines of text; `ContractError` where the model has no history."""
+    """Write what a person wants to know first about a model.
+
+    Parameters
+    ----------
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+        Lines of text.
+
+    Raises
+    ------
+    ContractError
+        If the model has no history.
+    """
     log = model.log
     if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
         raise ContractError(f"the model's history has no '{lacking[0]}': a summary is of what a run has made")
@@ -51,7 +66,7 @@ def summary(model: FittedPCA) -> str:
 
 
 def _traffic_lines(model: FittedPCA) -> list[tuple[str, str]]:
-    """Lines of the summary about what travelled; none where the model was made of what was there."""
+    """Write the summary's lines on rounds and bytes; none if the model was made without rounds."""
     if not model.log["rounds"]:
         return []
     return [
@@ -62,7 +77,16 @@ def _traffic_lines(model: FittedPCA) -> list[tuple[str, str]]:
 
 
 def model_line(model: FittedPCA) -> str:
-    """A model in one line."""
+    """Write a model as a single line.
+
+    Parameters
+    ----------
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     method, share = printable_text(str(model.log.get("method", "pooled"))), float(model.explained_variance_ratio_.sum())
     variance_text = "none above the noise" if np.isnan(share) else f"{share:.2%} of the variance"
     return (
@@ -72,7 +96,16 @@ def model_line(model: FittedPCA) -> str:
 
 
 def model_page(model: FittedPCA) -> str:
-    """A model as HTML: its line, its components with bars and their largest loadings, its notes, and its summary."""
+    """Write a model as HTML: its line, components with bars and largest loadings, notes, and summary.
+
+    Parameters
+    ----------
+    model : FittedPCA
+
+    Returns
+    -------
+    str
+    """
     share = model.explained_variance_ratio_
     columns = [tables.component_labels(share.size), model.explained_variance_.tolist(), map(tables.Share, share)]
     heads = ["", "variance", "share", "in all"]
@@ -91,16 +124,37 @@ MAX_NOTE_FEATURES = 3  # how many features of a party a note names at most
 
 
 def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """One note for each party that seems to have features in another unit than the others.
+    """Write a note for each party that seems to have features in another unit than the other parties.
 
-    These are entries of ``model.log["other_units"]`` by party: ``party``, ``feature`` (its number, from 0), ``mean`` at
-    this party and ``mean_elsewhere``. Names are empty where they are not known.
+    Parameters
+    ----------
+    entries : sequence of mapping
+        Entries of ``model.log["other_units"]`` by party: ``party``, ``feature`` (its number, from 0), ``mean`` at this
+        party and ``mean_elsewhere``.
+    names : sequence of str
+        Names of the features; empty if unknown.
+
+    Returns
+    -------
+    list of str
     """
     return [_unit_note(party, list(units), names) for party, units in groupby(entries, key=lambda unit: unit["party"])]
 
 
 def name_unit_notes(log: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A model's log in which the notes on units have the features' names."""
+    """Return a model's log in which the notes on units have the features' names.
+
+    Parameters
+    ----------
+    log : mapping
+        Log of the model.
+    names : sequence of str
+        Names of the features.
+
+    Returns
+    -------
+    dict
+    """
     entries = log.get("other_units", [])
     new = dict(zip(unit_notes(entries, ()), unit_notes(entries, names), strict=True))
     return {**log, "notes": [new.get(note, note) for note in log.get("notes", [])]}
@@ -123,7 +177,17 @@ SHRINKAGE_NOTE_LIMIT = 0.95  # a note tells of scores that lie nearer the centre
 
 
 def shrinkage_notes(model: FittedPCA) -> list[str]:
-    """A note where rows are fewer than features, and scores of new rows are much too small."""
+    """Write a note if rows are fewer than features, and scores of new rows are much too small.
+
+    Parameters
+    ----------
+    model : FittedPCA
+
+    Returns
+    -------
+    list of str
+        At most one note.
+    """
     shrinkage = model.shrinkage_
     shrinkage = shrinkage[~np.isnan(shrinkage)]
     if model.n_samples_ > model.n_features_in_ or not shrinkage.size or shrinkage.min() >= SHRINKAGE_NOTE_LIMIT:

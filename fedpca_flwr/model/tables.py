@@ -1,4 +1,4 @@
-"""Results as tables: what an analysis prints and shows in a notebook."""
+"""Results as tables, which an analysis prints and shows in a notebook."""
 
 from __future__ import annotations
 
@@ -19,11 +19,20 @@ MAX_TABLE_ROWS = 20
 
 
 class Share(float):
-    """A number of 0 to 1: a percentage, with a bar in a notebook."""
+    """Number from 0 to 1, displayed as a percentage, with a bar in a notebook."""
 
 
 class DisplayTable(NamedTuple):
-    """A table as it is shown. Floats have four digits; of more than `MOST` rows the first are shown."""
+    """Table to display; floats have four digits, and only the first `MAX_TABLE_ROWS` rows are shown.
+
+    Parameters
+    ----------
+    title : str
+    headers : sequence of str
+        Headers of the columns.
+    rows : sequence of sequence of object
+        Cells by row.
+    """
 
     title: str
     headers: Sequence[str]
@@ -34,7 +43,18 @@ Result = TypeVar("Result")
 
 
 def display_as(table: Callable[[Any], DisplayTable]) -> Callable[[type[Result]], type[Result]]:
-    """Let the results of a class print as ``table`` of them, and show it in a notebook."""
+    """Make a class decorator that prints results as a table, and shows the table in a notebook.
+
+    Parameters
+    ----------
+    table : callable
+        Makes the `DisplayTable` of a result.
+
+    Returns
+    -------
+    callable
+        Decorator of the result's class.
+    """
 
     def decorated(cls: type[Result]) -> type[Result]:
         cls.__repr__ = lambda result: table_to_text(table(result))  # type: ignore[method-assign]
@@ -45,7 +65,16 @@ def display_as(table: Callable[[Any], DisplayTable]) -> Callable[[type[Result]],
 
 
 def table_to_text(shown: DisplayTable) -> str:
-    """A table as lines of text."""
+    """Write a table as lines of text.
+
+    Parameters
+    ----------
+    shown : DisplayTable
+
+    Returns
+    -------
+    str
+    """
     columns = []
     for j, header in enumerate(shown.headers):
         cells = [row[j] for row in shown.rows[:MAX_TABLE_ROWS]]
@@ -57,7 +86,16 @@ def table_to_text(shown: DisplayTable) -> str:
 
 
 def table_to_html(shown: DisplayTable) -> str:
-    """A table as HTML, in the colours of the page."""
+    """Write a table as HTML, in the colours of the page.
+
+    Parameters
+    ----------
+    shown : DisplayTable
+
+    Returns
+    -------
+    str
+    """
     headers = "".join(f"<th>{html.escape(name)}</th>" for name in shown.headers)
     rows = "".join(f"<tr>{''.join(map(_cell_html, row))}</tr>" for row in shown.rows[:MAX_TABLE_ROWS])
     overflow = "".join(f"<p>{line}</p>" for line in _overflow_lines(shown))
@@ -66,6 +104,7 @@ def table_to_html(shown: DisplayTable) -> str:
 
 
 def _overflow_lines(shown: DisplayTable) -> list[str]:
+    """Write how many rows are not shown, or nothing."""
     hidden = len(shown.rows) - MAX_TABLE_ROWS
     return [f"  and {hidden} more"] if hidden > 0 else []
 
@@ -87,14 +126,36 @@ def _cell_html(value: object) -> str:
 
 
 def component_labels(count: int) -> list[str]:
-    """Names of components, as those of the columns of a site's file of scores."""
+    """Return the names of components, equal to the column names of a site's file of scores.
+
+    Parameters
+    ----------
+    count : int
+        Number of components.
+
+    Returns
+    -------
+    list of str
+        ``PC1``, ``PC2`` and so on.
+    """
     return [f"PC{j + 1}" for j in range(count)]
 
 
 def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | None = None) -> list[list[object]]:
-    """Lines of a table, each with the name of a feature, or its place from 0, and its entries (d,) of the columns.
+    """Make the rows of a table that has a row for each feature.
 
-    Of more than `MOST` features those of the largest ``weight`` (d,) stand first.
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the d features; if empty, their positions from 0 are shown.
+    *columns : array-like of shape (d,)
+        The other columns of the table.
+    weight : array-like of shape (d,), optional
+        Of more than `MAX_TABLE_ROWS` features those with the largest weight come first.
+
+    Returns
+    -------
+    list of list of object
     """
     arrays = [np.asarray(column) for column in columns]
     d = arrays[0].size
@@ -105,16 +166,38 @@ def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | 
 
 
 def largest_features(values: NDArray[Any], names: Sequence[str], count: int = 3) -> str:
-    """The features (d,) with the largest values, with these values."""
+    """Write the features with the largest absolute values, and the values.
+
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+    names : sequence of str
+        Names of the features; empty if unknown.
+    count : int, default 3
+        Number of features to write.
+
+    Returns
+    -------
+    str
+    """
     order = np.argsort(-np.abs(values), kind="stable")[:count].tolist()
     return ", ".join(f"{names[j] if len(names) else f'feature {j}'} {values[j]:+.2g}" for j in order)
 
 
 def tables_by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """Tables, or files, by the names of the parties that hold them.
+    """Return tables, or files, by the names of the parties that hold the tables.
 
-    The keys of a mapping are the names. Those of a list are the ones that the parties of a model had, by its ``log``,
-    where these are as many, or the names of the files. One table is called ``rows``.
+    Parameters
+    ----------
+    parties : mapping of str to table, list of tables, or one table
+        The keys of a mapping are the names. A list takes the names of the parties in ``log`` if their number is equal,
+        otherwise the names of files. A single table is called ``rows``.
+    log : mapping, optional
+        Log of a model.
+
+    Returns
+    -------
+    dict of str to table
     """
     if isinstance(parties, Mapping):
         return {str(name): table for name, table in parties.items()}
@@ -130,7 +213,17 @@ def tables_by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) 
 
 
 def import_pandas() -> Any:
-    """pandas, which is imported where a data frame is asked for."""
+    """Import pandas, which is needed for data frames only.
+
+    Returns
+    -------
+    module
+
+    Raises
+    ------
+    ConfigError
+        If pandas is not installed.
+    """
     try:
         import pandas
     except ImportError:

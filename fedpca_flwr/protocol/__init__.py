@@ -1,1 +1,1 @@
-"""How questions and answers are told, checked, remembered and run, on Flower."""
+"""Questions and replies of a run on Flower: declared, checked, recorded and driven."""

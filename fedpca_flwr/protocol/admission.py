@@ -1,6 +1,7 @@
-"""What clients say of themselves: read where it arrives, since it may be anything, and held against the run.
+"""Statements of clients about themselves: parsed where they arrive, and compared with the run and with each other.
 
-All of it must fit the run and what the other clients say before anything that they reply counts.
+A client may send anything. Its statements must fit the run and the statements of the other clients before anything
+that it replies counts.
 """
 
 import re
@@ -33,7 +34,25 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
 class PartyInfo(Config):
-    """What a client says of itself in every reply."""
+    """Statement of a client about itself, which comes with every reply.
+
+    Parameters
+    ----------
+    partition_id : int
+        Number of the client's partition, from 0.
+    num_partitions : int
+        Number of partitions that the client knows of.
+    name : str
+        Name of the party; empty if it has none.
+    columns : str
+        Digest of the column names in hexadecimal digits; empty if the columns have no names.
+    covariates : str
+        Positions of the columns of `adjust-for`, separated by spaces.
+    simulated : bool
+        Whether the rows are a partition of the run's data set.
+    features : int
+        Number of features of the rows; 0 if the client does not say.
+    """
 
     public = False
 
@@ -47,11 +66,24 @@ class PartyInfo(Config):
 
     @property
     def sender(self) -> str:
+        """Name of the party in texts."""
         return party_label(self.partition_id, self.name)
 
 
 class ErrorReport(Config):
-    """What a client says instead when something is wrong; partition -1: it does not know which it is."""
+    """Statement of a client that cannot answer.
+
+    Parameters
+    ----------
+    partition_id : int
+        Number of the client's partition; -1 if the client does not know it.
+    name : str
+        Name of the party; empty if it has none.
+    error : str
+        Name of the error's class.
+    message : str
+        Text of the error, without control characters.
+    """
 
     public = False
 
@@ -62,14 +94,30 @@ class ErrorReport(Config):
 
     @property
     def sender(self) -> str:
+        """Name of the party in texts."""
         return party_label(self.partition_id, self.name) if self.partition_id >= 0 else "a client"
 
 
 @dataclass
 class Reply:
-    """One party's answer to one question.
+    """Reply of a party to a question.
 
-    ``fields`` are set once the payload is checked; where it is not kept, they are those of a few numbers.
+    Parameters
+    ----------
+    party : int
+        Number of the party's partition.
+    name : str
+        Name of the party; empty if it has none.
+    sender : str
+        Name of the party in texts.
+    rows : int
+        Number of rows that the message states.
+    tensors : list of bytes
+        Arrays of the payload in NumPy's file format; emptied once they are read.
+    fields : dict of str to ndarray
+        Fields of the payload, set once they are checked. Of a consumed reply only fields of a few numbers remain.
+    consumed_bytes : int
+        Bytes of a payload that was consumed on arrival; 0 if the payload is stored.
     """
 
     party: int  # the partition
@@ -82,26 +130,69 @@ class Reply:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the payload."""
         return self.consumed_bytes or sum(map(len, self.tensors))
 
     @property
     def member(self) -> str:
-        """What a federation that lasts knows it by: its name, or its partition where it has none."""
+        """Name of the party in a federation that lasts: the own name, or else the partition."""
         return self.name or f"partition {self.party}"
 
 
 def party_label(party: int, name: str) -> str:
-    """How texts name a party."""
+    """Return the name of a party in texts.
+
+    Parameters
+    ----------
+    party : int
+        Number of the party's partition.
+    name : str
+        Name of the party; empty if it has none.
+
+    Returns
+    -------
+    str
+        For example ``client 2 (north)``.
+    """
     return f"client {party} ({name})" if name else f"client {party}"
 
 
 def party_labels(parties: Sequence[int], names: Mapping[int, str]) -> str:
-    """How texts name several, of whom some (-1) nobody knows yet."""
+    """Return the names of several parties in texts.
+
+    Parameters
+    ----------
+    parties : sequence of int
+        Numbers of the partitions; -1 for a party that nobody knows yet.
+    names : mapping of int to str
+        Names of the parties by partition, as far as they are known.
+
+    Returns
+    -------
+    str
+        The labels, separated by commas.
+    """
     return ", ".join(party_label(party, names.get(party, "")) if party >= 0 else "a client" for party in parties)
 
 
 def parse_info(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
-    """What a client says of itself, or a `ContractError`: it may be anything."""
+    """Parse a client's statement about itself.
+
+    Parameters
+    ----------
+    metrics : dict
+        Metrics of the client's message, which may hold anything.
+
+    Returns
+    -------
+    PartyInfo or ErrorReport
+        The statement, or the report of an error.
+
+    Raises
+    ------
+    ContractError
+        If the metrics are neither, or the message of an error holds control characters.
+    """
     try:
         info = (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source="a client's reply")
     except ConfigError as error:
@@ -115,7 +206,25 @@ def parse_info(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
 
 
 def make_reply(result: FitRes, info: PartyInfo) -> Reply:
-    """A party's reply, and what it says of itself, before its arrays are read."""
+    """Return a party's reply, whose arrays are not read yet.
+
+    Parameters
+    ----------
+    result : FitRes
+        Flower's message.
+    info : PartyInfo
+        Statement of the party, from the metrics of the same message.
+
+    Returns
+    -------
+    Reply
+        The reply, without fields.
+
+    Raises
+    ------
+    ContractError
+        If the message states fewer rows than one.
+    """
     if result.num_examples < 1:
         raise ContractError(f"{info.sender}: it says that it has {result.num_examples} rows, expected at least 1")
     return Reply(info.partition_id, info.name, info.sender, result.num_examples, result.parameters.tensors)
@@ -126,7 +235,18 @@ MAX_FEATURES = 2**24
 
 
 def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAError]:
-    """The errors that clients report, each as the kind that it names."""
+    """Return the errors that clients report, in order of the partitions.
+
+    Parameters
+    ----------
+    infos : sequence of PartyInfo or ErrorReport
+        Statements of the clients.
+
+    Returns
+    -------
+    list of FedPCAError
+        An error for each report, of the class that the report names.
+    """
     reports = sorted((r for r in infos if isinstance(r, ErrorReport)), key=lambda r: r.partition_id)
     return [
         ERRORS_BY_NAME.get(report.error, PartyError)(_prefix_lines(report.sender, report.message)) for report in reports
@@ -134,9 +254,22 @@ def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAErro
 
 
 def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same_features: bool) -> list[FedPCAError]:
-    """All that is wrong with what clients say they hold, before anything is asked of it.
+    """Return all faults of the clients' statements, before the clients are asked anything else.
 
-    There are so many ``partitions``, or None where parties of any number may take part.
+    Parameters
+    ----------
+    infos : sequence of PartyInfo
+        Statements of the clients.
+    partitions : int or None
+        Number of partitions of the run; None if any number of parties may take part.
+    same_features : bool
+        Whether all parties must have the same number of features.
+
+    Returns
+    -------
+    list of FedPCAError
+        Faults of the claimed numbers of features alone, if there are any; otherwise mismatches, duplicate partitions
+        and differing numbers of features. Empty if the clients fit together.
     """
     if faults := feature_claim_faults(infos):
         return faults
@@ -145,7 +278,20 @@ def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same
 
 
 def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAError]:
-    """What is wrong with clients whose data are not parts of the same run; ``partitions`` as of `unfit`."""
+    """Return the faults of clients whose data do not belong to the same run.
+
+    Parameters
+    ----------
+    infos : sequence of PartyInfo
+        Statements of the clients.
+    partitions : int or None
+        Number of partitions of the run; None if any number of parties may take part.
+
+    Returns
+    -------
+    list of FedPCAError
+        A `ConfigError` for each mismatch. Clients whose column names differ from those of the majority are at fault.
+    """
     infos = sorted(infos, key=lambda info: info.partition_id)
     all_simulated = all(info.simulated for info in infos)
     mismatches = [(info, text) for info in infos for text in _mismatch_texts(info, infos[0], partitions, all_simulated)]
@@ -166,7 +312,7 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
 
 
 def _mismatch_texts(info: PartyInfo, first: PartyInfo, partitions: int | None, all_simulated: bool) -> Iterator[str]:
-    """In what the data of a client differ from those of the ``first``, and of others."""
+    """Yield a text for each mismatch of a client with the first client or with the run."""
     partitions_text = f"its node-config says the rows are in {info.num_partitions} partitions, the run expects "
     if partitions is not None and info.num_partitions != partitions:
         yield f"{partitions_text}{partitions} clients; both must be the same, or part of the rows would be left out"
@@ -182,14 +328,25 @@ def _mismatch_texts(info: PartyInfo, first: PartyInfo, partitions: int | None, a
 
 
 def _disagreeing_parties(infos: Sequence[PartyInfo], attribute: str) -> tuple[PartyInfo, list[PartyInfo]]:
-    """The first of most clients, which say the same of something, and those that say otherwise."""
+    """Return the first client of the majority by an attribute, and all clients outside the majority."""
     (common_value, _), *_ = Counter(getattr(info, attribute) for info in infos).most_common(1)
     witness = next(info for info in infos if getattr(info, attribute) == common_value)
     return witness, [info for info in infos if getattr(info, attribute) != common_value]
 
 
 def feature_claim_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
-    """What is wrong with clients that do not say how many features their rows have, or say what cannot be."""
+    """Return the faults of clients that claim no number of features, or an impossible number.
+
+    Parameters
+    ----------
+    infos : sequence of PartyInfo
+        Statements of the clients.
+
+    Returns
+    -------
+    list of FedPCAError
+        A `ContractError` for each fault.
+    """
     faults: list[FedPCAError] = []
     for info in infos:
         if not info.features:
@@ -201,7 +358,18 @@ def feature_claim_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
 
 
 def width_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
-    """What is wrong with clients whose rows have not as many features as those of most."""
+    """Return the faults of clients whose number of features is not that of the majority.
+
+    Parameters
+    ----------
+    infos : sequence of PartyInfo
+        Statements of the clients.
+
+    Returns
+    -------
+    list of FedPCAError
+        A `DataError` for each client outside the majority.
+    """
     witness, dissenters = _disagreeing_parties(sorted(infos, key=lambda info: info.partition_id), "features")
     expected_text = f"those of {witness.sender} have {witness.features}; every party needs the same columns"
     return [
@@ -211,16 +379,39 @@ def width_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
 
 
 def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
-    """Clients that claim a partition which is another's too."""
+    """Return a fault if several clients claim the same partition.
+
+    Parameters
+    ----------
+    infos : sequence of PartyInfo
+        Statements of the clients.
+
+    Returns
+    -------
+    list of FedPCAError
+        A `QuorumError` that names all partitions which are claimed twice, or nothing.
+    """
     partitions = sorted(party for party, times in Counter(info.partition_id for info in infos).items() if times > 1)
     text = f"several clients say they are partition {partitions}: give each its own partition-id"
     return [QuorumError(text)] if partitions else []
 
 
 def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
-    """More clients joined than ``expected``: those that have no partition of their own, or all where each has one.
+    """Return the error for more clients than expected.
 
-    What they say is by Flower's id of their nodes.
+    The error names the clients that have no partition of their own, or all clients if each has one.
+
+    Parameters
+    ----------
+    infos : mapping of str to PartyInfo
+        Statements of the clients, by Flower's id of their nodes.
+    expected : int
+        Number of clients that the run expects.
+
+    Returns
+    -------
+    QuorumError
+        The error, with the ids of the nodes.
     """
     times = Counter(info.partition_id for info in infos.values())
     extra = {cid: info for cid, info in infos.items() if info.partition_id >= expected or times[info.partition_id] > 1}
@@ -235,10 +426,22 @@ def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
 def impersonation_faults(
     nodes: Sequence[str], infos: Sequence[PartyInfo | ErrorReport], partition_by_node: Mapping[str, int]
 ) -> list[FedPCAError]:
-    """Clients that speak as another partition than they have, or as one that another client has.
+    """Return the faults of clients that speak as another partition than before, or as the partition of another client.
 
-    ``nodes`` are Flower's ids, and ``seats`` the partition that each said first. An error may come from a client that
-    does not know which it is (-1).
+    Parameters
+    ----------
+    nodes : sequence of str
+        Flower's ids of the clients' nodes.
+    infos : sequence of PartyInfo or ErrorReport
+        Statements of the clients, in the same order. A report may come from a client that does not know its partition
+        (-1).
+    partition_by_node : mapping of str to int
+        The partition that each node claimed first.
+
+    Returns
+    -------
+    list of FedPCAError
+        A `ContractError` for each fault.
     """
     owners = {party: node for node, party in partition_by_node.items()}
     faults: list[FedPCAError] = []
@@ -253,15 +456,38 @@ def impersonation_faults(
 
 
 def raise_all(faults: Sequence[FedPCAError]) -> None:
-    """Raise what is wrong, all of it at once, as an error of the kind of the first."""
+    """Raise all faults together, as a single error of the class of the first fault.
+
+    Parameters
+    ----------
+    faults : sequence of FedPCAError
+        The faults; nothing is raised if there are none.
+
+    Raises
+    ------
+    FedPCAError
+        If there is any fault.
+    """
     if faults:
         raise combine_errors(faults)
 
 
 def _prefix_lines(sender: str, text: str) -> str:
+    """Return a text with the sender's name before each line, so that no line passes for another sender's."""
     return "\n".join(f"{sender}: {line}" for line in text.split("\n"))  # no line of its own passes for another's
 
 
 def agreed_columns(infos: Sequence[PartyInfo]) -> str:
-    """Digest of the column names that all agree on; empty where none has any."""
+    """Return the digest of the column names on which all clients agree.
+
+    Parameters
+    ----------
+    infos : sequence of PartyInfo
+        Statements of the clients, already compared with each other.
+
+    Returns
+    -------
+    str
+        The digest; empty if no client has column names.
+    """
     return next((info.columns for info in infos if info.columns), "")

@@ -1,4 +1,8 @@
-"""What a method says of itself, once, for the code, the tests and the reader; and what a stage is."""
+"""Cards and options of methods, and the base class of stages.
+
+A method states everything about itself once, on its `MethodCard`: code, tests and pages of the documentation read the
+same card.
+"""
 
 from __future__ import annotations
 
@@ -19,76 +23,110 @@ Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
 class PCAOptions(Config):
     """Options that every method has.
 
-    Tests and the hunt try every value of an option that is a flag or lists its values, and of another those that its
-    field has as `examples`; where these are empty, none. In them "k", "n" and "d" stand for the components, rows and
-    features of what is tried (`fedpca_flwr.simulations.hunt.options`).
+    Tests and the hunt try every value of an option that is a flag or lists its values. Of another option they try the
+    `examples` of its field, or nothing if there are none. In these, "k", "n" and "d" stand for the components, rows and
+    features of the data that are tried (`fedpca_flwr.simulations.hunt.options`).
     """
 
     n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10
     """How many components, or the fraction of the variance that they must exceed."""
 
     def product_columns(self, public: Public) -> int:
-        """About how many columns a party's scatter will be multiplied with in the whole run."""
+        """Return about how many columns a party's scatter is multiplied with in the whole run.
+
+        Parameters
+        ----------
+        public : Public
+            Public parameters of the run.
+
+        Returns
+        -------
+        int
+            Number of columns; 0 for a method without products.
+        """
         return 0
 
     def max_gram_columns(self, rows: int) -> int:
-        """Columns of products with a party's ``X X'`` (rows x rows) that a run may ask for in all, at most."""
+        """Return the largest number of columns of products with a party's ``X X'`` that a run may request in all.
+
+        Parameters
+        ----------
+        rows : int
+            Number n of rows of the party; ``X X'`` is (n, n).
+
+        Returns
+        -------
+        int
+            Number of columns; 0 for a method without such products.
+        """
         return 0
 
     @property
     def centred(self) -> bool:
-        """Whether rows are about their mean."""
+        """True if the pooled mean is subtracted from the rows."""
         return not isinstance(self, CentreOptions) or self.center
 
     @property
     def scaled(self) -> bool:
-        """Whether features are divided by their deviations."""
+        """True if features are divided by their standard deviations."""
         return isinstance(self, ScaleOptions) and self.scale
 
     @property
     def could_scale(self) -> bool:
-        """Whether features are not divided by their deviations, and could be."""
+        """True if the method can divide features by their standard deviations, and the options do not request that."""
         return isinstance(self, ScaleOptions) and not self.scale
 
     @property
     def exposes(self) -> str:
-        """What these options show of single rows, where that is more than `MethodCard.exposes` says.
+        """Kind of information on single rows that the options show beyond `MethodCard.exposes`.
 
         Options that weigh, cut, order or select rows show at least the "distribution": answers that are no function of
-        count, mean and scatter of all rows that take part.
+        the count, mean and scatter of all rows that take part. Empty if the options show nothing more.
         """
         return ""
 
     @property
     def sum_disclosures(self) -> Mapping[str, str]:
-        """What sums over the parties tell of single ones with these options, as the end of "the server learns ...".
+        """Information on single parties in the sums over all parties, as ends of sentences "the server learns ...".
 
-        The keys are the words by which a site permits it (node-config `allowed-methods`): the method's name, or that of
-        what an option chooses. Empty where the sums are functions of the pooled rows, however these are divided.
+        The keys are the words by which a site permits these sums (node-config `allowed-methods`): the method's name, or
+        the name of an option's choice. Empty if the sums are functions of the pooled rows, however these are divided.
         """
         return {}
 
     @property
     def stage_option_names(self) -> frozenset[str]:
-        """Names of those that belong to stages."""
+        """Names of the options that belong to stages."""
         return frozenset()
 
     @property
     def stages(self) -> tuple[type[Stage], ...]:
-        """The stages that they name."""
+        """Stages that the options select."""
         return ()
 
     @property
     def additive(self) -> bool:
-        """Whether the same pooled rows give the same sums, however they are divided among the parties."""
+        """True if the same pooled rows give the same sums, however the rows are divided among the parties."""
         return not self.sum_disclosures
 
     def stored_moments_count(self, parties: int) -> int:
-        """Of how many sets of rows the server keeps the moments."""
+        """Return of how many sets of rows the server stores the moments.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties of the run.
+
+        Returns
+        -------
+        int
+            Number of sets of moments; 0 unless the option `keep` requests them.
+        """
         return 0
 
 
 def _require_count(value: object) -> object:
+    """Refuse a fraction and 'auto' as a number of components."""
     if value == "auto" or (isinstance(value, float) and 0 < value < 1):
         raise PydanticCustomError(
             "count",
@@ -99,28 +137,28 @@ def _require_count(value: object) -> object:
 
 
 class CountOptions(PCAOptions):
-    """Options of a method that cannot tell in advance how many components a fraction of the variance needs."""
+    """Options of a method that cannot determine how many components a fraction of the variance needs."""
 
     n_components: Annotated[Count, BeforeValidator(_require_count)] = 10
     """How many components."""
 
 
 class CentreOptions(PCAOptions):
-    """The option of methods that can leave rows as they are."""
+    """Options of methods that can leave rows uncentred."""
 
     center: bool = True
     """Subtract the pooled mean."""
 
 
 class ScaleOptions(CentreOptions):
-    """The option of methods that know every variance in time."""
+    """Options of methods that know all variances before the products begin."""
 
     scale: bool = False
     """Divide each feature by its pooled standard deviation (z-scores)."""
 
 
 class ScaledOptions(ScaleOptions):
-    """Options of the methods that know every variance."""
+    """Options of methods that know all variances."""
 
     n_components: Annotated[ComponentChoice, Field(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, these can
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
@@ -128,7 +166,7 @@ class ScaledOptions(ScaleOptions):
 
     @property
     def solve_options(self) -> dict[str, Any]:
-        """What `fedpca_flwr.model.solution.solve` needs of them."""
+        """Keyword arguments for `fedpca_flwr.model.solution.solve`."""
         return {"n_components": self.n_components, "center": self.center, "scale": self.scale}
 
     @model_validator(mode="after")
@@ -152,7 +190,17 @@ class MomentsOptions(ScaledOptions):
 
 
 class Disclosure(NamedTuple):
-    """Who learns what of a party, in the words of the pages in docs/methods."""
+    """Information on a party that others learn, in the words of the pages in docs/methods.
+
+    Parameters
+    ----------
+    server : str
+        What the server learns.
+    parties : str
+        What the other parties learn.
+    network : str
+        What an observer of the network learns.
+    """
 
     server: str
     parties: str = "the pooled components and mean"
@@ -163,13 +211,31 @@ class Disclosure(NamedTuple):
 def method_questions(
     script: Callable[[RunConfig, Any], Questions], config: RunConfig, options: PCAOptions
 ) -> Questions:
-    """Return a method's own questions in a run (`MethodCard.phases`): every message of the run has the same."""
+    """Return a method's own questions in a run, which are cached: every message of the run needs the same ones.
+
+    Parameters
+    ----------
+    script : callable
+        The method's function (`MethodCard.script`).
+    config : RunConfig
+        Configuration of the run.
+    options : PCAOptions
+        Options of the method.
+
+    Returns
+    -------
+    mapping of str to Question
+        The questions by name, in the order in which a run asks them.
+    """
     return script(config, options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodCard:
-    """All that a method says of itself."""
+    """Card of a method: all that code, tests and documentation must know of the method.
+
+    The comments and texts at the fields describe each of them.
+    """
 
     name: str  # as in ``method='p-cov'``
     title: str
@@ -227,27 +293,41 @@ class MethodCard:
 
     @property
     def pools_rows(self) -> bool:
-        """Whether it gives components of all rows that take part, the same for all parties, in the unit of the data."""
+        """True if the method gives components of all rows that take part, equal for all parties, in the data's unit."""
         special = self.differentially_private or self.incomplete or self.non_mean_centre or self.open_membership
         return self.split == "rows" and not (
             special or self.local_components or self.beyond_moments or self.loadings_source
         )
 
     def active_stages(self, config: RunConfig, options: Any) -> tuple[Any, ...]:
-        """Return the stages that the options of a run name."""
+        """Return the stages that a run composes with the method.
+
+        Parameters
+        ----------
+        config : RunConfig
+            Configuration of the run, whose keys select some stages.
+        options : PCAOptions
+            Options of the method, which select the others.
+
+        Returns
+        -------
+        tuple of Stage
+            A new stage each, made with the options.
+        """
         run_stages = [stage for stage in self.stages if stage.Options is PCAOptions and stage.is_selected(config)]
         return tuple(stage(options) for stage in (*run_stages, *options.stages))
 
 
 class Stage:
-    """One step before a method, or after it. A method and a stage never name each other.
+    """Base of stages: steps before a method or after a method. A method and a stage never name each other.
 
-    A run composes the stages that its options name (`names`), and enters no other. One is made for each run and side.
+    A run composes the stages that its options select (`option_names`), and enters no other. A stage is made for each
+    run and side.
 
     Parameters
     ----------
     options : PCAOptions
-        Those of the run, which have the stage's own.
+        Options of the run, which include those of the stage.
     """
 
     Options: ClassVar[type[PCAOptions]] = PCAOptions
@@ -265,29 +345,80 @@ class Stage:
 
     @classmethod
     def is_selected(cls, values: Config) -> bool:
-        """Return whether options, or the keys of every run, name the stage."""
+        """Return whether options, or the keys of every run, select the stage.
+
+        Parameters
+        ----------
+        values : Config
+            Options of a method, or the run-config for a stage without options of its own.
+
+        Returns
+        -------
+        bool
+            Whether any value of `option_names` differs from its default.
+        """
         fields = type(values).model_fields
         return any(getattr(values, name) != fields[name].default for name in cls.option_names)
 
     @classmethod
     def fits(cls, card: MethodCard) -> bool:
-        """Return whether methods with this card can have the stage."""
+        """Return whether methods with this card can have the stage.
+
+        Parameters
+        ----------
+        card : MethodCard
+            Card of the method.
+
+        Returns
+        -------
+        bool
+            Whether the stage fits; by default all methods that pool rows.
+        """
         return card.pools_rows
 
     @property
     def exposes(self) -> str:
-        """What it shows of single rows, as `PCAOptions.exposes`."""
+        """Kind of information on single rows that the stage shows, as `PCAOptions.exposes`."""
         return ""
 
     @property
     def sum_disclosures(self) -> Mapping[str, str]:
-        """What its sums tell of single parties, as `PCAOptions.site_sums`."""
+        """Information on single parties in the stage's sums, as `PCAOptions.sum_disclosures`."""
         return {}
 
     def method_config(self, config: RunConfig) -> RunConfig:
-        """Return the run-config by which the method's own questions are made."""
+        """Return the run-config for the method's own questions.
+
+        Parameters
+        ----------
+        config : RunConfig
+            Configuration of the run.
+
+        Returns
+        -------
+        RunConfig
+            The same configuration, unless the stage changes it.
+        """
         return config
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Add the stage's questions and fields to the script of a run; a `ConfigError` where options contradict it."""
+        """Add the stage's questions and fields to the script of a run.
+
+        Parameters
+        ----------
+        config : RunConfig
+            Configuration of the run.
+        questions : mapping of str to Question
+            Questions of the method and of the stages before.
+
+        Returns
+        -------
+        mapping of str to Question
+            The extended script; by default the same questions.
+
+        Raises
+        ------
+        ConfigError
+            If options contradict the stage.
+        """
         return questions

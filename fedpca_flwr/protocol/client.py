@@ -1,10 +1,11 @@
-"""`PCAClient`: a party's half of every method. It answers its script and nothing else, and no error of its holds data.
+"""`PCAClient`: a party's half of every method. It answers its script and nothing else, and its errors hold no data.
 
-A party does not trust the server: whoever holds it may ask anything, in any order, any number of times. Every question
-is held against the run's script (`fedpca_flwr.protocol.question`) and noted before it is answered; the first that is
-not in it ends the run for this party. What it answers stands with the question (`Question.answer`).
+A party does not trust the server: whoever holds the server may ask anything, in any order, any number of times. The
+party compares every question with the run's script (`fedpca_flwr.protocol.question`) and notes the question before it
+answers. The first question outside the script ends the run for this party. The answer itself is part of the question
+(`Question.answer`).
 
-A party that cannot take part: its run-config is none.
+A site that cannot take part has a `RefusingClient`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 class Site(Protocol):
-    """What a party's half needs of its site (`fedpca_flwr.site.site`)."""
+    """Interface of a party's half to its site (`fedpca_flwr.site.site`)."""
 
     run_id: str
     state: State
@@ -76,10 +77,17 @@ class Site(Protocol):
 
 
 class PCAClient(NumPyClient):
-    """Base of every method's client: it looks up the answer to each question.
+    """Base of every method's client, which answers each question of the run's script.
 
-    The site has this party's rows, rules and memory. ``transport_of`` gives how its answers travel, from the site, the
-    card and the options, once these are known to be right.
+    Parameters
+    ----------
+    card : MethodCard
+        Card of the method.
+    site : Site
+        The site, with this party's rows, rules and memory.
+    make_transport : callable
+        Function of the site, the card and the options that returns the party's transport. It is called once the options
+        are known to be right.
     """
 
     def __init__(self, card: MethodCard, site: Site, make_transport: Callable[..., PartyTransport]) -> None:
@@ -90,50 +98,102 @@ class PCAClient(NumPyClient):
         self.alternatives: Alternatives = no_alternatives
 
     def continue_from(self, previous: PCAClient, questions: Questions) -> None:
-        """Go on in a run that another method's client has begun: ``asked`` are the questions that came before."""
+        """Continue a run that another method's client has begun.
+
+        Parameters
+        ----------
+        previous : PCAClient
+            Client of the method before.
+        questions : mapping of str to Question
+            Questions that the server asked so far.
+        """
         self.earlier_questions, self.alternatives = questions, previous.alternatives
 
     # What a method may write
 
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """The fields that this party returns in a phase, or the parts of which they are the sum; no row leaves."""
+        """Compute the fields that this party returns in a phase; no row leaves.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+        request : mapping of str to ndarray
+            Fields of the question, checked.
+
+        Returns
+        -------
+        mapping of str to ndarray, or sequence of such mappings
+            The fields, or parts whose sum they are.
+        """
         answer = self.questions[phase].answer
         assert answer is not None, phase
         return answer(self, request)
 
     def store_request(self, request: Fields) -> None:
-        """Keep of a question what those after it need too."""
+        """Store the fields of a question that later questions need; the base stores nothing.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the question, checked.
+        """
 
     def require_ready(self) -> None:
-        """Refuse, before anything is answered, what this party's rows do not allow."""
+        """Refuse a run that this party's rows do not allow, before anything is answered; the base refuses none."""
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to open a sum without so many of the parties, where that breaks a promise."""
+        """Refuse to open a sum without some parties if that breaks a promise; the base refuses none.
+
+        Parameters
+        ----------
+        dropped : int
+            Number of parties that are not in the sum.
+        """
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse to be in a sum over these, where it and an earlier one would tell a share; noise hides that."""
+        """Refuse a sum over some parties if this sum and an earlier sum would tell a party's share.
+
+        A differentially private method refuses none: the noise hides the difference.
+
+        Parameters
+        ----------
+        members : sequence of str
+            Public keys of the parties in the sum.
+
+        Raises
+        ------
+        DisclosureError
+            If the site's rules do not permit the sum.
+        """
         if not self.card.differentially_private:
             self.site.permit_sum(members, self.card.split)
 
     def info(self) -> dict[str, Any]:
-        """What every reply says of this party."""
+        """Return the statement of this party that comes with every reply.
+
+        Returns
+        -------
+        dict
+            Metrics for Flower's message (`fedpca_flwr.protocol.admission.PartyInfo`).
+        """
         return self.site.info(self.card.split)
 
     # What it knows
 
     @cached_property
     def options(self) -> Any:
-        """The method's own options, an instance of ``card.options``."""
+        """Options of the method, an instance of ``card.options``."""
         return self.site.options(self.card.options)
 
     @cached_property
     def transport(self) -> PartyTransport:
-        """How answers travel."""
+        """Transport of this party's answers."""
         return self._make_transport(self.site, self.card, self.options)
 
     @cached_property
     def questions(self) -> Questions:
-        """The method's own questions in this run, each with its answer."""
+        """Questions of the method in this run, each with its answer."""
         return method_questions(self.card.script, self.site.config, self.options)
 
     @cached_property
@@ -143,21 +203,22 @@ class PCAClient(NumPyClient):
 
     @property
     def data(self) -> Rows:
-        """This party's rows (n, d): those that take part."""
+        """Rows of this party that take part (n, d)."""
         return self.site.data(self.card.split)
 
     @cached_property
     def journal(self) -> Journal:
+        """Journal of this party, which notes every question."""
         return self.site.journal
 
     @cached_property
     def public(self) -> Public:
-        """What the server knows too."""
+        """Public parameters of the run."""
         return self.site.public(self.card.split, self.options)
 
     @cached_property
     def uses_fixed_point(self) -> bool:
-        """Whether its answers are added to those of others in fixed point, within limits that follow from `bound`."""
+        """True if answers are added up in fixed point, within limits that follow from `bound`."""
         return self.transport.sums_only and not self.card.differentially_private
 
     # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
@@ -194,32 +255,33 @@ class PCAClient(NumPyClient):
 
     @cached_property
     def _hides_row_count(self) -> bool:
-        """Whether a message tells no number of rows."""
+        """True if messages of this party tell no number of rows."""
         return self.card.differentially_private or self.transport.sums_only
 
     @cached_property
     def _sums_rows(self) -> bool:
-        """Whether its answers are sums over rows without noise, which few rows may be read from."""
+        """True if answers are sums over rows without noise, from which few rows could be read."""
         return self.card.split == "rows" and not self.card.differentially_private
 
     def _permit(self) -> None:
-        """The site's own policy, before anything is computed."""
+        """Refuse a run that the site's own policy does not allow, before anything is computed."""
         self.site.permit(self.card, self.options, sums_only=self.transport.sums_only)
         self.require_ready()
         if self._sums_rows:
             self.site.permit_moments(self.card, self.data, sums_only=self.transport.sums_only)
 
     def _permit_sizes(self, nbytes: int, memory: int) -> None:
-        """Refuse a reply of so many bytes, or one that needs so much memory, with methods that do not."""
+        """Refuse a reply of too many bytes, or that needs too much memory; the error lists methods that need less."""
 
         def alternatives(max_bytes: int) -> str:
+            """Return the end of an error that lists methods with smaller replies."""
             return self.alternatives(self.public, len(self.data), max_bytes)
 
         self.site.permit_size(nbytes, alternatives)
         require_party_memory(self.card.name, memory, alternatives)
 
     def _report_error(self, error: Exception) -> dict[str, Any]:
-        """What is told of an error; once anything was answered it ends the run for this party."""
+        """Return the report of an error; if any question was answered before, the error ends the run for this party."""
         try:
             late = self.journal.has_begun()
             if late:
@@ -232,10 +294,11 @@ class PCAClient(NumPyClient):
         return self.site.report(error, late=late)
 
     def _accept_question(self, phase: str, arrays: list[NDArray[Any]]) -> Fields:
-        """What is asked, by name, if it is the next of the script and is what it must be."""
+        """Check a question against the script, note the question in the journal, and return its fields by name."""
         request: Fields = {}
 
         def permit(answered: Sequence[str]) -> None:
+            """Refuse a question that is not the next of the script, or whose fields are wrong."""
             nonlocal request
             require_next(self.script, answered, phase, self.public)
             self.question_number = len(answered)
@@ -248,7 +311,7 @@ class PCAClient(NumPyClient):
         return request
 
     def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:
-        """The arrays that leave in answer to a question, of so many rows."""
+        """Return the arrays that leave in answer to a question."""
         question = self.script[phase]
         sizes = question.reply_sizes(request, self.public)
         nbytes, memory = question.cost({"n": rows, **sizes})
@@ -272,7 +335,7 @@ class PCAClient(NumPyClient):
 
 
 def _question_digest(phase: str, arrays: Sequence[NDArray[Any]]) -> str:
-    """SHA-256 of a question."""
+    """Return the SHA-256 of a question."""
     sha = hashlib.sha256(phase.encode())
     for array in arrays:
         sha.update(f"|{array.dtype.str}{array.shape}|".encode())
@@ -281,9 +344,14 @@ def _question_digest(phase: str, arrays: Sequence[NDArray[Any]]) -> str:
 
 
 class RefusingClient(NumPyClient):
-    """Answers whatever it is asked with a report (`Site.report`) of why it takes no part.
+    """Client of a site that cannot take part, which answers every question with the report of an error (`Site.report`).
 
-    Nothing is raised where Flower makes a client: an exception's text would travel with it.
+    Nothing is raised where Flower makes a client, since an exception's text would travel.
+
+    Parameters
+    ----------
+    report : dict
+        Metrics of the report.
     """
 
     def __init__(self, report: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
-"""Which keys of a run go with which methods and options: the server and every site refuse the others, by these rules.
+"""Rules for which keys of a run go with which methods and options.
 
-A site does not rely on the server's check: a rule that only the server's half knew would protect no row.
+The server and every site apply the same rules. A site does not rely on the server's check: a rule that only the
+server's half applied would protect no row.
 """
 
 from collections.abc import Mapping
@@ -12,23 +13,24 @@ from fedpca_flwr.protocol.registry import Method
 
 
 def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions, methods: Mapping[str, Method]) -> None:
-    """Refuse keys of a run that do not go with its method, or with the method's options.
+    """Refuse keys of a run that do not go with its method or with the method's options.
 
     Parameters
     ----------
     config : RunConfig
+        Configuration of the run.
     card : MethodCard
-        Of the run's method.
+        Card of the run's method.
     options : PCAOptions
-        Those of the method.
+        Options of the method.
     methods : mapping of str to Method
-        All methods: an error names those that do.
+        All methods by name; an error lists those that accept the key.
 
     Raises
     ------
     ConfigError
-        For `features` where sites have other columns each, `weights` and `levels` with a method that takes none,
-        `levels` that are not scaled, and a `max-share` where the server does not see what each party holds.
+        For `features` if the sites hold different columns, for `weights` and `levels` with a method that accepts none,
+        for `levels` that are not scaled, and for a `max-share` if the server does not see each party's part.
     """
     if config.features and card.split != "rows":
         raise ConfigError(
@@ -51,7 +53,7 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
 
 
 def _require_visible_shares(config: RunConfig, card: MethodCard, methods: Mapping[str, Method]) -> None:
-    """Refuse a limit to what a party may hold where the server cannot see what it holds."""
+    """Refuse a limit on a party's share if the server cannot see the share."""
     prefix = f"run-config: 'max-share' is {config.max_share:g}, but"
     if config.secure_aggregation:
         raise ConfigError(
@@ -66,5 +68,5 @@ def _require_visible_shares(config: RunConfig, card: MethodCard, methods: Mappin
 
 
 def _methods_with(field: str, methods: Mapping[str, Method]) -> str:
-    """Return the names of the methods whose cards have this field set."""
+    """Return the names of the methods whose cards have a field set."""
     return ", ".join(name for name, method in methods.items() if getattr(method.strategy.card, field))

@@ -1,4 +1,4 @@
-"""What a site asks Flower beside the runs: how it reads a config, and whether a SuperLink knows this site's key."""
+"""Requests of a site to Flower outside any run: reading a config as Flower does, and asking a SuperLink for a key."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,25 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 
 
 def parse_config_text(text: str, what: str) -> dict[str, Any]:
-    """A config as Flower's commands take it: ``key=value`` separated by spaces, or a TOML file."""
+    """Parse a config as Flower's commands do.
+
+    Parameters
+    ----------
+    text : str
+        ``key=value`` separated by spaces, or the path of a TOML file.
+    what : str
+        Name of the config in an error.
+
+    Returns
+    -------
+    dict
+        Values by key.
+
+    Raises
+    ------
+    ConfigError
+        If Flower cannot read the text.
+    """
     try:
         return dict(parse_config_args([text]))
     except Exception as error:  # of the command line or of a file
@@ -23,15 +41,44 @@ def parse_config_text(text: str, what: str) -> dict[str, Any]:
 
 
 def make_context(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
-    """What a site is given in a run that nobody has started."""
+    """Return the Flower context of a site in a run that nobody has started.
+
+    Parameters
+    ----------
+    node_config : mapping
+        Configuration of the site.
+    run_config : mapping
+        Configuration of the run.
+
+    Returns
+    -------
+    Context
+        A context with run and node id 0 and an empty state.
+    """
     return Context(run_id=0, node_id=0, node_config=dict(node_config), state=RecordDict(), run_config=dict(run_config))
 
 
 def require_registered(superlink: str, certificate: Path | None, key: Path) -> None:
     """Refuse a key that the SuperLink does not know.
 
-    It is asked to activate the node with a heartbeat that it does not allow, and says so only if it knows the key: no
-    node becomes active.
+    The function asks the SuperLink to activate the node with a heartbeat interval that the SuperLink does not allow.
+    The SuperLink complains of the interval only if it knows the key; no node becomes active.
+
+    Parameters
+    ----------
+    superlink : str
+        Address of the SuperLink's Fleet API.
+    certificate : Path or None
+        File with the root certificates; None for a connection without TLS.
+    key : Path
+        File with the node's private key.
+
+    Raises
+    ------
+    ConfigError
+        If the key cannot be read, or is of a kind that Flower does not accept.
+    FedPCAError
+        If the SuperLink does not answer or does not know the key, or if this version of Flower cannot be asked.
     """
     try:
         import httpx
@@ -64,6 +111,7 @@ def require_registered(superlink: str, certificate: Path | None, key: Path) -> N
 
 
 def _load_private_key(key: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the elliptic-curve key of a file."""
     try:
         private = load_ssh_private_key(key.read_bytes(), None)
     except (OSError, ValueError) as error:

@@ -1,7 +1,8 @@
-"""What a party must remember of a run, whatever happens to its process: how far the script is, and its keys.
+"""Journal of a party: what the party must remember of a run, whatever happens to its process.
 
-`Journal` says what that is; `StateJournal` keeps it in the state that Flower has for a party over the rounds of a run,
-in a simulation and on a site alike. A site's own folder is `fedpca_flwr.site.journal`.
+`Journal` is the interface: the position in the script, and the secrets of the run. `StateJournal` stores these in the
+state that Flower keeps for a party over the rounds of a run, in a simulation and on a site alike. The journal in a
+site's own folder is `fedpca_flwr.site.journal`.
 """
 
 from abc import ABC, abstractmethod
@@ -33,7 +34,17 @@ PermitRelease = Callable[[Sequence[float], Sequence[float]], None]
 
 
 class Note(NamedTuple):
-    """What was noted in some run, and when."""
+    """Entry that some run left in the journal.
+
+    Parameters
+    ----------
+    content : str
+        Text of the entry.
+    run : str
+        Id of the run.
+    time : str
+        Time of the entry.
+    """
 
     content: str
     run: str
@@ -46,69 +57,156 @@ nothing for an empty text; or raises what refuses it."""
 
 
 class Journal(ABC):
-    """One party's record of one run."""
+    """Record of a run at a party."""
 
     rows_folder: Path | None = None
     """The folder in which this party's rows are kept until the run ends; None: nowhere."""
 
     @abstractmethod
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
-        """Note a question, with the digest of all that was asked, before it is answered: it never is answered twice.
+        """Record a question before the party answers, so that no question is answered twice.
 
-        ``configuration`` is the digest of the run-config that came with it: what one allows must not be added to what
-        another does. A `ContractError` says that this party answers no more, or began with another configuration.
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+        digest : str
+            Digest of all fields of the question.
+        configuration : bytes
+            Digest of the run-config that came with the question: what one configuration allows must not be added to
+            what another allows.
+        permit : callable
+            Function of the phases that were answered before; it raises an error to refuse the question.
+
+        Raises
+        ------
+        ContractError
+            If this party answers no more, or began with another configuration.
         """
 
     @abstractmethod
     def has_begun(self) -> bool:
-        """Whether any question was answered."""
+        """Return whether this party has answered any question.
+
+        Returns
+        -------
+        bool
+            Whether the journal holds a question.
+        """
 
     @abstractmethod
     def record_answer(self, what: str, nbytes: int) -> None:
-        """Note what leaves in answer to the last question."""
+        """Record what leaves in answer to the last question.
+
+        Parameters
+        ----------
+        what : str
+            Names of the fields.
+        nbytes : int
+            Bytes of the reply.
+        """
 
     @abstractmethod
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Note, before its noise is drawn, that a noisy reply leaves in a phase; nothing where ``permit`` refuses it.
+        """Record a noisy reply before its noise is drawn.
 
-        The multiplier is the noise's standard deviation over the sensitivity, by this relation of neighbouring data.
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+        relation : str
+            Relation of neighbouring data.
+        multiplier : float
+            Standard deviation of the noise, divided by the sensitivity.
+        permit : callable
+            Function of the noise multipliers of this run and of all other runs; it raises an error to refuse the
+            release, and then nothing is recorded.
         """
 
     @property
     @abstractmethod
     def data_key(self) -> bytes:
-        """The secret of its digests of data; empty where nothing outlasts the run."""
+        """Secret key of the journal's digests of data; empty if nothing outlasts the run."""
 
     @abstractmethod
     def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
-        """Note what later runs must know of this site's ``data``, of which the digest is given."""
+        """Record what later runs must know of this site's data.
+
+        Parameters
+        ----------
+        kind : str
+            Kind of the entry.
+        data : str
+            Digest of the data.
+        decide : callable
+            Function that returns the text to record (see `NoteDecision`).
+        """
 
     @abstractmethod
     def record_refusal(self, why: str) -> None:
-        """Note that this party takes no part in the run, before anything was answered: once a run."""
+        """Record, once a run, that this party takes no part, before anything was answered.
+
+        Parameters
+        ----------
+        why : str
+            Name of the error.
+        """
 
     @abstractmethod
     def end(self, why: str) -> None:
-        """Note that this party answers no more in this run."""
+        """Record that this party answers no more in this run.
+
+        Parameters
+        ----------
+        why : str
+            Name of the error.
+        """
 
     @abstractmethod
     def store_secret(self, name: str, value: bytes) -> None:
-        """Remember a secret of this run."""
+        """Store a secret of this run.
+
+        Parameters
+        ----------
+        name : str
+            Name of the secret.
+        value : bytes
+            The secret.
+        """
 
     @abstractmethod
     def load_secret(self, name: str) -> bytes | None:
-        """The secret of that name; None where there is none."""
+        """Return a secret of this run.
+
+        Parameters
+        ----------
+        name : str
+            Name of the secret.
+
+        Returns
+        -------
+        bytes or None
+            The secret; None if there is none of this name.
+        """
 
     @abstractmethod
     def delete_secrets(self) -> None:
-        """Drop the secrets of this run."""
+        """Delete the secrets of this run."""
 
 
 RECORD_NAME = "journal"
 
 
 class State:
-    """Named lists of arrays, in Flower's records; its views of one kind are made anew each time, so none is taken."""
+    """Named lists of arrays in Flower's records.
+
+    The records' views of one kind are made anew each time, so none is used.
+
+    Parameters
+    ----------
+    records : RecordDict
+        Flower's records.
+    """
 
     def __init__(self, records: RecordDict) -> None:
         self.records = records
@@ -126,18 +224,32 @@ class State:
         self.records[name] = ArrayRecord([np.asarray(array) for array in arrays])
 
     def drop(self, name: str) -> None:
+        """Delete a list of arrays if present.
+
+        Parameters
+        ----------
+        name : str
+            Name of the list.
+        """
         if name in self:
             del self.records[name]
 
     def clear(self) -> None:
-        """Drop everything: the run is over, and what is kept may be of single rows."""
+        """Delete all lists of arrays at the end of a run: they may hold values of single rows."""
         for name in list(self.records):
             self.drop(name)
 
 
 class StateJournal(Journal):
-    """In the state that Flower keeps for a party during a run: for simulations. At a site with a journal of its own,
-    how far that was."""
+    """Journal in the state that Flower keeps for a party during a run.
+
+    Simulations use this journal alone. At a site with a journal of its own it holds how far that journal was read.
+
+    Parameters
+    ----------
+    state : RecordDict
+        Flower's state of the party.
+    """
 
     def __init__(self, state: RecordDict) -> None:
         records = state.config_records

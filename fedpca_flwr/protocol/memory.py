@@ -1,4 +1,4 @@
-"""Whether this machine has the memory for a run's replies: their phases say so before anything is computed."""
+"""Check of this machine's memory against the sizes of a run's replies, before anything is computed."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,13 @@ CONTAINER_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
 
 @cache
 def available_memory() -> int | None:
-    """Bytes of memory of this machine or container; None where nobody says (Windows)."""
+    """Return the memory of this machine or container.
+
+    Returns
+    -------
+    int or None
+        Number of bytes; None if the system does not say (Windows).
+    """
     limits = []
     if hasattr(os, "sysconf"):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -28,23 +34,64 @@ Alternatives = Callable[[Public, int, int], str]
 
 
 def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
-    """Nothing, where no registry knows other methods."""
+    """Return an empty text: without a registry no other methods are known.
+
+    Parameters
+    ----------
+    public : Public
+        Public parameters of the run.
+    rows : int
+        Number of rows of the party.
+    max_bytes : int
+        Largest number of bytes of a reply.
+
+    Returns
+    -------
+    str
+        The empty text.
+    """
     return ""
 
 
 def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
-    """Bytes of the largest reply that a run is sure to ask for, at least, and of the memory that a party needs."""
+    """Return lower limits on the largest reply that a run certainly requests, and on the memory that a party needs.
+
+    Parameters
+    ----------
+    script : mapping of str to Question
+        Questions of the run by name.
+    public : Public
+        Public parameters of the run.
+    rows : int
+        Number of rows of the party.
+
+    Returns
+    -------
+    nbytes : int
+        Bytes of the largest reply.
+    memory : int
+        Bytes of memory that a party needs to answer.
+    """
     costs = [question.cost(question.min_sizes(public, rows)) for question in script.values() if not question.optional]
     return max([nbytes for nbytes, _ in costs], default=0), max([memory for _, memory in costs], default=0)
 
 
 def require_party_memory(method: str, nbytes: int, alternatives: Callable[[int], str]) -> None:
-    """Refuse what a party has not the memory for.
+    """Refuse a reply that needs more memory than this party's machine has.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+    nbytes : int
+        Bytes of memory that the reply needs.
+    alternatives : callable
+        Function of a number of bytes that returns the end of an error: methods that need no more.
 
     Raises
     ------
     ConfigError
-        Of this machine's memory only the site's own log tells.
+        If the memory is too small. The size of this machine's memory stays in the site's own log.
     """
     available = available_memory()
     if available is not None and nbytes > available:
@@ -56,7 +103,24 @@ def require_party_memory(method: str, nbytes: int, alternatives: Callable[[int],
 
 
 def require_server_memory(method: str, script: Questions, public: Public, alternatives: Alternatives) -> None:
-    """Refuse replies of which this machine cannot hold the sum and one more."""
+    """Refuse a run if this machine cannot hold the sum of its replies and a further reply.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+    script : mapping of str to Question
+        Questions of the run by name.
+    public : Public
+        Public parameters of the run.
+    alternatives : Alternatives
+        Function that returns the end of an error: methods that need less.
+
+    Raises
+    ------
+    ConfigError
+        If the memory is too small.
+    """
     available, (nbytes, _) = available_memory(), max_reply_cost(script, public, 1)
     if available is not None and 2 * nbytes > available:
         raise ConfigError(

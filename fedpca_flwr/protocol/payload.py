@@ -1,7 +1,7 @@
-"""What a payload must be: named fields with shapes and dtypes, checked once, where it arrives.
+"""Payloads: named fields with shapes and dtypes, checked once, where they arrive.
 
-A method declares the fields of each phase. The party checks its own reply before it is sent and the server checks
-every reply before anything is added up, so that a fault is named where it arises and again where it would do harm.
+A method declares the fields of each phase. The party checks its own reply before sending, and the server checks every
+reply before adding up, so that a fault is named where it arises and again where it would do harm.
 """
 
 import io
@@ -31,7 +31,10 @@ ORTHONORMALITY_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Field:
-    """One array of a payload."""
+    """Array of a payload.
+
+    The texts at the attributes describe each of them.
+    """
 
     name: str
     shape: tuple[str, ...]
@@ -50,27 +53,73 @@ class Field:
     """Of what is asked: the name of such a number, which this one is, or it is zero."""
 
     def lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape, where the symbols in it stand for these ``sizes``."""
+        """Return the shape for given values of the symbols.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Values of the symbols.
+
+        Returns
+        -------
+        tuple of int
+            Length of each axis; 0 for a length that only the decoder can judge.
+        """
         return tuple(map(_symbol_size, self.shape, repeat(sizes)))
 
     @cached_property
     def dtypes(self) -> list[np.dtype]:
-        """Those that are allowed, the smallest first."""
+        """Allowed dtypes, the smallest first."""
         return [np.dtype(name) for name in self.dtype.split(" or ")]
 
 
 @dataclass(frozen=True)
 class Payload:
-    """The fields of one phase, in the order in which they travel."""
+    """Fields of a phase, in the order in which the arrays travel.
+
+    Parameters
+    ----------
+    fields : tuple of Field
+        The fields.
+    """
 
     fields: tuple[Field, ...]
 
     def to_arrays(self, values: Fields) -> list[NDArray[Any]]:
-        """The arrays in travelling order."""
+        """Return the arrays in travelling order.
+
+        Parameters
+        ----------
+        values : mapping of str to array_like
+            Values by field name.
+
+        Returns
+        -------
+        list of ndarray
+            An array for each field.
+        """
         return [np.asarray(values[field.name]) for field in self.fields]
 
     def read(self, tensors: Sequence[bytes], sender: str) -> dict[str, NDArray[Any]]:
-        """The arrays of a message by field name, as views of it; checks and errors are those of `named`."""
+        """Return the arrays of a message by field name, as views of the message.
+
+        Parameters
+        ----------
+        tensors : sequence of bytes
+            Arrays in NumPy's file format.
+        sender : str
+            Name of the sender in errors.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The arrays.
+
+        Raises
+        ------
+        ContractError
+            If a tensor is no whole array, and as of `name_arrays`.
+        """
         self._require_count(len(tensors), sender)
         try:
             arrays = list(map(_array_view, tensors))
@@ -79,8 +128,25 @@ class Payload:
         return self.name_arrays(arrays, sender)
 
     def name_arrays(self, arrays: Sequence[NDArray[Any]], sender: str) -> dict[str, NDArray[Any]]:
-        """The arrays by field name, after a check of number, dtype and number of axes; a `ContractError` names the
-        sender and the field."""
+        """Return arrays by field name, after a check of their number, dtypes and numbers of axes.
+
+        Parameters
+        ----------
+        arrays : sequence of ndarray
+            Arrays in travelling order.
+        sender : str
+            Name of the sender in errors.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The arrays.
+
+        Raises
+        ------
+        ContractError
+            If the arrays are not those that the payload declares; the error names the sender and the field.
+        """
         self._require_count(len(arrays), sender)
         values = {}
         for field, array in zip(self.fields, arrays, strict=True):
@@ -94,7 +160,7 @@ class Payload:
         return values
 
     def _require_count(self, arrays: int, sender: str) -> None:
-        """Refuse a message of so many arrays, before they are read, where there should be others."""
+        """Refuse a message with another number of arrays than declared, before the arrays are read."""
         if arrays != len(self.fields):
             expected = ", ".join(field.name for field in self.fields)
             raise ContractError(
@@ -104,13 +170,25 @@ class Payload:
 
     @cached_property
     def has_fixed_size(self) -> bool:
-        """Whether the sizes of arrays are known before they come: those of compressed fields are not."""
+        """True if the sizes of all arrays are known in advance; sizes of compressed fields are not."""
         return not any("any" in field.shape for field in self.fields)
 
     def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
-        """Bytes of a reply, with NumPy's header for each array, in the smallest dtypes that are allowed.
+        """Return the bytes of a reply in the smallest allowed dtypes, with NumPy's header for each array.
 
-        Without fields whose length only the decoder can judge, and unless it is the ``whole`` without optional ones.
+        Fields whose length only the decoder can judge do not count.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Values of the symbols in shapes.
+        with_optional : bool
+            Whether optional fields count.
+
+        Returns
+        -------
+        int
+            Number of bytes.
         """
         nbytes = HEADER_BYTES * len(self.fields)
         for field in self.fields:
@@ -119,24 +197,71 @@ class Payload:
         return nbytes
 
     def counts(self, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
-        """Numbers in each field."""
+        """Return how many numbers each field has.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Values of the symbols in shapes.
+
+        Returns
+        -------
+        list of (str, int)
+            Name and number of values of each field.
+        """
         return [(field.name, math.prod(field.lengths(sizes))) for field in self.fields]
 
     def count_features(self, values: Fields) -> int | None:
-        """The number of features that a payload claims: the length of its first axis named ``d``."""
+        """Return the number of features that a payload claims: the length of the first axis named ``d``.
+
+        Parameters
+        ----------
+        values : mapping of str to ndarray
+            Arrays by field name.
+
+        Returns
+        -------
+        int or None
+            Number of features; None if no required field has such an axis.
+        """
         for field in self.fields:
             if "d" in field.shape and not field.optional:
                 return int(values[field.name].shape[field.shape.index("d")])
         return None
 
     def fixed_size_fields(self, values: Fields) -> dict[str, NDArray[Any]]:
-        """The fields of a few numbers, however large the data are."""
+        """Return the fields whose sizes do not depend on the data: a few numbers each.
+
+        Parameters
+        ----------
+        values : mapping of str to ndarray
+            Arrays by field name.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The arrays of these fields.
+        """
         return {field.name: values[field.name] for field in self.fields if all(map(str.isdigit, field.shape))}
 
     def check(self, values: Fields, sender: str, sizes: Mapping[str, int], reference: str = "") -> None:
-        """Check values, as `named` returns them, and their shapes against ``sizes``, e.g. ``{"d": 784}``.
+        """Check values and their shapes.
 
-        An error says with ``reference`` where these sizes come from.
+        Parameters
+        ----------
+        values : mapping of str to ndarray
+            Arrays by field name, as `name_arrays` returns them.
+        sender : str
+            Name of the sender in errors.
+        sizes : mapping of str to int
+            Values of the symbols in shapes, for example ``{"d": 784}``. A field "count" sets ``n``.
+        reference : str
+            Text of an error on where these sizes come from.
+
+        Raises
+        ------
+        ContractError
+            If a shape or a value is wrong; the error names the sender and the field.
         """
         if "count" in values:
             sizes = {**sizes, "n": int(values["count"])}
@@ -151,7 +276,7 @@ class Payload:
 
 
 def _array_view(tensor: bytes) -> NDArray[Any]:
-    """The array in a message of Flower's (NumPy's own file format), without a copy and without pickle."""
+    """Return the array of a message in NumPy's file format, without a copy and without pickle."""
     start = 10 + int.from_bytes(tensor[8:10], "little")
     shape, fortran, dtype = _parse_header(tensor[:start])
     return np.frombuffer(tensor, dtype, offset=start).reshape(shape, order="F" if fortran else "C")
@@ -159,6 +284,7 @@ def _array_view(tensor: bytes) -> NDArray[Any]:
 
 @lru_cache(maxsize=64)  # a party's arrays begin as those of the others
 def _parse_header(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, memory order and dtype of a header in NumPy's file format."""
     stream = io.BytesIO(text)
     if np.lib.format.read_magic(stream) != (1, 0):  # what NumPy writes for plain arrays
         raise ValueError("not the file format of plain arrays")
@@ -174,10 +300,23 @@ def check_together(
     sizes: Mapping[str, int],
     earlier_claims: Mapping[str, int | None] = MappingProxyType({}),
 ) -> None:
-    """Check the replies of one phase, by sender; features must agree, and the minority is the one at fault.
+    """Check all replies to a question: the numbers of features must agree, and the minority is at fault.
 
-    ``sizes`` holds what the symbols other than ``d`` and ``n`` stand for, ``before`` by sender the features of replies
-    that were checked and are not there any more.
+    Parameters
+    ----------
+    payload : Payload
+        Fields that each reply must have.
+    replies : mapping of str to mapping
+        Fields of the replies by sender.
+    sizes : mapping of str to int
+        Values of the symbols other than ``d`` and ``n``.
+    earlier_claims : mapping of str to int or None
+        Numbers of features of replies that were checked and consumed before, by sender.
+
+    Raises
+    ------
+    ContractError
+        If any reply is wrong.
     """
     if not replies:
         return
@@ -193,13 +332,14 @@ def check_together(
 
 
 def _expected_length(symbol: str, length: int, sizes: Mapping[str, int]) -> int:
-    """The length that an axis should have, of which it has ``length``."""
+    """Return the length that an axis should have, from the symbol in the shape and the present length."""
     if symbol.startswith("<="):
         return min(length, _symbol_size(symbol[2:], sizes))
     return length if symbol == "any" else _symbol_size(symbol, sizes)
 
 
 def _symbol_size(symbol: str, sizes: Mapping[str, int]) -> int:
+    """Return the length of an axis from the symbol in the shape."""
     if symbol == "d(d+1)/2":
         return sizes["d"] * (sizes["d"] + 1) // 2
     if symbol in {"n(n+1)/2", "n(n-1)/2"}:
@@ -213,6 +353,7 @@ def _symbol_size(symbol: str, sizes: Mapping[str, int]) -> int:
 
 
 def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
+    """Refuse values that a field of this kind cannot hold."""
     if array.size == 0:
         return
     low, high = array.min(), array.max()  # NaN and infinity show in the extremes: no temporary array
@@ -238,6 +379,7 @@ def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
 
 
 def _check_orthonormal(field: Field, array: NDArray[Any], sender: str) -> None:
+    """Refuse vectors that are not orthonormal."""
     vectors = np.swapaxes(array.astype(np.float64), -1, -2) if field.kind == "orthonormal columns" else array
     # no vector that is longer than 2 is multiplied: its square may be infinite
     bounded = np.abs(vectors).max() <= 2

@@ -1,7 +1,7 @@
-"""What somebody who waits for a run is told: a line for each round, with what is awaited.
+"""Progress of a run for somebody who waits: a line for each round that names what is awaited.
 
-The lines are records of the logger `fedpca_flwr.progress`. Whoever shows them adds a handler: the ServerApp prints
-each, `fedpca_flwr.simulations.progress` shows the latest while a run from Python takes long.
+The lines are records of the logger `fedpca_flwr.progress`. Whoever shows the lines adds a handler: the ServerApp prints
+each line, `fedpca_flwr.simulations.progress` shows the latest while a run from Python takes long.
 """
 
 import logging
@@ -13,13 +13,34 @@ LOGGER.setLevel(logging.INFO)
 
 
 def log_progress(text: str, *values: object) -> None:
-    """A line about what is awaited, as `logging` takes it: it holds nothing but what the server knows."""
+    """Log a line about what is awaited; the line holds nothing but what the server knows.
+
+    Parameters
+    ----------
+    text : str
+        Format of the line, as `logging` accepts it.
+    *values : object
+        Values for the format.
+    """
     LOGGER.info(text, *values)
 
 
 @contextmanager
 def route_to(handler: logging.Handler) -> Iterator[None]:
-    """Hand the lines to ``handler`` alone: a library that calls `logging.info` would else print each a second time."""
+    """Send the lines to a single handler inside a with statement.
+
+    Without that, a library that calls `logging.info` would print each line a second time.
+
+    Parameters
+    ----------
+    handler : logging.Handler
+        The handler.
+
+    Yields
+    ------
+    None
+        While the handler receives the lines.
+    """
     LOGGER.addHandler(handler)
     before, LOGGER.propagate = LOGGER.propagate, False
     try:
@@ -31,7 +52,18 @@ def route_to(handler: logging.Handler) -> Iterator[None]:
 
 @contextmanager
 def limit_flower_log(level: int) -> Iterator[None]:
-    """Without what Flower logs below ``level``: some twenty lines about its own start and end."""
+    """Suppress Flower's log below a level inside a with statement: some twenty lines about its start and end.
+
+    Parameters
+    ----------
+    level : int
+        Level of `logging`.
+
+    Yields
+    ------
+    None
+        While the level holds.
+    """
     logger = logging.getLogger("flwr")
     before = logger.level
     logger.setLevel(level)

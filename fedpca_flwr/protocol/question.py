@@ -1,13 +1,13 @@
-"""Questions: what a method asks, what a party answers, and which of them may come when.
+"""Questions of a run: what the server requests, what a party replies, and in which order.
 
-A `Question` stands in one place, with what is asked and replied, how a party answers and how large the sum of the
-answers can be. Server and parties read the same one, and neither knows the other. The server's half of a method is a
-generator, a *program*: it yields `Ask` and `Sum`, and goes on with what comes back.
+A `Question` is declared in one place, with its request, its reply, a party's answer, and limits on the sum of the
+answers. Server and parties read the same declaration, and neither knows the other. The server's half of a method is a
+generator, a *program*: it yields `Round` and `SumRound`, and continues with the replies.
 
-A run's *script* is its questions by name (their *phases*), in their order: each comes at most `Question.times` times in
-a row, and those that are not optional at least once. It is a pure function of the run-config and the number of parties,
-and what is not in it is never answered. Numbers of the run that several questions name (its centre, its rows) stay what
-they were in the first of them.
+A run's *script* holds its questions by name (their *phases*), in their order: each comes at most `Question.times` times
+in a row, and those that are not optional at least once. The script is a pure function of the run-config and the number
+of parties, and no party answers a question outside the script. Constants of the run that several questions name (its
+centre, its rows) keep the values of the first question.
 """
 
 from __future__ import annotations
@@ -38,7 +38,21 @@ SumLimits = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Public:
-    """What every party and the server know of a run."""
+    """Public parameters of a run, which the server and every party know.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Configuration of the run.
+    options : PCAOptions
+        Options of the method.
+    parties : int
+        Number of parties that take part.
+    features : int
+        Number d of features, if the parties hold rows of the same features; else 0.
+    rows : int
+        Number n of rows, if the parties hold columns of the same rows; else 0.
+    """
 
     config: RunConfig
     options: Any  # the method's own
@@ -48,7 +62,7 @@ class Public:
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """What the symbols ``d`` and ``n`` in shapes stand for, where they are known."""
+        """Values of the symbols ``d`` and ``n`` in shapes, as far as they are known."""
         return {symbol: size for symbol, size in (("d", self.features), ("n", self.rows)) if size}
 
 
@@ -61,7 +75,10 @@ No row leaves."""
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One kind of question."""
+    """Kind of question in a script.
+
+    The texts at the attributes describe each of them.
+    """
 
     request: Payload = NO_FIELDS
     """What the server sends. The party checks it as strictly as the server checks replies."""
@@ -102,11 +119,35 @@ class Question:
     """Whether it comes after the method has its result: where a party has left since, it is left out."""
 
     def max_times(self, public: Public) -> int:
-        """How often one run may ask it."""
+        """Return how often a run may ask this question.
+
+        Parameters
+        ----------
+        public : Public
+            Public parameters of the run.
+
+        Returns
+        -------
+        int
+            Largest number of times.
+        """
         return self.times if isinstance(self.times, int) else self.times(public)
 
     def layout(self, request: Fields, public: Public) -> Layout:
-        """How the sum of the replies travels in fixed point; a limit with fewer axes than its field is that of each."""
+        """Return how the sum of the replies travels in fixed point.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the question.
+        public : Public
+            Public parameters of the run.
+
+        Returns
+        -------
+        Layout
+            Positions and digits of each field's values. A limit with fewer axes than its field holds for each entry.
+        """
         assert self.limits is not None
         limits, sizes = dict(self.limits(request, public)), self.reply_sizes(request, public)
         for reply_field in self.reply.fields:
@@ -116,11 +157,35 @@ class Question:
         return Layout(limits, words=self.digits(sizes), short=short, parties=public.parties)
 
     def digits(self, sizes: Mapping[str, int]) -> int | Mapping[str, Digits]:
-        """`words`, where the symbols stand for these ``sizes``."""
+        """Return `words` for given values of the symbols.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Values of the symbols in shapes.
+
+        Returns
+        -------
+        int or mapping of str to Digits
+            Words of 64 bits for each value, or digits by field.
+        """
         return self.words if isinstance(self.words, int) else self.words(sizes)
 
     def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
-        """Bytes of a reply: at least so many (see `Payload.nbytes`)."""
+        """Return a lower limit on the bytes of a reply (see `Payload.nbytes`).
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Values of the symbols in shapes.
+        with_optional : bool
+            Whether optional fields count.
+
+        Returns
+        -------
+        int
+            Number of bytes.
+        """
         if self.plain_reply is not None:
             words = self.digits(sizes)
             field_digits = {} if isinstance(words, int) else words
@@ -134,25 +199,75 @@ class Question:
 
     @property
     def has_fixed_size(self) -> bool:
-        """Whether `nbytes` is the size of a reply, and not a lower limit."""
+        """True if `nbytes` is the size of every reply, and not only a lower limit."""
         return self.plain_reply is not None or self.reply.has_fixed_size
 
     def cost(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Bytes of a reply, at least, and of the memory that a party needs to answer."""
+        """Return lower limits on the bytes of a reply and on the memory that a party needs to answer.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Values of the symbols in shapes.
+
+        Returns
+        -------
+        nbytes : int
+            Bytes of a reply.
+        memory : int
+            Bytes of memory.
+        """
         nbytes = self.nbytes(sizes)
         return nbytes, max(Payload((Field("", self.work_shape),)).nbytes(sizes), nbytes) if self.work_shape else nbytes
 
     def min_sizes(self, public: Public, rows: int) -> dict[str, int]:
-        """What the symbols stand for at least, before anything is asked, at a party of so many ``rows``."""
+        """Return the smallest values of the symbols in shapes, before anything is asked.
+
+        Parameters
+        ----------
+        public : Public
+            Public parameters of the run.
+        rows : int
+            Number of rows of the party.
+
+        Returns
+        -------
+        dict of str to int
+            Values of the symbols.
+        """
         bounded = {symbol[2:]: 1 for field in self.request.fields for symbol in field.shape if symbol.startswith("<=")}
         return {"n": rows, "d": 1, **self.request_sizes(public), **bounded}
 
     def request_sizes(self, public: Public) -> dict[str, int]:
-        """What every symbol in the shapes of what is asked stands for."""
+        """Return the values of all symbols in the shapes of the request.
+
+        Parameters
+        ----------
+        public : Public
+            Public parameters of the run.
+
+        Returns
+        -------
+        dict of str to int
+            Values of the symbols.
+        """
         return {**public.sizes, **self.sizes(public)}
 
     def reply_sizes(self, request: Fields, public: Public) -> dict[str, int]:
-        """The same in those of the reply, where a size of which only the most was known is that of what was asked."""
+        """Resolve the symbols in the shapes of the reply; a symbol with an upper limit has the length in the request.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the question.
+        public : Public
+            Public parameters of the run.
+
+        Returns
+        -------
+        dict of str to int
+            Values of the symbols.
+        """
         sizes = self.request_sizes(public)
         for request_field in self.request.fields:
             if request_field.name in request:
@@ -170,13 +285,46 @@ Kind = TypeVar("Kind")
 
 
 def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
-    """The one of these that is for how the answers of a run travel; survivors' are as masked ones unless it is said."""
+    """Return the value for the transport of a run.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Configuration of the run.
+    clear : object
+        Value for answers in clear.
+    masked : object
+        Value for masked answers.
+    surviving : object, optional
+        Value for masked answers of a run that continues without some parties; as ``masked`` by default.
+
+    Returns
+    -------
+    object
+        The value.
+    """
     return {"clear": clear, "masked": masked, "surviving": masked if surviving is None else surviving}[config.transport]
 
 
 @dataclass(frozen=True)
 class Round:
-    """A question to all parties, whose replies the server sees one by one."""
+    """Question to all parties, whose replies the server sees singly.
+
+    Parameters
+    ----------
+    phase : str
+        Name of the question.
+    request : mapping of str to ndarray
+        Fields that every party receives.
+    party_requests : mapping of int to mapping
+        Further fields of single parties, by partition.
+    method : str
+        Name and options of the method whose question this is, if the run has chosen a method on its way.
+    consume : callable, optional
+        Function of the fields of a checked reply and of its sender, called on arrival, with one reply at a time and in
+        any order. It need not be called. A reply that it consumed keeps only fields of a few numbers. A reply that it
+        refuses by a `ContractError` is stored.
+    """
 
     phase: str
     request: Fields = field(default_factory=dict)  # what every party receives
@@ -190,7 +338,13 @@ class Round:
 
 @dataclass(frozen=True)
 class SumRound(Round):
-    """A question of whose replies only the sum is needed; `take` sees each where they travel in clear."""
+    """Question whose replies only need to be added up; `consume` sees each reply if answers travel in clear.
+
+    Parameters
+    ----------
+    estimate : mapping of str to ndarray
+        The server's estimate of the sum: only the residual of a field from its estimate must be within limits.
+    """
 
     estimate: Fields = field(default_factory=dict)
     """What the server knows of that sum: a field whose residual alone has limits is near this."""
@@ -198,7 +352,24 @@ class SumRound(Round):
 
 @dataclass(frozen=True)
 class Total(Mapping[str, Array]):
-    """The sum of the parties' replies, by field."""
+    """Sum of the parties' replies, by field.
+
+    Parameters
+    ----------
+    fields : mapping of str to ndarray
+        The sums.
+    parties : int
+        Number of parties in the sum.
+    low : mapping of str to ndarray
+        Low parts of sums in fixed point: what rounding to float64 left out.
+    exact_integers : callable, optional
+        For sums in fixed point: function of a field's name that returns integers n and exponents e, for n 2^-e without
+        any rounding.
+    error_bounds : mapping of str to ndarray
+        Bound on what fixed point rounded off in each entry; empty if nothing was rounded.
+    replies : sequence of Reply
+        The replies, if the server sees them.
+    """
 
     fields: Fields
     parties: int  # how many are in it
@@ -226,7 +397,24 @@ None where no sum could be had (in the last round of a run from which a party ha
 
 
 def require_next(script: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
-    """Refuse a question that is not the next of the script ``phases``, after those ``answered`` so far."""
+    """Refuse a question that is not the next of a script.
+
+    Parameters
+    ----------
+    script : mapping of str to Question
+        Questions of the run by name.
+    answered : sequence of str
+        Names of the questions that were answered so far.
+    phase : str
+        Name of the question.
+    public : Public
+        Public parameters of the run.
+
+    Raises
+    ------
+    ContractError
+        If the script has no such question, or has it at another place.
+    """
     names = [name for name in script if script[name].max_times(public)]
     if phase not in names:
         raise ContractError(
@@ -246,7 +434,22 @@ def require_next(script: Questions, answered: Sequence[str], phase: str, public:
 
 
 def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
-    """Refuse a number of the run that is not what the party was told earlier in it; keep those told first."""
+    """Refuse a constant of the run with another value than before; store constants that are new.
+
+    Parameters
+    ----------
+    payload : Payload
+        Fields of the question, of which some are declared as constants.
+    request : mapping of str to ndarray
+        Values of the fields.
+    state : State
+        Constants that this party received earlier in the run.
+
+    Raises
+    ------
+    ContractError
+        If a constant changed.
+    """
     for entry in payload.fields:
         value, name = request[entry.name], f"told {entry.constant or entry.constant_or_zero}"
         if entry.constant and value.size and name not in state:
@@ -256,11 +459,37 @@ def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
 
 
 def require_same(name: str, same: bool) -> None:
-    """Refuse a number that changes within a run."""
+    """Refuse a constant that changed within a run.
+
+    Parameters
+    ----------
+    name : str
+        Name of the field.
+    same : bool
+        Whether the value is that of an earlier question.
+
+    Raises
+    ------
+    ContractError
+        If the value changed.
+    """
     if not same:
         raise ContractError(f"{SERVER}: '{name}' is not what an earlier question of this run said")
 
 
 def max_questions(script: Questions, public: Public) -> int:
-    """So many questions a run has, at most."""
+    """Return the largest number of questions of a run.
+
+    Parameters
+    ----------
+    script : mapping of str to Question
+        Questions of the run by name.
+    public : Public
+        Public parameters of the run.
+
+    Returns
+    -------
+    int
+        Number of questions.
+    """
     return sum(question.max_times(public) for question in script.values())

@@ -1,9 +1,9 @@
-"""Exactly the expected parties, each once, each round: who takes part, and who is missing or at fault.
+"""Quorum of a run: exactly the expected parties, each once a round, and errors that name absent or faulty parties.
 
-Only a run with ``survivors`` goes on without parties that do not answer, while so many do.
+Only a run with ``survivors`` continues without parties that do not answer, while enough others do.
 
 Flower samples whoever has registered when a round starts (6 of 10 in a trial), which would silently give the PCA of
-60 % of the data; and a failure that it reports does not say whose it was.
+60 % of the data. A failure that Flower reports does not say whose it was.
 """
 
 import time
@@ -33,31 +33,39 @@ MAX_NAMED_PARTIES = 10
 
 
 class Quorum:
-    """The parties of a run.
+    """Parties of a run.
 
-    With ``open_membership`` any ``expected`` parties may take part, each under a name of its own, and not only those
-    that hold all the partitions there are. With ``same_features`` all hold the same ones, and not each its own.
-
-    The ``settings`` of the run (`settings_of`, as JSON) go to each client when it joins, which refuses any others.
+    Parameters
+    ----------
+    config : RunConfig
+        Configuration of the run.
+    settings : str
+        Settings of the run as JSON (`shared_settings`), sent to each client that joins; a client refuses other settings
+        than its own.
+    open_membership : bool
+        Whether any ``expected`` parties may take part, each under a name of its own, and not only those that hold all
+        partitions of the data.
+    same_features : bool
+        Whether all parties hold the same features, and not each other ones.
 
     Attributes
     ----------
     expected : int
-        How many must take part; 0 until known. Less by those that dropped out.
+        Number of parties that must take part; 0 until it is known. Parties that dropped out do not count.
     dropped : dict of int to str
-        The partitions of parties that dropped out of a run with ``survivors``, and how texts name them.
+        Labels of the parties that dropped out of a run with ``survivors``, by partition.
     features : int
-        What one party says its data have, for the forecast.
+        Number of features that most parties claim, for the forecast.
     simulated : bool
         Whether every party drew its rows from the run's data set.
     columns : str
-        Digest of the column names that the parties agree on; empty where no party has any.
+        Digest of the column names on which the parties agree; empty if no party has any.
     covariates : str
-        Where the columns of ``adjust-for`` stand in their rows, as the parties agree.
-    at_once : int
-        How many clients are asked at the same time what they hold; 0: all.
-    seats : dict of str to int
-        The partition of each of Flower's clients, as it first said.
+        Positions of the columns of ``adjust-for``, on which the parties agree.
+    max_concurrent : int
+        Number of clients that are asked at the same time when they join; 0 for all.
+    partition_by_client : dict of str to int
+        The partition that each of Flower's clients claimed first.
     """
 
     def __init__(
@@ -81,19 +89,29 @@ class Quorum:
 
     @property
     def initial_parties(self) -> int:
-        """The parties that there were at first."""
+        """Number of parties at the start of the run."""
         return self.expected + len(self.dropped)
 
     def gather(self, client_manager: ClientManager) -> list[ClientProxy]:
-        """The clients of this run: the first time wait for exactly the expected ones, and ask each what it holds.
+        """Return the clients of this run; the first call waits for exactly the expected clients and asks each.
 
-        From then on only these are asked, whoever else signs in; one that is away is waited for. With ``survivors``,
-        those that are there when the join-deadline passes, if they are enough.
+        Later calls return only these clients, whoever else signs in, and wait for a client that is absent. With
+        ``survivors``, the clients that are present when the join-deadline passes suffice, if they are enough.
+
+        Parameters
+        ----------
+        client_manager : ClientManager
+            Flower's manager of clients.
+
+        Returns
+        -------
+        list of ClientProxy
+            The clients in order of their ids.
 
         Raises
         ------
         QuorumError
-            When the join-deadline passes, or more have joined at the start than expected.
+            If the join-deadline passes, or more clients than expected joined at the start.
         """
         deadline = time.monotonic() + self.config.join_deadline
         if not self._member_ids:
@@ -102,7 +120,25 @@ class Quorum:
         return [clients[cid] for cid in sorted(clients)]
 
     def match_replies(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
-        """The replies by party, or the error that says whose is missing, doubled, refused or in the wrong run."""
+        """Return the replies of a round in order of the partitions.
+
+        Parameters
+        ----------
+        results : list of (ClientProxy, FitRes)
+            Flower's results; the list is emptied, so that no payload outlives its use.
+        failures : sequence
+            Flower's failures.
+
+        Returns
+        -------
+        list of Reply
+            The replies, whose arrays are not read yet.
+
+        Raises
+        ------
+        FedPCAError
+            If a reply is missing, doubled, refused by its party or of another run; the error names the party.
+        """
         infos = [admission.parse_info(result.metrics) for _, result in results]
         nodes = [client.cid for client, _ in results]
         admission.raise_all(admission.impersonation_faults(nodes, infos, self.partition_by_client))
@@ -138,17 +174,34 @@ class Quorum:
         return replies
 
     def parties(self) -> list[dict[str, Any]]:
-        """Who took part: ``party``, ``name`` and ``rows`` of each."""
+        """Return the parties that took part.
+
+        Returns
+        -------
+        list of dict
+            ``party``, ``name`` and ``rows`` of each.
+        """
         return self._parties
 
     def name_parties(self, parties: Iterable[int]) -> str:
-        """How a line names the parties that it is about: at most ten, and how many others."""
+        """Return the labels of parties for a line of the log: at most ten, and the number of all others.
+
+        Parameters
+        ----------
+        parties : iterable of int
+            Numbers of the partitions.
+
+        Returns
+        -------
+        str
+            The labels.
+        """
         ordered = sorted(parties)
         suffix = f" and {len(ordered) - MAX_NAMED_PARTIES} others" if len(ordered) > MAX_NAMED_PARTIES else ""
         return admission.party_labels(ordered[:MAX_NAMED_PARTIES], self._names) + suffix
 
     def _drop(self, missing: Sequence[int], reasons: str) -> None:
-        """Note who dropped out, where a run may go on without them."""
+        """Record parties that dropped out, or raise an error if the run cannot continue without the parties."""
         survivors, remaining = self.config.survivors, self.expected - len(missing)
         who = admission.party_labels(missing, self._names)
         why = "A result without them would not be the PCA of all rows, so the run ends"
@@ -161,12 +214,12 @@ class Quorum:
         log(WARNING, "%s dropped out (%s); %s parties go on", who, reasons, remaining)
 
     def _online_clients(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
-        """Flower's clients; once the members of the run are known, these only."""
+        """Return Flower's clients by id; once the members of the run are known, only the members."""
         clients = client_manager.all()  # asking refreshes Flower's list
         return {cid: client for cid, client in clients.items() if not self._member_ids or cid in self._member_ids}
 
     def _wait(self, client_manager: ClientManager, required: int, deadline: float) -> dict[str, ClientProxy]:
-        """The clients that are online, once so many are."""
+        """Wait until enough clients are online, and return the clients."""
         previous_count = -1
         while len(online := self._online_clients(client_manager)) < required:
             if len(online) != previous_count:
@@ -190,15 +243,15 @@ class Quorum:
         return online
 
     def _absent_parties(self, online: Iterable[str]) -> list[int]:
-        """The partitions of the parties at none of these clients."""
+        """Return the partitions of the parties whose clients are not online."""
         return self._missing_parties(
             {self.partition_by_client[cid] for cid in online if cid in self.partition_by_client}, ()
         )
 
     def _admit(self, client_manager: ClientManager, deadline: float) -> None:
-        """Ask every client what it holds, before anything is computed: how many must take part, how many features.
+        """Ask every client for a statement, before anything is computed; set members and number of features.
 
-        Whatever is wrong with those that are there is told at once; the others are asked as they come.
+        Faults of clients that are present are raised at once; further clients are asked as they join.
         """
         statements: dict[str, PartyInfo | ErrorReport | str] = {}
         before = -1
@@ -216,9 +269,9 @@ class Quorum:
     def _admit_new_clients(
         self, client_manager: ClientManager, statements: dict[str, PartyInfo | ErrorReport | str]
     ) -> None:
-        """Add what clients say that were not asked before; raise all that is wrong with any.
+        """Add the statements of clients that were not asked before, and raise all their faults.
 
-        What most of them say counts: one that says otherwise is at fault. One that says nothing is, where it is needed.
+        The majority decides: a client that disagrees is at fault, and so is a silent client that is needed.
         """
         clients = client_manager.all()
         new = sorted(set(clients) - set(statements))
@@ -253,7 +306,7 @@ class Quorum:
             log(WARNING, "the run has its %s clients, and goes on without others (%s)", self.expected, silent)
 
     def _ask_properties(self, client: ClientProxy) -> Any:
-        """What a client says, or why it does not."""
+        """Return a client's statement, or the reason for its silence."""
         try:
             return client.get_properties(
                 GetPropertiesIns(config={"settings": self.settings}), timeout=self.config.join_deadline, group_id=0
@@ -262,7 +315,7 @@ class Quorum:
             return failure_reason(failure, "join-deadline")
 
     def _missing_parties(self, answered: set[int], infos: Sequence[PartyInfo | ErrorReport]) -> list[int]:
-        """The partitions of the parties that did not answer; -1 for one that nobody knows yet."""
+        """Return the partitions of the parties that did not answer; -1 for a party that nobody knows yet."""
         if not self.open_membership:
             return sorted(set(range(self.initial_parties)) - set(self.dropped) - answered)
         expected_parties = {party["party"] for party in self._parties}
@@ -273,5 +326,5 @@ class Quorum:
 
 
 def _smallest_mode(values: Iterable[int]) -> int:
-    """What most say; of equally many the smallest."""
+    """Return the most frequent value, and the smallest among several equally frequent ones."""
     return min(Counter(values).items(), key=lambda item: (-item[1], item[0]))[0]

@@ -1,4 +1,4 @@
-"""A method: its strategy and its client; and methods by name, each imported when it is first asked for."""
+"""Registry of methods: the strategy and the client of each, imported on first use."""
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
@@ -19,29 +19,36 @@ ENTRY_POINT_GROUP = "fedpca_flwr.methods"
 
 
 class Method(NamedTuple):
-    """A method's two halves. How answers travel is no part of it (`fedpca_flwr.transports`)."""
+    """Pair of a method's two halves. The transport of answers is no part of a method (`fedpca_flwr.transports`).
+
+    Parameters
+    ----------
+    strategy : type of PCAStrategy
+        Half of the server.
+    client : type of PCAClient
+        Half of a party.
+    """
 
     strategy: type[PCAStrategy]
     client: type[PCAClient]
 
 
 class Registry(Mapping[str, Method]):
-    """Methods by name. Names cost nothing; a run imports the one method that it uses.
+    """Methods by name. Names cost nothing; a run imports only its own method.
 
     Parameters
     ----------
     package : str
-        In which the modules are.
-    homes : mapping of str to str
-        By name, where the strategy is: ``"module:class"``. Its attribute ``party`` is the method's client. Those of a
-        method that goes on as others find these in their attribute ``others``: methods import none.
-    composed : callable
-        Makes of a method's own card that with the stages which fit it.
+        Package of the modules.
+    locations : mapping of str to str
+        Place of each strategy by the method's name: ``"module:class"``. The class attribute ``party`` is the method's
+        client. Classes of a method with successors find these in their attribute ``registry``: methods import none.
+    compose : callable
+        Function of a method's own card that returns the card with the stages that fit.
 
-    Notes
-    -----
-    A package that is installed beside this one adds a method by an entry point of the group `GROUP`: its name is the
-    method's, and it gives a `Method`. No method of this project is replaced.
+    Notes ----- A package that is installed beside this one adds a method by an entry point of the group
+    `ENTRY_POINT_GROUP`. The name of the entry point is the method's name, and the entry point gives a `Method`. No
+    method of this project is replaced.
     """
 
     def __init__(
@@ -72,7 +79,23 @@ class Registry(Mapping[str, Method]):
         return len(self._locations) + len(self._external)
 
     def lookup(self, name: str) -> Method:
-        """Return the method of that name; a `ConfigError` has the names there are."""
+        """Return the method of a name.
+
+        Parameters
+        ----------
+        name : str
+            Name of the method.
+
+        Returns
+        -------
+        Method
+            The method.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such method; the error lists all names and suggests the nearest.
+        """
         if name in self:
             return self[name]
         plain = name.lower() == "pca"  # whose nearest name is that of an approximate method
@@ -83,11 +106,34 @@ class Registry(Mapping[str, Method]):
         )
 
     def parse_method(self, text: str, source: str = "run-config") -> Method:
-        """Return the method of a text that may have its options too (`fedpca_flwr.config.method_text`)."""
+        """Return the method of a text that may also hold options (`fedpca_flwr.config.method_text`).
+
+        Parameters
+        ----------
+        text : str
+            For example ``"sub-it block-size=10"``.
+        source : str
+            Name of the configuration in errors.
+
+        Returns
+        -------
+        Method
+            The method.
+        """
         return self.lookup(split_method_text(text, source)[0])
 
     def run_config(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the run-config of keys of the run and options of its method side by side, as in Python.
+        """Return a run-config from keys of the run and options of its method side by side, as in Python.
+
+        Parameters
+        ----------
+        values : mapping of str to object
+            Keys and options in kebab-case, with ``method``.
+
+        Returns
+        -------
+        dict
+            The run-config.
 
         Raises
         ------
@@ -98,18 +144,30 @@ class Registry(Mapping[str, Method]):
         return make_run_config(card.name, card.options, values)
 
     def strategy_by_class(self, name: str) -> type[PCAStrategy] | None:
-        """The strategy of this project whose class has this name, for a Flower app of one's own."""
+        """Return the strategy of this project with a given class name, for a user's own Flower app.
+
+        Parameters
+        ----------
+        name : str
+            Name of the class.
+
+        Returns
+        -------
+        type of PCAStrategy or None
+            The class; None if no method's strategy has this name.
+        """
         names = [method for method, location in self._locations.items() if location.endswith(f":{name}")]
         return self[names[0]].strategy if names else None
 
     @cached_property
     def _external(self) -> dict[str, EntryPoint]:
-        """Those of other packages."""
+        """Entry points of the methods of other packages, by name."""
         return {
             point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in self._locations
         }
 
     def _import_method(self, name: str) -> Method:
+        """Import a method of this project."""
         module, _, class_name = self._locations[name].partition(":")
         strategy = getattr(import_module(f"{self._package}.{module}"), class_name)
         if strategy.card.successors:
@@ -118,7 +176,7 @@ class Registry(Mapping[str, Method]):
 
 
 def _load_entry_point(point: EntryPoint) -> Method:
-    """A method of another package; a `ConfigError` where its entry point gives something else."""
+    """Load a method of another package, or refuse an entry point that gives something else."""
     method = point.load()
     if not isinstance(method, Method) or method.strategy.card.name != point.name:
         raise ConfigError(

@@ -1,9 +1,10 @@
-"""The replies to one question: checked and added up as they come, and what a server cannot compute with.
+"""Replies to a question: checked and added up on arrival, and guarded against numbers that no server can compute with.
 
-What is only added up is taken when it comes, in any order, so that a server holds few replies at a time; the rest is
-kept until all have come. Every reply is finite. Yet one that is 1e300 times too large, or no part of anything, can let
-a sum, a product or an eigenvalue solver fail. Then the run ends in one sentence, which names the party whose numbers
-are out of all proportion to the others'. Why a client did not answer is said in our words: Flower's may quote anything.
+Replies that only need to be added up are consumed on arrival, in any order, so that a server holds few at a time; all
+others are stored until the last has come. Every reply is finite. Yet numbers that are 1e300 times too large, or no part
+of anything, can let a sum, a product or an eigenvalue solver fail. Then the run ends in one sentence, which names the
+party whose numbers are out of all proportion to those of the others. Reasons of silent clients are told in our words:
+Flower's may quote anything.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -32,7 +33,20 @@ FAILURE_REASONS = (
 
 
 def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
-    """What to say of a failure that Flower reports, where a question had this ``deadline``."""
+    """Return our words for a failure that Flower reports.
+
+    Parameters
+    ----------
+    failure : object
+        Flower's failure: an exception, or a client and its result.
+    deadline : str
+        Key of the run-config with the deadline of the question.
+
+    Returns
+    -------
+    str
+        The reason.
+    """
     text = f"{type(failure).__name__} {failure}" if isinstance(failure, BaseException) else ""
     template = next(
         (our_text for flower_text, our_text in FAILURE_REASONS if flower_text in text), "it failed; see its own log"
@@ -48,23 +62,53 @@ MIN_OUTLIER_DIGITS = 10.0
 
 
 def max_magnitude(fields: Fields) -> float:
-    """The largest number of a reply, in size; that of real numbers only."""
+    """Return the largest absolute value of a reply's real fields.
+
+    Parameters
+    ----------
+    fields : mapping of str to ndarray
+        Fields of the reply; fields of integers do not count.
+
+    Returns
+    -------
+    float
+        The largest absolute value; 0 without real numbers.
+    """
     real = [array for array in fields.values() if array.dtype.kind == "f" and array.size]
     return max((float(max(array.max(), -array.min())) for array in real), default=0.0)
 
 
 def ignore_overflow(request: Fields) -> AbstractContextManager[object]:
-    """Where a party computes with such numbers of a server, what overflows is no news: the answer is checked."""
+    """Return a context in which a party computes with a server's numbers without warnings of overflow.
+
+    The answer is checked, so an overflow need not be reported.
+
+    Parameters
+    ----------
+    request : mapping of str to ndarray
+        Fields of the question.
+
+    Returns
+    -------
+    context manager
+        The context.
+    """
     return _overflow_handling(max_magnitude(request), "ignore")
 
 
 def _overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> AbstractContextManager[object]:
-    """What becomes of an overflow where numbers up to the ``largest`` are computed with; none are expected of small."""
+    """Return a context that raises or ignores overflows if numbers are large; with small numbers none are expected."""
     return nullcontext() if max_value <= MAX_SAFE_MAGNITUDE else np.errstate(over=action, invalid=action, divide=action)
 
 
 class Magnitudes:
-    """How large the numbers of every party are, in every round of a run; ``sums_only``: the server sees none."""
+    """Largest numbers of every party in every round of a run.
+
+    Parameters
+    ----------
+    sums_only : bool
+        Whether the server sees sums only, and so no party's numbers.
+    """
 
     def __init__(self, *, sums_only: bool) -> None:
         self.sums_only = sums_only
@@ -72,7 +116,25 @@ class Magnitudes:
 
     @contextmanager
     def guard(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
-        """Compute with the replies of one more round, of such sizes by sender, or say why not in a `ContractError`."""
+        """Compute with the replies of a further round inside a with statement, or raise an error that says why not.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+        sizes : mapping of str to float
+            Largest number of each reply, by sender.
+
+        Yields
+        ------
+        None
+            While the server computes.
+
+        Raises
+        ------
+        FedPCAError
+            If the computation fails; the error names the party with outlying numbers, if there is any.
+        """
         self._rounds.append((phase, dict(sizes)))
         try:
             with _overflow_handling(self._max_magnitude, "raise"):
@@ -83,9 +145,22 @@ class Magnitudes:
             raise ContractError(self._failure_text(phase, type(error).__name__)) from error
 
     def explain(self, error: FedPCAError, *, at_server: bool = False) -> FedPCAError:
-        """An error of a round, after whose numbers are out of all proportion: parties may have computed with them.
+        """Return an error of a round together with the party whose numbers are out of all proportion.
 
-        Where the server itself finds an option wrong, that comes first and stays an error of the run-config.
+        Other parties may have computed with these numbers.
+
+        Parameters
+        ----------
+        error : FedPCAError
+            Error of the round.
+        at_server : bool
+            Whether the server itself failed. If the server finds an option wrong, that comes first and stays an error
+            of the run-config.
+
+        Returns
+        -------
+        FedPCAError
+            The same error if no party's numbers stand out.
         """
         digits, sender, text = self._largest_deviation()
         if self.sums_only or digits < MIN_OUTLIER_DIGITS or self._max_magnitude <= MAX_SAFE_MAGNITUDE:
@@ -95,14 +170,15 @@ class Magnitudes:
 
     @property
     def _max_magnitude(self) -> float:
+        """Largest number of all rounds."""
         return max((size for _, sizes in self._rounds for size in sizes.values()), default=0.0)
 
     def _largest_deviation(self) -> tuple[float, str, str]:
-        """By how many digits a party's numbers are off those of the others, who it is, and that in words."""
+        """Return the largest deviation of a party's numbers in decimal digits, the party, and a text."""
         return max((deviation for entry in self._rounds for deviation in _deviations(*entry)), default=(0.0, "", ""))
 
     def _failure_text(self, phase: str, kind: str) -> str:
-        """Why it failed, as far as the sizes show it."""
+        """Return why the server could not compute, as far as the sizes of numbers show."""
         failure = f"the server cannot compute with the replies to '{phase}' ({kind})"
         if self.sums_only:
             return (
@@ -116,7 +192,7 @@ class Magnitudes:
 
 
 def _deviations(phase: str, sizes: Mapping[str, float]) -> list[tuple[float, str, str]]:
-    """By how many digits each is off the others, who it is, and that in words."""
+    """Return how many decimal digits each party's numbers differ from the others' median, with sender and text."""
     with np.errstate(divide="ignore"):
         digits: dict[str, Any] = {sender: max(float(np.log10(size)), -324.0) for sender, size in sizes.items()}
     deviations = []
@@ -130,7 +206,25 @@ def _deviations(phase: str, sizes: Mapping[str, float]) -> list[tuple[float, str
 
 
 def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> Generator[Round, Any, list[Reply]]:
-    """Ask, and give the fields of each reply to ``take`` (`Ask.take`) once; what is left of the replies."""
+    """Ask a question and consume the fields of each reply once.
+
+    Parameters
+    ----------
+    question : Round
+        The question.
+    consume : callable
+        Function of the fields and the sender of a reply (`Round.consume`).
+
+    Yields
+    ------
+    Round
+        The question.
+
+    Returns
+    -------
+    list of Reply
+        The replies, without the fields that were consumed on arrival.
+    """
     replies = yield replace(question, consume=consume)
     for reply in replies:
         if not reply.consumed_bytes:
@@ -139,13 +233,26 @@ def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> G
 
 
 class StreamingSum:
-    """The sum of replies, field by field; its bits do not depend on the order in which they come."""
+    """Sum of replies, field by field, whose bits do not depend on the order of arrival."""
 
     def __init__(self) -> None:
         self._sums: dict[str, ReproducibleSum] = {}
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add one party's fields; a `ContractError` where they have other shapes than those before."""
+        """Add the fields of a party.
+
+        Parameters
+        ----------
+        fields : mapping of str to ndarray
+            Fields of the reply.
+        sender : str
+            Name of the party in errors.
+
+        Raises
+        ------
+        ContractError
+            If a field has another shape than before.
+        """
         if not self._sums:
             self._sums = {name: ReproducibleSum(array.shape) for name, array in fields.items()}
         for name, array in fields.items():
@@ -156,14 +263,37 @@ class StreamingSum:
             self._sums[name].add(array)
 
     def total(self, replies: Sequence[Reply]) -> Total:
-        """The sum, of these replies."""
+        """Return the sum.
+
+        Parameters
+        ----------
+        replies : sequence of Reply
+            Replies that were added.
+
+        Returns
+        -------
+        Total
+            The sum of each field.
+        """
         return Total({name: added.total() for name, added in self._sums.items()}, len(replies), replies=replies)
 
 
 class ReplyCollector:
-    """The replies to one question: what each must hold, and who may ``take`` its fields (`Ask.take`).
+    """Collector of the replies to a question, which checks each and lets a callback consume its fields.
 
-    `sizes_of_numbers` has by sender the largest number of a reply that was checked, in size.
+    Parameters
+    ----------
+    payload : Payload
+        Fields that each reply must have.
+    sizes : mapping of str to int
+        Values of the symbols in shapes.
+    consume : callable, optional
+        Function of the fields and the sender of a reply (`Round.consume`).
+
+    Attributes
+    ----------
+    magnitudes : dict of str to float
+        Largest number of each checked reply, by sender.
     """
 
     def __init__(
@@ -177,9 +307,14 @@ class ReplyCollector:
         self._claims: dict[str, int | None] = {}  # the features of those that are taken
 
     def receive(self, result: FitRes) -> None:
-        """Look at a reply that has just come, and let its payload go where it is taken.
+        """Check a reply on arrival, and drop a payload that is consumed.
 
-        What is wrong with it is told when all have come, of all parties together.
+        Faults are raised later, when all replies have come, for all parties together.
+
+        Parameters
+        ----------
+        result : FitRes
+            Flower's message.
         """
         if self.consume is None or "error" in result.metrics:
             return
@@ -199,13 +334,30 @@ class ReplyCollector:
         result.parameters = Parameters([], "")
 
     def mark_consumed(self, replies: Sequence[Reply]) -> None:
-        """Note of each how much of it is taken."""
+        """Set on each reply how many bytes were consumed, and the fields that remain.
+
+        Parameters
+        ----------
+        replies : sequence of Reply
+            Replies of the round.
+        """
         for reply in replies:
             reply.consumed_bytes, small_fields = self._consumed.get(reply.party, (0, {}))
             reply.fields = dict(small_fields)
 
     def check(self, replies: Sequence[Reply]) -> None:
-        """Set the fields of those that are not taken, once all have come, or raise a `ContractError`."""
+        """Set the fields of all replies that were not consumed, once all replies have come.
+
+        Parameters
+        ----------
+        replies : sequence of Reply
+            Replies of the round.
+
+        Raises
+        ------
+        ContractError
+            If any reply is wrong.
+        """
         remaining = [reply for reply in replies if not reply.consumed_bytes]
         fields_by_sender = {reply.sender: self.payload.read(reply.tensors, reply.sender) for reply in remaining}
         check_together(self.payload, fields_by_sender, self.sizes, self._claims)

@@ -1,4 +1,4 @@
-"""The server that runs a strategy to its end, and looks for replies more often than Flower does."""
+"""Server that runs a strategy to its end, and polls for replies more often than Flower does."""
 
 import itertools
 import math
@@ -30,13 +30,34 @@ FIRST_REMINDER_SECONDS = 30.0
 
 
 def poll_promptly(grid: Grid) -> Grid:
-    """The same grid, whose replies are looked for as `Lookout` does."""
+    """Let a grid poll for replies as `ReplyPoller` does.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid, which is changed.
+
+    Returns
+    -------
+    Grid
+        The same grid.
+    """
     grid.send_and_receive = ReplyPoller(grid).send_and_receive  # type: ignore[method-assign]  # of this grid only
     return grid
 
 
 class PendingReply(NamedTuple):
-    """A message without a reply so far."""
+    """Message without a reply so far.
+
+    Parameters
+    ----------
+    reply : Future
+        Future of the reply; None once the deadline has passed.
+    since : float
+        Time of sending, on the monotonic clock.
+    until : float
+        Deadline, on the monotonic clock.
+    """
 
     reply: Future[Message | None]
     since: float
@@ -44,11 +65,16 @@ class PendingReply(NamedTuple):
 
 
 class ReplyPoller:
-    """Looks for the replies to all messages of a grid at once, whatever thread sent them.
+    """Poller for the replies to all messages of a grid together, whatever thread sent a message.
 
-    A grid of Flower's looks for each message apart, and sleeps for three seconds between looks, longer than most rounds
-    take. Here the time between looks grows with the time waited, so that many parties with hours of work do not keep
-    the SuperLink busy.
+    Flower's grid polls for each message separately, and sleeps for three seconds between polls, longer than most rounds
+    take. Here the pause grows with the time waited, so that many parties with hours of work do not keep the SuperLink
+    busy.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -57,7 +83,20 @@ class ReplyPoller:
         self._polling = False
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """As that of Flower's grid."""
+        """Send messages and wait for their replies, as `Grid.send_and_receive`.
+
+        Parameters
+        ----------
+        messages : iterable of Message
+            The messages.
+        timeout : float, optional
+            Seconds to wait; without limit by default.
+
+        Returns
+        -------
+        iterable of Message
+            The replies that came in time.
+        """
         since = time.monotonic()
         ids = list(self._grid.push_messages(messages))
         arrived = list(self._grid.pull_messages(ids))
@@ -73,6 +112,7 @@ class ReplyPoller:
         return [*arrived, *(reply for reply in replies if reply is not None)]
 
     def _poll(self) -> None:
+        """Poll until no reply is pending."""
         while pending := self._still_pending():
             waited = time.monotonic() - max(entry.since for entry in pending.values())
             time.sleep(max(FIRST_POLL_SECONDS, POLL_FRACTION * waited))
@@ -88,11 +128,13 @@ class ReplyPoller:
                 entry.reply.set_result(arrived.get(name))
 
     def _still_pending(self) -> dict[str, PendingReply]:
+        """Return the pending replies by message id, and note whether polling goes on."""
         with self._lock:
             self._polling = bool(self._pending)
             return dict(self._pending)
 
     def _remove(self, names: Iterable[str]) -> list[PendingReply]:
+        """Remove pending replies, and return the removed replies in order."""
         with self._lock:
             return [self._pending.pop(name) for name in names]
 
@@ -104,7 +146,12 @@ FitAnswers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, Fit
 class PCAServer(Server):
     """Flower's `Server`, which stops when the strategy is done and talks to all parties at once.
 
-    ``while_clients_work`` gives a context manager that surrounds the parties' work, where they share this process.
+    Parameters
+    ----------
+    strategy : PCAStrategy
+        Strategy of the run.
+    while_clients_work : callable
+        Function that returns a context manager for the parties' work, if they share this process.
     """
 
     def __init__(
@@ -130,7 +177,7 @@ class PCAServer(Server):
         return History(), time.monotonic() - started
 
     def _collect_answers(self, fits: list[tuple[ClientProxy, FitIns]], timeout: float | None, group: int) -> FitAnswers:
-        """What all parties reply, and why some do not. The strategy sees each reply as it comes, and may take it."""
+        """Return the results and failures of a round; the strategy sees, and may consume, each reply on arrival."""
         receive_lock = Lock()
 
         def ask(client: ClientProxy, question: FitIns) -> tuple[ClientProxy, FitRes]:
@@ -160,8 +207,13 @@ class PCAServer(Server):
 
 @cache
 def numerical_libraries() -> ThreadpoolController:
-    """Find this process's numerical libraries, once: the search takes as long as a small run.
+    """Return the controller of this process's numerical libraries; the search takes as long as a small run, once.
 
-    NumPy's BLAS and SciPy's are imported with the methods, before anything asks for them here.
+    NumPy's BLAS and SciPy's are imported with the methods, before anything asks for the libraries here.
+
+    Returns
+    -------
+    ThreadpoolController
+        The controller.
     """
     return ThreadpoolController()

@@ -1,7 +1,8 @@
-"""`PCAStrategy`: Flower's side of every method. It drives the method's program, one question a round.
+"""`PCAStrategy`: Flower's side of every method, which drives the method's program, a question in each round.
 
-It waits for exactly the expected parties, refuses a partial round, checks every reply before it is used, and keeps the
-byte log. A method adds `aggregate`, straight-line code that yields questions (`fedpca_flwr.protocol.question`).
+The strategy waits for exactly the expected parties, refuses a partial round, checks every reply before use, and records
+the bytes of each round. A method adds `aggregate`, straight-line code that yields questions
+(`fedpca_flwr.protocol.question`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from fedpca_flwr.protocol.transport import ServerTransport
 
 
 class Factory(Protocol):
-    """What makes the two halves of runs (`fedpca_flwr.transports.factory.RunFactory`)."""
+    """Interface of the factory that makes the two halves of runs (`fedpca_flwr.transports.factory.RunFactory`)."""
 
     def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy: ...
 
@@ -62,11 +63,11 @@ class PCAStrategy(Strategy):
     Attributes
     ----------
     done : bool
-        Whether the program has ended: the run is over.
+        Whether the program has ended and the run is over.
     certificate : float
         Bound on the largest angle to the exact components, in degrees, of a method that converges to them.
-    rounds_so_far : list of dict
-        What each round cost: ``phase``, bytes ``up`` and ``down`` by party, ``seconds``.
+    round_log : list of dict
+        Cost of each round: ``phase``, bytes ``up`` and ``down`` by party, ``seconds``.
     """
 
     card: ClassVar[MethodCard]
@@ -82,13 +83,38 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def from_config(cls, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> Self:
-        """The strategy of a run whose configuration was read (see `prepare`)."""
+        """Return the strategy of a run whose configuration is parsed.
+
+        Parameters
+        ----------
+        config : RunConfig
+            Configuration of the run.
+        options : PCAOptions
+            Options of the method.
+        transport : ServerTransport
+            Server's half of the transport.
+
+        Returns
+        -------
+        PCAStrategy
+            The strategy, ready for the run.
+        """
         strategy = cls.__new__(cls)
         strategy.prepare(config, options, transport)
         return strategy
 
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
-        """Take the run's configuration, the method's own options and how answers travel, before anything is asked."""
+        """Set the configuration, the options and the transport of the run, before anything is asked.
+
+        Parameters
+        ----------
+        config : RunConfig
+            Configuration of the run.
+        options : PCAOptions
+            Options of the method.
+        transport : ServerTransport
+            Server's half of the transport.
+        """
         self.config = config
         self.options = options
         self.transport = transport
@@ -112,46 +138,69 @@ class PCAStrategy(Strategy):
         self._magnitudes = Magnitudes(sums_only=transport.sums_only)
 
     def continue_from(self, previous: PCAStrategy) -> None:
-        """Go on in a run that another method has begun: with its parties, and after its rounds."""
+        """Continue a run that another method has begun, with its parties and after its rounds.
+
+        Parameters
+        ----------
+        previous : PCAStrategy
+            Strategy of the method before.
+        """
         self.quorum, self.round_log = previous.quorum, previous.round_log
 
     # What a method writes
 
     @abstractmethod
     def program(self) -> Program:
-        """All questions of a run; sets `model`."""
+        """Ask all questions of a run, and set the model.
+
+        Returns
+        -------
+        Program
+            Generator of rounds.
+        """
 
     @property
     def exact(self) -> bool:
-        """Whether this run's model equals the PCA of the pooled rows: then the last round is held against it."""
+        """True if this run's model equals the PCA of the pooled rows, which the last round then checks."""
         return self.card.exact and self.certificate <= EXACT_ANGLE_DEGREES
 
     # What it knows
 
     @property
     def public(self) -> Public:
-        """What the parties know too."""
+        """Public parameters of the run."""
         return Public(self.config, self.options, self.quorum.initial_parties, features=self.quorum.features)
 
     @property
     def sees_single_replies(self) -> bool:
-        """Whether the server sees each party's replies, and not only what they add up to."""
+        """True if the server sees the replies of single parties, and not only their sum."""
         return not self.transport.sums_only
 
     @property
     def rounds(self) -> int:
-        """At most so many rounds."""
+        """Largest number of rounds."""
         return max_questions(self.script, self.public)
 
     @property
     def model_bytes(self) -> int:
-        """About what the model and the moments that it keeps take on disk; of data split by columns, without scores."""
+        """Estimated bytes of the model and its moments on disk; with data split by columns, without scores."""
         d, k = self.quorum.features, self.options.n_components
         matrices = self.options.stored_moments_count(self.quorum.initial_parties)
         return 8 * d * ((k if isinstance(k, int) else d) + 8 + matrices * (d + 3)) + 2**20  # and its history
 
     def certainty(self, pairs: Eigenpairs) -> Certainty:
-        """What rounding leaves of the model's components; noise hides it."""
+        """Return what rounding leaves of the model's components.
+
+        Parameters
+        ----------
+        pairs : Eigenpairs
+            Eigenvalues and components of the model.
+
+        Returns
+        -------
+        Certainty
+            Exactness, number of resolved components and notes; without any statement if noise hides rounding.
+        """
         if self.card.differentially_private:
             return Certainty(self.exact, [])
         ways = [SCALE_REMEDY] if self.options.could_scale else []
@@ -160,7 +209,22 @@ class PCAStrategy(Strategy):
         return certainty(pairs, exact=self.exact, remedies=ways)
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
-        """How the model is made, and what it may say of itself: its ``log``."""
+        """Return how the model was made, for the model's attribute ``log``.
+
+        Parameters
+        ----------
+        certainty : Certainty
+            What rounding leaves of the components.
+        notes : sequence of str
+            Notes of the method.
+        measured : mapping of str to float
+            Measurements of the method, by the names of `fedpca_flwr.model.measurements`.
+
+        Returns
+        -------
+        dict
+            The log.
+        """
         parties, config = self.transport.parties(self.quorum), self.config
         measured = dict(measured)
         all_notes = [*notes, *certainty.notes]
@@ -187,12 +251,12 @@ class PCAStrategy(Strategy):
 
     @property
     def model(self) -> PCAModel:
-        """The model of a finished run.
+        """Model of a finished run.
 
         Raises
         ------
         ContractError
-            Where the run has not ended, with the rounds that it needs.
+            If the run has not ended; the error says how many rounds the run needs.
         """
         if self._model is None or not self.done:
             raise ContractError(
@@ -203,8 +267,22 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:
-        """The client of a party that holds ``rows`` (n, d), for a ClientApp of one's own; ``keywords`` as those of the
-        strategy. Keys of the run-config are the app's own."""
+        """Return the client of a party with given rows, for a user's own ClientApp.
+
+        Parameters
+        ----------
+        context : Context
+            Flower's context of the node. The app's run-config is not used.
+        rows : array_like
+            Rows of the party (n, d).
+        **keywords
+            Options and keys of the run, as those of the strategy.
+
+        Returns
+        -------
+        NumPyClient
+            The client.
+        """
         run_config = cls._run_config(keywords)
         return cls.factory.client_of_rows(context, rows, run_config)
 
@@ -262,13 +340,27 @@ class PCAStrategy(Strategy):
         return instructions
 
     def receive(self, client: ClientProxy, result: FitRes) -> None:
-        """Look at a reply that has just come (`Replies.receive`)."""
+        """Check a reply on arrival (`ReplyCollector.receive`).
+
+        Parameters
+        ----------
+        client : ClientProxy
+            Flower's client.
+        result : FitRes
+            Flower's message.
+        """
         party = self.quorum.partition_by_client.get(client.cid, -1)
         self.waiting_seconds[party] = self.waiting_seconds.get(party, 0.0) + time.monotonic() - self._round_start
         self._collector.receive(result)
 
     def log_awaited_parties(self, clients: Sequence[ClientProxy]) -> None:
-        """Say whose replies this round still waits for."""
+        """Log whose replies this round still waits for.
+
+        Parameters
+        ----------
+        clients : sequence of ClientProxy
+            Clients without a reply so far.
+        """
         names = self.quorum.name_parties(self.quorum.partition_by_client.get(client.cid, -1) for client in clients)
         label = f"round {len(self.round_log) + 1} ({self._round.phase})"
         log_progress("%s: still waiting after %.0f s for %s", label, time.monotonic() - self._round_start, names)
@@ -306,11 +398,11 @@ class PCAStrategy(Strategy):
 
     @property
     def _shows_row_counts(self) -> bool:
-        """Whether a message tells how many rows a party has."""
+        """True if messages tell the numbers of rows of single parties."""
         return self.sees_single_replies and not self.card.differentially_private
 
     def _check_replies(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
-        """The replies of all parties, in the order of their partitions, checked field by field."""
+        """Return the replies of all parties in order of the partitions, checked field by field."""
         replies = self.quorum.match_replies(results, failures)
         self._collector.mark_consumed(replies)
         self._log_round(self._round.phase, replies)
@@ -323,6 +415,7 @@ class PCAStrategy(Strategy):
         return replies
 
     def _log_round(self, phase: str, replies: list[Reply]) -> None:
+        """Record the cost of a round."""
         sizes, last_place = {reply.party: reply.nbytes for reply in replies}, self.quorum.initial_parties
         entry: dict[str, Any] = {
             "round": len(self.round_log) + 1,

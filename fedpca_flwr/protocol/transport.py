@@ -1,4 +1,4 @@
-"""What a transport is: how answers travel, for both sides. The transports are in `fedpca_flwr.transports`."""
+"""Interface of transports: how answers travel, on both sides. The transports are in `fedpca_flwr.transports`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedpca_flwr.protocol.quorum import Quorum
 
 
 class Run(Protocol):
-    """What a transport needs of the server's half of a run."""
+    """Interface of a transport to the server's half of a run."""
 
     script: Questions
     quorum: Quorum
@@ -25,7 +25,7 @@ class Run(Protocol):
 
 
 class Party(Protocol):
-    """What a transport needs of a party's half of a run."""
+    """Interface of a transport to a party's half of a run."""
 
     question_number: int
 
@@ -43,9 +43,25 @@ class Party(Protocol):
 
 
 def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
-    """The program with each of its questions put in another way, and its return value.
+    """Run a program with each of its questions asked in another way.
 
-    ``put`` makes of a question a program that asks whatever answers it, and returns what ``program`` goes on with.
+    Parameters
+    ----------
+    program : Program
+        The program.
+    ask : callable
+        Function of a question that returns a program: it asks whatever answers the question, and returns what
+        ``program`` continues with.
+
+    Yields
+    ------
+    Round
+        Questions of the programs that ``ask`` returns.
+
+    Returns
+    -------
+    object
+        Return value of ``program``.
     """
     answer = None
     while True:
@@ -57,7 +73,18 @@ def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
 
 
 def sum_parts(answer: Fields | Sequence[Fields]) -> Fields:
-    """A party's answer, which may come as the parts that it is the sum of; a field that a part lacks is zero there."""
+    """Return a party's answer as a single set of fields.
+
+    Parameters
+    ----------
+    answer : mapping of str to ndarray, or sequence of such mappings
+        The answer, or parts whose sum it is; a field that a part lacks is zero there.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        The fields.
+    """
     if isinstance(answer, Mapping):
         return answer
     names = dict.fromkeys(name for part in answer for name in part)
@@ -65,25 +92,66 @@ def sum_parts(answer: Fields | Sequence[Fields]) -> Fields:
 
 
 class Transport(ABC):
-    """What both halves have: the script of a run."""
+    """Base of both halves of a transport, which makes the script of a run."""
 
     sums_only: bool = False  # whether the server sees sums over parties only
 
     def parties_per_sum(self, parties: int) -> int:
-        """Of how many of so many parties the server sees the sum of the replies, and no less."""
+        """Return over how many parties the sums extend that the server sees, and no smaller sums.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties of the run.
+
+        Returns
+        -------
+        int
+            Number of parties in a sum; 1 if the server sees single replies.
+        """
         return parties if self.sums_only else 1
 
     @abstractmethod
     def script(self, method: str, questions: Questions) -> Questions:
-        """The script of a run, from the method's own phases: what travels in each, and what comes around them; a
-        `ConfigError` where the method's answers cannot travel so."""
+        """Return the script of a run: the method's questions as sent, and the questions that surround the sums.
+
+        Parameters
+        ----------
+        method : str
+            Name of the method in errors.
+        questions : mapping of str to Question
+            The method's own questions.
+
+        Returns
+        -------
+        mapping of str to Question
+            The script.
+
+        Raises
+        ------
+        ConfigError
+            If the method's answers cannot travel in this way.
+        """
 
 
 class ServerTransport(Transport):
-    """The server's half."""
+    """Server's half of a transport."""
 
     def plain_rounds(self, program: Program, run: Run) -> Program:
-        """A method's program of `Ask` and `Sum` as one of `Ask` alone, which goes on with lists of replies."""
+        """Translate a method's program of `Round` and `SumRound` into a program of plain rounds.
+
+        Parameters
+        ----------
+        program : Program
+            The method's program.
+        run : Run
+            Server's half of the run.
+
+        Returns
+        -------
+        Program
+            Program that continues with lists of replies.
+        """
 
         def ask(question: Round) -> Program:
             if isinstance(question, SumRound):
@@ -94,24 +162,85 @@ class ServerTransport(Transport):
 
     @abstractmethod
     def sum_replies(self, question: SumRound, run: Run) -> Program:
-        """The questions that answer a `Sum`; returns its `Total`, or None where no sum can be had."""
+        """Ask the questions that answer a `SumRound`.
+
+        Parameters
+        ----------
+        question : SumRound
+            The question.
+        run : Run
+            Server's half of the run.
+
+        Returns
+        -------
+        Program
+            Program that returns the `Total`, or None if no sum can be had.
+        """
 
     def measurements(self, quorum: Quorum) -> dict[str, float]:
-        """Numbers for the model, by the names of `fedpca_flwr.model.measurements`."""
+        """Return numbers for the model, by the names of `fedpca_flwr.model.measurements`.
+
+        Parameters
+        ----------
+        quorum : Quorum
+            Parties of the run.
+
+        Returns
+        -------
+        dict of str to float
+            The numbers; none by default.
+        """
         return {}
 
     def notes(self, quorum: Quorum) -> list[str]:
-        """What a reader of the model must know."""
+        """Return notes for a reader of the model.
+
+        Parameters
+        ----------
+        quorum : Quorum
+            Parties of the run.
+
+        Returns
+        -------
+        list of str
+            The notes; none by default.
+        """
         return []
 
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
-        """The parties whose rows are in the model."""
+        """Return the parties whose rows are in the model.
+
+        Parameters
+        ----------
+        quorum : Quorum
+            Parties of the run.
+
+        Returns
+        -------
+        list of dict
+            ``party``, ``name`` and ``rows`` of each.
+        """
         return quorum.parties()
 
 
 class PartyTransport(Transport):
-    """A party's half."""
+    """Party's half of a transport."""
 
     @abstractmethod
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
-        """What leaves this party in a phase of the script."""
+        """Return the fields that leave this party in a phase of the script.
+
+        Parameters
+        ----------
+        party : Party
+            Party's half of the run.
+        phase : str
+            Name of the question.
+        request : mapping of str to ndarray
+            Fields of the question, checked.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            Fields of the reply.
+        """

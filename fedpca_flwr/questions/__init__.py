@@ -1,4 +1,5 @@
-"""What may be asked about rows, columns and graphs, and how the pooled statistic is had from it.
+"""Questions about rows, columns and graphs, and the pooled statistics that the replies give.
 
-However answers travel: a statistic that can be had in several ways says so once, for all methods that use it.
+No module here depends on how replies travel. A statistic that can be computed in several ways is defined once, for all
+methods that use it.
 """

@@ -1,16 +1,16 @@
-"""Statistics of rows whose columns lie at different parties: what is asked, and how they are had.
+"""Statistics of rows whose columns lie at different parties: the questions, and the server's use of the replies.
 
 Every run begins with ``rows``: each party says how many rows and columns it has, and the digests of its ids. Nothing
-else is asked before all have the same rows. In clear each tells the energy of its columns with it (the sum of their
-squares after its own centring and scaling); where only sums may be shown, the energy is the first sum, and bounds all
-that follow (`fedpca_flwr.questions.columns`).
+else is asked before all parties are known to have the same rows. In clear each party adds the energy of its columns
+(the sum of their squares after its own centring and scaling). Where only sums may be shown, the energy is the first
+sum, and bounds all that follow (`fedpca_flwr.questions.columns`).
 
 The first sum is the energy E of all columns. With x_r a row and A = X X', and no entry larger than a `reach` that
-follows from `bound`, limits are public (`COLUMNS`, for the sum and for the sum of the parties' absolute values)::
+follows from `bound`, limits are public (`MAX_COLUMNS`, for the sum and for the sum of the parties' absolute values)::
 
-    |A_rs| <= |x_r| |x_s| <= L,    |(A q)_r| <= sqrt(n) L,    |x_r - x_s|^2 <= 4 L,    L = COLUMNS reach^2
+    |A_rs| <= |x_r| |x_s| <= L,    |(A q)_r| <= sqrt(n) L,    |x_r - x_s|^2 <= 4 L,    L = MAX_COLUMNS reach^2
 
-E says how many digits of these sums show something (`fedpca_flwr.questions.digits`).
+E determines in how many digits these sums are asked for (`fedpca_flwr.questions.digits`).
 """
 
 import math
@@ -56,10 +56,25 @@ MAX_MEAN_RATIO = 2.0**10
 
 
 def reach(options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False) -> float:
-    """The largest size of an entry, as a run takes the columns: those ``centred`` in any case are at most the root of
-    the rows in size, once scaled. A constant column is as large as `bound` where its mean stays.
+    """Return the largest size that an entry of the columns can have, as the run centres and scales the columns.
 
-    Without ``options`` they are about means of an earlier run, and scaled where all parties have said so.
+    Columns that are ``centred`` in any case are, once scaled, at most as large as the root of the number of rows. A
+    constant column that keeps its mean is as large as `bound`.
+
+    Parameters
+    ----------
+    options : ColumnsOptions or None
+        Options of the run. None: the columns are centred by the means of an earlier run.
+    public : Public
+        Public parameters of the run.
+    centred : bool
+        Whether the columns are centred whatever the options say.
+    scaled : bool
+        Without options: whether all parties have said that their columns are scaled.
+
+    Returns
+    -------
+    float
     """
     if options is None:
         return MAX_SCALED_SIZE if scaled else MAX_MEAN_RATIO * public.config.bound
@@ -71,7 +86,21 @@ def reach(options: ColumnsOptions | None, public: Public, *, centred: bool = Fal
 def product_limit(
     options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False
 ) -> Array:
-    """Of the sum of the products of two rows' entries, over all columns, and some rounding."""
+    """Return the limit on the sum over all columns of the products of two rows' entries, with room for rounding.
+
+    Parameters
+    ----------
+    options : ColumnsOptions or None
+        Options of the run, as for `reach`.
+    public : Public
+        Public parameters of the run.
+    centred, scaled : bool
+        As for `reach`.
+
+    Returns
+    -------
+    ndarray of shape ()
+    """
     return np.array(2.0 * MAX_COLUMNS * reach(options, public, centred=centred, scaled=scaled) ** 2)
 
 
@@ -95,14 +124,35 @@ SINGULAR = Field("singular", ("<=k",), kind="size")
 
 
 class LocalStatistic(NamedTuple):
-    """What each party says of its own, and how it finds that."""
+    """Fields that a party reports of its own columns, and the function that computes the fields.
+
+    Parameters
+    ----------
+    fields : tuple of Field
+        Fields of the reply.
+    compute : callable
+        From the party (`ColumnsClient`) and the request to the fields.
+    """
 
     fields: tuple[Field, ...]
     compute: Callable[[Any, Fields], Fields]
 
 
 def local_energy(party: ColumnsClient, request: Fields) -> Fields:
-    """Energy of a party's columns."""
+    """Return the energy of a party's columns: the sum of their squares.
+
+    Parameters
+    ----------
+    party : ColumnsClient
+        The party that answers.
+    request : mapping of str to ndarray
+        Unused.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``energy``.
+    """
     return {"energy": np.asarray(party.local_columns.energy)}
 
 
@@ -116,10 +166,25 @@ def rows_questions(
     party_statistics: Sequence[LocalStatistic] = (),
     entry_statistics: LocalStatistic = LOCAL_ENERGY,
 ) -> Questions:
-    """The first questions of every run: what each party says of its rows and, ``of_party``, of nobody's values.
+    """Return the first questions of every run for columns: the rows of each party, and the energy of all columns.
 
-    In clear it tells with it the ``measures`` of all its entries together. Where only sums may be shown, the question
-    ``energy`` follows (`measures_phase`).
+    In clear a party sends the ``entry_statistics`` with its first reply. Where only sums may be shown, the question
+    ``energy`` follows (`measures_question`).
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    energy : Question
+        The question for sums over all entries where only sums may be shown.
+    party_statistics : sequence of LocalStatistic
+        What a party says in any case, because the statistics tell nothing of anyone's values.
+    entry_statistics : LocalStatistic
+        Statistics of all entries together, sent in clear only.
+
+    Returns
+    -------
+    mapping of str to Question
     """
     require_bound(config)
     masked = {"rows": replace(clear_rows_questions(*party_statistics)["rows"], in_clear=True), "energy": energy}
@@ -127,7 +192,18 @@ def rows_questions(
 
 
 def clear_rows_questions(*statistics: LocalStatistic) -> Questions:
-    """The first question in clear: what each party says of its rows, and what is ``said`` besides."""
+    """Return the first question of a run in clear: the rows of each party, and further statistics.
+
+    Parameters
+    ----------
+    *statistics : LocalStatistic
+        Further statistics of each party.
+
+    Returns
+    -------
+    mapping of str to Question
+        ``rows``.
+    """
     fields = [*ALIGNMENT_FIELDS, *(field for statistic in statistics for field in statistic.fields)]
 
     def answer(party: ColumnsClient, request: Fields) -> Fields:
@@ -146,8 +222,28 @@ def measures_question(
     answer: Answer = local_energy,
     centred: bool = False,
 ) -> Question:
-    """Sums over all entries of all parties: of these (``sum``), of their squares (``energy``), of their squared
-    deviations (``spread``) from the ``level`` that is asked."""
+    """Return the question for sums over all entries of all parties.
+
+    The sums are of the entries (``sum``), of their squares (``energy``), or of their squared deviations (``spread``)
+    from the ``level`` of the request.
+
+    Parameters
+    ----------
+    options : ColumnsOptions or None
+        Options of the run, as for `reach`.
+    *request : Field
+        Fields that the server sends.
+    names : sequence of str
+        Names of the sums.
+    answer : callable
+        Answer of a party.
+    centred : bool
+        Whether the columns are centred whatever the options say.
+
+    Returns
+    -------
+    Question
+    """
 
     def limits(request: Fields, public: Public) -> SumLimits:
         entries, max_size = float(public.rows) * MAX_COLUMNS, reach(options, public)
@@ -167,7 +263,21 @@ def measures_question(
 
 
 def inner_products_questions(config: RunConfig, options: ColumnsOptions, name: str) -> Questions:
-    """All inner products of the rows over a party's columns, packed."""
+    """Return the question for all inner products of the rows over a party's columns, packed.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    options : ColumnsOptions
+        Options of the run.
+    name : str
+        Name of the question and of its field.
+
+    Returns
+    -------
+    mapping of str to Question
+    """
     products = Question(
         reply=Payload((Field(name, ("n(n+1)/2",), kind="scatter"),)),
         answer=lambda party, request: {name: packed_gram(party.local_columns.X)},
@@ -177,11 +287,28 @@ def inner_products_questions(config: RunConfig, options: ColumnsOptions, name: s
 
 
 def component_sizes(public: Public) -> dict[str, int]:
+    """Return the value of the symbol ``k`` in shapes: the number of components that the options ask for.
+
+    Parameters
+    ----------
+    public : Public
+        Public parameters of the run.
+
+    Returns
+    -------
+    mapping of str to int
+    """
     return {"k": public.options.n_components}
 
 
 def energies_questions() -> Questions:
-    """What each party's columns hold of the directions that it received."""
+    """Return the question for the energy of each party's columns in the directions that the party receives.
+
+    Returns
+    -------
+    mapping of str to Question
+        ``energies``.
+    """
     question = Question(
         request=Payload((DIRECTIONS,)),
         reply=Payload((Field("energies", ("k",), kind="size"),)),
@@ -192,7 +319,13 @@ def energies_questions() -> Questions:
 
 
 def projection_questions() -> Questions:
-    """The last question: every party keeps the scores and its own loadings, and tells the energy that these leave."""
+    """Return the last question: every party stores the scores and its own loadings, and replies the remaining energy.
+
+    Returns
+    -------
+    mapping of str to Question
+        ``project``.
+    """
     project = Question(
         request=Payload((DIRECTIONS, SINGULAR)),
         reply=Payload((Field("squared", (), kind="size"),)),
@@ -206,7 +339,7 @@ def projection_questions() -> Questions:
 
 
 def _project(party: ColumnsClient, request: Fields) -> Fields:
-    """Keep the scores of the rows and the loadings of a party's own columns; the energy that is left."""
+    """Store the scores of the rows and the loadings of a party's columns; return the remaining energy."""
     U, singular, local = request["directions"], request["singular"], party.local_columns
     projected = local.T @ U
     with np.errstate(all="ignore"):  # whatever was asked, nothing of the rows shows in an error
@@ -222,8 +355,20 @@ def _project(party: ColumnsClient, request: Fields) -> Fields:
 
 
 def keep_scores_questions(scores: Callable[[Fields], Array], *request: Field) -> Questions:
-    """The last question where nobody can tell an error: every party keeps the ``scores`` (n, k) that were asked of it
-    to keep, and says that it did."""
+    """Return the last question of methods in which nobody can measure an error: every party stores the scores.
+
+    Parameters
+    ----------
+    scores : callable
+        From the fields of the request to the scores (n, k).
+    *request : Field
+        Fields that the server sends.
+
+    Returns
+    -------
+    mapping of str to Question
+        ``project``.
+    """
 
     def keep(party: ColumnsClient, request: Fields) -> Fields:
         with np.errstate(all="ignore"):
@@ -245,16 +390,46 @@ def keep_scores_questions(scores: Callable[[Fields], Array], *request: Field) ->
 
 
 def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
-    """What each party says first, once all are known to have the same rows."""
+    """Ask every party about its rows, and refuse the run unless all parties have the same rows.
+
+    Parameters
+    ----------
+    run : ColumnsRun
+        The run.
+
+    Yields
+    ------
+    Round
+
+    Returns
+    -------
+    list of Reply
+    """
     replies: list[Reply] = yield Round("rows")
     run.require_same_rows(replies)
     return replies
 
 
 def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Generator[Round, Any, Total | None]:
-    """Take the energy of all columns; the sums that it came with, where only sums are shown.
+    """Store the energy of all columns in the run, and return the sums that contained the energy.
 
-    ``more`` comes with the question for them.
+    Parameters
+    ----------
+    run : ColumnsRun
+        The run.
+    replies : list of Reply
+        Replies to the first question.
+    **request : ndarray
+        Further fields of the request for the sums.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    Total or None
+        None in a run in clear, where the first replies contain each party's energy.
     """
     if "energy" not in run.script:
         run.set_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
@@ -265,26 +440,88 @@ def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Gen
 
 
 def rows_and_energy(run: ColumnsRun) -> Generator[Round, Any, None]:
-    """Rows and energy."""
+    """Ask about the rows, and store the energy of all columns in the run.
+
+    Parameters
+    ----------
+    run : ColumnsRun
+        The run.
+
+    Yields
+    ------
+    Round
+    """
     replies = yield from aligned_rows(run)
     yield from total_energy(run, replies)
 
 
 def sum_in_digits(run: ColumnsRun, name: str, request: Fields, size: float = 0.0) -> Generator[Round, Any, Total]:
-    """A sum, in digits that show its ``size``: else the energy of all columns."""
+    """Return the sum of the replies to a question, asked for in digits that resolve a given size.
+
+    Parameters
+    ----------
+    run : ColumnsRun
+        The run; records the largest rounding of its sums.
+    name : str
+        Name of the question.
+    request : mapping of str to ndarray
+        Fields of the request.
+    size : float
+        Size that the digits must resolve; 0: the energy of all columns.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    Total
+    """
     sums = yield from digits.sum_in_digits(run, name, request, size or run.total, run.bound_advice)
     run.rounding = max(run.rounding, *(float(np.max(error_bound)) for error_bound in sums.error_bounds.values()), 0.0)
     return sums
 
 
 def resolved_measure(run: ColumnsRun, sums: Total, name: str) -> float:
-    """A measure of the open sum, unless `bound` is too far above the data for it."""
+    """Return a measure from opened sums, unless `bound` is too far above the data to resolve the measure.
+
+    Parameters
+    ----------
+    run : ColumnsRun
+        The run.
+    sums : Total
+        The opened sums.
+    name : str
+        Name of the measure's field.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ConfigError
+        If fixed point does not resolve the measure.
+    """
     require_resolved(run.config.bound, sums.error_bounds[name], sums[name], run.bound_advice)
     return float(sums[name])
 
 
 def require_distances(distances: Array, error_bound: float) -> None:
-    """Refuse sums of squared distances below zero, by more than what the sum ``missed``."""
+    """Refuse sums of squared distances that are negative by more than their rounding.
+
+    Parameters
+    ----------
+    distances : ndarray
+        Sums over the parties of squared distances between rows.
+    error_bound : float
+        Bound on the error of each sum.
+
+    Raises
+    ------
+    ContractError
+        If a sum is below ``-error_bound``.
+    """
     if distances.size and distances.min() < -error_bound:
         raise ContractError(
             f"the parties' squared distances between rows add up to {distances.min():.3g}, less than zero: some party's "
@@ -293,7 +530,22 @@ def require_distances(distances: Array, error_bound: float) -> None:
 
 
 def finite_kernel(K: Array) -> Array:
-    """The kernel matrix (n, c), or a `DataError` where float64 does not hold all that is computed from it."""
+    """Return the kernel matrix, or refuse a matrix whose sums and eigenvalues float64 cannot hold.
+
+    Parameters
+    ----------
+    K : ndarray of shape (n, c)
+        Kernel matrix, or columns of the matrix.
+
+    Returns
+    -------
+    ndarray of shape (n, c)
+
+    Raises
+    ------
+    DataError
+        If the largest entry times n squared is not finite.
+    """
     with np.errstate(over="ignore"):
         max_sum = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
     if not np.isfinite(max_sum):
@@ -302,7 +554,22 @@ def finite_kernel(K: Array) -> Array:
 
 
 def pairs_by_energy(U: Array) -> Generator[Round, Any, Eigenpairs]:
-    """The directions ``U`` (n, k), orthonormal, in the order of the energy that the parties' columns hold of them."""
+    """Order directions by the energy that the columns of all parties have in each.
+
+    Parameters
+    ----------
+    U : ndarray of shape (n, k)
+        Orthonormal directions.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    Eigenpairs
+        Energies in descending order, and the directions with fixed signs.
+    """
     sums: Total = yield SumRound("energies", {"directions": U})
     energy = sums["energies"]
     order = np.argsort(-energy, kind="stable")

@@ -1,4 +1,4 @@
-"""What a method for data split by columns is made of, under one name: as `fedpca_flwr.questions.method` for rows.
+"""All names that a method for data split by columns needs, like `fedpca_flwr.questions.method` for rows.
 
 ``from fedpca_flwr.questions import columns_method as method``. The statistics of such data are in
 `fedpca_flwr.questions.columns`.

@@ -1,10 +1,10 @@
-"""A run where the parties hold columns of the same rows, its two halves: `ColumnsStrategy`, and `ColumnsClient`.
+"""Both halves of a run in which the parties hold columns of the same rows: `ColumnsStrategy` and `ColumnsClient`.
 
-The model holds the scores, which all parties learn; the loadings of a column stay where the column is.
+The model holds the scores, which all parties learn. The loadings of a column stay where the column is.
 
-Products with a party's ``A = X X'`` (n x n, of rank r) tell all of A once r columns of them are known, whatever the
-block: ``A = A Q (Q' A Q)^+ (A Q)'`` for a random Q (n x r). So a site whose `may-show` is ``scores`` counts how many
-runs over the same rows may ask for in all, before it answers anything.
+Products with a party's ``A = X X'`` (n x n, of rank r) tell all of A once r columns of the products are known, whatever
+the block: ``A = A Q (Q' A Q)^+ (A Q)'`` for a random Q (n x r). So a site whose `may-show` is ``scores`` counts, before
+it answers anything, how many columns of products runs over the same rows may ask for in all.
 """
 
 from abc import abstractmethod
@@ -39,7 +39,7 @@ from fedpca_flwr.site.site import Site
 
 
 class ColumnsOptions(CountOptions):
-    """How each party's columns are centred and scaled."""
+    """Options of methods for columns: how each party centres and scales its columns."""
 
     center: bool = True
     """Each party subtracts the means of its own columns."""
@@ -48,7 +48,7 @@ class ColumnsOptions(CountOptions):
 
     @property
     def centres_columns(self) -> bool:
-        """Whether columns are about their means."""
+        """True if each party subtracts the means of its columns."""
         return self.center
 
     @property
@@ -57,7 +57,7 @@ class ColumnsOptions(CountOptions):
 
 
 class KernelOptions(ColumnsOptions):
-    """The options of methods of kernels."""
+    """Options of methods that use a kernel."""
 
     kernel: KernelName = "rbf"
     """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
@@ -73,14 +73,14 @@ class KernelOptions(ColumnsOptions):
 
     @property
     def function(self) -> Kernel:
-        """The kernel, with ``gamma`` where it is given."""
+        """Kernel function with the parameters that the options give."""
         return Kernel(self.kernel, self.gamma, self.coef0, self.degree)
 
 
 class ColumnsClient(PCAClient):
-    """A party that holds columns: its own, as the run centres and scales them, and the last round.
+    """A party that holds columns: centres and scales the columns as the run says, and writes the scores.
 
-    What it answers stands with each question.
+    The answers of the party stand with each question.
     """
 
     site: Site
@@ -96,18 +96,32 @@ class ColumnsClient(PCAClient):
 
     @cached_property
     def local_columns(self) -> Columns:
-        """This party's columns, centred and scaled as the run says."""
+        """Columns of this party, centred and scaled as the run says."""
         return prepare_columns(self.data, center=self.options.centres_columns, scale=self.options.scale)
 
     def describe_rows(self) -> Fields:
-        """What this party says of its rows, before anything else is asked."""
+        """Return the number of rows and columns of this party, and the digests of its ids.
+
+        Before that, the site counts the products that the run may ask for, and refuses the run if there are too many.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            ``count``, ``features``, and ``ids`` (n,), empty where the site names no ids.
+        """
         self._permit_products(counted=True)
         n, f = self.data.shape
         ids = np.empty(0, np.uint64) if self.site.table.ids is None else self.site.table.ids
         return {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
 
     def write_scores(self, scores: Array) -> None:
-        """Write the scores (n, k), in the order of the site's own file."""
+        """Write the scores in the row order of the site's own file.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n, k)
+            Scores in the order of the run's rows.
+        """
         row_order = self.site.table.row_positions
         with score_file(self.site.node.scores, *scores.shape) as append:
             append(scores if row_order is None else scores[row_order])
@@ -115,12 +129,12 @@ class ColumnsClient(PCAClient):
     # Inside
 
     def _permit_products(self, *, counted: bool) -> None:
-        """Refuse a run whose products could tell all inner products, where this site shows scores only.
+        """Refuse a run whose products could tell all inner products of the rows, where this site shows scores only.
 
         A sum has at least one column of each other party.
         """
         node, columns = self.site.node, self.data.shape[1]
-        products = self.options.products(len(self.data))
+        products = self.options.max_gram_columns(len(self.data))
         if node.data and node.may_show == "scores" and products:
             columns += self.transport.parties_per_sum(node.num_partitions) - 1
             repeats = self.site.repeats(self.card.split)
@@ -135,7 +149,19 @@ SUMS_NOTE = "of each party the server saw its numbers of rows and columns; the s
 
 @dataclass(frozen=True, kw_only=True)
 class ScoresSolution:
-    """What a method found."""
+    """Result of a method for columns.
+
+    Parameters
+    ----------
+    pairs : Eigenpairs
+        Leading eigenpairs of ``X X'``; the vectors (n, k) are the directions of the scores.
+    total : float
+        Trace of ``X X'``.
+    notes : sequence of str
+        Notes for the reader of the model.
+    measurements : mapping of str to float
+        Numbers by the names of `fedpca_flwr.model.measurements`.
+    """
 
     pairs: Eigenpairs  # leading eigenpairs of ``X X'``: vectors (n, k), the directions of the scores
     total: float  # trace of ``X X'``
@@ -149,18 +175,18 @@ Fitting = Generator[Round, Any, ScoresSolution]
 
 
 class ColumnsRun(PCAStrategy):
-    """A run where the parties hold columns of the same rows, and what is known of them once they have said it.
+    """The server's half of a run in which the parties hold columns of the same rows.
 
     Attributes
     ----------
     n_rows : int
-        n, once known.
+        Number of rows n, 0 before the parties have said it.
     widths : list of int
-        Columns of each party.
+        Number of columns of each party.
     total : float
         Energy of all columns.
     rounding : float
-        What fixed point rounded off a sum at most.
+        Largest bound on the fixed-point rounding of a sum.
     """
 
     party: ClassVar[type[PCAClient]] = ColumnsClient
@@ -173,7 +199,22 @@ class ColumnsRun(PCAStrategy):
         self._by_ids = False
 
     def n_components(self, rows: int, columns: int) -> int:
-        """The wanted number of components, checked against the rows and columns of all parties."""
+        """Return the requested number of components, checked against the rows and columns of all parties.
+
+        Parameters
+        ----------
+        rows, columns : int
+            Numbers of rows and columns of all parties.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        ConfigError
+            If the rows or columns are too few.
+        """
         assert isinstance(self.options, CountOptions)
         check_components(self.options.n_components, rows, columns)
         return self.options.n_components
@@ -186,17 +227,31 @@ class ColumnsRun(PCAStrategy):
 
     @property
     def columns(self) -> int:
-        """m, of all parties."""
+        """Number of columns m of all parties."""
         return sum(self.widths)
 
     @property
     def bound_advice(self) -> str:
-        """What else than a nearer `bound` would help, for errors that ask for one."""
+        """Advice besides a smaller `bound`, as the end of an error text."""
         return ""
 
     def require_same_rows(self, replies: list[Reply]) -> None:
-        """Take what the parties say of their rows; an error unless all
-        have the same, and enough."""
+        """Store the numbers of rows and columns, and refuse the run unless all parties have the same rows, and enough.
+
+        Parameters
+        ----------
+        replies : list of Reply
+            Replies to the first question: ``count``, ``features`` and ``ids``.
+
+        Raises
+        ------
+        ConfigError
+            If some sites name ids and others do not.
+        ContractError
+            If ids are not ascending, or the numbers of rows differ.
+        DataError
+            If the ids differ.
+        """
         self._require_same_ids(replies)
         self._require_same_count(replies)
         self.n_rows = int(replies[0].fields["count"])
@@ -204,12 +259,28 @@ class ColumnsRun(PCAStrategy):
         self.n_components(self.n_rows, self.columns)
 
     def set_total(self, total: float) -> None:
-        """Take the energy of all columns; a `DataError` where there is none."""
+        """Store the energy of all columns, or refuse columns without any energy.
+
+        Parameters
+        ----------
+        total : float
+            Energy of all columns.
+
+        Raises
+        ------
+        DataError
+            If the energy is zero.
+        """
         require_variance(total, self.n_rows, np.zeros(1))
         self.total = total
 
     def order_notes(self) -> list[str]:
-        """What is not known of the order of the rows."""
+        """Return a note where nothing shows that the parties' rows belong together.
+
+        Returns
+        -------
+        list of str
+        """
         if self._by_ids or self.quorum.simulated:
             return []
         return ["rows were taken in the order of the files: nothing shows that they belong together"]
@@ -257,7 +328,7 @@ class ColumnsRun(PCAStrategy):
 
 
 class ColumnsStrategy(ColumnsRun):
-    """Base of the strategies that fit a model. A method adds `aggregate`."""
+    """Base of the strategies for columns that fit a model. A method adds `aggregate`."""
 
     options: ColumnsOptions
 
@@ -273,7 +344,16 @@ class ColumnsStrategy(ColumnsRun):
 
     @abstractmethod
     def aggregate(self) -> Fitting:
-        """The method: asks, and returns what it found."""
+        """Run the method: yield its questions, and return its result.
+
+        Yields
+        ------
+        Round
+
+        Returns
+        -------
+        ScoresSolution
+        """
 
     def program(self) -> Program:
         solution = yield from self.aggregate()
@@ -282,7 +362,17 @@ class ColumnsStrategy(ColumnsRun):
         self._model = model
 
     def build_model(self, solution: ScoresSolution) -> PCAModel:
-        """The model of what the method found."""
+        """Build the model from the result of the method.
+
+        Parameters
+        ----------
+        solution : ScoresSolution
+            Result of the method.
+
+        Returns
+        -------
+        PCAModel
+        """
         certainty = self.certainty(solution.pairs.with_rank_bound(self.n_rows - self.options.centres_columns))
         log = self.history(certainty, [*solution.notes, *self.order_notes()], solution.measurements)
         values, directions = solution.pairs.values, solution.pairs.vectors
@@ -290,7 +380,19 @@ class ColumnsStrategy(ColumnsRun):
         return PCAModel.of_scores(scores, values, total=solution.total, features=self.columns, log=log)
 
     def run_projection(self, model: PCAModel, solution: ScoresSolution) -> Program:
-        """Let every party keep the scores and its loadings; what that leaves must be what the model foretells."""
+        """Let every party store the scores and its loadings, and check the unexplained energy against the model.
+
+        Parameters
+        ----------
+        model : PCAModel
+            Model of the run.
+        solution : ScoresSolution
+            Result of the method.
+
+        Yields
+        ------
+        SumRound
+        """
         request = {"directions": solution.pairs.vectors, "singular": model.singular_values_}
         fit: Total = yield SumRound("project", request)
         allowed = 1e-6 * model.total_variance if self.exact else np.inf

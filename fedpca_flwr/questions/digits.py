@@ -1,8 +1,8 @@
-"""How many digits of a sum are asked for: a few where these show what there is, else more.
+"""Number of digits in which a sum is asked for: few digits if they resolve the variance, else more.
 
 Limits are public, and far above sums of most rows (`fedpca_flwr.questions.row_limits`). So a question whose values
-travel in few digits has another one beside it, for the same sum in more. The run asks one of the two: which one follows
-from sums that opened before, and tells nothing but digits.
+travel in few digits is paired with another question for the same sum in more digits. The run asks one of the two. Which
+one follows from sums that opened before, and tells nothing but digits.
 """
 
 from collections.abc import Generator
@@ -28,7 +28,21 @@ FINE_PREFIX = "finer_"
 
 
 def digits_questions(config: RunConfig, name: str, question: Question) -> Questions:
-    """A question, where only sums open in two words a value or in `MANY`."""
+    """Return a question, or where only sums open the same question in two words a value and in `FINE_WORDS`.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    name : str
+        Name of the question; the finer question has the prefix `FINE_PREFIX`.
+    question : Question
+        The question.
+
+    Returns
+    -------
+    mapping of str to Question
+    """
     optional_question = replace(question, optional=True)
     masked = {
         name: replace(optional_question, words=2),
@@ -40,12 +54,33 @@ def digits_questions(config: RunConfig, name: str, question: Question) -> Questi
 def sum_in_digits(
     run: PCAStrategy, name: str, request: Fields, variance: float, advice: str = ""
 ) -> Generator[Round, Any, Total]:
-    """The sum of the replies to it, in digits that show so much ``variance``.
+    """Return the sum of the replies to a question, asked for in digits that resolve a given variance.
+
+    Parameters
+    ----------
+    run : PCAStrategy
+        The run.
+    name : str
+        Name of the question.
+    request : mapping of str to ndarray
+        Fields of the request.
+    variance : float
+        Variance (times rows) that the digits must resolve.
+    advice : str
+        What else helps besides a smaller `bound`, as the end of an error text.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    Total
 
     Raises
     ------
     ConfigError
-        Where no digits do: the bound is too far above the data.
+        If no digits resolve the variance: `bound` is too far above the data.
     """
     if FINE_PREFIX + name in run.script:
         if _rounding_bound(run, name, request) > MAX_ROUNDING_SHARE * variance:
@@ -58,7 +93,7 @@ def sum_in_digits(
 
 
 def _rounding_bound(run: PCAStrategy, name: str, request: Fields) -> float:
-    """What rounding may cost the sum (Frobenius norm)."""
+    """Return a bound on the rounding of a sum (Frobenius norm)."""
     return max(
         map(frobenius_norm, run.script[name].layout(request, run.public).error_bound(run.public.parties).values())
     )

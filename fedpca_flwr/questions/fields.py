@@ -1,7 +1,7 @@
-"""The fields that say count, mean and second moments of a party's rows, to write and to read.
+"""Payload fields of count, mean and second moments of a party's rows, and functions that write and read the fields.
 
 Where rounding the mean would cost digits (a feature whose mean is more than about 200 times its standard deviation),
-the rounding error follows as ``d`` more values; else ``remainder`` is empty.
+the rounding error follows as ``d`` more values. Otherwise ``remainder`` is empty.
 """
 
 from collections.abc import Callable
@@ -35,13 +35,42 @@ NEGLIGIBLE_REMAINDER = 2e-14
 
 
 def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Array:
-    """The rounding error of a mean, or nothing where it is negligible against every feature's deviation."""
+    """Return the rounding error of a mean, or nothing if the error is negligible against every feature's deviation.
+
+    Parameters
+    ----------
+    head : Head
+        Count and mean of the rows.
+    diagonal : ndarray of shape (d,)
+        Diagonal of the rows' scatter.
+    negligible : float
+        Error, in standard deviations, that may be left out.
+
+    Returns
+    -------
+    ndarray of shape (d,) or (0,)
+    """
     spread = np.sqrt(diagonal / head.n)
     return head.remainder if (np.abs(head.remainder) > negligible * spread).any() else np.empty(0)
 
 
 def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Fields:
-    """The fields of `HEAD`; a rounding error of the mean of so many standard deviations is left out."""
+    """Return the fields of `HEAD`.
+
+    Parameters
+    ----------
+    head : Head
+        Count and mean of the rows.
+    diagonal : ndarray of shape (d,)
+        Diagonal of the rows' scatter.
+    negligible : float
+        Rounding error of the mean, in standard deviations, that is left out.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count``, ``mean`` and ``remainder``.
+    """
     return {
         "count": np.asarray(head.n),
         "mean": head.mean,
@@ -50,7 +79,18 @@ def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMA
 
 
 def truncated_questions(rank: Callable[[Public], int]) -> Questions:
-    """The question for a truncated factor of so many rows."""
+    """Return the question for a truncated factor of the scatter.
+
+    Parameters
+    ----------
+    rank : callable
+        From the public parameters of the run to the number of rows of the factor.
+
+    Returns
+    -------
+    mapping of str to Question
+        ``truncated``.
+    """
     truncated = Question(
         reply=TRUNCATED,
         answer=lambda party, request: truncated_fields(party.vault, rank(party.public)),
@@ -60,7 +100,20 @@ def truncated_questions(rank: Callable[[Public], int]) -> Questions:
 
 
 def truncated_fields(vault: Vault, rank: int) -> Fields:
-    """The fields of a truncated factor of a party's rows."""
+    """Return the fields of a truncated factor of a party's rows.
+
+    Parameters
+    ----------
+    vault : Vault
+        Moments of the party's rows.
+    rank : int
+        Number of rows of the factor.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        Fields of `TRUNCATED`.
+    """
     factor = vault.truncated(rank)
     return {
         **head_fields(*vault.head_and_diagonal()),
@@ -71,18 +124,48 @@ def truncated_fields(vault: Vault, rank: int) -> Fields:
 
 
 def read_factor(reply: Reply) -> Factor:
-    """The truncated factor that a checked reply holds."""
+    """Return the truncated factor that a checked reply holds.
+
+    Parameters
+    ----------
+    reply : Reply
+        Reply with the fields of `TRUNCATED`.
+
+    Returns
+    -------
+    Factor
+    """
     fields = reply.fields
     return Factor(read_head(fields), fields["rows"], float(fields["trace"]), float(fields["omitted"]))
 
 
 def read_head(fields: Fields) -> Head:
-    """Count and mean that the fields of a checked reply say."""
+    """Return the count and mean that the fields of a checked reply hold.
+
+    Parameters
+    ----------
+    fields : mapping of str to ndarray
+        Fields of `HEAD`.
+
+    Returns
+    -------
+    Head
+    """
     mean = fields["mean"]
     remainder = fields["remainder"] if fields["remainder"].size else np.broadcast_to(0.0, mean.shape)  # takes no room
     return Head(fields["count"].item(), mean, remainder)
 
 
 def read_moments(fields: Fields) -> Moments:
-    """The moments that the fields of `MOMENTS` say, as whoever receives them understands them."""
+    """Return the moments that the fields of `MOMENTS` hold, as every receiver reads the fields.
+
+    Parameters
+    ----------
+    fields : mapping of str to ndarray
+        Fields of `MOMENTS`.
+
+    Returns
+    -------
+    Moments
+    """
     return Moments(*read_head(fields), scatter=fields["scatter"])

@@ -1,21 +1,22 @@
-"""What DSA and FAST-PCA share: parties that talk only to their neighbours in a graph, which Flower's server simulates.
+"""Base of DSA and FAST-PCA: parties that talk only to their neighbours in a graph, which Flower's server simulates.
 
-Flower has a hub, so the server relays: what a party sends goes unchanged to its neighbours, and the server adds nothing
-up. It is a simulated network, and the server sees all that passes.
+Flower has a hub, so the server relays: a party's messages go unchanged to its neighbours, and the server adds nothing
+up. The network is simulated, and the server sees all that passes.
 
-Centring is exact. In the first rounds every party forwards all heads (count, mean, trace of the scatter) that it knows;
-after as many rounds as the graph's diameter each knows all K of them, hence the pooled mean ``m`` and the total
+Centring is exact. In the first rounds every party forwards all heads (count, mean, trace of the scatter) that it knows.
+After as many rounds as the graph's diameter each party knows all K heads, hence the pooled mean ``m`` and the total
 variance. Then party i works with::
 
     A_i = K (S_i + n_i (m_i - m)(m_i - m)^T) / trace of the pooled scatter
 
-whose mean over the parties is the pooled scatter with trace one, so that ``step-size`` has no unit. With ``auto`` it
-follows from the largest eigenvalue that any A_i may have, and from how fast the graph mixes (`sanger.safe_step`). Heads
-bring a bound on it, the largest eigenvalue of S_i and ``n_i |m_i - m|^2``: one number a party, and no further round.
+whose mean over the parties is the pooled scatter with trace one, so that ``step-size`` has no unit. With ``auto`` the
+step follows from the largest eigenvalue that any A_i may have, and from how fast the graph mixes (`sanger.safe_step`).
+Heads bring a bound on that eigenvalue, the largest eigenvalue of S_i and ``n_i |m_i - m|^2``: one number a party, and
+no further round.
 
-The end is for the reader. Each party reports its own estimate, made orthonormal, and the energies of its rows in it.
-The server averages the estimates to the model's components and adds the energies to its eigenvalues. The parties
-project their rows with their own estimates.
+The report is for the reader. Each party reports its own estimate, made orthonormal, and the energies of its rows in the
+estimate. The server averages the estimates to the model's components and adds the energies to its eigenvalues. The
+parties project their rows with their own estimates.
 """
 
 import math
@@ -96,7 +97,27 @@ class GraphOptions(CountOptions):
 
 
 def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
-    """The graph of a run: every party makes the same."""
+    """Return the graph of a run, the same at every party and at the server.
+
+    Parameters
+    ----------
+    options : GraphOptions
+        Options of the method.
+    parties : int
+        Number of parties.
+    seed : int
+        The run's seed, which draws an Erdős-Rényi graph.
+
+    Returns
+    -------
+    list of ndarray
+        Neighbours of each party.
+
+    Raises
+    ------
+    ConfigError
+        If the graph is not connected.
+    """
     try:
         return make_graph(options.graph, parties, probability=options.edge_probability, seed=seed)
     except ValueError as error:
@@ -106,14 +127,38 @@ def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
 
 
 def step_size(options: GraphOptions, heads: MeanTable, graph: Adjacency) -> float:
-    """The step of all iterations, which every party takes from all heads."""
+    """Return the step of all iterations, the same at every party.
+
+    Parameters
+    ----------
+    options : GraphOptions
+        Options of the method.
+    heads : MeanTable
+        Heads of all parties.
+    graph : list of ndarray
+        Neighbours of each party.
+
+    Returns
+    -------
+    float
+    """
     if options.step_size != "auto":
         return options.step_size
     return safe_step(heads.max_eigenvalue_share(), mixing_rate(metropolis_weights(graph)))
 
 
 def relay_rounds(graph: Adjacency) -> int:
-    """So often are heads passed on, after each party has told its own, until their neighbours' make them complete."""
+    """Return how many rounds heads are relayed, after each party has sent its own, until all parties know all heads.
+
+    Parameters
+    ----------
+    graph : list of ndarray
+        Neighbours of each party.
+
+    Returns
+    -------
+    int
+    """
     return max(1, diameter(graph)) - 1
 
 
@@ -140,7 +185,21 @@ REPORT = Payload(
 
 
 def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple[str, ...]) -> Questions:
-    """The questions of a method whose parties exchange (d, k) blocks of these names with their neighbours."""
+    """Return the questions of a method whose parties exchange (d, k) blocks with their neighbours.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    options : GraphOptions
+        Options of the method.
+    block_names : tuple of str
+        Names of the exchanged blocks.
+
+    Returns
+    -------
+    mapping of str to Question
+    """
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in block_names))
 
     def question(relayed: Payload, reply: Payload, answer: Answer, **settings: Any) -> Question:
@@ -161,7 +220,7 @@ def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple
 
 
 def _stacked_by_neighbour(payload: Payload) -> Payload:
-    """What neighbours sent, one beside the other."""
+    """Return a payload of what several neighbours sent, stacked along a new first axis."""
     return Payload(tuple(replace(field, shape=("<=neighbours", *field.shape)) for field in payload.fields))
 
 
@@ -170,7 +229,7 @@ def _sizes(public: Public) -> dict[str, int]:
 
 
 def _projection_question(config: RunConfig) -> Question:
-    """The last question: parties project with their own estimates, whose columns come in the model's order."""
+    """Return the last question, with the order in which the model has the columns of a party's estimate."""
     question = projection_questions()["project"]
     components, *other_fields = question.request.fields
     order = Field("order", ("k",), "int64", kind="size")
@@ -183,7 +242,7 @@ DIVERGED_NORM = 1e3
 
 
 class GraphParty(Party):
-    """Keeps its own iterate over the rounds. A method adds `begin` and `advance`."""
+    """A party that stores its own iterate over the rounds. A method adds `begin` and `advance`."""
 
     options: GraphOptions
     block_names: ClassVar[tuple[str, ...]]
@@ -193,19 +252,53 @@ class GraphParty(Party):
 
     @abstractmethod
     def begin(self, X: Array) -> list[Array]:
-        """All that this party keeps of the first iterate: ``X`` (d, k), the direction that it follows next, more."""
+        """Return the first iterate: all that this party stores.
+
+        Parameters
+        ----------
+        X : ndarray of shape (d, k)
+            Orthonormal start, the same at all parties.
+
+        Returns
+        -------
+        list of ndarray of shape (d, k)
+            ``X``, the direction that the party follows next, and more; the blocks `block_names` come first.
+        """
 
     @abstractmethod
     def advance(self, iterate: list[Array], average: list[Array]) -> list[Array]:
-        """The same one iteration later, from its own and from the neighbours' average of what is exchanged."""
+        """Return the iterate of the next iteration.
+
+        Parameters
+        ----------
+        iterate : list of ndarray of shape (d, k)
+            The party's own iterate, as `begin` returns it.
+        average : list of ndarray of shape (d, k)
+            Average of the exchanged blocks over the party and its neighbours.
+
+        Returns
+        -------
+        list of ndarray of shape (d, k)
+        """
 
     @property
     def step_size(self) -> float:
-        """By which it follows its direction."""
+        """Step along the direction in each iteration."""
         return float(self.centring[1][2])
 
     def head(self, request: Fields) -> Fields:
-        """A table with this party's own head."""
+        """Return a table with this party's own head alone.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Empty.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            Fields of `HEADS`.
+        """
         head, diagonal = self.vault.head_and_diagonal()
         top = largest_eigenvalue(self.vault.times, diagonal.size)
         return self._store_heads(
@@ -213,21 +306,63 @@ class GraphParty(Party):
         )
 
     def heads(self, request: Fields) -> Fields:
-        """The table with the neighbours' news."""
+        """Return the table of all heads that this party knows, with the heads that its neighbours sent.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Tables of the neighbours.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            Fields of `HEADS`.
+        """
         return self._store_heads(self._merged_heads(request))
 
     def start(self, request: Fields) -> Fields:
-        """The first iterate, the same at all parties."""
+        """Return the exchanged blocks of the first iterate, the same at all parties.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Tables of the neighbours.
+
+        Returns
+        -------
+        mapping of str to ndarray
+        """
         self._store_centre(self._merged_heads(request))
         first = random_block(self.vault.features, self.options.n_components, self.public.config.seed)
         return self._store_iterate(self.begin(orthonormalise(first)))
 
     def step(self, request: Fields) -> Fields:
-        """The next iterate."""
+        """Return the exchanged blocks of the next iterate.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Blocks of the neighbours.
+
+        Returns
+        -------
+        mapping of str to ndarray
+        """
         return self._store_iterate(self._next_iterate(request))
 
     def report(self, request: Fields) -> Fields:
-        """This party's estimate, and the energies of its rows in it."""
+        """Return this party's orthonormal estimate, and the energies of the party's rows in the estimate.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Blocks of the neighbours.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            Fields of `REPORT`.
+        """
         X, direction = self._next_iterate(request)[:2]
         vectors, numbers = self.centring
         estimate = orthonormalise(X)
@@ -242,7 +377,22 @@ class GraphParty(Party):
         }
 
     def direction(self, X: Array) -> Array:
-        """Sanger's direction (d, k) of this party's A at ``X``; a `ConfigError` when the iterates diverge."""
+        """Return Sanger's direction of this party's A.
+
+        Parameters
+        ----------
+        X : ndarray of shape (d, k)
+            The party's iterate.
+
+        Returns
+        -------
+        ndarray of shape (d, k)
+
+        Raises
+        ------
+        ConfigError
+            If the iterates diverge: the step is too large.
+        """
         if not np.linalg.norm(X) <= DIVERGED_NORM:  # NaN too
             option = self.options.step_size
             step_text = f"'auto', here {self.step_size:.3g}" if option == "auto" else f"{option:g}"
@@ -259,14 +409,14 @@ class GraphParty(Party):
         return heads._asdict()
 
     def _merged_heads(self, request: Fields) -> MeanTable:
-        """The heads that this party knows now."""
+        """Return the stored heads, filled up from the neighbours' tables."""
         heads = MeanTable(*self.state["heads"])
         for table in zip(*(request[name] for name in MeanTable._fields), strict=True):
             heads = heads.filled_from(MeanTable(*table))
         return heads
 
     def _store_centre(self, heads: MeanTable) -> None:
-        """Keep what the iterations need of all heads."""
+        """Store the pooled centre, this party's deviation and weights, which all iterations need."""
         if not heads.counts.all():
             unknown = ", ".join(str(party) for party in np.flatnonzero(heads.counts == 0))
             raise ContractError(f"the heads of parties {unknown} did not arrive; do all parties have the same graph?")
@@ -284,9 +434,12 @@ class GraphParty(Party):
 
     @cached_property
     def centring(self) -> tuple[Array, Array]:
-        """Own deviation and the pooled mean (2, d); the factor of A, own trace, step, own rows, neighbours' weights.
+        """Vectors and numbers of the centring, which all iterations need.
 
-        Few arrays, read once in a round: reading a message's small arrays costs more than computing with them.
+        Vectors (2, d): own deviation and pooled mean. Numbers: factor of A, own trace, step, own rows, and the weights
+        of the neighbours.
+
+        Few arrays, read once in a round: reading a message's small arrays costs more than computing with the arrays.
         """
         vectors, numbers = self.state["centre"]
         return vectors, numbers
@@ -299,7 +452,7 @@ class GraphParty(Party):
         return product
 
     def _next_iterate(self, request: Fields) -> list[Array]:
-        """What this party keeps, one iteration later."""
+        """Return the blocks that this party stores in the next iteration."""
         iterate, weights = list(self.state["iterate"][0]), self.centring[1][4:]
         received = len(request[self.block_names[0]])
         if received != weights.size:
@@ -310,7 +463,7 @@ class GraphParty(Party):
         return self.advance(iterate, average)
 
     def _store_iterate(self, iterate: list[Array]) -> Fields:
-        """Keep it, and return what neighbours get."""
+        """Store the iterate, and return the blocks that neighbours receive."""
         self.state["iterate"] = [np.stack(iterate)]
         return dict(zip(self.block_names, iterate, strict=False))
 
@@ -322,13 +475,28 @@ GRAPH_NOTE = "a simulated network: the server relayed; scores are by each party'
 
 
 class GraphClient(RowsClient):
-    """Projects its rows by its own iterate."""
+    """A party that projects its rows with its own estimate."""
 
     party_type: ClassVar[type[GraphParty]]
     party: GraphParty
 
     def projection(self, request: Fields) -> Projection:
-        """By this party's own estimate, in the model's order and with its signs."""
+        """Return the projection by this party's own estimate, in the model's order and with the model's signs.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the last question, with ``order`` (k,).
+
+        Returns
+        -------
+        Projection
+
+        Raises
+        ------
+        ContractError
+            If the order or the mean contradicts what the parties have reported.
+        """
         components, order = request["components"], request["order"]
         if sorted(order.tolist()) != list(range(order.size)) or not np.array_equal(
             request["mean"], self.party.centring[0][1]
@@ -366,7 +534,7 @@ class GraphStrategy(RowsStrategy):
     # Inside
 
     def _mean_solution(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: MeanTable) -> Solution:
-        """The mean of the parties' estimates, with the sums of the energies."""
+        """Return the mean of the parties' estimates, with the sums of the energies as eigenvalues."""
         estimates = [report["estimate"] for report in reports]
         energies = order_free_sum([report["energies"] for report in reports])
         # a run that was too short has them in no order; parties need it for their own estimates
@@ -393,7 +561,7 @@ class GraphStrategy(RowsStrategy):
         }
 
     def _convergence_notes(self, estimates: Sequence[Array]) -> list[str]:
-        """What a reader must know where the iterations ended too early, or the parties do not agree."""
+        """Return a note where the iterations ended too early, or the parties do not agree."""
         disagreement = max((float(principal_angles(a, b).max()) for a, b in combinations(estimates, 2)), default=0.0)
         step = math.degrees(self._steps[-1]) if self._steps else math.inf
         remaining = (
@@ -422,13 +590,13 @@ class GraphStrategy(RowsStrategy):
 
 
 def _max_step(previous: Sequence[Reply], current: Sequence[Reply]) -> float:
-    """How far any party's iterate moved at most."""
+    """Return the largest distance between two successive iterates of any party."""
     pairs = zip(previous, current, strict=True)
     return max(float(np.linalg.norm(new.fields["iterate"] - old.fields["iterate"])) for old, new in pairs)
 
 
 def _relay_round(phase: str, graph: Adjacency, replies: Sequence[Reply]) -> Round:
-    """A question with which every party receives what its neighbours said."""
+    """Return a round in which every party receives what its neighbours sent in the round before."""
     tables = {name: np.stack([reply.fields[name] for reply in replies]) for name in replies[0].fields}
     party_requests = {
         reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in replies

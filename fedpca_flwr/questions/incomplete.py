@@ -1,23 +1,25 @@
-"""Rows with missing values: what was observed of each feature, and sums of what the rows are expected to be.
+"""Rows with missing values: means and deviations of the observed values, and sums of the rows' expected values.
 
-All are sums, so they travel in clear or masked alike. The centre is the mean of what was observed of each feature, and
-the spread its standard deviation; rows are standardised with them, and models of the rows are in that unit.
+All statistics are sums, so the replies travel in clear or masked alike. The centre is the mean of the observed values
+of each feature, and the spread their standard deviation. Rows are standardised with both, and models of the rows are in
+that unit.
 
 The limits of fixed point are public. A standardised value of feature j is at most r_j in size, since no value is larger
-than `bound`. For n rows and a model with mean m and covariance S, whose least eigenvalue is at least `FLOOR`, what is
-expected of missing values is at most (Cauchy and Schwarz in the metric of S)::
+than `bound`. For n rows and a model with mean m and covariance S, whose least eigenvalue is at least `FLOOR`, the
+expected missing values are at most (Cauchy and Schwarz in the metric of S)::
 
     sum_i E[x_ij]^2 <= S_jj sum_i x_io' S_oo^-1 x_io <= S_jj n sum_j (r_j + |m_j|)^2 / FLOOR
 
-That is generous, so these sums travel in four words a value. Where the server sees each reply, it holds it against the
-same with its own n, and with 1 for r: standardised, the squares of what was observed of a feature add up to n.
+That is generous, so these sums travel in four words a value. Where the server sees each reply, it holds the reply
+against the same limit with the party's n, and with 1 for r: standardised, the squares of the observed values of a
+feature add up to n.
 
-Where few factors stand behind wide rows, nothing that is asked or replied has d^2 values. Rows are
-less the mean of what was observed of each feature, in one unit for all, since the noise is alike in all: the root of
-the mean variance, or with ``scale`` each feature's own deviation.
+Where few factors explain wide rows, no request and no reply has d^2 values. Rows are less the mean of the observed
+values of each feature, in one unit for all, since the noise is the same in all: the root of the mean variance, or with
+``scale`` each feature's own deviation.
 
-The limits of fixed point follow as there, the noise s in place of the least eigenvalue. For a direction V_b and the
-expected values y of all rows (Cauchy and Schwarz)::
+The limits of fixed point follow in the same way, with the noise s in place of the least eigenvalue. For a direction V_b
+and the expected values y of all rows (Cauchy and Schwarz)::
 
     |sum y_j (y'V_b)|^2 <= sum y_j^2  sum |y|^2
 """
@@ -65,7 +67,31 @@ MODEL = (
 
 
 class ObservedValues(NamedTuple):
-    """What of each feature was observed, at all parties."""
+    """Counts, means and deviations of the observed values of each feature, over all parties.
+
+    Parameters
+    ----------
+    total_rows : int
+        Rows of all parties.
+    rows : int
+        Rows n with any value.
+    counts : ndarray of shape (d,)
+        Rows that have each feature.
+    unshared_pairs : int
+        Pairs of features that no row has both, where the server learns that.
+    centre : ndarray of shape (d,)
+        Means of the observed values, up to rounding.
+    spread : ndarray of shape (d,)
+        Standard deviations of the observed values; of a constant feature 0, or in fixed point the rounding of its mean.
+    mean : ndarray of shape (d,)
+        Rounding error of the centre, standardised.
+    constant : ndarray of bool of shape (d,)
+        Features that have one value only, as far as fixed point can tell: nothing is predicted of these.
+    cautions : sequence of str
+        Notes for the reader of the model.
+    units : sequence of mapping
+        Features that a party has in another unit, where the server sees each party.
+    """
 
     total_rows: int  # rows of all parties
     rows: int  # n, those with any value
@@ -81,25 +107,48 @@ class ObservedValues(NamedTuple):
 
     @property
     def deviation(self) -> Array:
-        """The spread, 0 where a feature is constant."""
+        """Spread (d,), 0 where a feature is constant."""
         return np.where(self.constant, 0.0, self.spread)
 
     def model_request(self, mean: Array) -> Fields:
-        """What a question about expected values asks, whatever the model with this ``mean`` (d,) is."""
+        """Return the fields that every request about expected values has.
+
+        Parameters
+        ----------
+        mean : ndarray of shape (d,)
+            Mean of the model of standardised rows.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            ``rows``, ``centre``, ``spread`` and ``mean``.
+        """
         return {"rows": np.asarray(self.rows), "centre": self.centre, "spread": self.spread, "mean": mean}
 
     @property
     def centre_error(self) -> Array:
-        """What rounding the centre lost, in the unit of the data (d,)."""
+        """Rounding error of the centre (d,), in the unit of the data."""
         return self.mean * positive(self.spread)
 
     @property
     def missing_share(self) -> float:
-        """Of all values, those that are missing."""
+        """Share of all values that are missing."""
         return 1.0 - float(self.counts.sum()) / (self.rows * self.centre.size)
 
     def moments(self, mean: Array, scatter: Array) -> Moments:
-        """Moments in the unit of the data, from the mean and packed scatter of standardised rows."""
+        """Return moments in the unit of the data.
+
+        Parameters
+        ----------
+        mean : ndarray of shape (d,)
+            Mean of standardised rows.
+        scatter : ndarray of shape (d (d + 1) / 2,)
+            Packed scatter of standardised rows.
+
+        Returns
+        -------
+        Moments
+        """
         head = Head(self.rows, *moments.two_sum(self.centre, self.spread * mean))
         return Moments(*head, scatter=scatter * moments.pack(np.outer(self.deviation, self.deviation)))
 
@@ -108,7 +157,20 @@ class ObservedValues(NamedTuple):
 
 
 def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
-    """The questions of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
+    """Return the questions of `observed_values`.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    pairs : bool
+        Whether the first question asks how many rows have both of two features.
+
+    Returns
+    -------
+    mapping of str to Question
+        ``observed`` and ``deviations``.
+    """
     row_limits.require_bound(config)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
@@ -133,7 +195,17 @@ def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
 
 
 def expected_question(times: int) -> Question:
-    """The question of `expected`."""
+    """Return the question of `pooled_expected`.
+
+    Parameters
+    ----------
+    times : int
+        How often a run may ask the question.
+
+    Returns
+    -------
+    Question
+    """
     return Question(
         request=Payload(MODEL),
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
@@ -151,7 +223,17 @@ LimitFunction = Callable[[Fields, Public], SumLimits]
 
 
 def unbounded_limits(limits: LimitFunction) -> LimitFunction:
-    """The same limits of what one party adds where the server sees it: there no `bound` is given."""
+    """Return the same limits for a single party's reply, where the server sees the reply and the run has no `bound`.
+
+    Parameters
+    ----------
+    limits : callable
+        From the request and the public parameters to limits.
+
+    Returns
+    -------
+    callable
+    """
 
     def unbounded(request: Fields, public: Public) -> SumLimits:
         return limits(request, replace(public, config=public.config.model_copy(update={"bound": MAX_MAGNITUDE})))
@@ -175,14 +257,14 @@ def _deviation_limits(request: Fields, public: Public, rows: int) -> SumLimits:
 
 
 def _max_standardised(request: Fields, public: Public, unit: Array) -> Array:
-    """The largest size of a value (d,) of rows within `bound`, less the centre that is asked and divided by a unit."""
+    """Return the largest size (d,) of a value of rows within `bound`, less the centre and divided by a unit."""
     with np.errstate(over="ignore", divide="ignore"):  # what is not finite is refused
         size: Array = (public.config.bound + np.abs(request["centre"])) / unit
     return size
 
 
 def _expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimits:
-    """Limits for so many rows, the root mean square of whose values is at most a ``size`` (d,)."""
+    """Return limits of the expected sums of rows whose features have at most this root mean square (d,)."""
     mean = request["mean"]
     with np.errstate(over="ignore"):
         max_deviation = np.abs(mean) + CENTRE_ROUNDING * np.abs(request["centre"]) / positive(request["spread"])
@@ -194,9 +276,22 @@ def _expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimi
 
 
 def filled_limits(request: Fields, public: Public) -> SumLimits:
-    """Limits of the last question: count, and the squared error of rows that are filled by what is expected of them.
+    """Return the limits of the last question: count, and the squared error of rows filled with expected values.
 
-    As of expected values: in the metric of a correlation, whose least eigenvalue is at least `FLOOR`, or of the noise.
+    The limits follow as for expected values: in the metric of a correlation, whose least eigenvalue is at least
+    `FLOOR`, or of the noise.
+
+    Parameters
+    ----------
+    request : mapping of str to ndarray
+        ``mean``, ``scale``, and ``factors`` or ``covariance``.
+    public : Public
+        Public parameters of the run.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count`` and ``squared``.
     """
     reach = public.config.bound + np.abs(request["mean"])
     with np.errstate(all="ignore"):  # what is not finite is refused
@@ -217,9 +312,9 @@ def filled_limits(request: Fields, public: Public) -> SumLimits:
 
 
 def _local_observed(party: IncompleteClient, request: Fields) -> Fields:
-    """Rows, those without any value, the sums of what is observed of each feature, and how many rows that are.
+    """Return the number of rows, the number without any value, and sums and counts of each feature's observed values.
 
-    By a covariance, how many rows have both of two features instead.
+    For a model with a covariance, the number of rows that have both of two features replaces the counts.
     """
     rows, patterns = party.gapped, party.gapped.patterns
     if excluded := len(party.raw_rows) - len(party.data):
@@ -237,20 +332,20 @@ def _local_observed(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def _pair_counts(patterns: Patterns) -> Array:
-    """Packed: how many rows have both of two features."""
+    """Return how many rows have both of two features, packed."""
     observed = (~patterns.missing).astype(np.float64)
     return moments.pack((patterns.counts[:, None] * observed).T @ observed)
 
 
 def _local_deviations(party: IncompleteClient, request: Fields) -> Fields:
-    """Sums of deviations from the centre, and of their squares, of what is observed."""
+    """Return the sums of the observed values' deviations from the centre, and of the squared deviations."""
     values = party.gapped.observed_moments
     deviation = np.where(values.counts > 0, (values.mean - request["centre"]) + values.remainder, 0.0)
     return {"shift": values.counts * deviation, "diagonal": values.squares + values.counts * deviation**2}
 
 
 def _local_expected(party: IncompleteClient, request: Fields) -> Fields:
-    """Expected deviations from a model's mean, and their products."""
+    """Return the sums of the expected deviations from a model's mean, and of the deviations' products."""
     model = Gaussian(request["mean"], moments.unpack_symmetric(request["covariance"], request["mean"].size))
     try:
         sums = expected_sums(party.gapped, model, request["centre"], positive(request["spread"]))
@@ -260,7 +355,7 @@ def _local_expected(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def _local_products(party: IncompleteClient, request: Fields) -> Fields:
-    """Expected deviations from the mean of a model of factors, and their products with its directions."""
+    """Return the sums of expected deviations from a factor model's mean, and of products with its directions."""
     model = FactorGaussian(request["mean"], request["basis"], request["variances"], float(request["noise"]))
     if model.noise < MIN_EIGENVALUE or model.variances.min() <= model.noise:
         raise ContractError(
@@ -280,7 +375,32 @@ def _local_products(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, ObservedValues]:
-    """Means and deviations of what was observed, by two sums; with ``scale`` they must be precise enough for that."""
+    """Return means and deviations of the observed values, from two sums.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+        The run.
+    scale : bool
+        Whether features are scaled; then the deviations must have enough digits for that.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    ObservedValues
+
+    Raises
+    ------
+    ConfigError
+        If `bound` is too far above the data.
+    ContractError
+        If counts contradict each other.
+    DataError
+        If no party has a value of some feature.
+    """
     party_values = _PartyValues()
     first: Total = yield SumRound("observed", consume=party_values.take_observed)
     count = int(row_limits.read_row_count(first["count"], first.parties))
@@ -304,22 +424,45 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
 
 
 class _PartyValues:
-    """What the server sees of each party's observed values in clear, by which features in another unit show."""
+    """Observed values of each party that the server sees in clear, from which features in another unit are found."""
 
     def __init__(self) -> None:
         self.observed: dict[str, tuple[float, Array, Array]] = {}
         self.spread: dict[str, tuple[Array, Array]] = {}
 
     def take_observed(self, fields: Fields, sender: str) -> None:
+        """Store a party's count, counts and sums of observed values.
+
+        Parameters
+        ----------
+        fields : mapping of str to ndarray
+            Fields of the reply to ``observed``.
+        sender : str
+            How texts name the party.
+        """
         d = fields["sum"].size
         counts = fields["pairs"][moments.diagonal_positions(d)] if "pairs" in fields else fields["values"]
         self.observed[sender] = float(fields["count"]), counts.copy(), fields["sum"].copy()
 
     def take_spread(self, fields: Fields, sender: str) -> None:
+        """Store a party's sums of deviations and of squared deviations.
+
+        Parameters
+        ----------
+        fields : mapping of str to ndarray
+            Fields of the reply to ``deviations``.
+        sender : str
+            How texts name the party.
+        """
         self.spread[sender] = fields["shift"].copy(), fields["diagonal"].copy()
 
     def units(self) -> Sequence[dict[str, Any]]:
-        """Return the entries of `units_of`; none where nothing is seen."""
+        """Return the entries of `unit_entries`; none where the server sees no party.
+
+        Returns
+        -------
+        sequence of dict
+        """
         parties = {}
         for sender in sorted(self.observed, key=lambda name: (len(name.partition(" (")[0]), name)):  # 2 before 10
             (rows, counts, sums), (shift, diagonal) = self.observed[sender], self.spread[sender]
@@ -331,13 +474,12 @@ class _PartyValues:
 def _constant_features(
     run: RowsStrategy, error_bound: Array, diagonal: Array, counts: Array, centre: Array, *, scale: bool
 ) -> tuple[NDArray[np.bool_], Sequence[str]]:
-    """Which features are constant, by the diagonal (d,) about their means, of which fixed point may have ``missed``
-    some; and cautions.
+    """Return which features are constant, and cautions on features that fixed point cannot tell from constant ones.
 
     Raises
     ------
     ConfigError
-        Where with scaling fixed point cannot tell.
+        If features are scaled and fixed point cannot tell.
     """
     constant = ~moments.varying_features(diagonal, centre)
     if not error_bound.any():
@@ -365,7 +507,28 @@ def _require_observed(rows: int, counts: Array) -> None:
 def pooled_expected(
     run: RowsStrategy, observed: ObservedValues, model: Gaussian
 ) -> Generator[Round, Any, tuple[Expected, Array]]:
-    """The expected sums of all rows under a model, and a bound on what fixed point rounded off the squares (d,)."""
+    """Return the expected sums of all rows under a model.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+        The run.
+    observed : ObservedValues
+        Means and deviations of the observed values.
+    model : Gaussian
+        Model of standardised rows.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    expected : Expected
+        Sums of the expected deviations, and of their products.
+    error_bounds : ndarray of shape (d,)
+        Bound on the fixed-point rounding of the squares.
+    """
     request = {**observed.model_request(model.mean), "covariance": moments.pack(model.covariance)}
     total: Total = yield SumRound("expected", request)
     error_bounds = total.error_bounds.get("second", np.zeros_like(total["second"]))
@@ -382,20 +545,34 @@ FACTOR_MODEL = (
 
 
 def positive(spread: Array) -> Array:
-    """Return the ``spread`` (d,) with 1 where it is zero, so that dividing by it is safe."""
+    """Return the spread with every zero replaced by 1, so that dividing by the result is safe.
+
+    Parameters
+    ----------
+    spread : ndarray of shape (d,)
+        Standard deviations.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+    """
     return np.where(spread > 0, spread, 1.0)
 
 
 def factor_unit(request: Fields, *, scale: bool) -> Array:
-    """Return what features are divided by in a model of factors (d,).
+    """Return the unit by which features are divided in a model of factors.
 
     Parameters
     ----------
-    about : mapping
-        The fields ``rows``, ``centre`` and ``spread`` of a question (`ObservedValues.asked_about`).
+    request : mapping of str to ndarray
+        The fields ``rows``, ``centre`` and ``spread`` of a request (`ObservedValues.model_request`).
     scale : bool
         Whether each feature has its own unit: the standard deviation, and 1 where rounding of the mean explains it, as
         in `fedpca_flwr.maths.moments.safe_deviation`. Otherwise all have the root of their mean variance.
+
+    Returns
+    -------
+    ndarray of shape (d,)
     """
     spread, rows = request["spread"], int(request["rows"])
     if scale:
@@ -405,7 +582,19 @@ def factor_unit(request: Fields, *, scale: bool) -> Array:
 
 
 def factor_question(times: int, max_factors: int) -> Question:
-    """The question of `expected_products`."""
+    """Return the question of `pooled_products`.
+
+    Parameters
+    ----------
+    times : int
+        How often a run may ask the question.
+    max_factors : int
+        Largest number of factors.
+
+    Returns
+    -------
+    Question
+    """
     return Question(
         request=Payload(FACTOR_MODEL),
         reply=Payload(
@@ -436,7 +625,7 @@ def _factor_share_limits(request: Fields, public: Public) -> SumLimits:
 
 
 def _factor_sum_limits(request: Fields, rows: int, size: Array, unit: Array) -> SumLimits:
-    """Limits for so many rows, the root mean square of whose values is at most a ``size`` (d,)."""
+    """Return limits of the factor sums of rows whose features have at most this root mean square (d,)."""
     mean, variances, noise = request["mean"], request["variances"], float(request["noise"])
     with np.errstate(over="ignore"):
         max_deviation = np.abs(mean) + CENTRE_ROUNDING * np.abs(request["centre"]) / unit
@@ -455,7 +644,28 @@ def _factor_sum_limits(request: Fields, rows: int, size: Array, unit: Array) -> 
 def pooled_products(
     run: RowsStrategy, observed: ObservedValues, model: FactorGaussian
 ) -> Generator[Round, Any, tuple[FactorSums, Array]]:
-    """The sums of all rows under a model, and a bound on what fixed point rounded off each feature's products (d,)."""
+    """Return the factor sums of all rows under a model of factors.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+        The run.
+    observed : ObservedValues
+        Means and deviations of the observed values.
+    model : FactorGaussian
+        Model of rows in the unit of `factor_unit`.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    sums : FactorSums
+        Sums of the expected deviations, their products with the factors, their squares, and the likelihood.
+    error_bounds : ndarray of shape (d,)
+        Bound on the fixed-point rounding of each feature's products.
+    """
     factors = {"basis": model.basis, "variances": model.variances, "noise": np.asarray(model.noise)}
     total: Total = yield SumRound("products", {**observed.model_request(model.mean), **factors})
     error_bounds = total.error_bounds.get("product", np.zeros_like(model.basis))

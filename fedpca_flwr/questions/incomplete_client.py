@@ -1,4 +1,4 @@
-"""`IncompleteClient`: a party whose rows have missing values: which of them take part, and the last round."""
+"""`IncompleteClient`: a party whose rows have missing values, the rows that take part, and the projection of rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ CHUNK_ELEMENTS = 2**22
 
 
 class IncompleteClient(RowsClient):
-    """Its answers are made of the count, the mean and the scatter of each group of rows with the same gaps.
+    """A party that answers from the count, mean and scatter of each group of rows with the same gaps.
 
     Rows without any value have no part in any sum, and scores of zero.
     """
@@ -45,7 +45,7 @@ class IncompleteClient(RowsClient):
 
     @cached_property
     def _patterns(self) -> tuple[Patterns, NDArray[np.bool_]]:
-        """The gaps of this party's rows, and which of these take part."""
+        """Gaps of this party's rows, and a mask of the rows that take part."""
         node, patterns = self.site.node, Patterns.from_rows(self.raw_rows)
         if not node.data or node.gaps == "all":
             return patterns, np.ones(patterns.of.size, dtype=bool)
@@ -53,16 +53,17 @@ class IncompleteClient(RowsClient):
 
     @cached_property
     def data(self) -> Rows:
-        """This party's rows but for those whose gaps too few share: a sum over such a group would be of these few.
+        """Rows of this party, except rows whose gaps too few rows share.
 
-        The server chooses the model, so it can make one in which all that is expected but of a single pattern is known.
+        A sum over such a group would be of these few rows. The server chooses the model, so it can make a model in
+        which all expected values but those of a single pattern are known.
         """
         included = self._patterns[1]
         return self.raw_rows if included.all() else select_rows(self.raw_rows, included)
 
     @cached_property
     def gapped(self) -> GappedRows:
-        """The same rows, by pattern."""
+        """Rows that take part, grouped by their pattern of gaps."""
         patterns, included = self._patterns
         return GappedRows(self.data, patterns._replace(of=patterns.of[included]))
 
@@ -80,7 +81,7 @@ class IncompleteClient(RowsClient):
 
 @dataclass(frozen=True)
 class FilledProjection(Projection):
-    """How a party projects rows with gaps: with what is expected of a row in place of its missing values.
+    """Projection of rows with gaps, whose missing values are replaced by their expected values.
 
     Parameters of `Projection`, and these.
 
@@ -90,7 +91,7 @@ class FilledProjection(Projection):
         The rows that take part, by their pattern of gaps.
     covariance : ndarray of shape (d, d), optional
     factors : ndarray of shape (q + 1, d), optional
-        One of the two, by which missing values are expected.
+        One of the two, from which missing values are predicted.
     """
 
     gapped: GappedRows

@@ -1,7 +1,7 @@
-"""What influence each party has on a model, where the server sees what each of them added to it.
+"""Influence of each party on a model, where the server sees what each party added to the model.
 
-What a party sends is its own claim: nobody can hold it against rows. But who turns a component to its liking must hold
-much of it, and that shows.
+A party's message is its own claim: nobody can check the claim against rows. But a party that turns a component to its
+liking must hold much of the component, and that shows.
 """
 
 import math
@@ -40,8 +40,12 @@ def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict
     Parameters
     ----------
     parties : mapping of str to (float, ndarray of shape (d,), ndarray of shape (d,))
-        By how texts name them: their rows, and the centre and the deviation of each feature there, NaN or 0 where a
-        party has none.
+        By how texts name the party: its rows, and the centre and the deviation of each feature there, NaN or 0 where
+        the party does not have the feature.
+
+    Returns
+    -------
+    list of dict
     """
     names = list(parties)
     rows = np.array([rows for rows, _, _ in parties.values()], dtype=np.float64)
@@ -53,14 +57,36 @@ def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict
 
 
 def scatter_unit_entries(parties: Mapping[str, tuple[Head, Array]]) -> list[dict[str, Any]]:
-    """Return the same, of parties with count and mean, and the diagonal (d,) of the scatter about the own mean."""
+    """Return the entries of ``model.log["other_units"]`` from the parties' means and scatters.
+
+    Parameters
+    ----------
+    parties : mapping of str to (Head, ndarray of shape (d,))
+        By how texts name the party: count and mean, and the diagonal of the scatter about the party's own mean.
+
+    Returns
+    -------
+    list of dict
+    """
     return unit_entries(
         {name: (head.n, head.mean, standard_deviations(diagonal, head.n)) for name, (head, diagonal) in parties.items()}
     )
 
 
 def standard_deviations(squares: Array, rows: Array | float) -> Array:
-    """Return the standard deviations (d,) of features by the sums of their squares about their means."""
+    """Return the standard deviations of features from the sums of their squares about their means.
+
+    Parameters
+    ----------
+    squares : ndarray of shape (d,)
+        Sums of squares about the mean.
+    rows : ndarray of shape (d,) or float
+        Number of rows.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+    """
     deviations: Array = np.sqrt(squares.clip(min=0.0) / rows)
     return deviations
 
@@ -74,7 +100,17 @@ MAX_NAMED_PARTIES = 10
 
 @dataclass(frozen=True)
 class PartyInfluence:
-    """The influence of one party, and how texts name it."""
+    """Influence of a party, and how texts name the party.
+
+    Parameters
+    ----------
+    party : str
+        How texts name the party.
+    influence : Influence
+        Its influence on the model.
+    reasons : sequence of Reason
+        Why the party stands out, if at all.
+    """
 
     party: str
     influence: Influence
@@ -82,12 +118,17 @@ class PartyInfluence:
 
     @property
     def largest_share(self) -> tuple[float, int]:
-        """The largest share of a component, and the number of that component, from 1."""
+        """Largest share of a component, and the number of that component, from 1."""
         first = int(np.argmax(self.influence.components))
         return float(self.influence.components[first]), first + 1
 
     def entry(self) -> dict[str, Any]:
-        """The same as JSON can hold it: an entry of ``model.log["influence"]``."""
+        """Return the influence as an entry of ``model.log["influence"]``, which JSON can hold.
+
+        Returns
+        -------
+        dict
+        """
         influence = self.influence
         return {
             "party": self.party,
@@ -103,16 +144,39 @@ class PartyInfluence:
 
 @dataclass(frozen=True)
 class Contributions:
-    """What the parties added to a pooled scatter."""
+    """Contributions of the parties to a pooled scatter.
+
+    Parameters
+    ----------
+    parts : mapping of str to Part
+        Moments or factor of each party, by how texts name the party.
+    between : bool
+        Whether the scatter between the parties' means was added too.
+    """
 
     parts: Mapping[str, Part]  # by how texts name the party
     between: bool = True  # whether what lies between their means was added too
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """The influence of every party on what a method found.
+        """Return the influence of every party on the result of a method.
 
-        A `ContractError` names parties whose scatter no rows have, or that hold more of a component than the ``limit``
-        (0: none).
+        Parameters
+        ----------
+        solution : Solution
+            Result of the method.
+        center : bool
+            Whether rows are about their mean.
+        limit : float
+            Largest share of a component that a party may hold; 0: no limit.
+
+        Returns
+        -------
+        list of PartyInfluence
+
+        Raises
+        ------
+        ContractError
+            If a party's scatter is one that no rows have, or a party holds more than the limit.
         """
         self._require_semidefinite(solution)
         results = party_influences(
@@ -134,11 +198,17 @@ class Contributions:
         return parties
 
     def units(self) -> list[dict[str, Any]]:
-        """Features that a party has in another unit."""
+        """Return the features that a party has in another unit.
+
+        Returns
+        -------
+        list of dict
+            Entries of ``model.log["other_units"]``.
+        """
         return scatter_unit_entries({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
 
     def _require_semidefinite(self, solution: Solution) -> None:
-        """Refuse what takes directions of other parties away."""
+        """Refuse scatters with a negative eigenvalue, which take directions of other parties away."""
         moments = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
         first_eigenvalue, rng = float(solution.pairs.values[0]), np.random.default_rng()
         _refuse(
@@ -148,12 +218,36 @@ class Contributions:
 
 @dataclass(frozen=True)
 class AddedContributions:
-    """What is left of contributions that were added as they came: no influence, but a check of groups."""
+    """Random groups of contributions that were added on arrival: no influence, but a check of the groups.
+
+    Parameters
+    ----------
+    groups : RandomGroups
+        Sums of the contributions of random groups of parties.
+    """
 
     groups: RandomGroups
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Nobody's; a `ContractError` where what a group of parties sent together is no scatter of any rows."""
+        """Return no influence; refuse a group whose sum is no scatter of any rows.
+
+        Parameters
+        ----------
+        solution : Solution
+            Result of the method.
+        center, limit
+            Unused.
+
+        Returns
+        -------
+        list
+            Empty.
+
+        Raises
+        ------
+        ContractError
+            If the scatter of a group of parties has a negative eigenvalue.
+        """
         suspects = self.groups.indefinite_groups(solution.mean.size, float(solution.pairs.values[0]), solution.scale)
         if suspects:
             lines = [
@@ -166,12 +260,29 @@ class AddedContributions:
         return []
 
     def units(self) -> list[dict[str, Any]]:
-        """None: nobody's means are kept."""
+        """Return no units: nobody's means are stored.
+
+        Returns
+        -------
+        list
+            Empty.
+        """
         return []
 
 
 def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float]:
-    """The most that any party has, by the names of `fedpca_flwr.model.measurements`."""
+    """Return the largest influences of any party, by the names of `fedpca_flwr.model.measurements`.
+
+    Parameters
+    ----------
+    parties : sequence of PartyInfluence
+        Influence of every party.
+
+    Returns
+    -------
+    dict of str to float
+        Empty without parties.
+    """
     if not parties:
         return {}
     return {
@@ -183,7 +294,17 @@ def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float
 
 
 def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
-    """What a reader must know of parties that stand out."""
+    """Return a note for each party that stands out.
+
+    Parameters
+    ----------
+    parties : sequence of PartyInfluence
+        Influence of every party.
+
+    Returns
+    -------
+    list of str
+    """
     fits = [item.influence.fit for item in parties]
     median_fit = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
     return [_note(item, median_fit) for item in parties if item.reasons]
@@ -205,7 +326,7 @@ def _note(item: PartyInfluence, median_fit: float) -> str:
 
 
 def _require_no_negative(parties: Sequence[PartyInfluence], values: Array) -> None:
-    """Refuse a party that holds less than nothing of a component; rounding is a share of the first eigenvalue."""
+    """Refuse a party with a negative share of a component; rounding is a share of the first eigenvalue."""
     weights = values / values[0]
     shares = {item.party: item.influence.components for item in parties}
     _refuse([party for party, share in shares.items() if (share * weights[: share.size]).min() < MIN_EIGENVALUE_SHARE])
@@ -218,7 +339,7 @@ def _refuse(parties: Sequence[str]) -> None:
 
 
 def _require_below(limit: float, parties: Sequence[PartyInfluence]) -> None:
-    """Refuse a model of which one party holds more than it may."""
+    """Refuse a model of which a party holds a larger share than the limit."""
     lines = [
         f"{item.party} holds {share:.2%} of component {component} with {item.influence.rows:.2%} of the rows"
         for item in parties

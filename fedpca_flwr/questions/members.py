@@ -1,8 +1,9 @@
-"""The moments of members who come again from run to run: those that the server has already are not sent again.
+"""Moments of members who return from run to run: moments that the server has already are not sent again.
 
-In clear each member sends a digest of its moments first. Where only sums are shown, who takes part is asked first, and
-the sums of all follow. With survivors there is no such sum: the difference of two over different parties would show
-the share of those that left, so a run with survivors has the script in clear, and is refused as it has no sums.
+In clear each member sends a digest of its moments first. Where only sums are shown, the server asks first who takes
+part, and the sums of all follow. With survivors there is no such sum: the difference of two sums over different parties
+would show the share of those that left. So a run with survivors has the script in clear, and is refused because the
+script has no sums.
 """
 
 import numpy as np
@@ -19,7 +20,17 @@ COUNT, MEAN, REMAINDER = HEAD
 
 
 def members_questions(config: RunConfig) -> Questions:
-    """Who has what, and the moments that the server lacks; with masks who is there, and the sums of all."""
+    """Return the questions of a run with members: in clear digests and missing moments, with masks the sums of all.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+
+    Returns
+    -------
+    mapping of str to Question
+    """
     return by_transport(config, clear=_digest_questions, masked=_sum_questions, surviving=_digest_questions)(config)
 
 
@@ -41,14 +52,14 @@ def _digest_questions(config: RunConfig) -> Questions:
 
 
 def _digest(party: Party, request: Fields) -> Fields:
-    """Count, mean and the digest of the moments, as the server will understand them."""
+    """Return count, mean and the digest of the moments, as the server will read the moments."""
     fields = local_moments(party, request)
     digest_bytes = bytes.fromhex(moments_digest(read_moments(fields)))
     return {**fields, "digest": np.frombuffer(digest_bytes, np.uint8)}
 
 
 def _moments(party: Party, request: Fields) -> Fields:
-    """Count, mean, and where it is wanted the scatter."""
+    """Return count and mean, and the scatter if the server wants the moments."""
     if request["wanted"]:
         return local_moments(party, request)
     return {**head_fields(*party.vault.head_and_diagonal()), "scatter": np.empty(0)}

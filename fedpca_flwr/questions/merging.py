@@ -1,12 +1,13 @@
-"""VFedPCA and VFedAKPCA: the server merges the parties' leading directions, or relays them between neighbours.
+"""Base of VFedPCA and VFedAKPCA: the server merges or relays the parties' leading directions.
 
 In every period each party takes the leading direction of its own data, the directions are merged with weights in
 proportion to their eigenvalues, and each party replaces its data by their part along the merged direction. That part
 has rank one, so later periods change the weights and nothing else. Further components come from the data without the
-directions found (deflation), each in as many periods.
+merged directions (deflation), each in as many periods.
 
-With a ``graph`` the server only relays: a party merges its own vector and its neighbours', each comes to a direction of
-its own, and the model is the mean of these. The last rounds measure what every party's columns hold of it.
+With a ``graph`` the server only relays: a party merges its own vector with those of its neighbours, each party comes to
+a direction of its own, and the model is the mean of these. The last rounds measure the energy of every party's columns
+in the model's directions.
 """
 
 from abc import abstractmethod
@@ -72,7 +73,20 @@ class MergeOptions(ColumnsOptions):
 
     @abstractmethod
     def local_direction(self, X: Array, start: Array) -> tuple[float, Array]:
-        """Weight and leading direction (n,) of a party's block ``X`` (n, f)."""
+        """Return the weight and the leading direction of a party's block.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, f)
+            Columns of the party.
+        start : ndarray of shape (n,)
+            Start of a power iteration.
+
+        Returns
+        -------
+        weight : float
+        direction : ndarray of shape (n,)
+        """
 
     def max_gram_columns(self, rows: int) -> int:
         # once a block is overwritten it has rank one, and tells no more
@@ -80,26 +94,50 @@ class MergeOptions(ColumnsOptions):
 
     @property
     def starts_from_merged(self) -> bool:
-        """Whether a party starts each period from the merged vector."""
+        """True if a party starts each period from the merged vector."""
         return False
 
     @property
     def isolated_periods(self) -> int:
-        """Periods without communication that come first; the authors merge their vectors all the same."""
+        """Number of first periods without communication; the authors merge the parties' vectors all the same."""
         return int(self.graph == "server" and self.faithful)
 
     @property
     def total_periods(self) -> int:
-        """Of each component, with the isolated one."""
+        """Number of periods of each component, with the isolated period."""
         return self.periods + self.isolated_periods
 
     def merge(self, values: Sequence[float], vectors: Sequence[Array]) -> Array:
-        """The merged direction (n,)."""
+        """Return the merged direction.
+
+        Parameters
+        ----------
+        values : sequence of float
+            Weight of each vector.
+        vectors : sequence of ndarray of shape (n,)
+            Directions of the parties.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+        """
         return merge_vectors(values, vectors, faithful=self.faithful, scaled=self.weight_scaling)
 
 
 def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
-    """The questions of a run: a party's own directions, period by period."""
+    """Return the questions of a run: a party's own directions, period by period.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    options : MergeOptions
+        Options of the method.
+
+    Returns
+    -------
+    mapping of str to Question
+    """
     first, merged = (
         1 + options.isolated_periods,
         MERGED_DIRECTION if options.graph == "server" else NEIGHBOUR_DIRECTIONS,
@@ -127,7 +165,7 @@ def _parties(public: Public) -> dict[str, int]:
 
 
 class MergeStrategy(ColumnsStrategy):
-    """Merges, or relays."""
+    """Strategy that merges the parties' directions, or relays the directions between neighbours."""
 
     options: MergeOptions
 
@@ -149,7 +187,7 @@ class MergeStrategy(ColumnsStrategy):
     # Inside
 
     def _merge_directions(self) -> Generator[Round, Any, Array]:
-        """The directions (n, k), one component after the other."""
+        """Return the merged directions (n, k), component after component."""
         options, question = self.options, Round("start")
         directions = np.empty((self.n_rows, 0))
         for component in range(options.n_components):
@@ -174,7 +212,7 @@ class MergeStrategy(ColumnsStrategy):
         return directions
 
     def _relay_directions(self) -> Generator[Round, Any, list[Array]]:
-        """Each party's own directions (n, k)."""
+        """Return each party's own directions (n, k)."""
         options, question = self.options, Round("start")
         graph = make_graph(options.graph, self.quorum.expected)
         for step in range(options.n_components * options.periods):
@@ -186,7 +224,7 @@ class MergeStrategy(ColumnsStrategy):
 
 
 def _weights(replies: list[Reply], *, first: bool) -> list[float]:
-    """The weights of the parties; those of the ``first`` component are not all zero."""
+    """Return the weights of the parties; refuse weights that are all zero for the first component."""
     values = [float(reply.fields["value"]) for reply in replies]
     if first and not any(value > 0 for value in values):
         raise DataError(
@@ -197,7 +235,7 @@ def _weights(replies: list[Reply], *, first: bool) -> list[float]:
 
 
 def _neighbour_requests(graph: Adjacency, replies: list[Reply]) -> dict[int, Fields]:
-    """What each party receives of the others."""
+    """Return the fields that each party receives from its neighbours."""
     values = np.array([reply.fields["value"] for reply in replies])
     vectors = np.stack([reply.fields["vector"] for reply in replies])
     return {
@@ -207,7 +245,7 @@ def _neighbour_requests(graph: Adjacency, replies: list[Reply]) -> dict[int, Fie
 
 
 def _mean_basis(directions: list[Array]) -> Array:
-    """An orthonormal basis (n, k) of the mean of the parties' directions, turned alike."""
+    """Return an orthonormal basis (n, k) of the mean of the parties' directions, after aligning their signs."""
     reference = max(directions, key=lambda U: U.tobytes())
     aligned = [U * np.where(np.einsum("ij,ij->j", U, reference) < 0, -1.0, 1.0) for U in directions]
     U: Array = qr(order_free_sum(aligned), mode="economic")[0]
@@ -218,7 +256,7 @@ def _mean_basis(directions: list[Array]) -> Array:
 
 
 def _local_period(party: ColumnsClient, request: Fields) -> Fields:
-    """One period: it follows from how many there were."""
+    """Compute the next period of a party; the state says how many periods the party has computed."""
     options, state = party.options, party.site.state
     steps = int(state["steps"][0]) if "steps" in state else 0
     component, period = divmod(steps, options.total_periods)
@@ -237,7 +275,7 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
 
 
 def _start_vector(party: ColumnsClient, component: int, period: int, direction: Array) -> Array:
-    """The same for every party, so that it matters to nobody who is which."""
+    """Return the start (n,) of a period, the same for every party, so that the order of parties has no effect."""
     options, n = party.options, len(party.data)
     if period > options.isolated_periods and options.starts_from_merged:
         return direction
@@ -246,7 +284,7 @@ def _start_vector(party: ColumnsClient, component: int, period: int, direction: 
 
 
 def _local_merged(party: ColumnsClient, request: Fields) -> Array:
-    """The merged direction: the server's, or that of a party and its neighbours."""
+    """Return the merged direction of the server, or of a party and its neighbours."""
     if "merged" in request:
         return request["merged"]
     values: list[Any] = list(request["values"])
@@ -259,11 +297,11 @@ def _local_merged(party: ColumnsClient, request: Fields) -> Array:
 
 
 def _local_directions(party: ColumnsClient) -> Array:
-    """The directions that a party has found (n, k)."""
+    """Return the directions (n, k) that a party has so far."""
     state = party.site.state
     return state["found"][0] if "found" in state else np.empty((len(party.data), 0))
 
 
 def _with_direction(party: ColumnsClient, u: Array) -> Array:
-    """The same, and what ``u`` (n,) adds."""
+    """Return a party's directions with the part of ``u`` (n,) that is orthogonal to the earlier directions."""
     return np.column_stack([_local_directions(party), orthogonal_direction(u, _local_directions(party))])

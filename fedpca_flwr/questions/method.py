@@ -1,9 +1,9 @@
-"""What a method for data split by rows is made of, under one name: ``from fedpca_flwr.questions import method``.
+"""All names that a method for data split by rows needs: ``from fedpca_flwr.questions import method``.
 
 A `MethodCard` says what the method is, its `Options` what a run may choose. Its `Questions` are what a run may ask: a
-`Question` has the `Payload` of `Field` that is asked and replied, the answer of a party (`Client`), and the limits of
-the sum. Its `Strategy` is a `Program` of `Ask` and `Sum`, which goes on with replies and a `Total`, and ends with a
-`Solution`. The last question is `projection_phase`.
+`Question` has the `Payload` of `Field` of the request and of the reply, the answer of a party (`Client`), and the
+limits of the sum. Its `Strategy` is a `Program` of `Round` and `SumRound`, which receives replies or a `Total`, and
+ends with a `Solution`. The last question is `projection_questions`.
 """
 
 from fedpca_flwr.config.run_config import Count, RunConfig

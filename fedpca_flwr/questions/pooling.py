@@ -1,4 +1,4 @@
-"""What the server has of all rows: their moments, what these say of themselves, and which of it a run keeps."""
+"""Moments of all rows at the server, the evidence that comes with the moments, and what a run stores of both."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +23,24 @@ STORED_MOMENTS_NOTE = "the moments of all rows were kept; they tell far more tha
 def stored_moments(
     options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, error_bound: Array
 ) -> SecondMoments | None:
-    """What a run with these options keeps.
+    """Return the moments that a run stores by its options.
 
-    Only a method whose options say so keeps anything: one that releases less than the moments has no such option.
+    Only a method whose options say so stores anything: a method that releases less than the moments has no such option.
+
+    Parameters
+    ----------
+    options : PCAOptions
+        Options of the method.
+    pooled : Moments
+        Moments of all rows.
+    parties : mapping of str to Moments
+        Moments of each party, where the server has them.
+    error_bound : ndarray of shape (d,) or (1,)
+        Bound on the fixed-point rounding of the scatter's diagonal.
+
+    Returns
+    -------
+    SecondMoments or None
     """
     count = options.stored_moments_count(len(parties))
     if not count:
@@ -35,15 +50,35 @@ def stored_moments(
 
 
 def party_names(replies: Sequence[Reply]) -> list[str]:
-    """A name for each party that no other has."""
+    """Return a unique name for each party: the name of its member, or where two parties share a name, its label.
+
+    Parameters
+    ----------
+    replies : sequence of Reply
+        Replies of the parties.
+
+    Returns
+    -------
+    list of str
+    """
     names = [reply.member for reply in replies]
     return names if len(set(names)) == len(names) else [reply.sender for reply in replies]
 
 
 def require_storable_sums(keep: str, *, within: bool) -> None:
-    """Refuse by a `ConfigError` to keep what the server does not have where it has sums only.
+    """Refuse to store moments that the server does not have because only sums are shown.
 
-    These are each party's moments; ``within`` the parties, also those of all rows.
+    Parameters
+    ----------
+    keep : str
+        The option ``keep``.
+    within : bool
+        Whether the sums are scatters within the parties: then the server does not have the moments of all rows either.
+
+    Raises
+    ------
+    ConfigError
+        If ``keep`` asks for moments that the server does not have.
     """
     if within and keep != "nothing":
         raise ConfigError(
@@ -59,7 +94,21 @@ def require_storable_sums(keep: str, *, within: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the statistics say of the moments that they gave, for the model that is made of these."""
+    """Evidence that comes with pooled moments, for the model that is made of the moments.
+
+    Parameters
+    ----------
+    error_bound : ndarray of shape (d,) or (1,)
+        Bound on the fixed-point rounding of the variances, times rows.
+    cautions : sequence of str
+        Notes for the reader of the model.
+    contributions : Contributions or AddedContributions, optional
+        What each party added, where the server sees that.
+    units : sequence of dict
+        Features that a party has in another unit, where the server sees each party's means and deviations.
+    stored : SecondMoments, optional
+        Moments of all rows, where the run stores them.
+    """
 
     error_bound: Array = field(default_factory=lambda: np.zeros(1))
     """Bound on what fixed point rounded off the variances, times rows."""
@@ -75,7 +124,23 @@ Fitting = Generator[Round, Any, Solution]
 
 
 class PooledMoments(NamedTuple):
-    """What the parties' moments add up to."""
+    """Pooled moments of the parties, with their evidence.
+
+    Parameters
+    ----------
+    moments : Moments
+        Moments of all rows, or without the scatter between the parties' means.
+    diagonal : ndarray of shape (d,)
+        Diagonal of the scatter of all rows.
+    total : Moments, optional
+        Moments of all rows, where the server has them.
+    parts : mapping of str to Moments
+        Moments that each party sent, where the server has stored them, by how texts name the party.
+    names : sequence of str
+        Names of the parties that are the same in every run, in the same order.
+    evidence : Evidence
+        Rounding, cautions and contributions.
+    """
 
     moments: Moments  # of all rows, or without what lies between the parties' means
     diagonal: Array  # of the scatter of all rows

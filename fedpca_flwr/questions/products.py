@@ -1,8 +1,8 @@
-"""The scatter of all rows, known only through products with blocks of vectors: no covariance is formed or sent.
+"""Scatter of all rows, known only through products with blocks of vectors: no covariance is formed or sent.
 
-In clear every party k returns S_k V, with S_k its own centred scatter, and the server adds what lies between the means,
-which it knows: ``A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V``. Where only sums may be shown the products are
-about the pooled mean, ``(X - m)^T (X - m) V``, of orthonormal blocks, each orthogonal to those before.
+In clear every party k returns S_k V, with S_k its own centred scatter, and the server adds the scatter between the
+means, which it knows: ``A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V``. Where only sums may be shown the products
+are about the pooled mean, ``(X - m)^T (X - m) V``, of orthonormal blocks, each orthogonal to those before.
 """
 
 from collections.abc import Callable, Generator
@@ -48,10 +48,24 @@ MAX_PRODUCT_RATIO = 1e6
 def product_questions(
     config: RunConfig, width: Callable[[Public], int], *, rounds: int, variances_first: bool = False
 ) -> Questions:
-    """The questions of `ScatterProducts`: so many ``rounds`` at most, with blocks of at most ``width`` columns.
+    """Return the questions of `ScatterProducts`.
 
-    With ``variances_first`` the variances are asked before the first product, as scaling needs them. Where only sums
-    open a block is orthonormal, and orthogonal to those before it: a run has at most d columns.
+    Where only sums open a block is orthonormal, and orthogonal to the blocks before: a run has at most d columns.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    width : callable
+        From the public parameters to the largest number of columns of a block.
+    rounds : int
+        Largest number of products.
+    variances_first : bool
+        Whether the variances are asked for before the first product, as scaling needs.
+
+    Returns
+    -------
+    mapping of str to Question
     """
 
     def sizes(public: Public) -> dict[str, int]:
@@ -80,24 +94,24 @@ def product_questions(
 
 
 def _local_heads(party: Party, request: Fields) -> Fields:
-    """Count, mean, and the scatter's diagonal."""
+    """Return count and mean of a party's rows, and the diagonal of their scatter."""
     head, diagonal = party.vault.head_and_diagonal()
     return {**head_fields(head, diagonal), "diagonal": diagonal}
 
 
 def _local_start(party: Party, request: Fields, width: int) -> Fields:
-    """The same, and the scatter's product with the first block, which all parties make alike."""
+    """Return count, mean and diagonal, and the scatter's product with the first block, which all parties draw alike."""
     first = random_block(party.public.features, width, party.public.config.seed)
     return {**_local_heads(party, request), "product": party.vault.times(first)}
 
 
 def _local_product(party: Party, request: Fields) -> Fields:
-    """The scatter's product with a block, about this party's own mean."""
+    """Return the scatter's product with a block, about this party's own mean."""
     return {"product": party.vault.times(request["block"].astype(np.float64))}
 
 
 def _local_masked_product(party: Party, request: Fields) -> Fields:
-    """The product with a block of the scatter about the centre that all share, of rows divided by the scale."""
+    """Return the product of a block with the scatter about the shared centre, of rows divided by the scale."""
     scale = request["scale"][:, None] if request["scale"].size else 1.0
     V = request["block"].astype(np.float64)
     _require_orthogonal_block(V, party.state)
@@ -105,9 +119,9 @@ def _local_masked_product(party: Party, request: Fields) -> Fields:
 
 
 def _require_orthogonal_block(V: Array, state: State) -> None:
-    """Refuse a block that is not orthogonal to those before it; keep it.
+    """Refuse a block that is not orthogonal to the blocks before; store the block.
 
-    A sum of roundings has steps of each party. Neighbouring blocks would scan them.
+    A sum of roundings has steps of each party. Neighbouring blocks would scan the steps.
     """
     (previous,) = state[BLOCKS_KEY] if BLOCKS_KEY in state else [np.empty((len(V), 0))]
     if np.abs(previous.T @ V).max(initial=0.0) > ORTHONORMALITY_TOLERANCE:
@@ -119,17 +133,23 @@ def _require_orthogonal_block(V: Array, state: State) -> None:
 
 
 class ScatterProducts:
-    """The scatter A (d, d) of all rows about their mean.
+    """Scatter A (d, d) of all rows about their mean, known through products.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+        The run.
 
     Attributes
     ----------
     head : Head
-        Count and mean of all rows, once asked for.
+        Count and mean of all rows, after the first question.
     diagonal : ndarray of shape (d,)
-        Of A.
+        Diagonal of A.
     evidence : Evidence
+        Rounding, cautions and other units.
     scale : ndarray of shape (d,) or (0,)
-        What features are divided by before a block is multiplied; set it before the first product.
+        Unit that features are divided by before a block is multiplied; set it before the first product.
     """
 
     head: Head
@@ -143,7 +163,12 @@ class ScatterProducts:
         self._opened: OpenedProducts | None = None
 
     def variances(self) -> Generator[Round, Any, None]:
-        """Ask for `head` and `diagonal` alone."""
+        """Ask for `head` and `diagonal` alone.
+
+        Yields
+        ------
+        Round
+        """
         if "heads" in self.run.script:
             yield from self._ask_heads("heads")
             return
@@ -153,7 +178,24 @@ class ScatterProducts:
         self.evidence = Evidence(error_bound=pooled.error_bound, cautions=pooled.cautions)
 
     def start(self, V: Array) -> Generator[Round, Any, tuple[Array, Array]]:
-        """The same and the first product, with a block that every party makes for itself where it can."""
+        """Ask for `head` and `diagonal`, and return the product with the first block, which parties draw if possible.
+
+        Parameters
+        ----------
+        V : ndarray of shape (d, b)
+            The first block (`random_block`).
+
+        Yields
+        ------
+        Round
+
+        Returns
+        -------
+        product : ndarray of shape (d, b)
+            ``A V``.
+        error_bound : ndarray
+            Bound on the fixed-point rounding of each entry.
+        """
         if "start" not in self.run.script:
             yield from self.variances()
             return (yield from self.times(V.astype(np.float32)))  # exact: see `random_block`
@@ -161,9 +203,25 @@ class ScatterProducts:
         return self._with_between(sums["product"], V), np.zeros(1)
 
     def times(self, V: NDArray[Any]) -> Generator[Round, Any, tuple[Array, Array]]:
-        """``A V`` (d, b), and a bound on what fixed point rounded off in each entry.
+        """Return ``A V``, and a bound on the fixed-point rounding of each entry.
 
-        Where only sums open, the parties are asked about what is new of the block, for rows divided by the `scale`.
+        Where only sums open, the parties are asked about the new part of the block, for rows divided by the `scale`.
+
+        Parameters
+        ----------
+        V : ndarray of shape (d, b)
+            A block of vectors.
+
+        Yields
+        ------
+        Round
+
+        Returns
+        -------
+        product : ndarray of shape (d, b)
+            ``A V``.
+        error_bound : ndarray
+            Bound on the fixed-point rounding of each entry.
         """
         block = V.astype(np.float64)
         if self._opened is None:
@@ -183,7 +241,7 @@ class ScatterProducts:
         return product * scale - centre_error, error_bound * scale
 
     def _ask_heads(self, phase: str) -> Generator[Round, Any, Total]:
-        """Ask for what begins a run; the sum of what adds up of it. Each reply's products are not kept."""
+        """Ask the question that begins a run, and return the sums of the additive fields alone."""
         heads, arriving, parties = list[Head](), StreamingSum(), dict[str, tuple[Head, Array]]()
 
         def take(fields: Fields, sender: str) -> None:
@@ -206,15 +264,32 @@ class ScatterProducts:
 
 
 class OpenedProducts:
-    """Blocks that all parties were asked about, each orthogonal to those before, and their products, which opened."""
+    """Blocks that all parties were asked about, mutually orthogonal, and the opened products.
+
+    Parameters
+    ----------
+    d : int
+        Number of features.
+    """
 
     def __init__(self, d: int) -> None:
         self._blocks, self._products, self._error_bound = np.empty((d, 0)), np.empty((d, 0)), np.zeros((d, 1))
 
     def decompose(self, V: Array) -> tuple[Array, Array, Array]:
-        """C, W and R with ``V = blocks C + W R`` (d, b): W is orthonormal, and orthogonal to the blocks.
+        """Return C, W and R with ``V = blocks C + W R``, where W is orthonormal, and orthogonal to the earlier blocks.
 
-        A block that is so but for rounding in float32 is W itself.
+        A block that is itself orthonormal and orthogonal, but for rounding in float32, is W.
+
+        Parameters
+        ----------
+        V : ndarray of shape (d, b)
+            A block of vectors.
+
+        Returns
+        -------
+        C : ndarray of shape (columns so far, b)
+        W : ndarray of shape (d, r)
+        R : ndarray of shape (r, b)
         """
         Q, coefficients = self._blocks, self._blocks.T @ V
         deviation = np.abs(V.T @ V - np.eye(V.shape[1])).max()
@@ -233,18 +308,54 @@ class OpenedProducts:
         return coefficients, W, R
 
     def add(self, W: Array, product: Array, error_bound: Array) -> None:
-        """Take the product with what is new of a block, each entry of which has ``missed`` (d, 1) at most."""
+        """Store the product with the new part of a block.
+
+        Parameters
+        ----------
+        W : ndarray of shape (d, r)
+            The new part, as from `decompose`.
+        product : ndarray of shape (d, r)
+            The opened product with the part.
+        error_bound : ndarray of shape (d, 1)
+            Bound on the rounding of each entry.
+        """
         self._blocks, self._error_bound = np.hstack([self._blocks, W]), error_bound
         self._products = np.hstack([self._products, product])
 
     def product(self, earlier_part: Array, new_part: Array) -> tuple[Array, Array]:
-        """The product with the block of these `parts`, and a bound on what is missed of it."""
+        """Return the product with a block, from its parts, and a bound on the product's rounding.
+
+        Parameters
+        ----------
+        earlier_part, new_part : ndarray
+            C and R of `decompose`.
+
+        Returns
+        -------
+        product : ndarray of shape (d, b)
+        error_bound : ndarray of shape (d, b)
+        """
         coefficients = np.vstack([earlier_part, new_part])
         return self._products @ coefficients, self._error_bound * np.abs(coefficients).sum(axis=0)
 
 
 def require_possible_product(product: Array, V: Array, trace: float) -> None:
-    """Refuse a product (d, b) with a block by far larger than that of any scatter with this trace."""
+    """Refuse a product with a block that is far larger than that of any scatter with this trace.
+
+    Parameters
+    ----------
+    product : ndarray of shape (d, b)
+        Sum of the parties' products.
+    V : ndarray of shape (d, b)
+        The block.
+    trace : float
+        Sum of the parties' variances.
+
+    Raises
+    ------
+    ContractError
+        If an entry exceeds `MAX_PRODUCT_RATIO` times the trace times the norm of the block.
+    """
     max_size = float(np.abs(product).max())
     if trace > 0 and not max_size <= MAX_PRODUCT_RATIO * trace * float(np.linalg.norm(V)):
         raise ContractError(

@@ -1,4 +1,4 @@
-"""How a party projects its own rows in the last round, and who watches them."""
+"""Projection of a party's own rows in the last round, and observers of the rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,17 +15,18 @@ from fedpca_flwr.site.vault import Vault
 
 @dataclass(frozen=True)
 class Projection:
-    """How a party projects its own rows: ``(rows - mean) / scale @ components.T``.
+    """Projection of a party's own rows: ``(rows - mean) / scale @ components.T``.
 
     Parameters
     ----------
     vault : Vault
         The moments of the rows that take part.
     components : ndarray of shape (k, d)
-        With orthonormal rows.
+        Components with orthonormal rows.
     mean : ndarray of shape (d,)
+        Centre that is subtracted.
     scale : ndarray of shape (d,) or (0,)
-        Empty where features are not divided by anything.
+        Unit of each feature; empty where features are not divided.
     columns : str
         Digest of the columns' names.
     """
@@ -37,31 +38,77 @@ class Projection:
     columns: str
 
     def centred(self, rows: Rows) -> Iterator[Any]:
-        """Centre and scale rows (n, d), chunk by chunk."""
+        """Centre and scale rows, chunk by chunk.
+
+        Parameters
+        ----------
+        rows : rows of shape (n, d)
+            Rows of the party.
+
+        Returns
+        -------
+        iterator of ndarray of shape (m, d)
+        """
         return centred_chunks(rows, self.mean, self.scale if self.scale.size else None)
 
     def scores(self, rows: Rows) -> Iterator[Array]:
-        """Project rows (n, d) to scores (n, k), chunk by chunk."""
+        """Project rows to scores, chunk by chunk.
+
+        Parameters
+        ----------
+        rows : rows of shape (n, d)
+            Rows of the party.
+
+        Yields
+        ------
+        ndarray of shape (m, k)
+        """
         for centred in self.centred(rows):
             yield centred @ self.components.T
 
     def squared_error(self) -> float:
-        """Return what the projection leaves of the squares of the rows that take part, from their moments."""
+        """Return the squared error that the projection leaves of the rows that take part, from their moments.
+
+        Returns
+        -------
+        float
+        """
         return self.vault.squared_error(self.mean, self.scale, self.components)
 
     def loadings(self) -> Loadings:
-        """Return what projects new rows."""
+        """Return the loadings that project new rows.
+
+        Returns
+        -------
+        Loadings
+        """
         scale = self.scale if self.scale.size else np.ones_like(self.mean)
         return Loadings(self.components, self.mean, scale, columns=self.columns)
 
 
 class Observer:
-    """Watches a party's rows in the last round, and may add to its reply."""
+    """Observer of a party's rows in the last round, which may add fields to the reply."""
 
     def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:
-        """Watch chunks of centred rows, and give each on."""
+        """Watch chunks of centred rows, and pass each chunk on.
+
+        Parameters
+        ----------
+        chunks : iterator of ndarray of shape (m, d)
+            Centred and scaled rows.
+
+        Returns
+        -------
+        iterator of ndarray of shape (m, d)
+            The same chunks.
+        """
         return chunks
 
     def reply(self) -> Fields:
-        """Return what the party's reply holds besides count and squared error."""
+        """Return the fields of the party's reply besides count and squared error.
+
+        Returns
+        -------
+        mapping of str to ndarray
+        """
         return {}

@@ -1,13 +1,13 @@
-"""The sums that secure aggregation shows the server, and the public limits that their fixed point comes from.
+"""Sums over rows that secure aggregation shows the server, and the public limits that fix their fixed-point format.
 
-Limits are functions of `bound`, of `ROWS` and of the number of parties. What was asked enters only where every row
+Limits are functions of `bound`, of `MAX_ROWS` and of the number of parties. The request enters only where every row
 within `bound` provably stays below: with r_j the `reach`, the largest size of a value of feature j as the question
-takes the rows (less a centre within `bound`, divided by a scale), no sum over at most `ROWS` rows is larger than ::
+takes the rows (less a centre within `bound`, divided by a scale), no sum over at most `MAX_ROWS` rows is larger than ::
 
-    |sum x_i| <= ROWS r_i,    |sum x_i x_j| <= ROWS r_i r_j,    |(sum x x^T v)_i| <= ROWS r_i |r|    (|v| = 1)
+    |sum x_i| <= R r_i,    |sum x_i x_j| <= R r_i r_j,    |(sum x x^T v)_i| <= R r_i |r|    (|v| = 1, R = MAX_ROWS)
 
 So whether a sum opens says nothing but that rows are within `bound`, which is public. Such limits are far above what
-sums of real rows are. So values travel in more than one word; a `bound` that is generous costs digits only.
+sums of real rows are. So values travel in more than one word; a generous `bound` costs digits only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,19 @@ MAX_TWO_WORD_VALUES = 2**15
 
 
 class PooledCentre(NamedTuple):
-    """The moments of all rows but for what lies off the diagonal."""
+    """Count, mean and variances of all rows: their moments without the part off the diagonal.
+
+    Parameters
+    ----------
+    head : Head
+        Count and mean.
+    diagonal : ndarray of shape (d,)
+        Diagonal of the scatter about the mean.
+    error_bound : ndarray of shape (d,) or (1,)
+        Bound on the fixed-point rounding of the diagonal.
+    cautions : sequence of str
+        Notes for the reader of the model.
+    """
 
     head: Head
     diagonal: Array  # of the scatter about the mean
@@ -51,21 +63,22 @@ class PooledCentre(NamedTuple):
 
     @property
     def rows(self) -> int | float:
+        """Number of rows, or sum of their weights."""
         return self.head.n
 
     @property
     def centre(self) -> Array:
-        """The mean, rounded."""
+        """Mean (d,), rounded to float64."""
         return self.head.mean
 
     @property
     def remainder(self) -> Array:
-        """What that rounding lost."""
+        """Rounding error of the mean (d,)."""
         return self.head.remainder
 
     @property
     def spread(self) -> Array:
-        """The roots of the scatter's diagonal, a little enlarged."""
+        """Roots of the scatter's diagonal (d,), a little enlarged."""
         return np.sqrt(self.diagonal * (1 + 2.0**-20) + self.error_bound)
 
 
@@ -77,7 +90,18 @@ MAX_UNRESOLVED_SHARE = 1e-9
 
 
 def require_bound(config: RunConfig) -> None:
-    """Refuse by a `ConfigError` a run of sums in fixed point whose `bound` is missing."""
+    """Refuse a run of sums in fixed point whose `bound` is missing.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+
+    Raises
+    ------
+    ConfigError
+        If sums travel in fixed point and `bound` is below 1e-100.
+    """
     if config.bound < by_transport(config, clear=0.0, masked=1e-100):
         raise ConfigError(
             f"run-config: 'secure-aggregation' is true, but 'bound' is {config.bound:g}, expected 1e-100 to 1e100: set "
@@ -86,7 +110,22 @@ def require_bound(config: RunConfig) -> None:
 
 
 def permit_fixed_point(party: PCAClient) -> None:
-    """Refuse, before anything is answered, what sums in fixed point have no room for or this site does not allow."""
+    """Refuse, before anything is answered, sums in fixed point that have no room or that this site does not allow.
+
+    Parameters
+    ----------
+    party : PCAClient
+        The party that would answer.
+
+    Raises
+    ------
+    ConfigError
+        If `bound` is missing.
+    DataError
+        If the party has more rows than its part of a sum.
+    DisclosureError
+        If the site does not permit the bound.
+    """
     if party.site.config.bound:
         require_bound(party.site.config)
         party.site.permit_bound(party.card.split)
@@ -94,7 +133,20 @@ def permit_fixed_point(party: PCAClient) -> None:
 
 
 def require_max_rows(rows: float, parties: int) -> None:
-    """Refuse more rows of one of ``parties`` than a sum of rows has room for."""
+    """Refuse more rows of a party than a sum over all parties has room for.
+
+    Parameters
+    ----------
+    rows : float
+        Rows of the party, or the sum of their weights.
+    parties : int
+        Number of parties.
+
+    Raises
+    ------
+    DataError
+        If there are more than `MAX_ROWS` / ``parties``.
+    """
     if rows > MAX_ROWS // parties:
         raise DataError(f"this site has more rows than its part of {MAX_ROWS:,}, the most in a secure sum")
 
@@ -102,10 +154,25 @@ def require_max_rows(rows: float, parties: int) -> None:
 def require_resolved(
     bound: float, error_bound: Array, diagonal: Array, advice: str = "", *, subject: str = ALL_ROWS
 ) -> None:
-    """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
+    """Refuse a bound so far above the data that fixed point, whose steps follow from the bound, misses the variance.
 
-    ``missed`` (d,) is what rounding may have cost of the scatter's diagonal (d,) of rows, which are ``which``; the
-    text ends with what ``or_else`` would help.
+    Parameters
+    ----------
+    bound : float
+        The run's `bound`.
+    error_bound : ndarray of shape (d,)
+        Bound on the rounding of the scatter's diagonal.
+    diagonal : ndarray of shape (d,)
+        Diagonal of the scatter.
+    advice : str
+        What else helps besides a smaller bound, as the end of the error text.
+    subject : str
+        How the error text names the rows.
+
+    Raises
+    ------
+    ConfigError
+        If rounding may be more than `MAX_UNRESOLVED_SHARE` of the variance.
     """
     if error_bound.sum() > MAX_UNRESOLVED_SHARE * diagonal.sum():
         raise ConfigError(
@@ -115,17 +182,48 @@ def require_resolved(
 
 
 def require_scalable(bound: float, error_bound: Array, diagonal: Array, rows: float) -> None:
-    """Refuse a bound beside which features vary too little to be scaled; the parameters as `require_resolved`.
+    """Refuse a bound beside which features vary too little to be scaled.
 
-    What cannot be told from a constant feature may pass for one where its deviation is nothing beside that of scaled
-    features, and below 1e-15 of the largest.
+    A feature that cannot be told from a constant feature may pass for constant where its deviation is nothing beside
+    that of scaled features, and below 1e-15 of the largest.
+
+    Parameters
+    ----------
+    bound : float
+        The run's `bound`.
+    error_bound : ndarray of shape (d,)
+        Bound on the rounding of the scatter's diagonal.
+    diagonal : ndarray of shape (d,)
+        Diagonal of the scatter.
+    rows : float
+        Number of rows, or the sum of their weights.
+
+    Raises
+    ------
+    ConfigError
+        If a feature that matters has no digits.
     """
     varying, matters = diagonal > error_bound, error_bound > min(1e-12 * rows, 1e-30 * float(diagonal.max(initial=0.0)))
     require_max_unresolved(bound, int(((error_bound > MAX_UNRESOLVED_SHARE * diagonal) & (varying | matters)).sum()), 0)
 
 
 def require_max_unresolved(bound: float, unresolved: int, maximum: int) -> None:
-    """Refuse a bound beside which more than ``most`` features, a ``few``, have no digits."""
+    """Refuse a bound beside which too many features have no digits.
+
+    Parameters
+    ----------
+    bound : float
+        The run's `bound`.
+    unresolved : int
+        Number of features without digits.
+    maximum : int
+        Largest number of such features that is allowed.
+
+    Raises
+    ------
+    ConfigError
+        If there are more than ``maximum``.
+    """
     if unresolved > maximum:
         raise ConfigError(
             f"run-config: 'bound' is {bound:g}, and next to it {unresolved} features have too little variance to be scaled: "
@@ -135,8 +233,28 @@ def require_max_unresolved(bound: float, unresolved: int, maximum: int) -> None:
 
 
 def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False) -> int | float:
-    """The rows that the parties of an opened sum have, or the sum of their weights; or a `ContractError`: nobody can
-    check a single share."""
+    """Return the number of rows of all parties, or refuse a number that their rows cannot have.
+
+    Nobody can check a single party's share of an opened sum.
+
+    Parameters
+    ----------
+    count : ndarray of shape ()
+        The opened sum of the counts.
+    parties : int
+        Number of parties in the sum.
+    weighted : bool
+        Whether the sum is one of weights.
+
+    Returns
+    -------
+    int or float
+
+    Raises
+    ------
+    ContractError
+        If there are fewer rows than parties (of weights: not more than zero), or more than `MAX_ROWS`.
+    """
     rows, minimum = (float(count), np.finfo(np.float64).tiny) if weighted else (int(count), parties)
     if not minimum <= rows <= MAX_ROWS:
         raise ContractError(
@@ -147,14 +265,25 @@ def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False)
 
 
 def reach(request: Fields, public: Public) -> Array:
-    """The largest size of a value (d,) of rows within `bound`, as a question takes them.
+    """Return the largest size of a value of rows within `bound`, as a question takes the rows.
 
-    That is less the ``centre`` or ``mean`` that was asked, and divided by the ``scale``.
+    The question takes the rows less the ``centre`` or ``mean`` of the request, and divided by the ``scale``.
+
+    Parameters
+    ----------
+    request : mapping of str to ndarray
+        Fields that the server sent.
+    public : Public
+        Public parameters of the run.
+
+    Returns
+    -------
+    ndarray of shape (d,)
 
     Raises
     ------
     ContractError
-        Where a centre is beyond `bound`, as no mean of rows is, or sums have no place in float64.
+        If a centre is beyond `bound`, as no mean of rows is, or sums are outside the range of float64.
     """
     bound, sizes = public.config.bound, np.full(public.features, public.config.bound)
     for name in {"centre", "mean"} & request.keys():
@@ -172,23 +301,69 @@ def reach(request: Fields, public: Public) -> Array:
 
 
 def sum_limits(bound: float, d: int) -> SumLimits:
-    """Count, and sum of x (d,), of rows whose values are at most ``bound`` in size."""
+    """Return the limits of the count and of the sum of rows.
+
+    Parameters
+    ----------
+    bound : float
+        Largest size of a value.
+    d : int
+        Number of features.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count`` and ``sum`` (d,).
+    """
     return {"count": np.array(float(MAX_ROWS)), "sum": np.full(d, MAX_ROWS * bound)}
 
 
 def scatter_limits(spread: Array) -> SumLimits:
-    """A packed scatter (d (d + 1) / 2,) with the squares of the ``spread`` (d,) on its diagonal."""
+    """Return the limits of a packed scatter with a known diagonal, by Cauchy and Schwarz.
+
+    Parameters
+    ----------
+    spread : ndarray of shape (d,)
+        Roots of the scatter's diagonal.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``scatter`` (d (d + 1) / 2,).
+    """
     d = spread.size
     return {"scatter": blas.dspr(d, 1.0, spread, np.zeros(packed_size(d)), lower=1)}
 
 
 def sums_limits(reach: Array) -> SumLimits:
-    """Count, sum (d,) and sum of squares (d,) of rows whose values are at most ``reach`` (d,) in size."""
+    """Return the limits of count, sum and sum of squares of rows.
+
+    Parameters
+    ----------
+    reach : ndarray of shape (d,)
+        Largest size of a value of each feature.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count``, ``sum`` (d,) and ``squares`` (d,).
+    """
     return {"count": np.array(float(MAX_ROWS)), "sum": MAX_ROWS * reach, "squares": MAX_ROWS * reach**2}
 
 
 def moments_limits(reach: Array) -> SumLimits:
-    """The same, and the packed sums of products."""
+    """Return the limits of count, sum, sum of squares and packed sums of products of rows.
+
+    Parameters
+    ----------
+    reach : ndarray of shape (d,)
+        Largest size of a value of each feature.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count``, ``sum`` (d,), ``squares`` (d,) and ``scatter`` (d (d + 1) / 2,).
+    """
     d, same = reach.size, bool((reach == reach[0]).all())
     if same:  # one number takes no room
         scatter: Array = np.broadcast_to(MAX_ROWS * reach[0] ** 2, packed_size(d))
@@ -198,16 +373,50 @@ def moments_limits(reach: Array) -> SumLimits:
 
 
 def leading_digits(sizes: Mapping[str, int]) -> Digits:
-    """Of products of values: two, of which the second one shares a word where there are many."""
+    """Return the leading digits of products of values: two, of which the second shares a word where there are many.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        Values of the symbols in shapes; ``d`` is used.
+
+    Returns
+    -------
+    tuple of int
+    """
     return WIDE_DIGITS[:2] if packed_size(sizes["d"]) <= MAX_TWO_WORD_VALUES else (1, 3)
 
 
 def product_limits(reach: Array, columns: int) -> SumLimits:
-    """A scatter of such rows times so many orthonormal columns (d, b), and some rounding."""
+    """Return the limits of a scatter of rows times orthonormal columns, with room for rounding.
+
+    Parameters
+    ----------
+    reach : ndarray of shape (d,)
+        Largest size of a value of each feature.
+    columns : int
+        Number of columns b.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``product`` (d, b).
+    """
     limit = 2 * MAX_ROWS * reach * np.linalg.norm(reach)
     return {"product": np.broadcast_to(limit[:, None], (reach.size, columns))}
 
 
 def projection_limits(reach: Array) -> SumLimits:
-    """Count, and the squared error that orthonormal components leave of such rows, and some rounding."""
+    """Return the limits of the count, and of the squared error of orthonormal components, with room for rounding.
+
+    Parameters
+    ----------
+    reach : ndarray of shape (d,)
+        Largest size of a value of each feature.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count`` and ``squared``.
+    """
     return {"count": np.array(float(MAX_ROWS)), "squared": np.array(2 * MAX_ROWS * float(reach @ reach))}

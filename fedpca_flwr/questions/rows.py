@@ -1,13 +1,13 @@
-"""Statistics of all rows, where the parties hold rows of the same features: what is asked, and how they are had.
+"""Statistics of all rows, where the parties hold rows of the same features: the questions, and how the server pools.
 
-Means of parties do not add up. So where only sums may be shown one uncentred sum has it all, whose digits nothing
-cancels (`fedpca_flwr.maths.sums`; `fedpca_flwr.questions.row_limits` has the limits). The products that there are many
-of travel in their leading digits. Where the sum shows that these do not resolve the variances, one question more has
-all of them; where parties may drop out, one sum has them at once.
+Means of parties do not add up. So where only sums may be shown one uncentred sum has all moments, whose digits nothing
+cancels (`fedpca_flwr.maths.sums`; `fedpca_flwr.questions.row_limits` has the limits). The products, which are many,
+travel in their leading digits. Where the sum shows that these do not resolve the variances, a further question has all
+digits; where parties may drop out, a single sum has all digits at once.
 
-The server keeps what each party sent where the run is to keep it (``keep='parties'``), or has a limit to what one may
-hold of a component (``max-share``). Without either it keeps them for the parties' influence (`influences`) while that
-takes little memory, and says in the model where it does not.
+The server stores what each party sent where the run stores moments (``keep='parties'``), or has a limit to what a party
+may hold of a component (``max-share``). Without either the server stores the parties' moments for their influence
+(`influences`) while that takes little memory, and says in the model where it does not.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -62,7 +62,17 @@ SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
 
 @contextmanager
 def refuse_impossible_sums() -> Iterator[None]:
-    """Raise a `ContractError` where sums are those of no rows: nobody can check a single share."""
+    """Raise a `ContractError` where no rows can have the sums: nobody can check a single party's share.
+
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    ContractError
+        If the computation inside fails.
+    """
     try:
         with np.errstate(all="ignore"):
             yield
@@ -93,13 +103,44 @@ MAX_INFLUENCE_BYTES = 2**30
 
 
 def stores_each_party(run: RowsStrategy) -> bool:
-    """Whether the server keeps each party's moments until the run has its model."""
+    """Return whether the server stores each party's moments until the run has its model.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+        The run.
+
+    Returns
+    -------
+    bool
+    """
     by_option = isinstance(run.options, MomentsOptions) and run.options.keep == "parties"
     return by_option or run.config.max_share > 0 or _nbytes(run) <= MAX_INFLUENCE_BYTES
 
 
 def streamed_moments(run: RowsStrategy) -> Generator[Round, Any, tuple[MomentsSum, Evidence]]:
-    """The sum of all parties' moments, of which none is kept."""
+    """Return the sum of all parties' moments, which are added on arrival and not stored.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+        The run.
+
+    Yields
+    ------
+    Round
+
+    Returns
+    -------
+    moments : MomentsSum
+    evidence : Evidence
+        Random groups in place of contributions, and a caution.
+
+    Raises
+    ------
+    ContractError
+        If a party's scatter is invalid.
+    """
     added = MomentsSum(run.public.features)
     groups = RandomGroups(run.public.parties, np.random.default_rng())
 
@@ -132,7 +173,19 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
 def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda party: party.vault) -> Questions:
-    """The question of `pooled_centre`, about the rows in a vault ``of`` a party."""
+    """Return the question of `pooled_centre`.
+
+    Parameters
+    ----------
+    prefix : str
+        Prefix of the question's name.
+    vault_of : callable
+        From the party to the vault of the rows that the question is about.
+
+    Returns
+    -------
+    mapping of str to Question
+    """
     sums = Question(
         reply=Payload((COUNT, *SUMS)),
         answer=lambda party, request: uncentred_sums(*vault_of(party).head_and_diagonal()),
@@ -143,7 +196,26 @@ def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda
 
 
 def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
-    """The questions of `pooled_moments`; ``within``: of scatters about own means; ``keep``: what of them."""
+    """Return the questions of `pooled_moments`.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    within : bool
+        Whether scatters are about each party's own mean.
+    keep : str
+        Which moments the run stores (option ``keep``).
+
+    Returns
+    -------
+    mapping of str to Question
+
+    Raises
+    ------
+    ConfigError
+        If the run stores moments that the server does not have, or `bound` is missing.
+    """
     require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
     payload = Payload((COUNT, *SUMS, SCATTER))
@@ -161,7 +233,7 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
 
 
 def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, within: bool) -> Question:
-    """A question for the sum of these moments, with such ``digits`` of the scatter."""
+    """Return a question for the sum of the given moments, with the given digits of the scatter."""
 
     def answer(party: Party, request: Fields) -> Sequence[Fields]:
         parts = _uncentred_moments(party, request.get("centre", np.zeros(party.public.features)), within=within)
@@ -180,8 +252,7 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
 
 
 def _uncentred_moments(party: Party, centre: Array, *, within: bool) -> Sequence[Fields]:
-    """Count, sum, squares and second moments about a ``centre`` (d,), or these within the party, in parts without a
-    rounding."""
+    """Return count, sum, squares and second moments about a centre (d,), or within the party, in exact parts."""
     moments = party.vault.moments()
     head = shift_head(moments.head, centre)
     parts = [dict(part) for part in uncentred_sums(head, moments.diagonal())]
@@ -192,7 +263,19 @@ def _uncentred_moments(party: Party, centre: Array, *, within: bool) -> Sequence
 
 
 def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
-    """Count, sum (d,) and sum of squares (d,) of rows with this ``diagonal`` of their scatter, in parts."""
+    """Return count, sum and sum of squares of rows about zero, in parts that add up without rounding.
+
+    Parameters
+    ----------
+    head : Head
+        Count and mean of the rows.
+    diagonal : ndarray of shape (d,)
+        Diagonal of the rows' scatter.
+
+    Returns
+    -------
+    sequence of mapping of str to ndarray
+    """
     sums, squares = uncentred_parts(head)
     parts = [{"squares": square} for square in (diagonal, *squares)]
     parts[0]["count"] = np.asarray(head.n)
@@ -202,7 +285,20 @@ def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
 
 
 def local_moments(party: Party, request: Fields) -> Fields:
-    """Count, mean and scatter of a party's rows."""
+    """Return count, mean and scatter of a party's rows.
+
+    Parameters
+    ----------
+    party : Party
+        The party that answers.
+    request : mapping of str to ndarray
+        Unused.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        Fields of `MOMENTS`.
+    """
     moments = party.vault.moments()
     return {**head_fields(moments.head, moments.diagonal()), "scatter": moments.scatter}
 
@@ -210,10 +306,23 @@ def local_moments(party: Party, request: Fields) -> Fields:
 def projection_questions(
     *, differentially_private: bool = False, mean_name: str = "", extra_fields: tuple[Field, ...] = ()
 ) -> Questions:
-    """The last question: every party projects its own rows and tells what squared error that leaves.
+    """Return the last question: every party projects its own rows and replies with the squared error that remains.
 
-    A method that is private by noise replies a constant, in clear. ``about`` names the number of the run that the mean
-    is, where the parties were told one; ``further`` fields are what else the rows are projected with.
+    A method that is private by noise replies a constant, in clear.
+
+    Parameters
+    ----------
+    differentially_private : bool
+        Whether the reply is a constant.
+    mean_name : str
+        Name of the run's constant that the mean equals, where the parties received the constant before.
+    extra_fields : tuple of Field
+        Further fields of the request that the projection needs.
+
+    Returns
+    -------
+    mapping of str to Question
+        ``project``.
     """
     return {
         "project": Question(
@@ -243,10 +352,26 @@ def projection_questions(
 def pooled_centre(
     run: RowsStrategy, prefix: str = "", *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
 ) -> Generator[Round, Any, PooledCentre]:
-    """Rows, mean and variances of all rows, by one short sum.
+    """Return count, mean and variances of all rows, from a short sum or from a stage.
 
-    ``prefix`` names its phase, ``which`` says in a refusal what rows it is of; ``joined`` (d,) is the diagonal of a
-    scatter that theirs is added to.
+    Parameters
+    ----------
+    run : RowsStrategy
+        The run.
+    prefix : str
+        Prefix of the question's name.
+    subject : str
+        How a refusal names the rows.
+    added_diagonal : ndarray of shape (d,) or float
+        Diagonal of a scatter that the rows' scatter is added to.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    PooledCentre
     """
     for stage in run.stages:
         head = stage.head()
@@ -259,10 +384,10 @@ def pooled_centre(
 def _resolve_centre(
     run: RowsStrategy, sums: Total, *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
 ) -> PooledCentre:
-    """What sums of rows and of their squares say, if no digits are missing.
+    """Return count, mean and variances from sums of rows and of their squares, if no digits are missing.
 
-    With scaling a feature of whose variance rounding may be all is constant; else it would be scaled by what rounding
-    left of it.
+    With scaling a feature whose whole variance may be rounding is constant; else the feature would be scaled by what
+    rounding left of its variance.
     """
     assert sums.exact_integers is not None
     rows = row_limits.read_row_count(sums["count"], sums.parties, weighted=bool(run.config.weights))
@@ -288,7 +413,21 @@ def _resolve_centre(
 
 
 def staged_moments(run: RowsStrategy) -> Pooling:
-    """The moments of all rows, as the stages of the run leave them."""
+    """Return the moments of all rows after the stages of the run.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+        The run.
+
+    Yields
+    ------
+    Round
+
+    Returns
+    -------
+    PooledMoments
+    """
     pooled: Callable[..., Pooling] = partial(pooled_moments, run)
     for stage in run.stages:
         pooled = partial(stage.moments, run, pooled)
@@ -298,11 +437,27 @@ def staged_moments(run: RowsStrategy) -> Pooling:
 def pooled_moments(
     run: RowsStrategy, *, within: bool = False, each: bool = False, joined: Array | float = 0.0
 ) -> Pooling:
-    """The moments of all rows; ``within``: without what lies between the parties' means.
+    """Return the moments of all rows.
 
-    With ``each`` covariates or parties may explain most of them: all that the parties send in clear is retained,
-    however much it is, and of sums all digits. Where only sums are shown, ``joined`` (d,) is the diagonal of the
-    scatter that this one is added to.
+    Parameters
+    ----------
+    run : RowsStrategy
+        The run.
+    within : bool
+        Whether the scatter between the parties' means is left out.
+    each : bool
+        Whether covariates or parties may explain most of the variance: then all that the parties send in clear is
+        stored, however much, and of sums all digits are asked for.
+    joined : ndarray of shape (d,) or float
+        Where only sums are shown: diagonal of a scatter that this scatter is added to.
+
+    Yields
+    ------
+    Round
+
+    Returns
+    -------
+    PooledMoments
     """
     pool_function = by_transport(run.config, clear=_pool_replies, masked=_pool_sums)
     result = yield from pool_function(run, within, each, joined)
@@ -359,7 +514,19 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
 
 
 def constant_cautions(unresolved: NDArray[np.bool_], min_deviation: float) -> Sequence[str]:
-    """What a reader must know of ``unseen`` features (d,): fixed point holds no deviation below the ``least``."""
+    """Return a caution on features that were taken for constant because fixed point does not resolve their deviations.
+
+    Parameters
+    ----------
+    unresolved : ndarray of bool of shape (d,)
+        Features without digits.
+    min_deviation : float
+        Smallest deviation that fixed point holds.
+
+    Returns
+    -------
+    sequence of str
+    """
     if not unresolved.any():
         return ()
     return [

@@ -1,7 +1,7 @@
-"""A run where the parties hold rows of the same features, its two halves: `RowsStrategy`, and a party's `RowsClient`.
+"""Both halves of a run in which the parties hold rows of the same features: `RowsStrategy` and `RowsClient`.
 
-Both know the method, the model and the last round, and none of the questions before it: these, each with its answer,
-are in the modules beside and in the methods' own.
+Both know the method, the model and the last round, and none of the questions before: each question stands with its
+answer in the modules beside this one and in the methods' own.
 """
 
 from __future__ import annotations
@@ -42,75 +42,221 @@ Closing = Generator[Round, Any, Fields]
 
 
 class RowsStage(Stage):
-    """A stage of methods for rows. What it does not write does nothing."""
+    """A stage of methods for rows. Hooks that a stage does not override do nothing."""
 
     scales: bool = False  # whether it divides features by a deviation of its own
 
     # A party
 
     def require_ready(self, party: RowsClient) -> None:
-        """Refuse, before anything is answered, what the party's rows do not allow."""
+        """Refuse, before anything is answered, rows of the party that do not fit the stage.
+
+        Parameters
+        ----------
+        party : RowsClient
+            The party.
+        """
 
     def info(self, party: RowsClient) -> dict[str, Any]:
-        """Return what every reply says of the party besides."""
+        """Return what every reply says of the party because of the stage.
+
+        Parameters
+        ----------
+        party : RowsClient
+            The party.
+
+        Returns
+        -------
+        dict
+        """
         return {}
 
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Keep what later answers need of a question."""
+        """Store what later answers need of a request.
+
+        Parameters
+        ----------
+        party : RowsClient
+            The party.
+        request : mapping of str to ndarray
+            Fields that the server sent.
+        """
 
     def rows(self, party: RowsClient, rows: Rows) -> Rows:
-        """Return the rows that the method sees."""
+        """Return the rows that the method sees.
+
+        Parameters
+        ----------
+        party : RowsClient
+            The party.
+        rows : rows of shape (n, d)
+            Rows as the stages before leave them.
+
+        Returns
+        -------
+        rows of shape (n, d)
+        """
         return rows
 
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
-        """Return how the party projects its own rows."""
+        """Return how the party projects its own rows.
+
+        Parameters
+        ----------
+        party : RowsClient
+            The party.
+        request : mapping of str to ndarray
+            Fields of the last question.
+        projection : Projection
+            Projection as the stages before leave it.
+
+        Returns
+        -------
+        Projection
+        """
         return projection
 
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> Observer | None:
-        """Return what watches the rows in the last round; ``files`` closes what it writes to."""
+        """Return an observer of the rows in the last round, or None.
+
+        Parameters
+        ----------
+        party : RowsClient
+            The party.
+        request : mapping of str to ndarray
+            Fields of the last question.
+        projection : Projection
+            How the party projects its rows.
+        files : ExitStack
+            Closes the files that the observer writes to.
+
+        Returns
+        -------
+        Observer or None
+        """
         return None
 
     # The server
 
     def head(self) -> PooledCentre | None:
-        """Return count, mean and variances of all rows where the stage has them: then they are not asked for."""
+        """Return count, mean and variances of all rows if known to the stage, so that the run need not ask.
+
+        Returns
+        -------
+        PooledCentre or None
+        """
         return None
 
     def moments(self, run: RowsStrategy, pooled: Callable[..., Pooling]) -> Pooling:
-        """Return the moments of all rows that the method sees, from those that ``pooled`` asks for."""
+        """Return the moments of all rows that the method sees.
+
+        Parameters
+        ----------
+        run : RowsStrategy
+            The run.
+        pooled : callable
+            Asks for the moments (`fedpca_flwr.questions.rows.pooled_moments`), as the stages before leave them.
+
+        Yields
+        ------
+        Round
+
+        Returns
+        -------
+        PooledMoments
+        """
         return pooled()
 
     def fit(self, run: RowsStrategy, fitting: Fitting) -> Fitting:
-        """Run the method, and the stage's own questions before it."""
+        """Run the method, and the stage's own questions before the method.
+
+        Parameters
+        ----------
+        run : RowsStrategy
+            The run.
+        fitting : generator
+            The method, with the stages inside this one.
+
+        Yields
+        ------
+        Round
+
+        Returns
+        -------
+        Solution
+        """
         return fitting
 
     def model(self, run: RowsStrategy, model: PCAModel, solution: Solution) -> tuple[PCAModel, Solution]:
-        """Return the model, and what the parties project with, in the unit of the data."""
+        """Return the model, and the solution that the parties project with, in the unit of the data.
+
+        Parameters
+        ----------
+        run : RowsStrategy
+            The run.
+        model : PCAModel
+            Model of the run.
+        solution : Solution
+            Result of the method.
+
+        Returns
+        -------
+        model : PCAModel
+        solution : Solution
+        """
         return model, solution
 
     def closing(self, run: RowsStrategy, model: PCAModel, request: Fields) -> Closing:
-        """Ask between the fit and the last round, whose question has what is ``asked`` so far."""
+        """Ask between the fit and the last round; return further fields of the last request.
+
+        Parameters
+        ----------
+        run : RowsStrategy
+            The run.
+        model : PCAModel
+            Model of the run.
+        request : mapping of str to ndarray
+            Fields of the last request so far.
+
+        Yields
+        ------
+        Round
+
+        Returns
+        -------
+        mapping of str to ndarray
+        """
         return {}
         yield
 
     def conclude(self, model: PCAModel, fit: Total) -> None:
-        """Note in the model what the last round told."""
+        """Note in the model what the last round showed.
+
+        Parameters
+        ----------
+        model : PCAModel
+            Model of the run.
+        fit : Total
+            Sum of the last replies.
+        """
 
 
 @dataclass
 class Party:
-    """What an answer is given of a party that holds rows: no row.
+    """Argument of an answer: the moments and the state of a party that holds rows, and no row.
 
     Parameters
     ----------
     vault : Vault
+        Moments of the rows that take part.
     public : Public
+        Public parameters of the run.
     options : PCAOptions
-        Those of the method.
+        Options of the method.
     state : State
-        What it keeps over the rounds of the run.
+        What the party stores over the rounds of the run.
     partition : int
-        Its number.
+        Number of the party.
     """
 
     vault: Vault
@@ -121,9 +267,10 @@ class Party:
 
 
 class RowsClient(PCAClient):
-    """A party that holds rows: their moments, of which all answers are made, and the last round.
+    """A party that holds rows: the vault of their moments, from which answers are computed, and the last round.
 
-    What it answers stands with each question. A method whose parties project their rows otherwise writes `projection`.
+    The answers of the party stand with each question. A method whose parties project their rows otherwise overrides
+    `projection`.
     """
 
     site: Site
@@ -131,7 +278,7 @@ class RowsClient(PCAClient):
 
     @cached_property
     def stages(self) -> tuple[RowsStage, ...]:
-        """The stages that this run composes with its method."""
+        """Stages that this run composes with its method."""
         return self.card.active_stages(self.site.config, self.options)
 
     def info(self) -> dict[str, Any]:
@@ -153,7 +300,7 @@ class RowsClient(PCAClient):
 
     @property
     def data(self) -> Rows:
-        """This party's rows as the method sees them."""
+        """Rows of this party after all stages."""
         rows = self.raw_rows
         for stage in self.stages:
             rows = stage.rows(self, rows)
@@ -161,12 +308,12 @@ class RowsClient(PCAClient):
 
     @cached_property
     def raw_rows(self) -> Rows:
-        """This party's rows as they are."""
+        """Rows of this party as they are."""
         return self.site.data(self.card.split)
 
     @property
     def row_parts(self) -> tuple[Rows, ...]:
-        """All of this party's rows in the order of its file, those that take no part too."""
+        """All rows of this party in the order of its file, with rows that take no part."""
         table = self.site.table
         if table.weights is not None or table.excluded is not None:
             return (table.rows,)
@@ -174,22 +321,49 @@ class RowsClient(PCAClient):
 
     @cached_property
     def vault(self) -> Vault:
-        """The rows that take part, as the method sees them."""
+        """Vault of the rows that take part, after all stages."""
         return self.make_vault(self.data)
 
     def make_vault(self, rows: Rows) -> Vault:
-        """Some of this party's ``rows`` (n, d), whose moments are kept for the run where that is cheaper."""
+        """Return a vault of some rows of this party, whose moments are stored for the run where that is cheaper.
+
+        Parameters
+        ----------
+        rows : rows of shape (n, d)
+            Rows of this party.
+
+        Returns
+        -------
+        Vault
+        """
         columns = self.options.product_columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
         return Vault(rows, self.site.state, columns=columns, parties=parties, threads=threads)
 
     @cached_property
     def party(self) -> Party:
-        """What an answer is given of this party."""
+        """Argument of the answers of this party."""
         return self.party_type(self.vault, self.public, self.options, self.site.state, self.site.node.partition_id)
 
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Answer by the vault; a question that needs more is given this client, where the method's card says so."""
+        """Answer a question from the vault, or from this client where the question needs more and the card declares so.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+        request : mapping of str to ndarray
+            Fields that the server sent.
+
+        Returns
+        -------
+        mapping of str to ndarray, or sequence of such mappings
+
+        Raises
+        ------
+        ContractError
+            If the question needs more than the card and the stages declare.
+        """
         question = self.questions[phase]
         assert question.answer is not None, phase
         if not (question.needs or self.card.needs):
@@ -203,7 +377,17 @@ class RowsClient(PCAClient):
         return question.answer(self, request)
 
     def projection(self, request: Fields) -> Projection:
-        """How this party projects its own rows, by what the last round asks, or another question with its fields."""
+        """Return how this party projects its own rows.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the last question, or of another question that has the same fields.
+
+        Returns
+        -------
+        Projection
+        """
         projection = Projection(
             self.vault, request["components"], request["mean"], request["scale"], self.site.table.columns
         )
@@ -212,7 +396,18 @@ class RowsClient(PCAClient):
         return projection
 
     def project(self, request: Fields) -> Fields:
-        """Write this party's own files, which stay here; return how many rows there are, and the squared error left."""
+        """Write this party's own files, which stay at the party; return the number of rows and the remaining error.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the last question.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            ``count`` and ``squared``, and the observers' fields.
+        """
         if self.card.differentially_private:
             try:
                 self.write_files(self.projection(request))
@@ -233,7 +428,15 @@ class RowsClient(PCAClient):
     def write_files(
         self, projection: Projection, watches: Sequence[Callable[[Iterator[Any]], Iterator[Any]]] = ()
     ) -> None:
-        """Write the files of scores and loadings that this site wants; ``watches`` pass chunks of its rows on."""
+        """Write the files of scores and loadings that this site asks for.
+
+        Parameters
+        ----------
+        projection : Projection
+            How the party projects its rows.
+        watches : sequence of callable
+            Observers' functions, through which chunks of the rows pass.
+        """
         rows, node = self.site.table.rows, self.site.node
         if node.scores or watches:
             with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(projection.components)) as append:
@@ -254,7 +457,16 @@ class RowsStrategy(PCAStrategy):
 
     @abstractmethod
     def aggregate(self) -> Fitting:
-        """The method: asks, and returns what it found."""
+        """Run the method: yield its questions, and return its result.
+
+        Yields
+        ------
+        Round
+
+        Returns
+        -------
+        Solution
+        """
 
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
         super().prepare(config, options, transport)
@@ -272,33 +484,100 @@ class RowsStrategy(PCAStrategy):
         self._model = model
 
     def run_closing(self, model: PCAModel, solution: Solution) -> Program:
-        """What the stages ask of a model, and the last round."""
+        """Ask what the stages need of a model, and run the last round.
+
+        Parameters
+        ----------
+        model : PCAModel
+            Model of the run.
+        solution : Solution
+            Result of the method.
+
+        Yields
+        ------
+        Round
+        """
         request = dict(self.loadings(model, solution))
         for stage in self.stages:
             request |= yield from stage.closing(self, model, request)
         yield from self.run_projection(model, request)
 
     def squared_error(self, model: PCAModel) -> float:
-        """What the parties' own rows must have as mean squared error in the last round, if the model is exact."""
+        """Return the mean squared error that the parties' rows must have in the last round, if the model is exact.
+
+        Parameters
+        ----------
+        model : PCAModel
+            Model of the run.
+
+        Returns
+        -------
+        float
+        """
         return model.squared_error
 
     def projected_rows(self, model: PCAModel) -> float:
-        """How many rows the parties of this run must project in the last round."""
+        """Return how many rows the parties of this run must project in the last round.
+
+        Parameters
+        ----------
+        model : PCAModel
+            Model of the run.
+
+        Returns
+        -------
+        float
+        """
         return model.n_samples_
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
-        """What the parties project their own rows with."""
+        """Return the fields that the parties project their own rows with.
+
+        Parameters
+        ----------
+        model : PCAModel
+            Model of the run.
+        solution : Solution
+            Result of the method.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            ``components`` (k, d), ``mean`` (d,) and ``scale`` (d,) or (0,).
+        """
         components, mean = model.loadings()
         scale = np.empty(0) if solution.scale is None else solution.scale
         return {"components": components, "mean": mean, "scale": scale}
 
     def n_components(self, rows: float, features: int) -> int | float:
-        """The wanted number of components, or the fraction of variance, checked against the pooled data."""
+        """Return the requested number of components or fraction of variance, checked against the pooled data.
+
+        Parameters
+        ----------
+        rows : float
+            Number of pooled rows.
+        features : int
+            Number of features.
+
+        Returns
+        -------
+        int or float
+        """
         check_components(self.options.n_components, rows, features)
         return self.options.n_components
 
     def build_model(self, solution: Solution) -> PCAModel:
-        """The model of what the method found."""
+        """Build the model from the result of the method, with the parties' influence and all notes.
+
+        Parameters
+        ----------
+        solution : Solution
+            Result of the method.
+
+        Returns
+        -------
+        PCAModel
+        """
         center, influence = self.options.centred, []
         evidence: Evidence = solution.evidence or Evidence()
         units, error_bound = evidence.units, evidence.error_bound
@@ -335,7 +614,24 @@ class RowsStrategy(PCAStrategy):
         return model
 
     def run_projection(self, model: PCAModel, request: Fields) -> Program:
-        """Let every party project its own rows; what that leaves must be what the model foretells."""
+        """Let every party project its own rows, and check the remaining squared error against the model.
+
+        Parameters
+        ----------
+        model : PCAModel
+            Model of the run.
+        request : mapping of str to ndarray
+            Fields of the last request.
+
+        Yields
+        ------
+        Round
+
+        Raises
+        ------
+        ContractError
+            If the rows or the squared error are not those of the model.
+        """
         if self.card.differentially_private:
             yield Round("project", request)
             return

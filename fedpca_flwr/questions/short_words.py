@@ -1,21 +1,21 @@
-"""The scatter of all rows where only sums open, in short words, and corrections of what these round off.
+"""Scatter of all rows in short words, where only sums open, and corrections of the rounding.
 
 After the first two sums all know the pooled mean and the roots s of the scatter's diagonal, so ``|S_ij| <= s_i s_j``,
 and several values share a word of 64 bits (`fedpca_flwr.maths.short_words`). A correction asks for the scatter's
-products with the leading vectors V so far. The server knows them but for what rounding took off, so three values share
-a word, in steps of what that can be.
+products with the leading vectors V so far. The server knows these products up to the rounding, so three values share
+a word, in steps of the largest possible rounding.
 
-**The error is bounded by what everybody knows**: the steps, the number of parties P and the sizes of the entries. Each
-party rounds by half a step at most, and an entry's step is a share of ``s_i s_j``. So rounding takes off no more than
-``P / 2`` steps, whose matrix has the spectral norm ``share s's``; of a product, whose steps are ``f_i c_j``, it is
+**The error is bounded by public numbers**: the steps, the number of parties P and the sizes of the entries. Each
+party rounds by half a step at most, and an entry's step is a share of ``s_i s_j``. So rounding changes a sum by no more
+than ``P / 2`` steps, whose matrix has the spectral norm ``share s's``; of a product, whose steps are ``f_i c_j``, it is
 ``share |f| |c|``. No party's own rounding is opened: a norm of it tells of that party alone. The true errors are some
 ``sqrt(3 P)`` times smaller (independent roundings), which costs bits or corrections and leaves the bound a bound.
 
-These bound the error of the whole, everywhere and on a block B, and so the residuals of the next correction:
+These bound the total error, everywhere and on a block B, and so the residuals of the next correction:
 ``|(S - A) v| <= on_block |B'v| + everywhere |v - B B'v|``.
 
-The parties' sums are about the centre c that all were told, which the mean is beside by its rounding, r. The server
-knows r and takes ``N r r'`` off. It computes in a unit, a power of two, in which the largest deviation is about 1.
+The parties' sums are about the centre c that all received, from which the mean differs by its rounding, r. The server
+knows r and subtracts ``N r r'``. It computes in a unit, a power of two, in which the largest deviation is about 1.
 """
 
 from collections.abc import Callable, Generator
@@ -48,7 +48,23 @@ MIN_SPREAD_SHARE = 2.0**-48
 
 
 def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int], *, corrections: int) -> Questions:
-    """The questions of `ShortScatter`: a scatter in so many ``bits``, and corrections on blocks of a ``width``."""
+    """Return the questions of `ShortScatter`: a scatter in short words, and corrections on blocks.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    bits : int
+        Bits of a value of the scatter.
+    width : callable
+        From the public parameters to the number of columns of a correction's block.
+    corrections : int
+        Largest number of corrections.
+
+    Returns
+    -------
+    mapping of str to Question
+    """
     require_bound(config)
     words = WordSharing(WORD_BITS // bits)
     scatter = Question(
@@ -79,7 +95,7 @@ def _scatter_limits(request: Fields, public: Public) -> SumLimits:
 
 
 def _suppress_small_spread(spread: Array) -> Array:
-    """The roots of the scatter's diagonal (d,), with 0 for features that are constant but for rounding."""
+    """Return the roots of the scatter's diagonal (d,), with 0 for features that are constant but for rounding."""
     return np.where(spread > MIN_SPREAD_SHARE * spread.max(), spread, 0.0)
 
 
@@ -89,29 +105,34 @@ def _product_limits(request: Fields, public: Public) -> SumLimits:
 
 
 def _local_scatter(party: Party, request: Fields) -> Fields:
-    """Packed scatter about the centre."""
+    """Return a party's packed scatter about the centre."""
     return {"scatter": party.vault.moments().scatter_about(request["centre"])}
 
 
 def _local_product(party: Party, request: Fields) -> Fields:
-    """The scatter's product with a block."""
+    """Return the product of a party's scatter about the centre with a block."""
     return {"product": party.vault.centred_product(request["centre"], request["block"].astype(np.float64))}
 
 
 class ShortScatter:
-    """An approximation ``matrix`` (d, d) of the scatter of all rows, which corrections mend.
+    """An approximation ``matrix`` (d, d) of the scatter of all rows, which corrections improve.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+        The run.
 
     Attributes
     ----------
     head : Head
         Count and mean of all rows.
     total : float
-        Trace of their scatter.
+        Trace of the scatter.
     unit : float
-        In which the matrix, and all bounds, are.
-    wrong, on_block, on_first : float
-        Bounds on the spectral norm of what is wrong: everywhere, on the last `block` (d, b), and on its first columns,
-        as many as components are wanted.
+        Unit of the matrix and of all bounds.
+    error_bound, block_error_bound, leading_error_bound : float
+        Bounds on the spectral norm of the error: everywhere, on the last `block` (d, b), and on the block's first
+        columns, as many as there are components.
     """
 
     head: Head
@@ -128,7 +149,17 @@ class ShortScatter:
         self.evidence = Evidence()
 
     def ask(self) -> Generator[Round, Any, None]:
-        """Ask for the centre, and for the scatter in short words."""
+        """Ask for the centre, and for the scatter in short words.
+
+        Yields
+        ------
+        SumRound
+
+        Raises
+        ------
+        ConfigError
+            If ``bits`` are too few for the number of parties.
+        """
         pooled = yield from pooled_centre(self.run)
         self.head, self.total, d = pooled.head, float(pooled.diagonal.sum()), pooled.spread.size
         self.evidence = Evidence(error_bound=pooled.error_bound, cautions=pooled.cautions)
@@ -157,7 +188,19 @@ class ShortScatter:
         self.block_error_bound = self.leading_error_bound = self.error_bound
 
     def correct(self, vectors: Array, number: int) -> Generator[Round, Any, None]:
-        """Ask what is wrong about the leading ``vectors`` (d, b), and mend it."""
+        """Ask for the error of the products with the leading vectors, and correct the matrix.
+
+        Parameters
+        ----------
+        vectors : ndarray of shape (d, b)
+            Leading eigenvectors of the matrix.
+        number : int
+            Number of the correction; unused.
+
+        Yields
+        ------
+        SumRound
+        """
         block = vectors.astype(np.float32)
         V = block.astype(np.float64)
         expected, (features, columns) = (self.matrix + self._between) @ V, self._residual_limits(V)
@@ -178,17 +221,17 @@ class ShortScatter:
         self.block = Q
 
     def _product_error(self, V: Array, features: Array, columns: Array, inverse: Array) -> float:
-        """Bound on the spectral norm of what is wrong with the product with ``V @ inverse``."""
+        """Return a bound on the spectral norm of the error of the product with ``V @ inverse``."""
         rounded = self._rounding_share(CORRECTION) * np.linalg.norm(features) * np.linalg.norm(columns)
         omitted = np.linalg.norm(self._omitted_spread) * np.linalg.norm(self._spread @ np.abs(V))
         return float((rounded + omitted) * np.linalg.norm(inverse, 2))
 
     def _rounding_share(self, words: WordSharing) -> float:
-        """What the parties' rounding takes off a sum at most, as a share of its limit."""
+        """Return the largest rounding of a sum over the parties, as a share of the sum's limit."""
         return float(ShortWords(np.ones(1), words, self.run.public.parties).error_bound[0])
 
     def _residual_limits(self, V: Array) -> tuple[Array, Array]:
-        """Numbers (d,) and (b,) whose products bound what is wrong about each entry of the product with ``V``."""
+        """Return numbers (d,) and (b,) whose products bound the error of each entry of the product with ``V``."""
         max_products, omitted = self._spread @ np.abs(V), self._omitted_spread @ np.abs(V)
         half = ShortWords(np.ones(1), CORRECTION, self.run.public.parties).base / 2
         finest = half / MAX_EXACT_MULTIPLE * max_products  # float64 has no smaller steps

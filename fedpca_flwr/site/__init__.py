@@ -1,1 +1,1 @@
-"""A party's own side: its rules, its rows, its files, and what it remembers."""
+"""One party's site: its rules, its rows, its files and its journal."""

@@ -1,4 +1,4 @@
-"""A site's journal for its reader: as a table, as a file for others, and whether any line was changed."""
+"""A site's journal for its reader: a table, an export, a status of runs, and a check that no event was changed."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,17 @@ TABLE_COLUMNS = ("time", "run", "party", "kind", "about", "bytes")
 
 @dataclass(frozen=True)
 class Audit:
-    """What a journal holds."""
+    """Events of a journal, and the first event at which the chain of digests breaks.
+
+    Parameters
+    ----------
+    events : sequence of Event
+        All events in their order.
+    gap : int
+        Number of the first event that is missing or was changed; 0 if there is none.
+    further_refusals : sequence of FurtherRefusals
+        Refused runs that the journal only counted.
+    """
 
     events: Sequence[Event]
     gap: int  # the number of the first event that is missing or was changed; 0: none
@@ -25,7 +35,7 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """Whether the chain is whole, in a sentence."""
+        """Sentence that says whether the chain of events is unbroken, with the last digest."""
         if self.gap:
             return f"event {self.gap} is missing, was added or was changed; what follows it proves nothing"
         last = self.events[-1].chain if self.events else "none"
@@ -35,7 +45,13 @@ class Audit:
         )
 
     def table(self) -> str:
-        """The events in columns, for people."""
+        """Format the events as a table of columns for people.
+
+        Returns
+        -------
+        str
+            A header, one line per event, and one line per group of counted refusals.
+        """
         lines = [TABLE_COLUMNS, *(tuple(_cell_text(event, name) for name in TABLE_COLUMNS) for event in self.events)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(TABLE_COLUMNS))]
         return "\n".join(
@@ -49,7 +65,14 @@ class Audit:
         )
 
     def runs(self) -> list[dict[str, Any]]:
-        """What became of each run, the latest last: when it was, what it was, what was asked and has left."""
+        """Summarise the events by run and party, the latest run last.
+
+        Returns
+        -------
+        list of dict
+            Keys: run, party, began and last (times), about (which run it was), questions (how many were asked), bytes
+            (how many left the site), refused and ended (kinds of the errors, or empty).
+        """
         found: dict[tuple[str, int], dict[str, Any]] = {}
         for event in self.events:
             blank = {
@@ -71,7 +94,13 @@ class Audit:
         return list(found.values())
 
     def status(self) -> str:
-        """The runs, for people."""
+        """Format the runs as text for people.
+
+        Returns
+        -------
+        str
+            Two lines per run, and one line per group of counted refusals.
+        """
         lines = []
         for run in self.runs():
             end = "".join(f", {how}: {run[how]}" for how in ("refused", "ended") if run[how])
@@ -83,7 +112,20 @@ class Audit:
         return "\n".join(lines or ["no run has asked this site anything"])
 
     def export(self, file: Path) -> None:
-        """Write a JSON object a line, by which anybody can follow the chain: whole or not at all."""
+        """Write the events as JSON lines, from which anybody can follow the chain of digests.
+
+        The file appears complete or not at all, and only its owner may read the file.
+
+        Parameters
+        ----------
+        file : Path
+            File to write.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be written.
+        """
         try:
             with atomic_file(file, 0o600) as stream:
                 for event in self.events:
@@ -95,7 +137,25 @@ class Audit:
 
 
 def audit(folder: str) -> Audit:
-    """Read a journal; refused where there is none, or none that can be read."""
+    """Read the journal in a folder and check its chain of events.
+
+    Parameters
+    ----------
+    folder : str
+        Folder of the journal, as node-config 'journal' names the folder.
+
+    Returns
+    -------
+    Audit
+        The events and the first gap among the events.
+
+    Raises
+    ------
+    ConfigError
+        If the folder has no journal.
+    StoreError
+        If the journal cannot be read.
+    """
     store = Store(folder, SCHEMA)
     if not store.exists():
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")
@@ -104,7 +164,7 @@ def audit(folder: str) -> Audit:
 
 
 def _further_line(runs: FurtherRefusals) -> str:
-    """A line about refused runs."""
+    """Return a line about counted refusals."""
     return f"after event {runs.number}: {runs.times} further refusals, the last at {runs.time} of run {runs.run}"
 
 

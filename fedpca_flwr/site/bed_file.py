@@ -1,9 +1,9 @@
 """A .bed file of genotypes (PLINK; extra ``genotypes``) as blocks of people, and the variants of .bim files.
 
-Two variants are the same where chromosome, position and the pair of alleles are. What is counted at every site is then
-the first allele (PLINK's A1) of the list that all sites have; a site whose file has it second counts 2 less its own.
-Alleles of the other strand (A for T, C for G) are recognised, but not those of A/T and C/G variants, which look the
-same on both. A call takes 2 bits until a block of people is read.
+Two variants are the same where chromosome, position and the pair of alleles are equal. At every site, a genotype counts
+the first allele (PLINK's A1) of the list that all sites have. A site whose file has the alleles swapped counts 2 minus
+its own genotype. Alleles of the other strand (A for T, C for G) are recognised, except those of A/T and C/G variants,
+which look the same on both strands. A genotype call takes 2 bits until a block of people is read.
 """
 
 import logging
@@ -29,7 +29,17 @@ CHROMOSOME_NUMBERS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
 
 
 class Variant(NamedTuple):
-    """A line of a .bim file: what is counted is copies of the first allele."""
+    """A line of a .bim file; genotypes count the copies of the allele `counted`.
+
+    Parameters
+    ----------
+    chromosome : str
+        Chromosome in PLINK's numbering ("1" to "22", "23" for X).
+    position : int
+        Position in base pairs.
+    counted, other : str
+        The two alleles; ``"0"`` is an allele that the file does not name.
+    """
 
     chromosome: str
     position: int
@@ -38,11 +48,12 @@ class Variant(NamedTuple):
 
     @property
     def locus(self) -> tuple[str, int]:
+        """Chromosome and position."""
         return self.chromosome, self.position
 
     @property
     def ambiguous(self) -> bool:
-        """Whether its alleles look the same on both strands."""
+        """Ambiguity of the strand: true if the alleles look the same on both strands (A/T, C/G)."""
         return self.counted.translate(COMPLEMENT) == self.other
 
     def __str__(self) -> str:
@@ -50,14 +61,38 @@ class Variant(NamedTuple):
 
 
 class VariantMatch(NamedTuple):
-    """Where the variants of a list are in a site's file."""
+    """Positions of d listed variants in a site's file.
+
+    Parameters
+    ----------
+    columns : ndarray of shape (d,)
+        Position of each variant in the file; -1 if the file lacks the variant or has the variant twice.
+    swapped : ndarray of shape (d,)
+        Whether the file counts the other allele.
+    """
 
     columns: NDArray[np.int64]  # (d,): of each its place in the file; -1 where the file lacks it, or has it twice
     swapped: NDArray[np.bool_]  # (d,): whether the file counts the other allele
 
 
 def read_bim(file: Path) -> list[Variant]:
-    """The variants of a .bim file, in its order; refused with the number of the first line that is none."""
+    """Read the variants of a .bim file, in the order of the file.
+
+    Parameters
+    ----------
+    file : Path
+        A .bim file: six columns separated by spaces or tabs.
+
+    Returns
+    -------
+    list of Variant
+        The variants, with upper-case alleles and chromosomes in PLINK's numbering.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or empty, or a line is not a variant; the site's log names the first such line.
+    """
     if not file.is_file():
         raise DataError(
             "there is no .bim file with the variants beside the .bed file, or where it is named", local=str(file)
@@ -85,7 +120,20 @@ def _chromosome(text: str) -> str:
 
 
 def match_variants(target: Sequence[Variant], local: Sequence[Variant]) -> VariantMatch:
-    """Where each of the ``listed`` variants is among a site's ``own``."""
+    """Find the position of each target variant among the variants of a site's file.
+
+    Parameters
+    ----------
+    target : sequence of Variant
+        Variants to find.
+    local : sequence of Variant
+        Variants of the site's file.
+
+    Returns
+    -------
+    VariantMatch
+        Positions in `local`, and which alleles are swapped.
+    """
     loci: dict[tuple[str, int], list[int]] = {}
     for i, variant in enumerate(local):
         loci.setdefault(variant.locus, []).append(i)
@@ -100,7 +148,7 @@ def match_variants(target: Sequence[Variant], local: Sequence[Variant]) -> Varia
 
 
 def _is_swapped(target: Variant, local: Variant) -> bool | None:
-    """Whether the same variant's alleles are swapped; None where it is another one."""
+    """Return whether the alleles of the same variant are swapped, or None if the variants differ."""
     for counted, other in (local[2:], [allele.translate(COMPLEMENT) for allele in local[2:]]):
         if counted in (target.counted, UNKNOWN_ALLELE) and other in (target.other, UNKNOWN_ALLELE):
             return False
@@ -112,20 +160,24 @@ def _is_swapped(target: Variant, local: Variant) -> bool | None:
 def common_variants(
     files: Mapping[str, Sequence[Variant]], *, ambiguous: bool = False
 ) -> tuple[list[Variant], list[str]]:
-    """Return the variants that all files have, whatever the order of the files, and lines that say what differs.
+    """Return the variants that all files have, and lines that say how the files differ.
+
+    The result does not depend on the order of the files.
 
     Parameters
     ----------
     files : mapping of str to sequence of Variant
-        The variants of each file by its name. An allele that a file does not name is taken from the others.
+        Variants of each file by the file's name. An allele that a file does not name is taken from the other files.
     ambiguous : bool
-        Whether to take variants whose strand cannot be told.
+        Whether to take variants that look the same on both strands.
 
     Returns
     -------
     variants : list of Variant
-        By chromosome and position, coded as most files code them; of as many the first in the alphabet.
+        Sorted by chromosome and position, coded as most files code the variant; if two codings are equally frequent,
+        the first in the alphabet.
     lines : list of str
+        One line per kind of difference, with the first variants.
     """
     codings: dict[tuple[str, int], Counter[tuple[str, str]]] = {}
     for variants in files.values():
@@ -156,15 +208,15 @@ def common_variants(
 
 
 def _genome_order(place: tuple[str, int]) -> tuple[bool, int, str, int]:
-    """Return what sorts chromosomes by number, and then by name."""
+    """Return a key that sorts chromosomes by number, and then by name."""
     chromosome, position = place
     return not chromosome.isdecimal(), int(chromosome) if chromosome.isdecimal() else 0, chromosome, position
 
 
 def _allele_pairs(codings: Counter[tuple[str, str]], *, same_strand: bool) -> list[tuple[str, str]]:
-    """Return the pairs of alleles that files name at one place, each as most of them code it.
+    """Return the pairs of alleles that files name at a locus, each coded as most files code the pair.
 
-    Where each file names one allele only, two of them are a pair if all files are of ``one_strand``.
+    If every file names a single allele, two such alleles are a pair, provided that all files are of the same strand.
     """
     pairs: dict[tuple[str, ...], Counter[tuple[str, str]]] = {}
     for alleles, count in codings.items():
@@ -182,13 +234,44 @@ def _difference_lines(name: str, difference: str, variants: Sequence[Variant]) -
 
 
 def join_names(names: Sequence[object], max_names: int = 20) -> str:
-    """The first of them by name, and that there are more."""
+    """Join the first names with commas, and mark that more follow.
+
+    Parameters
+    ----------
+    names : sequence of object
+        Values to name.
+    max_names : int
+        Largest number of names in the text.
+
+    Returns
+    -------
+    str
+        The names, with ", ..." at the end if some were left out.
+    """
     return ", ".join(map(str, names[:max_names])) + (", ..." if len(names) > max_names else "")
 
 
 def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
-    """The ``variants`` outside the regions of a file (empty: all), which has chromosome, first and last position in a
-    line; a name may follow."""
+    """Return the variants outside the regions of a file.
+
+    Parameters
+    ----------
+    variants : sequence of Variant
+        Variants to filter.
+    regions : str
+        Path of a text with chromosome, first and last position in each line, optionally followed by a name; empty: no
+        region.
+
+    Returns
+    -------
+    list of Variant
+        The variants that lie in no region.
+
+    Raises
+    ------
+    DataError
+        If a line of the file is not a region.
+    """
     regions_by_chromosome: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(read_text(Path(regions)).splitlines() if regions else [], start=1):
         cells = line.split()
@@ -209,7 +292,24 @@ def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
 def write_common_variants(
     files: Sequence[str], *, ambiguous: bool, exclude: str = "", out: TextIO | None = None
 ) -> None:
-    """Print the variants that all .bim files have outside regions as a .bim file; say on stderr how files differ."""
+    """Print the variants that all .bim files share as a .bim file, and on stderr how the files differ.
+
+    Parameters
+    ----------
+    files : sequence of str
+        Paths of .bim files.
+    ambiguous : bool
+        Whether to take variants that look the same on both strands.
+    exclude : str
+        Path of a file of regions to leave out; empty: none.
+    out : text stream, optional
+        Receives the variants instead of stdout.
+
+    Raises
+    ------
+    DataError
+        If the files have no variant in common.
+    """
     common, lines = common_variants({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
     selected = exclude_regions(common, exclude)
     if exclude:
@@ -222,7 +322,15 @@ def write_common_variants(
 
 
 def write_bim(variants: Sequence[Variant], out: TextIO) -> None:
-    """Write the lines of a .bim file."""
+    """Write variants as the lines of a .bim file.
+
+    Parameters
+    ----------
+    variants : sequence of Variant
+        Variants to write.
+    out : text stream
+        Receives the lines.
+    """
     for variant in variants:
         print(variant.chromosome, variant, 0, variant.position, variant.counted, variant.other, sep="\t", file=out)
 
@@ -236,10 +344,33 @@ logger = logging.getLogger("fedpca_flwr.client")
 def read_bed(
     file: Path, selection: ColumnSelection, variants: str = "", *, ambiguous: bool = False
 ) -> tuple[Rows, list[str]]:
-    """The genotypes, float32 with NaN for a missing call, and the names of the variants.
+    """Read the genotypes of a .bed file, whose .bim and .fam stand next to the file.
 
-    The file's .bim and .fam stand beside it. ``variants`` is the path of another .bim file: which variants to take, in
-    which order and with which allele counted, ``ambiguous`` ones among them or not; empty: the file's.
+    Parameters
+    ----------
+    file : Path
+        The .bed file.
+    selection : ColumnSelection
+        Must be empty: a .bed file has variants, not named columns.
+    variants : str
+        Path of another .bim file that says which variants to take, in which order, and which allele each one counts;
+        empty: all variants of the file as the file codes these.
+    ambiguous : bool
+        Whether variants of the list may look the same on both strands.
+
+    Returns
+    -------
+    rows : Blocks
+        Genotypes (people, variants), float32 with NaN for a missing call.
+    names : list of str
+        Names of the variants: chromosome:position:counted:other.
+
+    Raises
+    ------
+    ConfigError
+        If a key of the node-config names a column.
+    DataError
+        If the files do not fit each other, or lack a listed variant.
     """
     with require_extra("genotypes", "a .bed file needs bed-reader"):
         import bed_reader  # noqa: F401
@@ -267,7 +398,23 @@ def read_bed(
 
 
 def read_fam(file: Path) -> list[str]:
-    """Family and person id of each of the people in a .fam file."""
+    """Read the family and person id of each person in a .fam file.
+
+    Parameters
+    ----------
+    file : Path
+        The .fam file.
+
+    Returns
+    -------
+    list of str
+        Family and person id, separated by a space.
+
+    Raises
+    ------
+    DataError
+        If there is no such file.
+    """
     if not file.is_file():
         raise DataError("there is no .fam file with the people beside the .bed file", local=str(file))
     with open(file, encoding="utf-8", errors="replace") as lines:
@@ -275,7 +422,7 @@ def read_fam(file: Path) -> list[str]:
 
 
 def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambiguous: bool) -> None:
-    """Refuse a list of which the file lacks some, or of which some cannot be told from other ones."""
+    """Refuse a list with variants that the file lacks or that could be mistaken for other variants."""
     times = Counter(match.columns.tolist())
     duplicated = [times[column] > 1 and column >= 0 for column in match.columns.tolist()]
     faults = {

@@ -1,7 +1,7 @@
-"""A certificate authority, the SuperLink's certificate, and the sites' keys for Flower, made without other programs.
+"""A certificate authority, the SuperLink's certificate and the sites' keys for Flower, made without other programs.
 
-For rehearsals, and for federations that have no public-key infrastructure of their own. Whoever holds ``ca.key`` can
-stand in for the SuperLink towards every site: it belongs where the certificates are made, and nowhere else.
+They serve rehearsals, and federations that have no public-key infrastructure of their own. Whoever has ``ca.key`` can
+stand in for the SuperLink towards every site: the file belongs where the certificates are made, and nowhere else.
 """
 
 import ipaddress
@@ -27,10 +27,24 @@ MAX_DAYS = 36500  # days
 
 
 def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
-    """Write ``ca.crt``, ``ca.key``, ``server.pem`` and ``server.key``, the private keys readable by their owner only.
+    """Write ``ca.crt``, ``ca.key``, ``server.pem`` and ``server.key`` for a SuperLink into a folder.
 
-    They are for ``hosts``, the names and addresses by which sites call the SuperLink, and valid for so many ``days``
-    from now on. A file that is there already is refused.
+    Only their owner may read the private keys. The certificates are valid from an hour ago, since the clocks of sites
+    differ.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder for the files.
+    hosts : list of str
+        Names and addresses by which sites call the SuperLink.
+    days : int
+        Days for which the certificates are valid from now on.
+
+    Raises
+    ------
+    ConfigError
+        If the days or a host are not possible, or a file exists already.
     """
     if not 1 <= days <= MAX_DAYS:
         raise ConfigError(f"days is {days}, expected 1 to {MAX_DAYS}")
@@ -65,7 +79,18 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
 
 
 def make_node_key(path: Path) -> Path:
-    """Write a site's private key, with which its SuperNode signs in; the file of the public key, to register."""
+    """Write the private key with which a site's SuperNode signs in, and the public key next to the private key.
+
+    Parameters
+    ----------
+    path : Path
+        File of the private key.
+
+    Returns
+    -------
+    Path
+        File of the public key, which the SuperLink has to register.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(path.name + ".pub")
     write_new(path, _private_pem(key, PrivateFormat.OpenSSH))
@@ -89,7 +114,7 @@ def _general_name(text: str) -> x509.GeneralName:
 
 
 def _is_host(text: str) -> bool:
-    """Whether it is an address, or a name as certificates have them (RFC 5280, 6125: also ``*.example.org``)."""
+    """Check that a text is an address, or a name that certificates allow (RFC 5280, 6125: also ``*.example.org``)."""
     try:
         return isinstance(_general_name(text), x509.IPAddress) or bool(HOST_NAME.fullmatch(text))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The columns of a site's data: those that the node-config names, and the features in the order of the run."""
+"""The columns of a site's data: those that the node-config selects, and the features in the order of the run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,24 @@ INEXACT_ADVICE = "subtract a whole number near all of them first, or leave the c
 
 @contextmanager
 def require_extra(name: str, requirement: str) -> Iterator[None]:
-    """Import what only one kind of data needs (``needed`` says so), from an extra of this project."""
+    """Turn a failed import of an optional dependency into an error that names the extra to install.
+
+    Parameters
+    ----------
+    name : str
+        Extra of this project.
+    requirement : str
+        Beginning of the error, such as "PostgreSQL needs psycopg".
+
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    ConfigError
+        If the import within the context fails.
+    """
     try:
         yield
     except ImportError:
@@ -31,7 +48,7 @@ def require_extra(name: str, requirement: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ColumnSelection:
-    """Which columns of a site's data are features, by the keys of its node-config.
+    """The keys of a site's node-config that select the feature columns of its data.
 
     Parameters
     ----------
@@ -40,8 +57,8 @@ class ColumnSelection:
     texts : sequence of str
         Columns of categories, which are no features either.
     columns, leave_out : str
-        Columns that alone are features, and columns that are none: names, numbers from 0 or patterns (``gene_*``),
-        separated by commas. A name that holds a comma stands in double quotes.
+        Columns that alone are features, and columns that are no features: names, numbers from 0 or patterns
+        (``gene_*``), separated by commas. A name that contains a comma stands in double quotes.
     """
 
     label: str = ""
@@ -52,21 +69,34 @@ class ColumnSelection:
 
     @property
     def keys(self) -> dict[str, str]:
-        """What the site's node-config names, by key."""
+        """The keys that the site's node-config sets, with their values as texts."""
         values = {"label": self.label, "ids": self.ids, "categories": ", ".join(self.texts)}
         values |= {"columns": self.columns, "leave-out": self.leave_out}
         return {key: text for key, text in values.items() if text}
 
     def positions(self, names: list[str], width: int, *, strict: bool = True) -> list[int]:
-        """Return where the features are among ``width`` columns.
+        """Return the positions of the features among the columns of the data.
 
         Parameters
         ----------
         names : list of str
-            Of all columns; empty where they have none.
+            Names of all columns; empty if the columns have no names.
         width : int
+            Number of columns.
         strict : bool
             Whether to refuse a key that names no column. A guess at how a file is written is not strict.
+
+        Returns
+        -------
+        list of int
+            Ascending positions from 0.
+
+        Raises
+        ------
+        ConfigError
+            If a key names no column.
+        DataError
+            If no column is a feature.
         """
         by_name: dict[str, list[int]] = {name: [] for name in names}
         for position, name in enumerate(names):
@@ -94,9 +124,28 @@ class ColumnSelection:
 
 
 def column_positions(item: str, names: list[str], width: int, key: str) -> list[int]:
-    """Return where the columns are that an ``item`` of a key of the node-config names.
+    """Return the positions of the columns that an item of a node-config key names.
 
-    An item is a name, a number from 0, or a pattern as file names have it. A name comes before a number.
+    Parameters
+    ----------
+    item : str
+        A name, a number from 0, or a pattern as file names have patterns. A name comes before a number.
+    names : list of str
+        Names of all columns; empty if the columns have no names.
+    width : int
+        Number of columns.
+    key : str
+        Key of the node-config. The keys label, ids and weights take no pattern.
+
+    Returns
+    -------
+    list of int
+        Positions from 0, at least one.
+
+    Raises
+    ------
+    ConfigError
+        If the item names no column.
     """
     if item in names:
         return [position for position, name in enumerate(names) if name == item]
@@ -113,15 +162,56 @@ def column_positions(item: str, names: list[str], width: int, key: str) -> list[
 
 
 def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Return where the column is that a key of the node-config names, by its name or its number from 0."""
+    """Return the position of the column that a key of the node-config names.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column, or its number from 0.
+    names : list of str
+        Names of all columns; empty if the columns have no names.
+    width : int
+        Number of columns.
+    key : str
+        Key of the node-config, for the error.
+
+    Returns
+    -------
+    int
+        Position from 0.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such column.
+    """
     return column_positions(name, names, width, key)[0]
 
 
 def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """The table with its columns in the order of the run's features.
+    """Return the table with its columns in the order of the run's features.
 
-    It must have exactly these: a run that could choose among a site's columns could ask about the same rows in parts.
-    An error tells how many it lacks, or has besides; which, stays in the site's own log.
+    The table must have exactly the run's features: a run that could choose among a site's columns could ask about the
+    same rows in parts. An error says how many features are missing or surplus; their names stay in the site's own log.
+
+    Parameters
+    ----------
+    table : Table
+        The site's table.
+    node : NodeConfig
+        Not used; all table steps have the same arguments.
+    config : RunConfig
+        The run, with the names of its features.
+
+    Returns
+    -------
+    Table
+        The same rows, with `order` set if the order changed.
+
+    Raises
+    ------
+    DataError
+        If the columns have no names, or are not exactly the run's features.
     """
     local_names, features = [name.strip() for name in table.names], config.feature_names
     if local_names == list(features):
@@ -149,5 +239,18 @@ def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
 
 
 def restore_column_order(table: Table, rows: Rows) -> Rows:
-    """Rows of a table with their columns in the order of the file."""
+    """Return rows of a table with their columns in the order of the site's file.
+
+    Parameters
+    ----------
+    table : Table
+        The table, with the order that a run chose.
+    rows : Rows
+        Rows (n, d) in the order of the run.
+
+    Returns
+    -------
+    Rows
+        The rows in the order of the file.
+    """
     return rows if table.order is None else select_columns(rows, np.argsort(table.order))

@@ -1,6 +1,6 @@
-"""What is wrong in a .csv file: its kinds, the keys that treat them, and for the site's own log the lines and columns.
+"""Faults of a .csv file: their kinds, the keys that treat each kind, and lines and columns for the site's own log.
 
-No text here has a cell of the file.
+No text contains a cell of the file.
 """
 
 import re
@@ -75,13 +75,46 @@ FAULT_KINDS = (
 
 
 def fault_kind(cell: str) -> str:
-    """What a cell holds that is no number."""
+    """Name the kind of a cell that is not a number.
+
+    Parameters
+    ----------
+    cell : str
+        Text of the cell.
+
+    Returns
+    -------
+    str
+        The first kind of `FAULT_KINDS` whose pattern the cell matches.
+    """
     return next(kind for kind, sign, _ in FAULT_KINDS if sign.fullmatch(cell.strip()))
 
 
 @dataclass
 class CsvFaults:
-    """What is wrong in one file."""
+    """Faults of a .csv file, collected line by line.
+
+    Parameters
+    ----------
+    width : int
+        Number of cells that each line must have.
+    names : sequence of str
+        Names of the columns; empty without a header.
+    cells : dict
+        Line numbers by column and kind of cell.
+    lengths : dict
+        Line numbers by number of cells.
+    empty_ends : set of bool
+        Whether lines with too many cells end with an empty cell.
+    numbers : Counter
+        How many cells of each column are numbers.
+    rows : int
+        Number of lines that have all their cells.
+    first_line : int
+        Number of the first such line.
+    comments : bool
+        Whether a line of another length begins as comments do.
+    """
 
     width: int  # cells that its lines must have
     names: Sequence[str]  # of its columns, where it has a header
@@ -94,7 +127,19 @@ class CsvFaults:
     comments: bool = False  # whether a line of another length begins as comments do
 
     def add_line(self, line: int, row: Sequence[str], features: Sequence[int], csv_format: CsvFormat) -> None:
-        """Take in the cells of a line, of which the ``features`` should hold numbers."""
+        """Record the faults of a line.
+
+        Parameters
+        ----------
+        line : int
+            Number of the line in the file.
+        row : sequence of str
+            Cells of the line.
+        features : sequence of int
+            Columns whose cells should be numbers.
+        csv_format : CsvFormat
+            How the file is written.
+        """
         if len(row) != self.width:
             if holds_cells(row):
                 self.lengths.setdefault(len(row), []).append(line)
@@ -118,7 +163,13 @@ class CsvFaults:
                 self.cells.setdefault((position, fault_kind(cell)), []).append(line)
 
     def error(self) -> DataError:
-        """Return all faults: what they are, and for the site's own log where."""
+        """Describe all faults in an error, with their lines and columns for the site's own log.
+
+        Returns
+        -------
+        DataError
+            The error, which the caller raises.
+        """
         if not self.lengths and not self.cells:
             return DataError("the .csv file cannot be read: it is damaged, or in another encoding than it seems")
         texts, locations = [], []
@@ -139,7 +190,7 @@ class CsvFaults:
         return DataError(f"the .csv file has {' and '.join(texts)}", local="; ".join(locations))
 
     def _by_column(self) -> dict[tuple[int, str], list[int]]:
-        """The lines by column and kind, where few texts among numbers are not called a column of texts."""
+        """Return line numbers by column and kind; a few texts among numbers are not called a column of texts."""
         faults = Counter(column for column, _ in self.cells)
         first_line_only = [
             column for column in faults if self.numbers[column] and self._column_lines(column) == [self.first_line]
@@ -179,7 +230,20 @@ class CsvFaults:
 
 
 def name_fault(names: Sequence[str], positions: Sequence[int]) -> DataError | None:
-    """Return what is wrong with the names of features, which stand at these positions; None where nothing is."""
+    """Describe missing or duplicate names of features.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the features.
+    positions : sequence of int
+        Columns of the features from 0.
+
+    Returns
+    -------
+    DataError or None
+        The error, which the caller raises; None if each feature has a name of its own.
+    """
     nameless = [position + 1 for name, position in zip(names, positions, strict=True) if not name]
     if nameless:
         return DataError(

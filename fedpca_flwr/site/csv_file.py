@@ -1,8 +1,8 @@
 """A .csv file as blocks of rows, which Arrow reads in one pass.
 
-Arrow makes numbers of cells. Where it meets a cell that it does not take, it reads the rows from there on as texts, and
-makes numbers of these: booleans, spaces around what is missing, signs between thousands. What is no number then either
-is looked up by `fedpca_flwr.site.csv_faults`, which names lines and columns.
+Arrow converts cells to numbers. At a cell that Arrow refuses, the reader goes on with the rows from there as texts and
+converts the texts itself: booleans, spaces around marks of missing values, signs between thousands. A cell that is no
+number even then is described by `fedpca_flwr.site.csv_faults` with its line and column.
 """
 
 import csv
@@ -37,7 +37,27 @@ TRUE_TEXT, FALSE_TEXT, MINUS_SIGN = "1", "0", "\u2212"
 
 @dataclass(frozen=True)
 class CsvTable:
-    """A .csv file of rows."""
+    """A .csv file of rows whose format, header and features are known.
+
+    Parameters
+    ----------
+    format : CsvFormat
+        How the file is written.
+    keys : CsvKeys
+        The site's own keys about how the file is written.
+    selection : ColumnSelection
+        Keys that select the features.
+    width : int
+        Number of cells in each line.
+    names : list of str
+        Names of all columns; empty without a header.
+    start : int
+        Number of lines before the first row.
+    features : list of int
+        Positions of the feature columns.
+    note : str
+        What the reader decided from numbers alone; empty if nothing.
+    """
 
     format: CsvFormat
     keys: CsvKeys
@@ -50,28 +70,38 @@ class CsvTable:
 
     @property
     def feature_names(self) -> list[str]:
-        """The names of the columns that are features."""
+        """Names of the feature columns; empty without a header."""
         return [self.names[position] for position in self.features] if self.names else []
 
     @property
     def rows(self) -> Rows:
-        """The rows, which are float64 with NaN for what is missing."""
+        """The rows as float64 with NaN for missing values, read anew in each pass."""
         return Blocks(partial(_numeric_blocks, self), len(self.features), np.dtype(np.float64))
 
 
 def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvTable:
-    """Return the table in a text that ``open_`` opens, of which the first lines are read.
+    """Recognise the format, header and features of a .csv text from its first lines.
 
     Parameters
     ----------
     open_ : callable
         Opens the bytes of the text anew.
     keys : CsvKeys
-        What is said of how it is written.
-    selection : Selection
-        Which columns are features.
+        The site's own keys about how the text is written.
+    selection : ColumnSelection
+        Keys that select the features.
     name : str
-        The name of the file, by whose ending its separator may be known.
+        Name of the file, whose ending may tell the separator.
+
+    Returns
+    -------
+    CsvTable
+        The table, whose rows are not read yet.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If the text is no .csv file, could be read in two ways, or does not fit the keys.
     """
     csv_format = detect_format(open_, keys, selection, name)
     header = detect_header(csv_format, keys, selection)
@@ -82,7 +112,31 @@ def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str
 
 
 def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column: str, name: str = "") -> list[str]:
-    """Return the cells of one column, without spaces around them; an empty one for what is missing."""
+    """Return the cells of a column as texts without surrounding spaces.
+
+    Parameters
+    ----------
+    open_ : callable
+        Opens the bytes of the text anew.
+    keys : CsvKeys
+        The site's own keys about how the text is written.
+    selection : ColumnSelection
+        Keys that select the features.
+    column : str
+        Name of the column, or its number from 0.
+    name : str
+        Name of the file, whose ending may tell the separator.
+
+    Returns
+    -------
+    list of str
+        One text per row; empty for a missing value.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If there is no such column, or the text cannot be read.
+    """
     import pyarrow as pa
 
     table = open_csv(open_, keys, selection, name)
@@ -105,7 +159,7 @@ def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column:
 
 
 def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
-    """Blocks of the columns that are features. Where a pass does not go on, the next one goes on behind its rows."""
+    """Yield the feature columns in blocks; if a pass stops at a cell, another pass goes on after the rows so far."""
     import pyarrow as pa
 
     as_texts, size, yielded, done = bool(table.format.thousands), BLOCK_CHARACTERS, 0, False
@@ -141,7 +195,7 @@ def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
 
 
 def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
-    """The features of the rows, as columns of a ``kind``, in batches of about so many bytes."""
+    """Yield the features of the rows as columns of an Arrow type, in batches of about `size` bytes."""
     from pyarrow import csv as arrow
 
     csv_format, names = table.format, [str(position) for position in range(table.width)]
@@ -181,7 +235,7 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
 
 
 def _require_no_totals(table: CsvTable, end: bytes) -> None:
-    """Refuse a last line that holds totals, where only a column that is left out says so."""
+    """Refuse a last line of totals that only a column outside the features reveals."""
     csv_format = table.format
     lines = [line for line in re.split(r"[\r\n]+", end.decode(csv_format.encoding, "replace")) if line.strip()]
     cells = next(csv.reader(lines[-1:], delimiter=csv_format.separator), [])
@@ -204,7 +258,7 @@ def _require_no_totals(table: CsvTable, end: bytes) -> None:
 
 
 def _require_closed_quotes(table: CsvTable) -> None:
-    """Refuse a cell in quotes that holds whole rows: its quote was not closed, and they would be lost."""
+    """Refuse a quoted cell that contains complete rows: its quote was not closed, and the rows would be lost."""
     csv_format, lines_before, lines = table.format, 0, list[str]()
 
     def record_lines() -> Iterator[str]:
@@ -229,14 +283,14 @@ def _require_closed_quotes(table: CsvTable) -> None:
 
 
 class _CountedStream(io.RawIOBase):
-    """A stream of bytes that knows how many lines were read, the last of them, and whether a quote was."""
+    """A stream of bytes that counts its lines, and remembers its last bytes and whether a quote occurred."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream, self._newlines, self.tail, self.has_quotes = stream, 0, b"", False
 
     @property
     def lines(self) -> int:
-        """How many lines were read, also one that does not end."""
+        """Number of lines that were read, including a last line without an end."""
         return self._newlines + (self.tail[-1:] not in (b"", b"\n"))
 
     def readable(self) -> bool:
@@ -255,7 +309,7 @@ class _CountedStream(io.RawIOBase):
 
 
 class _LineStream(io.RawIOBase):
-    """Lines as a stream of bytes in UTF-8."""
+    """Lines of text as a stream of bytes in UTF-8."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines, self._rest = lines, b""
@@ -276,12 +330,12 @@ class _LineStream(io.RawIOBase):
 
 
 def _stack_columns(columns: Any) -> Array:
-    """Columns of Arrow's as an array (n, d)."""
+    """Return Arrow columns as an array (n, d)."""
     return np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
 
 
 def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
-    """The numbers in a column of texts; a `ValueError` where a cell holds none."""
+    """Parse a column of texts as numbers; Arrow raises a `ValueError` at a cell that is no number."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -314,7 +368,7 @@ def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
 
 
 def _find_faults(table: CsvTable) -> CsvFaults:
-    """All that is wrong in the file, cell by cell."""
+    """Collect all faults of the file, cell by cell."""
     faults, csv_format = CsvFaults(table.width, table.names), table.format
     with refuse_long_cells():
         reader = csv.reader(csv_format.lines(), delimiter=csv_format.separator)
@@ -328,18 +382,18 @@ def _find_faults(table: CsvTable) -> CsvFaults:
 
 @dataclass(frozen=True)
 class CsvText:
-    """The text of a file.
+    """A text of comma-separated values, and what is known about the text.
 
     Parameters
     ----------
     open : callable
-        Opens its bytes anew.
-    plain : bool
-        Whether it was written here: with commas, decimal points, in UTF-8.
+        Opens the bytes of the text anew.
+    generated : bool
+        Whether this program wrote the text: in UTF-8, with commas and decimal points.
     header : bool, optional
-        Whether its first line holds names, where the kind of file says so.
+        Whether the first line has names, if the kind of file says so.
     note : str
-        What was left out, or taken as numbers.
+        What was left out, or converted to numbers.
     """
 
     open: Opener
@@ -348,7 +402,23 @@ class CsvText:
     note: str = ""
 
     def merge_keys(self, keys: CsvKeys) -> CsvKeys:
-        """Return what a site says of the text, where this is not known."""
+        """Complete the site's keys with what is known about the text.
+
+        Parameters
+        ----------
+        keys : CsvKeys
+            The site's own keys.
+
+        Returns
+        -------
+        CsvKeys
+            The keys by which to read the text.
+
+        Raises
+        ------
+        ConfigError
+            If a key is about how a text is written, and this program wrote the text.
+        """
         if not self.generated:
             return keys
         keys.require_unset("workbooks and files of statistics", "header", "comment", "missing", "thousands", "decimal")
@@ -357,7 +427,18 @@ class CsvText:
 
 
 def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
-    """Return the kind of a file of which a text is made, that is written as .csv files are."""
+    """Return the format of files that are read through a .csv text.
+
+    Parameters
+    ----------
+    open_text : callable
+        Makes the `CsvText` of a path.
+
+    Returns
+    -------
+    FileFormat
+        The format, for `fedpca_flwr.site.readers.FORMATS`.
+    """
 
     def rows(file: Path, selection: ColumnSelection, *, written: CsvKeys, notes: list[str]) -> tuple[Rows, list[str]]:
         text = open_text(file)

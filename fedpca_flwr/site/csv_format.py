@@ -1,6 +1,6 @@
-"""How a .csv file is written: what its site says, and what the first lines of the file say.
+"""How a .csv file is written, from the site's keys and the first lines of the file.
 
-How it is written is its encoding, what separates its cells, the signs of decimals and thousands, and its comments.
+The format is the encoding, the separator of cells, the signs of decimals and thousands, and the beginnings of comments.
 """
 
 import codecs
@@ -66,20 +66,21 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 
 @dataclass(frozen=True)
 class CsvKeys:
-    """What a site says of how its file is written; what is not said is recognised.
+    """A site's keys about how its file is written; what is empty is recognised from the file.
 
     Parameters
     ----------
     header : bool, optional
-        Whether the first line holds the names of the columns.
+        Whether the first line has the names of the columns.
     delimiter : str
-        The character between cells, or ``"tab"``.
+        Character between cells, or ``"tab"``.
     decimal, thousands : str
-        The sign before decimals, ``"."`` or ``","``, and the one between thousands.
+        Sign before decimals, ``"."`` or ``","``, and sign between thousands.
     encoding : str
-        As Python names it: ``"utf-8"``, ``"cp1252"``, ``"utf-16"``.
+        Encoding as Python names encodings: ``"utf-8"``, ``"cp1252"``, ``"utf-16"``.
     comment, missing : str
-        How lines begin that are no rows, and cells without a value (besides `MISSING_TEXTS`), separated by commas.
+        Beginnings of lines that are no rows, and marks of missing values (besides `MISSING_TEXTS`), separated by
+        commas.
     """
 
     header: bool | None = None
@@ -108,25 +109,40 @@ class CsvKeys:
 
     @property
     def separator(self) -> str:
-        """The delimiter as a character; empty where it is not said."""
+        """The delimiter as a character; empty if the site does not name a delimiter."""
         return {"tab": "\t", "\\t": "\t", "space": " "}.get(self.delimiter, self.delimiter)
 
     @property
     def comments(self) -> tuple[str, ...]:
+        """Beginnings of lines that are no rows."""
         return tuple(filter(None, split_names(self.comment)))
 
     @property
     def missing_marks(self) -> tuple[str, ...]:
+        """Cells that stand for missing values."""
         return tuple(filter(None, split_names(self.missing)))
 
     @property
     def missing_numbers(self) -> tuple[float, ...]:
-        """The marks that are numbers."""
+        """The marks of missing values that are numbers."""
         marks = [mark.replace("\u2212", "-") for mark in self.missing_marks]
         return tuple(float(mark) for mark in marks if POINT_NUMBER.fullmatch(mark))
 
     def require_unset(self, kind: str, *allowed: str) -> None:
-        """Refuse what is said of a text, but these keys, where ``files`` are none."""
+        """Refuse keys about how a text is written, for files that are not texts.
+
+        Parameters
+        ----------
+        kind : str
+            Name of the kind of files, for the error.
+        *allowed : str
+            Keys that apply nevertheless; ``missing`` always does.
+
+        Raises
+        ------
+        ConfigError
+            If another key is set.
+        """
         set_keys = [
             key for key, value in asdict(self).items() if value not in (None, "") and key not in ("missing", *allowed)
         ]
@@ -148,7 +164,18 @@ Opener = Callable[[], BinaryIO]
 
 
 def file_opener(file: Path) -> Opener:
-    """Return what opens a text, which is unpacked where its name ends in .gz."""
+    """Return a function that opens the bytes of a file, unpacked if its name ends in .gz.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+
+    Returns
+    -------
+    callable
+        Opens the file anew at each call.
+    """
     if file.suffix.lower() == ".gz":
         return lambda: cast(BinaryIO, gzip.open(file, "rb"))
     return lambda: open(file, "rb")
@@ -156,7 +183,25 @@ def file_opener(file: Path) -> Opener:
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a .csv file is written."""
+    """Format of a .csv file: encoding, separators, and signs of numbers, comments and missing values.
+
+    Parameters
+    ----------
+    open : callable
+        Opens the bytes of the file anew.
+    encoding : str
+        Encoding as Python names encodings.
+    separator : str
+        Character between cells.
+    decimal, thousands : str
+        Sign before decimals, and sign between thousands (empty: none).
+    comments : tuple of str
+        Beginnings of lines that are no rows.
+    missing_marks : tuple of str
+        Cells that stand for missing values, besides `MISSING_TEXTS`.
+    skipped_lines : int
+        Number of lines before the first line with cells: 1 if the file begins with Excel's ``sep=;``.
+    """
 
     open: Opener
     encoding: str
@@ -168,9 +213,14 @@ class CsvFormat:
     skipped_lines: int = 0  # lines before the first that holds cells: Excel's ``sep=;``
 
     def lines(self) -> Iterator[str]:
-        """The lines of the file, each with its end; an empty one in place of a comment, so that lines can be counted.
+        """Yield the lines of the file with their ends, and an empty line in place of each comment.
 
-        A comment within a cell in quotes is a part of the cell.
+        So lines can be counted. A comment sign inside a quoted cell is part of the cell.
+
+        Yields
+        ------
+        str
+            A line with its end.
         """
         in_quotes = False
         with io.TextIOWrapper(self.open(), self.encoding, errors="replace") as stream:
@@ -182,11 +232,33 @@ class CsvFormat:
                 in_quotes ^= bool(self.comments) and line.count('"') % 2 == 1
 
     def is_number(self, cell: str) -> bool:
-        """Whether a cell holds a finite number."""
+        """Check that a cell is a finite number in this format.
+
+        Parameters
+        ----------
+        cell : str
+            Text of the cell.
+
+        Returns
+        -------
+        bool
+            Whether the cell is a number.
+        """
         return bool((COMMA_NUMBER if self.decimal == "," else POINT_NUMBER).fullmatch(self.ungroup(cell)))
 
     def ungroup(self, cell: str) -> str:
-        """A cell without spaces around it and signs between thousands."""
+        """Strip a cell of surrounding spaces and of the signs between thousands.
+
+        Parameters
+        ----------
+        cell : str
+            Text of the cell.
+
+        Returns
+        -------
+        str
+            The text without spaces and grouping signs.
+        """
         cell = cell.strip()
         if self.thousands and re.fullmatch(self.grouped_number_pattern, cell, re.ASCII):
             cell = re.sub(self.group_sign_pattern, "", cell)
@@ -194,33 +266,71 @@ class CsvFormat:
 
     @property
     def group_sign_pattern(self) -> str:
-        """The pattern of a sign between thousands; of a space also one at which no line breaks."""
+        """Pattern of a sign between thousands; a space includes spaces at which no line breaks."""
         return "[ \u00a0\u202f]" if self.thousands == " " else f"[{self.thousands}]"
 
     @property
     def grouped_number_pattern(self) -> str:
-        """The pattern of numbers with signs between thousands, for Python and RE2."""
+        """Pattern of numbers with signs between thousands, for Python's re and for RE2."""
         return f"[+\u2212-]?[0-9]{{1,3}}({self.group_sign_pattern}[0-9]{{3}})+([{self.decimal}][0-9]*)?"
 
     def is_missing(self, cell: str) -> bool:
-        """Whether a cell has no value."""
+        """Check that a cell has no value by this format.
+
+        Parameters
+        ----------
+        cell : str
+            Text of the cell.
+
+        Returns
+        -------
+        bool
+            Whether the value is missing.
+        """
         return is_missing(cell) or cell.strip() in self.missing_marks
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a cell has no value, whatever its site says."""
+    """Check that a cell has no value by the marks that every site has (`MISSING_TEXTS`).
+
+    Parameters
+    ----------
+    cell : str
+        Text of the cell.
+
+    Returns
+    -------
+    bool
+        Whether the value is missing.
+    """
     return cell.strip().lower() in MISSING_TEXTS
 
 
 def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvFormat:
-    """Return how a file is written, by what its site says and by its first lines.
+    """Recognise how a .csv file is written, from the site's keys and the first lines.
+
+    Parameters
+    ----------
+    open_ : callable
+        Opens the bytes of the file anew.
+    keys : CsvKeys
+        The site's own keys.
+    selection : ColumnSelection
+        Keys that select the features.
+    name : str
+        Name of the file, whose ending may tell the separator.
+
+    Returns
+    -------
+    CsvFormat
+        How the file is written.
 
     Raises
     ------
     ConfigError
-        Where a key of the site does not fit the file.
+        If a key of the site does not fit the file.
     DataError
-        Where the file is empty, no .csv file, or could be read in two ways.
+        If the file is empty, is no .csv file, or could be read in two ways.
     """
     encoding = _detect_encoding(open_, keys.encoding)
     base = CsvFormat(open_, encoding, ",", comments=keys.comments, missing_marks=keys.missing_marks)
@@ -253,7 +363,17 @@ def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name
 
 @contextmanager
 def refuse_long_cells() -> Iterator[None]:
-    """Refuse a cell that Python's reader holds for too long, whose own error may quote it."""
+    """Turn the csv module's error about an overlong cell, which may quote the cell, into an error without content.
+
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    DataError
+        If the csv module refuses a cell within the context.
+    """
     try:
         yield
     except csv.Error as error:
@@ -291,10 +411,10 @@ def _detect_encoding(open_: Opener, declared: str) -> str:
 
 
 def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelection) -> str:
-    """That by which lines are of one length, and most cells of features are numbers, or missing.
+    """Return the separator by which lines have equal length, and most cells of features are numbers or missing.
 
-    By one that does not occur, all lines are of one cell. Refused where several are as good: the numbers would be
-    others.
+    By a separator that does not occur, each line is a single cell. Several equally good separators are refused, since
+    the numbers would differ between readings.
     """
     shares = {separator: _separator_score(sample, separator, keys, selection) for separator in SEPARATORS}
     best = [separator for separator in SEPARATORS if shares[separator] == max(shares.values())]
@@ -311,7 +431,7 @@ def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelecti
 
 
 def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection: ColumnSelection) -> float:
-    """How well lines are separated so: 0 to 2."""
+    """Score how well a separator divides the lines, from 0 to 2."""
     try:
         rows = list(csv.reader(sample, delimiter=separator))
     except csv.Error:  # so long is a line of many columns that something else separates
@@ -330,19 +450,34 @@ def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection
 
 
 def feature_cells(rows: Iterable[list[str]], first: Sequence[str], selection: ColumnSelection) -> Iterator[list[str]]:
-    """The cells of features in rows, without spaces around them, where the names may stand in the ``first`` row."""
+    """Yield the cells of the features in each row, without surrounding spaces.
+
+    Parameters
+    ----------
+    rows : iterable of list of str
+        Rows of cells.
+    first : sequence of str
+        First row of the file, which may have the names of the columns.
+    selection : ColumnSelection
+        Keys that select the features.
+
+    Yields
+    ------
+    list of str
+        Cells of the features of one row.
+    """
     features = selection.positions([cell.strip() for cell in first], len(first), strict=False)
     for row in rows:
         yield [row[position].strip() for position in features if position < len(row)]
 
 
 def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: ColumnSelection) -> bool:
-    """Whether the first decimals of a file, whose cells no comma separates, have a comma.
+    """Decide whether decimals have a comma, in a file whose cells no comma separates.
 
     Raises
     ------
     DataError
-        Where all commas, or all points, may as well stand between thousands.
+        If all commas, or all points, may as well stand between thousands.
     """
     if csv_format.thousands in (",", "."):
         return csv_format.thousands == "."

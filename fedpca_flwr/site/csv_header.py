@@ -1,8 +1,9 @@
-"""Whether the first line of a .csv file holds the names of its columns, where these may be numbers.
+"""The header of a .csv file, whose names may themselves be numbers.
 
 Wavelengths, masses, years and ids are names that look like a row. A first line of numbers is refused, with the key that
-decides it, where a row of the file would hardly be so: its cells alone are in quotes, they stand above texts or apart
-from their columns, or they rise or fall throughout. What is not refused is a row, and a note says so.
+decides, where a row of the file would hardly look so: only its cells are in quotes, its cells stand above texts or far
+from the numbers of their columns, or its cells rise or fall throughout. A first line that is not refused is a row, and
+a note says so.
 """
 
 import csv
@@ -27,18 +28,18 @@ HEADER_ADVICE = "say header=true if it holds the names of the columns, header=fa
 
 @dataclass(frozen=True)
 class Header:
-    """The first line that holds cells.
+    """Names of the columns, from the first line with cells.
 
     Parameters
     ----------
     names : list of str
-        Of all columns; empty where the line is a row.
+        Names of all columns; empty if the first line is a row.
     width : int
-        Cells of the line.
+        Number of cells in the line.
     start : int
-        Lines of the file before the first row.
+        Number of lines of the file before the first row.
     note : str
-        What was decided by numbers alone; else empty.
+        What was decided from numbers alone; empty if nothing.
     """
 
     names: list[str]
@@ -48,17 +49,42 @@ class Header:
 
 
 def holds_cells(row: Sequence[str]) -> bool:
-    """Whether a line holds cells, and is not blank."""
+    """Check that a line has cells, and is not blank.
+
+    Parameters
+    ----------
+    row : sequence of str
+        Cells of the line.
+
+    Returns
+    -------
+    bool
+        Whether the line has several cells, or a cell that is not blank.
+    """
     return len(row) > 1 or any(map(str.strip, row))
 
 
 def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelection) -> Header:
-    """Return the names in the first line of a file, or that it is a row.
+    """Decide whether the first line of a file is a header or a row.
+
+    Parameters
+    ----------
+    csv_format : CsvFormat
+        How the file is written.
+    keys : CsvKeys
+        The site's own keys.
+    selection : ColumnSelection
+        Keys that select the features.
+
+    Returns
+    -------
+    Header
+        The names, or no names if the first line is a row.
 
     Raises
     ------
     DataError
-        Where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
+        If the first line may be either: a row taken for names is lost, and names taken for a row are wrong numbers.
     """
     rows, start, end = [], 0, 0
     with refuse_long_cells():
@@ -118,7 +144,7 @@ def _parse_cell(csv_format: CsvFormat, cell: str) -> float:
 def _name_above_numbers(
     csv_format: CsvFormat, first: Sequence[str], rest: Sequence[Sequence[str]], features: list[int]
 ) -> str:
-    """Why the line is no row, if a cell without a number stands above numbers in a column that is left out."""
+    """Explain why the line is no row if a column outside the features has a text above numbers; else return ""."""
     for position in {*range(len(first))} - {*features}:
         below = [row[position] for row in rest]
         name = not (csv_format.is_number(first[position]) or csv_format.is_missing(first[position]))
@@ -128,7 +154,7 @@ def _name_above_numbers(
 
 
 def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbers: Collection[int]) -> str:
-    """Why the line is no row, if its numbers alone stand in quotes."""
+    """Explain why the line is no row if its numbers alone stand in quotes; else return ""."""
     raw = csv.reader(lines, delimiter=csv_format.separator, quoting=csv.QUOTE_NONE)
     rows = [row for row in raw if holds_cells(row) and len(row) == width]
     quoted = [[row[position].strip().startswith('"') for position in numbers] for row in rows]
@@ -137,15 +163,21 @@ def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbe
 
 
 def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> str:
-    """Return why numbers are hardly a row of a table; empty where they may be one.
+    """Explain why a first line of numbers is hardly a row of the table.
 
     Parameters
     ----------
     first : array of shape (d,)
+        Numbers of the first line.
     rest : array of shape (n, d)
-        Rows of the table, with NaN for what is missing.
+        Rows of the table, with NaN for missing values.
     decimals : array of shape (n + 1,)
-        The most decimals of a cell of each of them.
+        Largest number of decimals of a cell in the first line and in each row.
+
+    Returns
+    -------
+    str
+        The reason; empty if the line may be a row.
     """
     d = len(first)
     if not len(rest) or not np.isfinite(first).all():
@@ -176,7 +208,7 @@ def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> s
 
 
 def _relative_distances(row: Array, rows: Array) -> Array:
-    """How far each cell (d,) of a row is from the mean of its column, by how far a row may be; NaN of constant ones."""
+    """Return distances (d,) of cells from their columns' means, over the largest usual distance; NaN if constant."""
     counts = np.isfinite(rows).sum(axis=0)
     if not len(rows):
         return np.full(len(row), np.nan)
@@ -189,7 +221,7 @@ def _relative_distances(row: Array, rows: Array) -> Array:
 
 
 def _are_even(steps: Array) -> NDArray[np.bool_]:
-    """Whether the steps of each row (n, d - 1) are even, and not zero."""
+    """Check for each row of steps (n, d - 1) that its steps are even, and not zero."""
     means = np.abs(steps.mean(axis=1, keepdims=True))
     even: NDArray[np.bool_] = (np.abs(np.abs(steps) - means) <= 0.01 * means).all(axis=1) & (means[:, 0] > 0)
     return even

@@ -1,11 +1,11 @@
 """The rows of a site's own query, from PostgreSQL or DuckDB, in blocks (extra ``sql``).
 
-The database makes float64 of every number and NaN of every NULL, so that a block is what the server sent, seen as an
-array. A value that is no number is refused by its column before a row is read.
+The database converts every number to float64 and every NULL to NaN, so that a block is what the server sent, viewed as
+an array. A column that is not numeric is refused before a row is read.
 
-PostgreSQL gives rows by ``COPY`` in its binary format. Where every value is a float64 and none is NULL, all rows of
-that format have one length, so a block is a view of the bytes that came. That takes less memory than Arrow batches
-(ADBC) and no more CPU; a cursor of Python rows, as SQLAlchemy has it, takes 20 times the CPU
+PostgreSQL sends rows by ``COPY`` in its binary format. Where every value is a float64 and none is NULL, all rows of
+that format have the same length, so a block is a view of the bytes that arrived. That takes less memory than Arrow
+batches (ADBC) and no more CPU time; a cursor of Python rows, as SQLAlchemy has it, takes 20 times the CPU time
 (``python -m fedpca_flwr.simulations.benchmarks databases``).
 Format: https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-BINARY-FORMAT
 
@@ -43,7 +43,19 @@ TOO_LONG_TEXT = (
 
 
 class Column(NamedTuple):
-    """A column of a query."""
+    """A column of a query.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column.
+    type_name : str
+        Name of the column's type in the database.
+    number_sql : str
+        SQL that makes float64 of the column ``{0}`` and NaN of NULL; empty if the column is not numeric.
+    is_integer : bool
+        Whether the SQL makes infinity of integers that float64 does not hold.
+    """
 
     name: str
     type_name: str  # the name of its type
@@ -56,25 +68,90 @@ TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # SQL that makes a text of the c
 
 @dataclass
 class Session(ABC):
-    """A connection that reads one state of the database, and writes nothing."""
+    """A connection that reads a single state of the database, and writes nothing.
+
+    Parameters
+    ----------
+    connection : object
+        Connection of the database's driver.
+    """
 
     connection: Any
 
     @abstractmethod
     def columns(self, select: str) -> list[Column]:
-        """Of what a SELECT would give; refuses a text of several statements before it runs any."""
+        """Describe the columns of a SELECT without running the query; a text of several statements is refused.
+
+        Parameters
+        ----------
+        select : str
+            The SELECT.
+
+        Returns
+        -------
+        list of Column
+            Name, type and conversion of each column.
+
+        Raises
+        ------
+        ConfigError
+            If the text is not a single SELECT.
+        """
 
     @abstractmethod
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
-        """What a SELECT of these, all float64, gives from a source (``FROM ...``), in blocks of about so many rows."""
+        """Yield float64 columns of a source in blocks of rows.
+
+        Parameters
+        ----------
+        columns : list of str
+            SQL of each column, of type float64.
+        source : str
+            The rest of the SELECT, from its ``FROM`` on.
+        rows : int
+            Approximate number of rows in a block.
+
+        Yields
+        ------
+        array of shape (m, d)
+            The next rows.
+        """
 
     @abstractmethod
     def texts(self, column: str, source: str) -> list[str]:
-        """What a SELECT of one column of texts gives."""
+        """Return the values of a text column of a source.
+
+        Parameters
+        ----------
+        column : str
+            SQL of the column, of a text type.
+        source : str
+            The rest of the SELECT, from its ``FROM`` on.
+
+        Returns
+        -------
+        list of str
+            One text per row.
+        """
 
 
 def query_error(local: str, *, too_long: bool = False, refusal: str = "") -> FedPCAError:
-    """What to raise for a query that fails; ``refused`` is what the database says of its text, for the site's log."""
+    """Return the error for a query that fails.
+
+    Parameters
+    ----------
+    local : str
+        Text for the site's own log.
+    too_long : bool
+        Whether the query exceeded `MAX_PASS_SECONDS`.
+    refusal : str
+        The database's words about the text of the query, for the site's log; empty if the text is accepted.
+
+    Returns
+    -------
+    FedPCAError
+        The error, which the caller raises.
+    """
     if too_long:
         return DataError(TOO_LONG_TEXT, local=local)
     if refusal:
@@ -109,9 +186,26 @@ DUCKDB_CONFIG = {
 
 @contextmanager
 def duckdb_session(url: str) -> Iterator[DuckDB]:
-    """A session with the file of ``url``, or with none (``duckdb:///:memory:``), which reads files only.
+    """Open a session with a DuckDB file, or with no file (``duckdb:///:memory:``), which can read other files only.
 
-    What DuckDB says is shown where it is about the query itself, and only in the site's own log.
+    DuckDB's own words are shown if they are about the query itself, and only in the site's own log.
+
+    Parameters
+    ----------
+    url : str
+        Url of the file.
+
+    Yields
+    ------
+    DuckDB
+        The session, which is interrupted after `MAX_PASS_SECONDS`.
+
+    Raises
+    ------
+    ConfigError
+        If DuckDB is not installed, or refuses the text of the query.
+    DataError
+        If the file cannot be opened, or the query fails.
     """
     with require_extra("sql", "DuckDB needs duckdb"):
         import duckdb
@@ -172,7 +266,7 @@ class DuckDB(Session):
 
 
 def _duckdb_number_sql(type_name: str) -> str:
-    """As `Column.number`."""
+    """Return the SQL that makes float64 of a DuckDB type (see `Column`); empty if the type is not numeric."""
     if type_name in EXACT_TYPES:
         return "coalesce(CAST({} AS DOUBLE), 'NaN')"
     if LARGE_INTEGER_TYPES.fullmatch(type_name):
@@ -198,10 +292,27 @@ KEEPALIVE_OPTIONS = {"keepalives_idle": 30, "keepalives_interval": 10, "keepaliv
 
 @contextmanager
 def postgresql_session(url: str) -> Iterator[PostgreSQL]:
-    """A session with the server of ``url``, whose password libpq finds in its environment and files.
+    """Open a session with a PostgreSQL server; libpq finds the password in its environment and files.
 
-    What the server says is shown where it is about the connection (without the user's name) or the query itself, and
-    only in the site's own log: other texts of it may hold values.
+    The server's own words are shown if they are about the connection (without the user's name) or the query itself, and
+    only in the site's own log: other texts of the server may contain values.
+
+    Parameters
+    ----------
+    url : str
+        Url of the database, without a password.
+
+    Yields
+    ------
+    PostgreSQL
+        The session, in a read-only transaction.
+
+    Raises
+    ------
+    ConfigError
+        If psycopg is not installed, or libpq or the server refuses the url or the text of the query.
+    DataError
+        If the server cannot be reached, or the query fails.
     """
     with require_extra("sql", "PostgreSQL needs psycopg"):
         import psycopg
@@ -292,12 +403,29 @@ SESSIONS: dict[str, OpenSession] = {POSTGRESQL: postgresql_session, DUCKDB: duck
 
 
 class Query:
-    """The rows that a query gives, read anew in each pass: those of the first pass, or an error.
+    """The rows of a query, read anew in each pass; a pass whose rows differ from the first pass ends in an error.
 
-    The url of the database has no password: the driver finds credentials where it always does. Columns that are a
-    ``label`` or ``ids``, told by name or by number from 0, are no features. With ``ids``, rows are in the order of that
-    column, which is the same in each pass if no id occurs twice. No error has a value, a name or the url in its text,
-    which travels to the server.
+    The url of the database has no password: the driver finds credentials where it always does. No error has a value, a
+    name or the url in its text, which travels to the server.
+
+    Parameters
+    ----------
+    url : str
+        Url of the database.
+    query : str
+        A single SELECT.
+    label, ids : str
+        Columns that are no features, by name or number from 0; empty: none. With `ids`, rows are in the order of that
+        column, which is the same in each pass if no id occurs twice.
+
+    Attributes
+    ----------
+    names : list of str
+        Names of the features.
+    ids : list of str
+        Ids of the last pass, without surrounding spaces.
+    digest : str
+        SHA-256 of the rows and ids of the first pass, from its end on.
     """
 
     def __init__(self, url: str, query: str, label: str = "", ids: str = "") -> None:
@@ -317,7 +445,18 @@ class Query:
         self._require_features()
 
     def blocks(self) -> Iterator[Array]:
-        """All rows, each time it is called; an error after the last of them where they are others than before."""
+        """Read all rows, and check that they are the rows of the first pass.
+
+        Yields
+        ------
+        array of shape (m, d)
+            The next rows.
+
+        Raises
+        ------
+        DataError
+            If an integer is beyond float64, or after the last block if the rows differ from the first pass.
+        """
         digest = hashlib.sha256()
         with self._open_session(self._url) as session:
             if self._ids is not None:
@@ -339,7 +478,7 @@ class Query:
 
     @property
     def _source(self) -> str:
-        """The query as a table, whose columns have names of ours: its own may be any text."""
+        """SQL of the query as a table, with column names of ours, since the query's own names may be any text."""
         names = ", ".join(f"c{position}" for position in range(len(self._columns)))
         return f"FROM ({self._query}\n) AS q({names})" + ("" if self._ids is None else f" ORDER BY c{self._ids}")
 
@@ -359,7 +498,29 @@ class Query:
 
 
 def read_query(url: str, query: str, label: str = "", ids: str = "") -> tuple[Table, list[str]]:
-    """The rows of a query, checked, and the ids where a column of them is named (see `Query`)."""
+    """Read and check the rows of a query, and the ids if a column of ids is named (see `Query`).
+
+    Parameters
+    ----------
+    url : str
+        Url of the database.
+    query : str
+        A single SELECT.
+    label, ids : str
+        Columns that are no features, by name or number from 0; empty: none.
+
+    Returns
+    -------
+    table : Table
+        The checked rows with the names of their columns and a digest of the rows.
+    ids : list of str
+        The ids; empty without a column of ids.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If the query or the database fails, or the rows are not numbers.
+    """
     reader = Query(url, query, label, ids)
     table = check_rows(Blocks(reader.blocks, len(reader.names), np.dtype(np.float64)), reader.names)
     return table._replace(digest=reader.digest), reader.ids

@@ -1,6 +1,6 @@
 """A SuperLink and its SuperNodes with TLS and node authentication, all on this machine: for rehearsals and tests.
 
-A rehearsal goes from certificates to scores: what the deployment guide does step by step.
+A rehearsal goes from certificates to scores, as the deployment guide does step by step.
 """
 
 from __future__ import annotations
@@ -36,10 +36,25 @@ HOST = "127.0.0.1"
 
 
 class Deployment:
-    """Starts a SuperLink, and a SuperNode for each node-config, on entry, and stops all that it started on exit.
+    """A SuperLink and its SuperNodes, started on entry of the context and stopped on exit.
 
-    ``folder`` is for keys, certificates, logs and Flower's own state, and must hold none yet; ``app`` is that of the
-    Flower app, this project's.
+    Parameters
+    ----------
+    folder : Path
+        Folder for keys, certificates, logs and Flower's own state; must hold none of them yet.
+    app : Path
+        Folder of the Flower app, which is this project's.
+    node_configs : sequence of mapping
+        Node-config of each SuperNode.
+
+    Attributes
+    ----------
+    processes : dict
+        Running processes by name: superlink, node0, node1, ...
+    port : int
+        Port of the SuperLink.
+    flwr : FlowerCommand
+        Flower's command in the environment of the deployment.
     """
 
     def __init__(self, folder: Path, app: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
@@ -82,7 +97,7 @@ class Deployment:
                 kill_process(process)
 
     def start_link(self) -> None:
-        """Make the certificates, and start the SuperLink."""
+        """Make the certificates, start the SuperLink, and wait for its first answer."""
         certificates.make_certificates(self.folder, ["localhost", HOST], days=2)
         self.write_flwr_config(f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}")
         self.spawn(
@@ -95,7 +110,13 @@ class Deployment:
         self.wait_until(lambda: urllib.request.urlopen(url, context=trust, timeout=20).status == 200, "the SuperLink")
 
     def write_flwr_config(self, security: str) -> None:
-        """Tell the `flwr` command of the SuperLink, as ``lab``."""
+        """Write the configuration by which the `flwr` command finds the SuperLink, under the name ``lab``.
+
+        Parameters
+        ----------
+        security : str
+            Line of TOML about TLS: the root certificates, or that the connection is insecure.
+        """
         (self.folder / "flwr").mkdir(parents=True)
         (self.folder / "flwr" / "config.toml").write_text(
             f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{HOST}:{self.port}"\n{security}\n',
@@ -103,7 +124,13 @@ class Deployment:
         )
 
     def start_node(self, i: int) -> None:
-        """Make a site's key, register it, and start the site's SuperNode."""
+        """Make a site's key, register the key, and start the site's SuperNode.
+
+        Parameters
+        ----------
+        i : int
+            Number of the site from 0.
+        """
         key = self.folder / f"node{i}"
         self.flwr("supernode", "register", str(certificates.make_node_key(key)), "lab")
         config = " ".join(f"{k}={json.dumps(v)}" for k, v in self.node_configs[i].items())
@@ -115,24 +142,73 @@ class Deployment:
         )
 
     def kill_node(self, i: int) -> None:
-        """End a site's SuperNode at once, as a power cut does: the SuperLink does not hear of it."""
+        """Kill a site's SuperNode at once, as a power cut does: the SuperLink does not hear of the end.
+
+        Parameters
+        ----------
+        i : int
+            Number of the site from 0.
+        """
         kill_process(self.processes.pop(f"node{i}"))
 
     def run(self, run_config: str, *options: str, on_line: Callable[[str], None] | None = None) -> tuple[str, str]:
-        """Run the app; its final status and its log, of which ``heard`` is given each line when it is written."""
+        """Run the app to its end.
+
+        Parameters
+        ----------
+        run_config : str
+            The run-config, as TOML.
+        *options : str
+            Further options of ``flwr run``.
+        on_line : callable, optional
+            Called with each line of the log when the line is written.
+
+        Returns
+        -------
+        status : str
+            Flower's final status of the run.
+        log : str
+            The log of the run.
+        """
         run = self.flwr.run(str(self.app), ["lab"], "--run-config", run_config, *options, on_line=on_line)
         return run.status, run.log
 
     def all_nodes_online(self) -> bool:
-        """Whether every SuperNode has signed in."""
+        """Check that every SuperNode has signed in.
+
+        Returns
+        -------
+        bool
+            Whether all are online.
+        """
         nodes = self.flwr.list_json("supernode", "list", "lab")["nodes"]
         return bool(sum(node["status"] == "online" for node in nodes) == len(self.node_configs))
 
     def read_log(self, name: str) -> str:
+        """Read the log of a process.
+
+        Parameters
+        ----------
+        name : str
+            Name of the process: superlink, node0, node1, ...
+
+        Returns
+        -------
+        str
+            The log so far.
+        """
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def spawn(self, name: str, command: Sequence[str]) -> None:
-        """Start a process that is stopped at the end, with a log of its own."""
+        """Start a process with a log of its own; the process is stopped at the end of the context.
+
+        Parameters
+        ----------
+        name : str
+            Name of the process, and of its log.
+        command : sequence of str
+            One of Flower's programs and its arguments.
+        """
         with open(self.folder / f"{name}.log", "wb") as log:
             self.processes[name] = subprocess.Popen(
                 [program_path(command[0], self.environment), *command[1:]],
@@ -144,7 +220,25 @@ class Deployment:
             )
 
     def wait_until(self, condition: Callable[[], Any], awaited: str) -> Any:
-        """Wait for a condition, while all processes live; what it gives once that is true."""
+        """Wait until a condition is true, while all processes live.
+
+        Parameters
+        ----------
+        condition : callable
+            Called several times a second. Errors of files, of values and of this project count as false.
+        awaited : str
+            Text of the condition, for the error.
+
+        Returns
+        -------
+        object
+            The first true value of the condition.
+
+        Raises
+        ------
+        FedPCAError
+            If a process ends, or nothing happens for `TIMEOUT_SECONDS`.
+        """
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             for name, process in self.processes.items():
@@ -158,7 +252,13 @@ class Deployment:
 
 
 def kill_process(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it has started, where the system knows these."""
+    """Kill a process, and its children if the system knows process groups.
+
+    Parameters
+    ----------
+    process : subprocess.Popen
+        The process; must be the leader of its session.
+    """
     if hasattr(os, "killpg"):
         os.killpg(process.pid, signal.SIGKILL)
     else:
@@ -167,6 +267,13 @@ def kill_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
+    """Return a port of this machine that is free now.
+
+    Returns
+    -------
+    int
+        The number of the port.
+    """
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         port: int = listener.getsockname()[1]
@@ -184,12 +291,29 @@ EMPTY_LOG_LINE = re.compile(r"(INFO\s*:)?\s*")  # a line with which Flower's log
 def rehearse(
     folder: Path, app: Path, *, data: Sequence[Path] = (), run: str = "", dropout: bool, show: Callable[[str], None]
 ) -> None:
-    """Start a SuperLink and a site for each file of ``data``, run a secure PCA over them, and stop all again.
+    """Start a SuperLink and several sites on this machine, run a secure PCA over their rows, and stop everything.
 
-    Without ``data`` four sites have rows that are made. All that is made is in ``folder``: certificates, keys, logs,
-    the model, scores and journals; ``app`` is this project's, and ``run`` a run-config instead of `RUN`. With
-    ``dropout`` the last site is killed during the run, which goes on without it. ``say`` is given a line for each
-    step, and the lines of the run's log when they are written.
+    Parameters
+    ----------
+    folder : Path
+        Empty or new folder for certificates, keys, logs, the model, scores and journals.
+    app : Path
+        Folder of this project.
+    data : sequence of Path
+        One file of rows per site; empty: four sites share scikit-learn's breast cancer data.
+    run : str
+        Run-config instead of `REHEARSAL_RUN_CONFIG`.
+    dropout : bool
+        Whether to kill the last site during the run, which goes on without that site.
+    show : callable
+        Called with a line for each step, and with the lines of the run's log when they are written.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is not empty, or the app or the data are not as described.
+    FedPCAError
+        If the run does not complete.
     """
     folder = require_writable_folder(folder).resolve()
     if any(folder.iterdir()):
@@ -227,7 +351,7 @@ def rehearse(
 
 
 def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:
-    """The node-configs of sites with the files of ``data``, or that share scikit-learn's breast cancer data."""
+    """Return the node-configs of sites with given files, or of four sites that share the breast cancer data."""
     if not data:
         from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
 
@@ -250,7 +374,22 @@ def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list
 
 
 def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array]) -> list[Path]:
-    """Files in the folder that are made of these rows of the named columns, one for each site."""
+    """Write a .csv file of rows for each site.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder for the files site0.csv, site1.csv, ...
+    names : sequence of str
+        Names of the columns.
+    parts : sequence of array of shape (n_i, d)
+        Rows of each site.
+
+    Returns
+    -------
+    list of Path
+        The files.
+    """
     files = [folder / f"site{i}.csv" for i in range(len(parts))]
     for file, rows in zip(files, parts, strict=True):
         np.savetxt(file, rows, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
@@ -258,8 +397,22 @@ def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array])
 
 
 def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dict[str, object]]:
-    """The node-configs of sites with these files of rows, and with identities that are made in the folder; a site is
-    called by its kind and number."""
+    """Make an identity for each site, and return the node-configs of the sites.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder for identities, scores and journals.
+    kind : str
+        Sites are named by kind and number, such as "hospital 0".
+    data : sequence of Path
+        File of rows of each site.
+
+    Returns
+    -------
+    list of dict
+        One node-config per site.
+    """
     node_configs: list[dict[str, object]] = []
     lines = []
     for i, file in enumerate(data):
@@ -273,7 +426,17 @@ def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dic
 
 
 def wait_for_question(journal: Path, running: Future[tuple[str, str]], *, earlier: int = 0) -> None:
-    """Until a site was asked more than it was ``before``, or the run is over."""
+    """Wait until a site has been asked more questions than earlier, or the run is over.
+
+    Parameters
+    ----------
+    journal : Path
+        Folder of the site's journal.
+    running : Future
+        The run.
+    earlier : int
+        Number of questions that the site was asked earlier.
+    """
     while not running.done():
         with suppress(FedPCAError):  # the site has not made it yet
             events = audit.audit(str(journal)).events

@@ -1,4 +1,4 @@
-"""`site doctor`: what would keep a site out of a run, known before the first one."""
+"""Command `site doctor`: find what would keep a site out of a run, before its first run."""
 
 import ssl
 import time
@@ -39,7 +39,19 @@ RENEWAL_DAYS = 30  # days before its end that a certificate is worth a word
 
 @dataclass(frozen=True)
 class SiteSetup:
-    """What is looked at: the configs as Flower's commands take them, and how this site signs in."""
+    """Configs of a site as Flower's commands take them, and how the site signs in.
+
+    Parameters
+    ----------
+    node_config, run_config : str
+        Configs as texts of TOML.
+    superlink : str
+        Address of the SuperLink (host:port); empty: the SuperLink is not asked.
+    root_certificates : Path, optional
+        Certificate of the authority that vouches for the SuperLink; None: no TLS.
+    key : Path, optional
+        Private key with which the site's SuperNode signs in.
+    """
 
     node_config: str
     run_config: str
@@ -49,7 +61,22 @@ class SiteSetup:
 
 
 def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
-    """Whether each thing is right, and a line that says so or what to do; the ``factory`` makes halves of runs."""
+    """Check everything that a run needs of a site.
+
+    Parameters
+    ----------
+    site : SiteSetup
+        The site to check.
+    factory : Factory
+        Makes the server's and the party's half of a run.
+
+    Yields
+    ------
+    right : bool
+        Whether a topic is in order.
+    line : str
+        Facts about the topic, or what to do.
+    """
     checks: dict[str, Callable[[SiteSetup], str]] = {"versions": _check_versions, "node-config": _check_node_config}
     checks |= {"identity": _check_identity, "journal": _check_journal, "rows and run": partial(_check_rows, factory)}
     if site.superlink:
@@ -105,7 +132,7 @@ def _check_journal(site: SiteSetup) -> str:
 
 
 def _check_rows(factory: Factory, site: SiteSetup) -> str:
-    """The rows, and what this site would say in the run, of which nothing is noted in its journal."""
+    """Check the rows and the site's rules in a rehearsed run that leaves nothing in the site's journal."""
     run_config = {"method": "p-cov", **fleet.parse_config_text(site.run_config, "run-config")}
     factory.strategy(run_config)  # refuses a run-config that is wrong
     context = fleet.make_context(fleet.parse_config_text(site.node_config, "node-config"), run_config)
@@ -140,12 +167,12 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
 
 
 def _raise_locally(error: Exception, *, late: bool = False) -> NoReturn:
-    """Say what is wrong with all that only this site may read; a run would be told less."""
+    """Raise an error with all its details, which only this site may read; a run would hear less."""
     raise error
 
 
 def _check_superlink(site: SiteSetup) -> str:
-    """Its certificate, its end, and this clock against that of the SuperLink."""
+    """Check the SuperLink's certificate and its end, and compare this clock with the SuperLink's."""
     host, _, port = site.superlink.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"superlink is '{site.superlink}', expected host:port")

@@ -1,4 +1,4 @@
-"""What a kind of file is: an entry of `fedpca_flwr.site.readers.FORMATS`."""
+"""Formats of files: the entries of `fedpca_flwr.site.readers.FORMATS`."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,19 +11,19 @@ from fedpca_flwr.maths.rows import Rows
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A kind of file.
+    """A kind of file, by the functions that read its rows and a single column.
 
     Parameters
     ----------
-    rows : callable
-        Makes of a path, a `Selection` of the columns and the ``settings`` by name the rows, and the names of their
-        columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew.
-    ids : callable, optional
-        Makes of a path, a column, the number of rows and the column of labels the cells of the column, without spaces
-        around them; of a text also of the ``written`` and the ``selection``.
+    read_rows : callable
+        Given a path, a `ColumnSelection` and the `settings` by name, returns the rows and the names of their columns.
+        Rows that need no memory for all of them are `Blocks` whose ``read`` opens the file anew.
+    read_ids : callable, optional
+        Given a path, a column, the number of rows and the column of labels, returns the cells of the column without
+        surrounding spaces; of a text also given ``csv_keys`` and ``selection``.
     settings : tuple of str
-        What only this kind of file has: keys of the node-config; ``written``, the `CsvKeys` of a text; ``notes``, a
-        list for what a reader of the rows must know.
+        Arguments that only this kind of file has: keys of the node-config; ``csv_keys``, the `CsvKeys` of a text;
+        ``notes``, a list for what a reader of the rows must know.
     """
 
     read_rows: Callable[..., tuple[Rows, list[str]]]
@@ -32,7 +32,20 @@ class FileFormat:
 
 
 def require_unique_names(names: Sequence[str], fault: str) -> None:
-    """Refuse names of which one occurs twice, by the text of the ``fault``."""
+    """Refuse names of which some occur twice.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the features.
+    fault : str
+        Text of the error.
+
+    Raises
+    ------
+    DataError
+        If a name occurs twice; the names are for the site's own log.
+    """
     duplicates = [name for name, times in Counter(names).items() if times > 1]
     if duplicates:
         raise DataError(fault, local=labels_text(duplicates))

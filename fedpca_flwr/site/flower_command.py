@@ -25,7 +25,17 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": 
 
 
 class FinishedRun(NamedTuple):
-    """A run that is over."""
+    """A run of Flower that is over, or seems to hang.
+
+    Parameters
+    ----------
+    number : str
+        Flower's id of the run.
+    status, details : str
+        Flower's status of the run, and its reason.
+    log : str
+        Log of the run.
+    """
 
     number: str
     status: str
@@ -34,7 +44,13 @@ class FinishedRun(NamedTuple):
 
 
 class FlowerCommand:
-    """Calls `flwr` in an environment; several threads may."""
+    """Flower's `flwr` command in an environment; several threads may call the command.
+
+    Parameters
+    ----------
+    environment : mapping of str to str
+        Environment of the command.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -43,12 +59,26 @@ class FlowerCommand:
     def __call__(
         self, *arguments: str, on_line: Callable[[str], None] | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> str:
-        """What the command prints, without colours; ``heard`` is given each line when it is written.
+        """Run the command, and return its output without colours.
+
+        Parameters
+        ----------
+        *arguments : str
+            Arguments of `flwr`.
+        on_line : callable, optional
+            Called with each line when the line is written.
+        timeout : float
+            Seconds after which the command is killed.
+
+        Returns
+        -------
+        str
+            The output.
 
         Raises
         ------
         FedPCAError
-            Where the command fails, with what it printed, as far as nobody has heard it.
+            If the command fails, with its output, unless `on_line` has received the output.
         """
         lines = []
         with (
@@ -83,7 +113,18 @@ class FlowerCommand:
         return "".join(lines)
 
     def list_json(self, *arguments: str) -> dict[str, Any]:
-        """What a `flwr` command lists."""
+        """Run a `flwr` command that lists something, and parse its output.
+
+        Parameters
+        ----------
+        *arguments : str
+            Arguments of `flwr`.
+
+        Returns
+        -------
+        dict
+            The listing.
+        """
         output = self(*arguments, "--format", "json")
         listing: dict[str, Any] = json.loads(output[output.index("{") :])
         return listing
@@ -96,7 +137,31 @@ class FlowerCommand:
         on_line: Callable[[str], None] | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> FinishedRun:
-        """Run an app on a SuperLink, by the name of its connection or by none, to its end."""
+        """Run an app on a SuperLink to its end.
+
+        Parameters
+        ----------
+        app : str
+            Folder of the app.
+        link : sequence of str
+            Name of the connection; empty: Flower's default.
+        *options : str
+            Further options of ``flwr run``.
+        on_line : callable, optional
+            Called with each line of the log when the line is written.
+        timeout : float
+            Seconds after which the command is killed.
+
+        Returns
+        -------
+        FinishedRun
+            Number, status and log of the run.
+
+        Raises
+        ------
+        FedPCAError
+            If the run does not start.
+        """
         log = self("run", app, *link, "--stream", *options, on_line=on_line, timeout=timeout)
         started_line = re.search(r"started run (\d+)", log)
         if not started_line:
@@ -109,13 +174,31 @@ class FlowerCommand:
             time.sleep(0.3)
 
     def kill(self) -> None:
-        """End the commands that other threads wait for."""
+        """Kill the commands that other threads wait for."""
         for child in self._running.copy():
             child.kill()
 
 
 def program_path(name: str, environment: Mapping[str, str]) -> str:
-    """The path of one of Flower's programs."""
+    """Return the path of a program of Flower.
+
+    Parameters
+    ----------
+    name : str
+        Name of the program.
+    environment : mapping of str to str
+        Environment with the ``PATH``.
+
+    Returns
+    -------
+    str
+        Path of the program.
+
+    Raises
+    ------
+    ConfigError
+        If the program is not installed.
+    """
     path = shutil.which(name, path=environment.get("PATH"))
     if path is None:
         raise ConfigError(f"the program '{name}' is not there; install this project into the environment that you use")

@@ -1,8 +1,8 @@
-"""The rows that a site holds out of some sums: it draws them itself, once for given rows.
+"""The rows that a site holds out of some sums: the site draws them itself, once for given rows.
 
-Whoever knew the rows of many sums over four fifths could solve for each of them. So no run has a say in the draw: it
-follows from the secret of the site's journal, which the operating system's randomness made, and from the rows. However
-many runs there are over the same rows, they tell two sums: over all, and over all but the fifth.
+Whoever knew the sums over many different four fifths of the rows could solve for each row. So no run has a say in the
+draw: the draw follows from the secret of the site's journal, which the operating system's randomness made, and from the
+rows. However many runs there are over the same rows, they reveal two sums: over all rows, and over all but the fifth.
 """
 
 import hmac
@@ -21,7 +21,22 @@ ALTERNATIVE = "run with mu=<number> or mu='infinity', which hold nothing out"
 
 
 def require_fold(node: NodeConfig, rows: int) -> None:
-    """Refuse to hold a fifth of so many rows out, where a site can do so only by telling of few of them."""
+    """Refuse to hold out a fifth of the rows if the sums would reveal a few rows.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own; without data of its own nothing is refused.
+    rows : int
+        Number of rows.
+
+    Raises
+    ------
+    DisclosureError
+        If a fifth of the rows is fewer than the site's ``min-rows``.
+    ConfigError
+        If the site has no journal, which makes the draw the same in every run.
+    """
     if not node.data:
         return
     if 0 < rows // 5 < node.min_rows:
@@ -38,9 +53,28 @@ def require_fold(node: NodeConfig, rows: int) -> None:
 
 
 def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[np.bool_]:
-    """Which of a site's rows (n, d) are held out; in a simulation the run's ``seed`` says so.
+    """Return the mask of the rows that the site holds out; in a simulation the run's seed decides.
 
-    Refused where others were held out before, of the same rows or of nearly the same.
+    Parameters
+    ----------
+    journal : Journal
+        The site's journal, which holds the secret and earlier draws.
+    node : NodeConfig
+        The site's own.
+    rows : Rows
+        Rows (n, d) in an order that no run chooses.
+    seed : int
+        The run's seed, for simulations.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        Which rows are held out.
+
+    Raises
+    ------
+    DisclosureError
+        If other rows were held out earlier, of the same rows or of nearly the same rows.
     """
     if not node.data:
         return validation_rows(rows, seed)
@@ -53,7 +87,7 @@ def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> 
 
 
 def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
-    """The fifth that the journal's secret and the rows, in whatever order, decide; noted in the journal."""
+    """Draw the fifth from the journal's secret and the rows, whatever their order, and note the draw in the journal."""
     secret = journal.data_key
     local_digests = row_digests(rows, secret)
     rows_digest = hmac.digest(secret, b"held out" + b"".join(sorted(local_digests)), "sha256")

@@ -1,4 +1,4 @@
-"""The rows of an .h5ad file, which AnnData writes: counts of cells."""
+"""The rows of an .h5ad file, as AnnData writes counts of cells."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,31 @@ from fedpca_flwr.site.file_format import FileFormat, require_unique_names
 
 
 def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[Rows, list[str]]:
-    """The rows of ``X`` or of a layer, and the names of its variables."""
+    """Read the rows of ``X`` or of a layer, and the names of the variables.
+
+    Parameters
+    ----------
+    file : Path
+        The .h5ad file.
+    selection : ColumnSelection
+        Keys that select the features.
+    layer : str
+        Name of the layer; empty: ``X``.
+
+    Returns
+    -------
+    rows : Blocks
+        Rows (cells, variables), sparse if the matrix is sparse.
+    names : list of str
+        Names of the selected variables.
+
+    Raises
+    ------
+    ConfigError
+        If the file has no such layer.
+    DataError
+        If the file has no ``X``, or two variables of the same name.
+    """
     with require_extra("cells", "an .h5ad file needs anndata"):
         import anndata  # noqa: F401
         import h5py

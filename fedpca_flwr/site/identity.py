@@ -1,10 +1,10 @@
-"""Who a site is to the other sites: an Ed25519 key pair of its own, and a list of all sites' public keys.
+"""A site's identity for the other sites: an Ed25519 key pair of its own, and a list of all sites' public keys.
 
 The private key is a file (PEM, PKCS 8). The list is a text with a line for each party, ``<partition-id> <public key in
-64 hexadecimal digits>``; what follows a ``#`` is a comment. Every site gets it over a channel that it trusts.
+64 hexadecimal digits>``; what follows a ``#`` is a comment. Every site gets the list over a channel that it trusts.
 
-Flower's node keys are not these: by them the SuperLink knows its nodes, and they say nothing to another site, which
-sees only what whoever holds the SuperLink passes on.
+Flower's node keys are something else: the SuperLink recognises its nodes by their node keys, which prove nothing to
+another site, since a site sees only what the holder of the SuperLink passes on.
 """
 
 import hashlib
@@ -28,7 +28,17 @@ SIGNATURE_BYTES = 64
 
 @dataclass(frozen=True)
 class Identity:
-    """A party's own key, and everybody's public keys."""
+    """A party's private key, and the public keys of all parties.
+
+    Parameters
+    ----------
+    party : int
+        Partition of the party.
+    private_key : Ed25519PrivateKey
+        The party's own key.
+    member_keys : sequence of bytes
+        Public keys (32 bytes each) by partition, the party's own among them.
+    """
 
     party: int  # the partition
     private_key: Ed25519PrivateKey
@@ -36,15 +46,41 @@ class Identity:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the list: sites with other lists do not agree."""
+        """SHA-256 of the list of public keys: sites with different lists do not agree."""
         return hashlib.sha256(b"".join(self.member_keys)).digest()
 
     def sign(self, message: bytes) -> bytes:
-        """64 bytes by which everybody who has the list knows whose message it is."""
+        """Sign a message with the party's private key.
+
+        Parameters
+        ----------
+        message : bytes
+            The message.
+
+        Returns
+        -------
+        bytes
+            Signature of 64 bytes, which everybody who has the list can verify.
+        """
         return self.private_key.sign(message)
 
     def is_signed_by(self, party: int, message: bytes, signature: bytes) -> bool:
-        """Whether a message is of a party of the list."""
+        """Check that a party of the list signed a message.
+
+        Parameters
+        ----------
+        party : int
+            Partition of the party.
+        message : bytes
+            The message.
+        signature : bytes
+            The signature.
+
+        Returns
+        -------
+        bool
+            Whether the signature is the party's.
+        """
         try:
             Ed25519PublicKey.from_public_bytes(self.member_keys[party]).verify(signature, message)
         except (InvalidSignature, ValueError):
@@ -53,9 +89,24 @@ class Identity:
 
 
 def load_identity(node: NodeConfig) -> Identity:
-    """A site's identity, from the files that its node-config names.
+    """Load a site's identity from the files that its node-config names.
 
-    A party without data of its own, as in a simulation, has an identity that anybody can make: it protects nothing.
+    A party without data of its own, as in a simulation, has an identity that anybody can make, which protects nothing.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own.
+
+    Returns
+    -------
+    Identity
+        Private key and list of public keys.
+
+    Raises
+    ------
+    ConfigError
+        If a site with data names no identity, or its files are missing, faulty or do not fit each other.
     """
     if not node.identity:
         if node.data:
@@ -77,7 +128,20 @@ def load_identity(node: NodeConfig) -> Identity:
 
 
 def simulated_identity(parties: int, party: int) -> Identity:
-    """An identity for a simulation: made from the number of the party, so that anybody can make it."""
+    """Make an identity for a simulation from the number of the party; anybody can make the same identity.
+
+    Parameters
+    ----------
+    parties : int
+        Number of parties.
+    party : int
+        Partition of the party.
+
+    Returns
+    -------
+    Identity
+        Private key and list of public keys.
+    """
     return Identity(party, _simulated_key(party), _simulated_members(parties))
 
 
@@ -104,7 +168,27 @@ such as stand for a key that is not there yet."""
 
 
 def make_key(path: str, party: int, name: str = "") -> str:
-    """Write a new private key to a file that only its owner may read; the line for the others' list."""
+    """Write a new private key to a file that only its owner may read.
+
+    Parameters
+    ----------
+    path : str
+        File to write; must not exist.
+    party : int
+        Partition of the site.
+    name : str
+        Name of the site, for a comment in the list.
+
+    Returns
+    -------
+    str
+        The site's line of the list of public keys.
+
+    Raises
+    ------
+    ConfigError
+        If the partition or the name is not allowed, or the file exists.
+    """
     if party < 0:
         raise ConfigError(f"partition-id is {party}, expected a number from 0")
     if not re.fullmatch(r"[\w .-]{0,64}", name):
@@ -115,13 +199,44 @@ def make_key(path: str, party: int, name: str = "") -> str:
 
 
 def member_line(party: int, private_key: Ed25519PrivateKey, name: str = "") -> str:
-    """What stands in the list for a party."""
+    """Format a party's line of the list of public keys.
+
+    Parameters
+    ----------
+    party : int
+        Partition of the party.
+    private_key : Ed25519PrivateKey
+        The party's key.
+    name : str
+        Name of the site, for a comment; empty: no comment.
+
+    Returns
+    -------
+    str
+        Partition, public key in hexadecimal digits, and the comment.
+    """
     comment = f"  # {name}" if name else ""
     return f"{party} {private_key.public_key().public_bytes_raw().hex()}{comment}"
 
 
 def read_private_key(path: str) -> Ed25519PrivateKey:
-    """The key that `make_key` has written."""
+    """Read a private key that `make_key` has written.
+
+    Parameters
+    ----------
+    path : str
+        File of the key.
+
+    Returns
+    -------
+    Ed25519PrivateKey
+        The key.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is no such key, or people besides its owner may read or write the file.
+    """
     file = Path(path).expanduser()
     try:
         text = file.read_bytes()
@@ -147,7 +262,25 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
 
 
 def read_member_keys(path: str, parties: int) -> tuple[bytes, ...]:
-    """The public keys of a list, by partition; every fault is named, all at once."""
+    """Read the list of the sites' public keys; an error names all faults of the list at once.
+
+    Parameters
+    ----------
+    path : str
+        File of the list.
+    parties : int
+        Number of parties.
+
+    Returns
+    -------
+    tuple of bytes
+        Public keys by partition.
+
+    Raises
+    ------
+    ConfigError
+        If a line is faulty, or a partition has no line.
+    """
     keys: dict[int, bytes] = {}
     lines: list[str] = []
     faults = []
@@ -174,7 +307,7 @@ def read_member_keys(path: str, parties: int) -> tuple[bytes, ...]:
 
 
 def _add_member(keys: dict[int, bytes], entry: str, parties: int) -> str:
-    """Add one line's key to those that were found; why it cannot be added, or nothing."""
+    """Add the key of a line to the keys so far; return why the line is refused, or an empty text."""
     parts = re.fullmatch(r"(\d{1,9})\s+([0-9a-fA-F]{64})", entry, re.ASCII)
     if not parts:
         return "it is not a partition-id and 64 hexadecimal digits"

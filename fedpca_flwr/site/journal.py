@@ -1,16 +1,17 @@
 """A party's journal and privacy ledger in the site's own folder (`fedpca_flwr.state.store`).
 
-A question is on disk before it is answered, in one transaction with the check that it may be asked, so that a process
-that dies between the two never answers twice. Secrets of a run leave it when the run has ended; what was asked, told
-and released stays, and so does what later runs over the same rows must know (`fedpca_flwr.site.repeats`).
+A question is written to disk before its answer is computed, in one transaction with the check that the question is
+allowed, so that a process that dies in between never answers twice. Secrets of a run leave the journal when the run has
+ended. Questions, answers and releases stay, and so does what later runs over the same rows must know
+(`fedpca_flwr.site.repeats`).
 
-The events are a chain: each holds the SHA-256 of its content and of the digest before. So a line that was removed,
-changed or moved is found. Whoever may write the file can make the whole chain anew: that is found only by the last
-digest, where somebody else has kept it.
+The events are a chain: each has the SHA-256 digest of its content and of the digest before. So an event that was
+removed, changed or moved is found. Whoever may write the file can make the whole chain anew; that is found only by a
+last digest that somebody else has stored.
 
 Whoever starts runs can have them refused without end, and every message looks through the journal. So runs that are
-refused before anything was answered have events of their own up to `REFUSALS` of them; further ones are counted beside
-the last of these (`Further`), until the site answers a run again. The count is no link of the chain.
+refused before anything was answered have events of their own up to `MAX_REFUSAL_EVENTS`. Further refusals are counted
+beside the last of these (`FurtherRefusals`), until the site answers a run again. The count is no link of the chain.
 """
 
 import hashlib
@@ -35,7 +36,27 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 class Event(NamedTuple):
-    """A line of the journal, in the order of its digest, which is ``chain``; ``digest`` is of what it is about."""
+    """An event of the journal; its fields are in the order of the digest.
+
+    Parameters
+    ----------
+    number : int
+        Number of the event from 1.
+    time : str
+        Time of the event (ISO 8601, UTC).
+    run, party : str, int
+        Flower's id of the run, and the partition.
+    kind : str
+        Kind of the event: run, question, answer, refused, ended, release, ...
+    about : str
+        Content of the event, by its kind.
+    digest : str
+        Digest of the data that the event is about; empty without data.
+    bytes : int
+        Bytes that left the site.
+    chain : str
+        Digest of the event and of the `chain` before.
+    """
 
     number: int
     time: str
@@ -49,7 +70,20 @@ class Event(NamedTuple):
 
 
 def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]:
-    """The events in their order; of those only that have the given values."""
+    """Yield the events in their order, filtered by values of their fields.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+    **values : str or int
+        Values that the events must have, by field.
+
+    Yields
+    ------
+    Event
+        The next event.
+    """
     condition = " AND ".join(f"{name} = :{name}" for name in values) or "TRUE"
     names = ", ".join(Event._fields)
     yield from map(
@@ -58,7 +92,17 @@ def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]
 
 
 class FurtherRefusals(NamedTuple):
-    """How many runs were refused after an event, beside the events, and which was the last one."""
+    """Count of refused runs after an event, which have no events of their own.
+
+    Parameters
+    ----------
+    number : int
+        Number of the event.
+    times : int
+        Number of refused runs.
+    time, run : str
+        Time and run of the last refusal.
+    """
 
     number: int  # of the event
     times: int
@@ -70,7 +114,18 @@ MAX_REFUSAL_EVENTS = 10  # refused runs that have events of their own after the 
 
 
 def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
-    """The refused runs that were only counted."""
+    """Return the refused runs that were only counted.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+
+    Returns
+    -------
+    list of FurtherRefusals
+        Counts by event; empty if none was counted.
+    """
     if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'further'").fetchone():  # none ever was
         return []
     return list(
@@ -79,7 +134,19 @@ def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
 
 
 def counting_event(database: sqlite3.Connection) -> int:
-    """The number of the last refusal, if so many came after the last answer that further ones have no event; else 0."""
+    """Return the number of the event beside which further refusals are counted.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+
+    Returns
+    -------
+    int
+        Number of the last refusal, if `MAX_REFUSAL_EVENTS` refusals followed the last answer; else 0: the next refusal
+        has an event of its own.
+    """
     answers = database.execute("SELECT number FROM event WHERE kind = 'answer' ORDER BY number DESC LIMIT 1").fetchone()
     since = answers[0] if answers else 0
     refusals = database.execute("SELECT number FROM event WHERE kind = 'refused' AND number > ?", (since,)).fetchall()
@@ -87,7 +154,15 @@ def counting_event(database: sqlite3.Connection) -> int:
 
 
 def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
-    """Add an event: time, run, party, kind, about, digest, bytes; count one refusal of very many."""
+    """Append an event to the chain, or count the event if very many refusals came before.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal, in a transaction.
+    event : tuple
+        Time, run, party, kind, about, digest and bytes.
+    """
     if event[3] == "refused" and (number := counting_event(database)):
         database.execute(
             "CREATE TABLE IF NOT EXISTS further (number INTEGER PRIMARY KEY, times INTEGER, time TEXT, run TEXT)"
@@ -106,7 +181,25 @@ def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
 
 
 def chain_end(database: sqlite3.Connection) -> tuple[int, str]:
-    """How many events there are, and the digest of the last one."""
+    """Return the number of events, and the digest of the last event.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+
+    Returns
+    -------
+    number : int
+        Number of events.
+    digest : str
+        Digest of the last event; empty without events.
+
+    Raises
+    ------
+    StoreError
+        If the journal has lost the digest.
+    """
     rows = database.execute("SELECT events, last FROM chain").fetchall()
     if len(rows) != 1:
         raise StoreError(
@@ -117,7 +210,22 @@ def chain_end(database: sqlite3.Connection) -> tuple[int, str]:
 
 
 def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file: Path) -> None:
-    """Refuse a journal without an event that was in it, whose number and digest were kept elsewhere."""
+    """Refuse a journal that lacks an event which this run has seen in the journal.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+    last_seen : tuple of int and str
+        Number and digest of the event, as stored elsewhere; number 0: none.
+    file : Path
+        File of the journal, for the error.
+
+    Raises
+    ------
+    StoreError
+        If the event is missing or has another digest.
+    """
     number, digest = last_seen
     chains = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
     if number and chains != [(digest,)]:
@@ -128,12 +236,36 @@ def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file
 
 
 def chain_digest(previous: str, fields: tuple[Any, ...]) -> str:
-    """The digest of a line, after that of the one before."""
+    """Return the digest of an event in the chain.
+
+    Parameters
+    ----------
+    previous : str
+        Digest of the event before.
+    fields : tuple
+        Fields of the event, without its own `chain`.
+
+    Returns
+    -------
+    str
+        SHA-256 in hexadecimal digits.
+    """
     return hashlib.sha256(json.dumps([previous, *fields]).encode()).hexdigest()
 
 
 def first_gap(database: sqlite3.Connection) -> int:
-    """The number of the first event that is not as it was written; 0 where all are."""
+    """Return the number of the first event that is missing or was changed.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+
+    Returns
+    -------
+    int
+        Number of the event; 0 if all events are as they were written.
+    """
     previous, number = "", 0
     for event in events(database):
         number += 1
@@ -145,7 +277,20 @@ def first_gap(database: sqlite3.Connection) -> int:
 
 
 def require_intact(database: sqlite3.Connection, file: Path) -> None:
-    """Refuse to go on where an event is not as it was written."""
+    """Refuse to use a journal in which an event is missing or was changed.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+    file : Path
+        File of the journal, for the error.
+
+    Raises
+    ------
+    StoreError
+        If the chain has a gap.
+    """
     gap = first_gap(database)
     if gap:
         raise StoreError(
@@ -187,10 +332,20 @@ _ALIVE_RUNS_SQL = (
 
 
 class FileJournal(journal.Journal):
-    """In the site's own folder, of a run by Flower's id of it, and of a party by its partition.
+    """A journal in the site's own folder, of a party in a run.
 
-    ``memory`` is what Flower keeps of the same run: it knows how far the journal was, and an older one is refused.
-    ``about`` says what run it is, in its first line.
+    Parameters
+    ----------
+    folder : str
+        Folder of the journal.
+    run : str
+        Flower's id of the run.
+    party : int
+        Partition of the party.
+    run_state : StateJournal, optional
+        State that Flower has of the same run. The state knows how far the journal was, so an older journal is refused.
+    description : str
+        Text of which run this is, for the first event of the run.
     """
 
     rows_folder: Path
@@ -308,8 +463,10 @@ class FileJournal(journal.Journal):
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction (`Store.transaction`) of a journal that is not behind what this run has seen of it; its errors
-        name a path in the site's own log only."""
+        """Open a transaction (`Store.transaction`) of a journal that has all events which this run has seen.
+
+        Its errors name a path in the site's own log only.
+        """
         if self._lock_error:
             raise self._lock_error
         last_seen = self.run_state.last_seen_event if self.run_state else (0, "")
@@ -329,7 +486,7 @@ class FileJournal(journal.Journal):
             raise fault from None
 
     def _require_present(self, last_seen: tuple[int, str]) -> None:
-        """Refuse to begin a new journal in a run that has seen one, and say in the site's own log where one begins."""
+        """Refuse to begin a new journal in a run that has seen a journal; otherwise warn that a new journal begins."""
         if self._store.exists():
             return
         if last_seen[0]:
@@ -341,14 +498,14 @@ class FileJournal(journal.Journal):
         )
 
     def _begin_run(self, database: sqlite3.Connection, configuration: bytes) -> None:
-        """Keep what this run began with; drop the secrets and rows of others that have been silent for too long."""
+        """Store the run's configuration; drop secrets and copied rows of runs that have been silent for too long."""
         self._drop_silent(database)
         unread = _timestamp(datetime.now(UTC) - COPY_TIMEOUT)
         kept_rows.remove_stale_copies(self.rows_folder.parent, database.execute(_ALIVE_RUNS_SQL, (unread, *self.key)))
         self._store_value(database, "configuration", configuration)
 
     def _drop_silent(self, database: sqlite3.Connection) -> None:
-        """Drop the secrets of other runs of which no event is new enough."""
+        """Drop the secrets of runs that have no recent event."""
         silent = _timestamp(datetime.now(UTC) - SECRETS_TIMEOUT)
         database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({_ALIVE_RUNS_SQL})", (silent, *self.key))
 
@@ -373,7 +530,7 @@ class FileJournal(journal.Journal):
         append_event(database, (_timestamp(datetime.now(UTC)), *self.key, kind, text, digest, nbytes))
 
     def _drop_run(self, database: sqlite3.Connection) -> None:
-        """Drop what the journal keeps of the run until it ends."""
+        """Drop the secrets and the copied rows of this run."""
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
         kept_rows.remove_copy(self.rows_folder)
 

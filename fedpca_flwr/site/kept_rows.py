@@ -1,9 +1,10 @@
-"""A site's rows, kept for one run in the folder of its journal, so that the run reads the site's file once.
+"""A copy of a site's rows for one run, in the folder of its journal, so that the run reads the site's file once.
 
-Each message of a run may meet a new process. The first process writes the rows while it reads them. The others map
-what it has written, which needs no memory for all rows. Only the site's owner may read the copy. It is removed with the
-run's secrets; after a run that broke off, by a later one (`fedpca_flwr.site.journal`). Of more than three copies the
-oldest goes, so that runs which never end fill no disk. Without a copy, each message of its run reads the file.
+Each message of a run may meet a new process. The first process writes the rows while it reads them. The other processes
+map the copy, which needs no memory for all rows. Only the site's owner may read the copy. The copy is removed with the
+run's secrets; after a run that broke off, a later run removes the copy (`fedpca_flwr.site.journal`). Of more than three
+copies the oldest is removed, so that runs which never end fill no disk. Without a copy, each message of its run reads
+the file.
 """
 
 from __future__ import annotations
@@ -37,23 +38,53 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 def copy_folder(journal: Path, key: RunKey) -> Path:
-    """Where the rows of a party in a run are kept."""
+    """Return the folder for the copied rows of a party in a run.
+
+    Parameters
+    ----------
+    journal : Path
+        Folder of the journal.
+    key : tuple of str and int
+        Run and party.
+
+    Returns
+    -------
+    Path
+        The folder, which need not exist.
+    """
     return journal / f"rows.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
 
 
 def remove_copy(folder: Path) -> None:
-    """Remove kept rows, and what processes that ended early have left of them."""
+    """Remove the copied rows in a folder, and the remains of processes that ended early.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the copy.
+    """
     for path in folder.parent.glob(f"{folder.name}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def copy_folders(journal: Path) -> set[str]:
-    """The names of all folders of kept rows."""
+    """Return the names of all folders of copied rows.
+
+    Parameters
+    ----------
+    journal : Path
+        Folder of the journal.
+
+    Returns
+    -------
+    set of str
+        Names of the folders.
+    """
     return set(_modification_times(journal))
 
 
 def _modification_times(journal: Path) -> dict[str, int]:
-    """Return when each folder of kept rows, or a copy that is in the making for it, was written last, by its name."""
+    """Return the time of the last change of each folder of copied rows or of its unfinished copies, by name."""
     times: dict[str, int] = {}
     for path in journal.glob("rows.*"):
         name = path.name[: len("rows.") + 16]
@@ -63,13 +94,34 @@ def _modification_times(journal: Path) -> dict[str, int]:
 
 
 def remove_stale_copies(journal: Path, live_runs: Iterable[RunKey]) -> None:
-    """Remove the kept rows of all runs but of those that are ``alive``."""
+    """Remove the copied rows of all runs except the live runs.
+
+    Parameters
+    ----------
+    journal : Path
+        Folder of the journal.
+    live_runs : iterable of tuple of str and int
+        Runs and parties whose copies stay.
+    """
     for folder in copy_folders(journal) - {copy_folder(journal, key).name for key in live_runs}:
         remove_copy(journal / folder)
 
 
 def read_copy(folder: Path, source: str) -> Table | None:
-    """The table that was kept; None where there is none, or it is of other data than ``what`` says."""
+    """Read the table that was copied into a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the copy.
+    source : str
+        Text that identifies the data and how the site reads the data.
+
+    Returns
+    -------
+    Table or None
+        The table, with mapped rows; None if there is no copy, the copy is damaged, or its source differs.
+    """
     try:
         arrays, info = files.read(folder / TABLE_FILE, text="about.json", names=("missing", "ids", "places"))
         if info["what"] != source:
@@ -85,7 +137,20 @@ def read_copy(folder: Path, source: str) -> Table | None:
 
 @contextmanager
 def write_copy(folder: Path, source: str) -> Iterator[RowCopy]:
-    """A copy in the making, of which nothing is left unless it is finished."""
+    """Make a copy of rows; nothing is left of a copy that is not finished.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the copy.
+    source : str
+        Text that identifies the data and how the site reads the data.
+
+    Yields
+    ------
+    RowCopy
+        The copy in the making.
+    """
     times = _modification_times(folder.parent)
     times.pop(folder.name, None)
     for name in sorted(times, key=lambda name: times[name])[: max(0, len(times) + 1 - MAX_COPIES)]:
@@ -101,18 +166,47 @@ def write_copy(folder: Path, source: str) -> Iterator[RowCopy]:
 
 
 class RowCopy:
-    """The copy of a site's rows that one process makes."""
+    """The copy of a site's rows that a process makes.
+
+    Parameters
+    ----------
+    partial_folder : Path, optional
+        Folder of the unfinished copy; None if the folder could not be made: nothing is copied.
+    folder : Path
+        Folder of the finished copy.
+    source : str
+        Text that identifies the data and how the site reads the data.
+    """
 
     def __init__(self, partial_folder: Path | None, folder: Path, source: str) -> None:
         self._temporary, self._folder, self._source = partial_folder, folder, source
         self._rows: Rows | None = None  # as they were written, in one whole pass
 
     def record(self, rows: Blocks) -> Blocks:
-        """The same rows, which the first whole pass writes, and later passes read from there."""
+        """Return the same rows, copied during the first complete pass and read from the copy afterwards.
+
+        Parameters
+        ----------
+        rows : Blocks
+            Rows as the site's file has them.
+
+        Returns
+        -------
+        Blocks
+            The same rows.
+        """
         return replace(rows, read=partial(self._record_pass, rows))
 
     def finish(self, table: Table) -> None:
-        """Keep a table, of whose rows a pass was written, or is written now. A mapped file is not copied."""
+        """Finish the copy with the rest of the table, after a pass over its rows if none was complete.
+
+        A mapped file is not copied.
+
+        Parameters
+        ----------
+        table : Table
+            The table whose rows were recorded.
+        """
         if self._rows is None and not is_mapped(table.rows):
             for _ in self.record(as_blocks(table.rows, CACHE_ELEMENTS)).read():
                 pass
@@ -156,7 +250,7 @@ class RowCopy:
                 self._stop_copying(error)
 
     def _write_block(self, block: Block, entries: int) -> None:
-        """Write a block of rows, before whose first so many ``entries`` were written."""
+        """Write a block of rows; `entries` is the number of entries that were written before the block."""
         if self._temporary is None:
             return
         parts: dict[str, Any] = {"values": block}
@@ -178,7 +272,7 @@ class RowCopy:
 
 
 def _map_rows(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any], *, in_csr: bool) -> Rows:
-    """The rows that were written into a folder."""
+    """Map the rows that were written into a folder."""
     if not in_csr:
         return np.memmap(folder / "values", dtype, "r", shape=shape)
     values, columns = np.memmap(folder / "values", dtype, "r"), np.memmap(folder / "columns", np.int32, "r")

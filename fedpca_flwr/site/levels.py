@@ -1,4 +1,4 @@
-"""The levels of categories that sites agree on before a run, by files that each site reads before it hands them on."""
+"""Levels of categories that sites agree on before a run, by files that each site checks before it hands its file on."""
 
 import json
 from collections.abc import Sequence
@@ -11,14 +11,49 @@ from fedpca_flwr.site.readers import read, read_texts
 
 
 def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[str, list[str]]:
-    """By column the levels that at least so many rows of a site's .csv or .parquet file have."""
+    """Return the levels that enough rows of a site's .csv or .parquet file have.
+
+    Parameters
+    ----------
+    path : str
+        The site's file.
+    categories : str
+        Columns of categories, separated by commas.
+    label : str
+        Column of labels; empty: none.
+    min_rows : int
+        Number of rows that a level needs.
+
+    Returns
+    -------
+    dict of str to list of str
+        Levels by column.
+    """
     columns = split_names(categories)
     rows = len(read(path, label, texts=columns).rows)
     return {column: frequent_levels(read_texts(path, column, rows, label), min_rows) for column in columns}
 
 
 def merge_levels(paths: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return all levels in several files of this kind, and notes on files whose levels seem to be named otherwise."""
+    """Merge the files of levels of several sites.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Files that ``site levels FILE --categories`` has printed.
+
+    Returns
+    -------
+    levels : dict of str to list of str
+        All levels by column.
+    notes : list of str
+        Notes on files that seem to name the same levels differently.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read as levels.
+    """
     levels_by_file = {path: _read_levels(Path(path)) for path in paths}
     return union_of_levels(levels_by_file.values()), differing_level_notes(levels_by_file)
 

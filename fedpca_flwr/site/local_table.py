@@ -1,13 +1,13 @@
-"""A party's own rows, from its file or database or in a simulation from the run's data set; and their order by ids.
+"""A party's own rows, from its file or database, or in a simulation from the run's data set; and their order by ids.
 
-Where all parties hold columns of the same rows, a column of ids puts these in one order: that of their digests, which
-are all that others see. This is NOT private set intersection. A digest hides an id from whoever does not know the
-salt: the sites' ``ids-secret``, a file of random bytes that they share and the server does not know. Without one the
-salt is a text that everybody knows, and whoever can guess ids (names, numbers of few digits) finds them. Every site
-also learns that all others have exactly its own rows.
+Where all parties hold columns of the same rows, a column of ids puts the rows into one order: the order of the ids'
+digests, which are all that other parties see. This is NOT private set intersection. A digest hides an id from whoever
+does not know the salt: the sites' ``ids-secret``, a file of random bytes that the sites share and the server does not
+know. Without the file the salt is a text that everybody knows, and whoever can guess ids (names, numbers of few digits)
+finds them. Every site also learns that all others have exactly its own rows.
 
-Identities do not replace the salt: digests can be compared only where all sites make them alike. A site that hands it
-to the server gives away digests of ids that it has itself, since all sites have the same rows.
+Identities do not replace the salt: digests can be compared only if all sites make them with the same salt. A site that
+hands the salt to the server gives away digests of ids that it has itself, since all sites have the same rows.
 """
 
 import hashlib
@@ -36,7 +36,23 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 def read_ids_secret(path: str) -> bytes:
-    """The bytes of a site's ``ids-secret`` file; none for an empty path."""
+    """Read the bytes of a site's ``ids-secret`` file.
+
+    Parameters
+    ----------
+    path : str
+        The file; empty: none.
+
+    Returns
+    -------
+    bytes
+        The secret; empty for an empty path.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, or has fewer than `MIN_SECRET_BYTES` bytes.
+    """
     if not path:
         return b""
     try:
@@ -55,7 +71,25 @@ IdDigests = NDArray[np.uint64]
 
 
 def id_digests(ids: Sequence[str], salt: bytes) -> IdDigests:
-    """The first 64 bits of HMAC-SHA-256 of each id (n,), none of which may be empty or occur twice."""
+    """Return the first 64 bits of the HMAC-SHA-256 of each id.
+
+    Parameters
+    ----------
+    ids : sequence of str
+        Ids of the n rows.
+    salt : bytes
+        Secret that all sites share.
+
+    Returns
+    -------
+    ndarray of uint64, shape (n,)
+        The digests.
+
+    Raises
+    ------
+    DataError
+        If an id is empty or occurs twice.
+    """
     empty, duplicates = sum(not row_id for row_id in ids), len(ids) - len(set(ids))
     if empty:
         raise DataError(f"the id column has {empty} empty cells: every row needs an id")
@@ -66,15 +100,42 @@ def id_digests(ids: Sequence[str], salt: bytes) -> IdDigests:
 
 
 def count_differences(local: IdDigests, peer: IdDigests) -> tuple[int, int]:
-    """How many of ``others`` are missing in ``own``, and how many there are too many."""
+    """Count the ids that differ between this site and another party.
+
+    Parameters
+    ----------
+    local, peer : ndarray of uint64
+        Digests of the ids of this site and of the other party.
+
+    Returns
+    -------
+    missing : int
+        Number of the peer's ids that this site lacks.
+    surplus : int
+        Number of this site's ids that the peer lacks.
+    """
     return int(np.setdiff1d(peer, local).size), int(np.setdiff1d(local, peer).size)
 
 
 def load_run_table(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
-    """`local_table`, which keeps the rows of a file in this folder, and takes them from there where they are kept.
+    """Load a party's table as `local_table` does, with a copy of the rows of a file for the run.
 
-    Rows of a database are asked for anew each time: they are not written onto a disk that their owner has not chosen.
-    Rows with indicators of the run's levels are made anew, too.
+    Rows of a database are read anew each time: they are not written onto a disk that their owner has not chosen. Rows
+    with indicators of the run's levels are made anew, too.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own.
+    config : RunConfig
+        The run.
+    folder : Path
+        Folder of the copy.
+
+    Returns
+    -------
+    Table
+        The party's table.
     """
     if not node.data or is_url(node.data) or config.levels:
         return local_table(node, config)
@@ -102,7 +163,27 @@ def load_run_table(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
 
 
 def local_table(node: NodeConfig, config: RunConfig, keep: RowsHook = keep_nothing) -> Table:
-    """The rows of one party, checked: those that its ``data`` name, else its part of the run's data set."""
+    """Load and check the rows of a party: from the site's own data, or its part of the run's data set.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own.
+    config : RunConfig
+        The run.
+    keep : callable
+        Given the rows of a file in blocks, returns the same rows, and may copy the rows.
+
+    Returns
+    -------
+    Table
+        The party's table; with ids, in the order of the ids' salted digests, which is the same at all parties.
+
+    Raises
+    ------
+    ConfigError, DataError, DisclosureError
+        If the data cannot be read, or a rule of the site refuses the run's levels.
+    """
     if node.data:
         table, ids = _read_site_table(node, config, keep)
         table = table._replace(split=node.split)
@@ -129,7 +210,7 @@ def local_table(node: NodeConfig, config: RunConfig, keep: RowsHook = keep_nothi
 
 
 def _read_site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> tuple[Table, list[str]]:
-    """What the node-config names, and the ids where it names a column of them."""
+    """Read the data that the node-config names, and the ids if the node-config names a column of ids."""
     if is_url(node.data):
         return DATABASE_READERS[database_kind(node.data)](node.data, node.query, node.label, node.ids)
     stamp = _file_stamp(node.data)  # before it is read: what is written meanwhile then shows with the next question
@@ -152,7 +233,7 @@ def _read_site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> tup
 
 
 def _file_stamp(path: str) -> str:
-    """Which file it is, and when it was written last; empty where there is none, as its reader says."""
+    """Identify a file by inode, size and time of its last change; empty if there is no such file."""
     try:
         status = Path(path).expanduser().stat()
     except OSError:

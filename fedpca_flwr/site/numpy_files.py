@@ -1,4 +1,4 @@
-"""The rows of files of NumPy: an array, or an archive with a plain or a sparse one."""
+"""The rows of NumPy's files: an array, or an archive with a dense or a sparse array."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def _read_npz(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
 
 
 def _select_columns(rows: Rows, selection: ColumnSelection) -> Rows:
-    """The rows without columns that are told by their numbers."""
+    """Return the selected columns of rows, whose columns have numbers only."""
     if not selection.keys or rows.ndim != 2:
         return rows
     return select_columns(rows, np.asarray(selection.positions([], rows.shape[1]), np.int64))

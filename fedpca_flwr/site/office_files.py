@@ -1,6 +1,6 @@
-"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file, which pandas makes of them.
+"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file that pandas makes of them.
 
-So their faults are named, and their columns chosen, as those of a .csv file; a line of it is a row of the sheet.
+So their faults are named, and their columns chosen, as those of a .csv file; a line of the text is a row of the sheet.
 """
 
 import csv
@@ -20,7 +20,7 @@ from fedpca_flwr.site.csv_format import Opener
 
 @contextmanager
 def _import_pandas(suffix: str) -> Iterator[Any]:
-    """The module pandas, and in its words what it needs besides."""
+    """Import pandas, and name the packages to install if pandas or the reader of a suffix is missing."""
     try:
         import pandas
 
@@ -35,7 +35,23 @@ def _import_pandas(suffix: str) -> Iterator[Any]:
 
 
 def read_spreadsheet(file: Path) -> CsvText:
-    """Return the first sheet of a workbook."""
+    """Read the first sheet of a workbook as a .csv text.
+
+    Parameters
+    ----------
+    file : Path
+        The workbook (.xlsx or .xls).
+
+    Returns
+    -------
+    CsvText
+        The text of the sheet.
+
+    Raises
+    ------
+    DataError
+        If the sheet is empty, or has integers of more than 15 digits, which Excel has rounded.
+    """
     with _import_pandas(file.suffix.lower()) as pandas, pandas.ExcelFile(file) as book:
         sheets = list(book.sheet_names)
         frame = book.parse(sheets[0], header=None, dtype=object, na_filter=False)
@@ -48,7 +64,23 @@ def read_spreadsheet(file: Path) -> CsvText:
 
 
 def read_statistics_file(file: Path) -> CsvText:
-    """Return the table in a file of SPSS (.sav), Stata (.dta) or SAS (.sas7bdat, .xpt), with codes for its labels."""
+    """Read a table of SPSS (.sav), Stata (.dta) or SAS (.sas7bdat, .xpt) as a .csv text, with codes for labels.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+
+    Returns
+    -------
+    CsvText
+        The text of the table, with a note about labelled values.
+
+    Raises
+    ------
+    DataError
+        If the file has no column.
+    """
     suffix, labelled_columns = file.suffix.lower(), []
     with _import_pandas(suffix) as pandas:
         if suffix == ".sav":
@@ -74,7 +106,7 @@ def read_statistics_file(file: Path) -> CsvText:
 
 
 def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:
-    """Return what opens rows as the text of a .csv file, in which a row without any cell is an empty line."""
+    """Return a function that opens rows as a .csv text, in which a row without cells is an empty line."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     for row in rows:
@@ -88,7 +120,7 @@ def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:
 
 
 def _cell_text(value: Any) -> str:
-    """The text of a value, of which no digit is lost; empty for what is missing."""
+    """Return the text of a value without loss of digits; empty for a missing value."""
     if isinstance(value, str):
         return value
     if value is None or value != value:  # NaN, NaT

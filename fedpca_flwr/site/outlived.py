@@ -1,8 +1,8 @@
-"""A ClientApp that outlives its SuperNode is ended: nobody takes its answer, and it would hold the journal and memory.
+"""A watch that ends a ClientApp whose SuperNode is gone: nobody takes its answer, and it would hold journal and memory.
 
-Flower's own watch interrupts the main thread, which notices after its present call into BLAS or SQLite, and takes a
-SuperNode that was killed but not yet fetched by its parent for a living one. This watch reads Linux' list of processes
-and ends the whole process. Elsewhere Flower's watch stands alone.
+Flower's own watch interrupts the main thread, which notices only after its present call into BLAS or SQLite, and takes
+a SuperNode that was killed but not yet waited for by its parent as living. This watch reads Linux' list of processes
+and ends the whole process. On other systems Flower's watch stands alone.
 """
 
 import os
@@ -16,14 +16,14 @@ PROCESS_FOLDER = Path("/proc")
 
 
 def end_with_node() -> None:
-    """End this process once the SuperNode to which it belongs, or the SuperExec between them, has ended."""
+    """End this process once its SuperNode, or the SuperExec between both, has ended."""
     parents = _parent_processes()
     if parents:
         threading.Thread(target=_watch, args=(parents,), daemon=True).start()
 
 
 def _parent_processes() -> list[int]:
-    """The process that has started this one, and the one that its command line names as its own parent."""
+    """Return the parent process, and the parent that the parent's command line names; empty if unknown."""
     try:
         parent = os.getppid()
         arguments = (PROCESS_FOLDER / str(parent) / "cmdline").read_bytes().split(b"\0")
@@ -40,7 +40,7 @@ def _watch(parents: list[int]) -> None:
 
 
 def _is_alive(process: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
+    """Check that a process exists and has not ended."""
     try:
         state = (PROCESS_FOLDER / str(process) / "stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):

@@ -17,7 +17,27 @@ from fedpca_flwr.site.file_format import FileFormat, require_unique_names
 
 
 def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
-    """The rows, of the dtype that holds all columns and what is missing in them, and the names of these."""
+    """Read the rows of a .parquet file in blocks.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+    selection : ColumnSelection
+        Keys that select the features.
+
+    Returns
+    -------
+    rows : Blocks
+        The rows, in the smallest dtype that holds all columns and NaN where values are missing.
+    names : list of str
+        Names of the features; the index of a pandas frame is no feature.
+
+    Raises
+    ------
+    DataError
+        If a feature is not numeric, or names are not unique.
+    """
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as source:
@@ -52,7 +72,7 @@ def _require_numbers(schema: Any, features: Sequence[int], names: Sequence[str])
 
 
 def _column_dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
-    """The dtype of a column: that of its kind where this has NaN, or the file says that no value is missing."""
+    """Return the dtype of a column: its own dtype if that has NaN or no value is missing, else float64."""
     from pyarrow import types
 
     groups = (metadata.row_group(group).column(position).statistics for group in range(metadata.num_row_groups))
@@ -81,7 +101,24 @@ def _read_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[An
 
 
 def read_parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
-    """The values of one column as texts; an empty one for what is missing."""
+    """Return the values of a column as texts without surrounding spaces.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+    column : str
+        Name of the column, or its number from 0.
+    rows : int
+        Number of rows; not used.
+    label : str
+        Column of labels; not used.
+
+    Returns
+    -------
+    list of str
+        One text per row; empty for a missing value.
+    """
     from pyarrow import parquet
 
     table = parquet.read_table(file)

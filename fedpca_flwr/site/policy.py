@@ -1,14 +1,14 @@
-"""What a site refuses by its own node-config: all before anything is answered, but the size of what is compressed.
+"""Rules of a site's own node-config: what they refuse before anything is answered, except for sizes after compression.
 
-Further refusals are where what they need is known:
+Further refusals are made where the facts are known:
 
 - a question out of the method's script: `fedpca_flwr.protocol.question`;
 - columns in which few rows stand out: `fedpca_flwr.site.rare_values`;
-- rows beyond a run's bound, too many bounds, an answer that with an earlier one would tell a share or few rows, a spent
-  privacy budget, and products that tell all inner products: `fedpca_flwr.site.repeats`, which notes in the journal what
-  it allows;
-- rows held out that are few, or others than before: `fedpca_flwr.site.fold`;
-- noise that others know, or too little of it: `dp-pca`'s client;
+- rows beyond a run's bound, too many bounds, an answer that with an earlier answer would reveal a share or few rows, a
+  spent privacy budget, and products that reveal all inner products: `fedpca_flwr.site.repeats`, which notes in the
+  journal what it allows;
+- held-out rows that are few, or differ from earlier held-out rows: `fedpca_flwr.site.fold`;
+- noise that other parties know, or too little noise: `dp-pca`'s client;
 - too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.encoding`;
 - keys and survivors whose signatures are not those of this site's list: `fedpca_flwr.transports.signed`;
 - a journal that cannot be used: `fedpca_flwr.site.journal`.
@@ -31,10 +31,26 @@ from fedpca_flwr.state.files import require_site_file
 
 
 def permit_site_bound(site_bound: float, rows: Rows, bound: float) -> None:
-    """Refuse a run whose `bound` is below this site's own, and rows (n, d) beyond that.
+    """Refuse a run whose `bound` is below the site's own bound, and rows beyond the site's own bound.
 
-    Which of the two happens does not depend on the run's bound together with the rows, so no number of runs tells
-    more of the rows than that they are within the ceiling, or not.
+    Which of the two happens does not depend on the run's bound and the rows together, so no number of runs reveals more
+    of the rows than whether they are within the site's own bound.
+
+    Parameters
+    ----------
+    site_bound : float
+        Largest absolute value of the rows, as the site's node-config says publicly.
+    rows : Rows
+        Rows (n, d) that take part.
+    bound : float
+        The run's bound.
+
+    Raises
+    ------
+    DisclosureError
+        If the run's bound is below the site's.
+    DataError
+        If the rows have larger values than the site's own node-config says.
     """
     if bound < site_bound:
         raise DisclosureError(
@@ -55,7 +71,18 @@ EXPOSURES = ("nothing", "distribution", "scores", "inner products")
 
 
 def require_files(node: NodeConfig) -> None:
-    """Refuse files that the end of a run could not write, all of them at once."""
+    """Refuse files that the end of a run could not write, all at once.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own, with the paths of scores and loadings.
+
+    Raises
+    ------
+    ConfigError
+        If a file cannot be written, or has an unknown suffix.
+    """
     faults: list[FedPCAError] = []
     if node.scores and Path(node.scores).suffix not in SCORE_FILES:
         faults.append(score_file_error(Path(node.scores)))
@@ -70,12 +97,38 @@ def require_files(node: NodeConfig) -> None:
 
 
 def allowed_methods(node: NodeConfig) -> list[str]:
-    """Return the methods that this site's node-config names; none where it allows all."""
+    """Return the methods that the site's node-config allows by name.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own.
+
+    Returns
+    -------
+    list of str
+        Names of methods, and words of `PCAOptions` for sums; empty if all methods are allowed.
+    """
     return node.allowed_methods.replace(",", " ").split()
 
 
 def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse a method, or a way of answering, that this site does not allow."""
+    """Refuse a method, or a way of answering, that the site does not allow.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own.
+    card : MethodCard
+        Card of the method.
+    sums_only : bool
+        Whether the server sees sums over parties only.
+
+    Raises
+    ------
+    DisclosureError
+        If the method is not allowed, the site demands secure sums, or its budget demands a private method.
+    """
     allowed = allowed_methods(node)
     if allowed and card.name not in allowed:
         raise DisclosureError(
@@ -94,21 +147,23 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
 
 
 def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-    """Refuse sums that tell of single sites, unless this site's node-config names what they are of.
+    """Refuse secure sums that reveal something about single sites, unless the site's node-config names their subject.
 
     Parameters
     ----------
     node : NodeConfig
-        This site's own; only a site with data of its own has sums to protect.
+        The site's own; only a site with data of its own has sums to protect.
     card : MethodCard
+        Card of the method.
     options : PCAOptions
-        Those of the run; `PCAOptions.site_sums` says what its sums tell.
+        Options of the run, which say what the run's sums reveal.
     sums_only : bool
-        Whether only sums open: in clear the server sees each site's answers anyway.
+        Whether the server sees sums only; in clear the server sees each site's answers anyway.
 
     Raises
     ------
     DisclosureError
+        If the node-config does not permit such a sum.
     """
     if not (node.data and sums_only):
         return
@@ -123,19 +178,21 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
 
 
 def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> None:
-    """Refuse to show more of single rows than this site allows.
+    """Refuse a run that shows more of single rows than the site allows.
 
     Parameters
     ----------
     node : NodeConfig
-        This site's own. ``allowed-methods`` that name a method permit what its answers tell of the rows' distribution.
+        The site's own. ``allowed-methods`` that name a method permit what its answers reveal of the rows' distribution.
     card : MethodCard
+        Card of the method.
     options : PCAOptions
-        Those of the run, which are questions as well: what they show needs ``may-show``.
+        Options of the run. Options are questions as well: what they show needs ``may-show``.
 
     Raises
     ------
     DisclosureError
+        If the run shows more than ``may-show`` allows.
     """
     allowed = node.may_show or ("nothing" if node.data else EXPOSURES[-1])
     if allowed == EXPOSURES[-1]:
@@ -156,7 +213,20 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
 
 
 def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
-    """Refuse a run that promises less privacy than this site wants of each, whatever its budget."""
+    """Refuse a run that promises less privacy than the site demands of each run, whatever its budget.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own.
+    epsilon, delta : float
+        Privacy parameters of the run.
+
+    Raises
+    ------
+    DisclosureError
+        If a parameter exceeds the site's limit.
+    """
     limits = {"epsilon": (epsilon, node.max_epsilon, MAX_EPSILON), "delta": (delta, node.max_delta, MAX_DELTA)}
     for key, (value, site_limit, default) in limits.items():
         limit = site_limit if site_limit is not None else default if node.data else math.inf
@@ -167,7 +237,24 @@ def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
 
 
 def permit_split(node: NodeConfig, card: MethodCard, split: str) -> None:
-    """Refuse a method for data that are split otherwise, or that needs to know how many rows there are."""
+    """Refuse a method for data that are split otherwise, or a method that needs the exact number of rows.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own.
+    card : MethodCard
+        Card of the method.
+    split : str
+        How this party's data are split: rows, columns, or empty if unknown.
+
+    Raises
+    ------
+    ConfigError
+        If the split differs from the method's.
+    DisclosureError
+        If the site rounds its number of rows, and the method needs all rows.
+    """
     if split not in ("", card.split):
         raise ConfigError(
             f"the method '{card.name}' is for data split by {card.split}, but this party's are split by "
@@ -181,7 +268,22 @@ def permit_split(node: NodeConfig, card: MethodCard, split: str) -> None:
 
 
 def permit_weights(node: NodeConfig, card: MethodCard, weights: str) -> None:
-    """Refuse weights where the site tells a rounded number of rows."""
+    """Refuse weights at a site that rounds its number of rows.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own.
+    card : MethodCard
+        Card of the method; not used.
+    weights : str
+        The run's column of weights; empty: none.
+
+    Raises
+    ------
+    DisclosureError
+        If the run is weighted, and the site rounds.
+    """
     if weights and node.round_rows > 1:
         raise DisclosureError(
             f"this site tells a rounded number of rows (node-config 'round-rows' = {node.round_rows}), and the sum of "
@@ -190,8 +292,22 @@ def permit_weights(node: NodeConfig, card: MethodCard, weights: str) -> None:
 
 
 def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
-    """Refuse levels of columns that this site has not named: whoever chose among all its columns could have sums over
-    the rows that hold a value."""
+    """Refuse levels of columns that the site has not named as categories.
+
+    Whoever chose among all columns of the site could have sums over the rows that hold a value.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own.
+    columns : iterable of str
+        Columns of which the run declares levels.
+
+    Raises
+    ------
+    DisclosureError
+        If the site has not named a column.
+    """
     unknown = [column for column in columns if column not in node.category_names]
     if unknown:
         raise DisclosureError(
@@ -202,9 +318,24 @@ def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
 
 
 def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
-    """Refuse indicators that are not the last columns of the table, under their ``names``, or no 0 and 1; and levels of
-    which, among the rows that take part, one row has a larger share than each of as many rows of equal weight as this
-    site's own minimum."""
+    """Refuse faulty indicators of levels, and levels that few rows have.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own, with ``min-rows``.
+    table : Table
+        The site's table, whose last columns must be the indicators, with values 0 and 1.
+    names : sequence of str
+        Names of the indicators.
+
+    Raises
+    ------
+    DataError
+        If the last columns are not these indicators.
+    DisclosureError
+        If, among the rows that take part, one row has a larger share of a level than each of ``min-rows`` equal rows.
+    """
     if table.names[-len(names) :] != tuple(names):
         raise DataError(
             "the run declares levels of columns (run-config 'levels'), and the last columns of this site's data are "
@@ -228,22 +359,22 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
 
 
 def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> None:
-    """Refuse to take part with fewer rows than this site's own minimum, whatever weighs them.
+    """Refuse to take part with fewer rows than the site's minimum, whatever the rows' weights.
 
     Parameters
     ----------
     node : NodeConfig
-        This site's own, with ``min-rows``.
+        The site's own, with ``min-rows``.
     rows : int
         Number of rows that take part.
     weights : ndarray of shape (rows,), optional
-        How much each row counts in the sums of an answer; by default once.
+        Weight of each row in the sums of an answer; by default 1.
 
     Raises
     ------
     DisclosureError
-        Where there are too few rows, or so unequal weights that their effective number, ``(sum w)^2 / sum w^2``, is too
-        small, or one row has a larger share than each of as many rows of equal weight as the minimum.
+        If there are too few rows, or weights so unequal that their effective number, ``(sum w)^2 / sum w^2``, is too
+        small, or one row has a larger share than each of ``min-rows`` rows of equal weight.
     """
     if rows < node.min_rows:
         raise DisclosureError(
@@ -263,7 +394,20 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
 
 
 def permit_values(node: NodeConfig, table: Table) -> None:
-    """Refuse to tell sums over so few values of a feature that its rows would be fewer than this site's minimum."""
+    """Refuse sums over a feature, or a pair of features, that has values in fewer rows than the minimum.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own, with ``min-rows``.
+    table : Table
+        The site's table.
+
+    Raises
+    ------
+    DisclosureError
+        If a feature has some values, but too few.
+    """
     observed = len(table.rows) - table.missing
     few = (observed > 0) & (observed < _min_observed(node, table))
     if few.any():
@@ -277,16 +421,28 @@ def permit_values(node: NodeConfig, table: Table) -> None:
 
 
 def _min_observed(node: NodeConfig, table: Table) -> int:
-    """Of how many rows of the table a value must be there, so that ``min-rows`` of those that take part have it."""
+    """Return the number of values that a column needs, so that ``min-rows`` of the participating rows have a value."""
     n_excluded = 0 if table.excluded is None else int(table.excluded.sum())
     return node.min_rows + n_excluded + (len(table.rows) - n_excluded) % node.round_rows
 
 
 def permit_calls(node: NodeConfig, table: Table) -> None:
-    """Refuse genotypes with missing calls, where this site does not allow all that they tell.
+    """Refuse genotypes with missing calls if the site does not allow what such genotypes reveal.
 
-    A missing call counts as the mean that the server tells, so the sums over the others who have the same variants
-    called differ by those who lack one: whoever lacks it alone could be read.
+    A missing call counts as the mean that the server sends. So sums over people with the same variants called differ by
+    the people who lack a call, and a person who alone lacks a call could be read.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own, with ``gaps``.
+    table : Table
+        The site's table of genotypes.
+
+    Raises
+    ------
+    DisclosureError
+        If a call is missing, and the site does not allow all gaps.
     """
     if node.data and node.gaps != "all" and table.missing.any():
         raise DisclosureError(
@@ -300,7 +456,20 @@ PAIR_BLOCK_FEATURES = 1000  # features whose pairs with all others are counted a
 
 
 def permit_pairs(node: NodeConfig, table: Table) -> None:
-    """Refuse two features that fewer rows than this site's minimum have together: a scatter is of just these."""
+    """Refuse two features that have values together in fewer rows than the minimum, over which their scatter would be.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own, with ``min-rows``.
+    table : Table
+        The site's table with missing values.
+
+    Raises
+    ------
+    DisclosureError
+        If a pair of features has values together in some rows, but too few.
+    """
     rows, min_rows, missing = len(table.rows), _min_observed(node, table), table.missing
     has_values = missing < rows
     scarce = np.flatnonzero(has_values & (missing + missing[has_values].max(initial=0) > rows - min_rows))
@@ -320,7 +489,22 @@ def permit_pairs(node: NodeConfig, table: Table) -> None:
 
 
 def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str]) -> None:
-    """Refuse to send a larger reply than this site allows; ``alternatives`` tells what to do instead."""
+    """Refuse to send a larger reply than the site allows.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own, with ``max-reply-bytes``.
+    nbytes : int
+        Size of the reply in bytes.
+    alternatives : callable
+        Given the limit, returns a text of what to do instead.
+
+    Raises
+    ------
+    DisclosureError
+        If the reply is too large.
+    """
     if nbytes > node.max_reply_bytes:
         raise DisclosureError(
             f"the reply would have {nbytes:,} bytes, this site allows {node.max_reply_bytes:,} "
@@ -329,7 +513,22 @@ def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str
 
 
 def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse a run whose rules hold only as long as what was answered is not forgotten, and is counted."""
+    """Refuse a run whose rules hold only if the site has a journal that counts its answers.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own.
+    card : MethodCard
+        Card of the method.
+    sums_only : bool
+        Whether the server sees sums over parties only.
+
+    Raises
+    ------
+    ConfigError
+        If the site has no journal for secure sums or a private method, or no budget for a private method.
+    """
     if node.data and not node.journal and (sums_only or card.differentially_private):
         raise ConfigError(
             "this site's node-config names no 'journal', the folder in which it keeps what it was asked and has "

@@ -1,18 +1,18 @@
-"""Columns by which a few rows could be read out of moments, known before a site's first answer.
+"""Columns by which a few rows could be read out of moments, found before a site's first answer.
 
-A column x in which one row alone has another value than all others puts that row into the covariance: with a single 1
-among zeros, the covariance of x with any feature y is that row's value of y less the mean, up to a known factor. The
-same holds nearly for a value that is so far from all others that its row alone makes up the deviations of the column.
-Official statistics call these rules of frequency and of dominance. On the rows that take part, a site looks for
+A column x in which a single row has another value than all other rows puts that row into the covariance: with a single
+1 among zeros, the covariance of x with any feature y is that row's value of y less the mean, up to a known factor. The
+same holds nearly for a value so far from all others that its row alone makes up the deviations of the column. Official
+statistics call these rules of frequency and of dominance. On the rows that take part, a site looks for
 
 - **rare values**: at least one row and fewer than `min-rows` rows differ from the column's commonest value, which more
   than one row has;
-- **dominance**: one row has more than `SHARE` of the column's squared deviations from its mean, and more than `EQUAL`/n
-  of them, where n rows take part. Of 30 normal values this happens twice in 100,000.
+- **dominance**: one row has more than `DOMINANCE_SHARE` of the column's squared deviations from its mean, and more than
+  `DOMINANCE_MULTIPLE`/n of them, where n rows take part. Of 30 normal values this happens twice in 100,000.
 
 Missing values are no values. The rules are about one column at a time: two columns may have values together that one
 row has. Where data are split by columns, a site shows each row's scores by `may-show`, and where answers have noise,
-the noise hides single rows: there nothing is looked for.
+the noise hides single rows: there the site looks for nothing.
 """
 
 from __future__ import annotations
@@ -52,36 +52,56 @@ ColumnIndex = slice | NDArray[np.intp]
 
 @dataclass(frozen=True)
 class ConspicuousColumns:
-    """Which columns (d,) of some rows have rare values, and which ones one row dominates."""
+    """Columns of some rows that reveal single rows.
+
+    Parameters
+    ----------
+    rare : ndarray of bool, shape (d,)
+        Which columns have rare values.
+    dominated : ndarray of bool, shape (d,)
+        Which columns are dominated by one row.
+    """
 
     rare: NDArray[np.bool_]
     dominated: NDArray[np.bool_]
 
     def text(self, names: Sequence[str]) -> str:
-        """Return the columns, by ``names`` where they have some, for their own site; empty where there are none."""
+        """List the columns by kind, for the site's own log.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of all columns; empty: columns are listed by number.
+
+        Returns
+        -------
+        str
+            The columns; empty if no column is conspicuous.
+        """
         kinds = {"values of few rows": self.rare, "dominated by one row": self.dominated}
         return "; ".join(f"{kind}: {columns_text(columns, names)}" for kind, columns in kinds.items() if columns.any())
 
 
 def permit_columns(journal: Journal, min_rows: int, rows: Rows, names: Sequence[str], *, settings: bytes) -> None:
-    """Refuse a run over rows of which few could be read from moments; look once for the settings of a run.
+    """Refuse a run over rows of which a few could be read from moments; look at the rows once per settings of a run.
 
     Parameters
     ----------
     journal : Journal
-    least : int
+        The site's journal, which stores that the settings are permitted.
+    min_rows : int
         The site's own `min-rows`.
     rows : Rows
         The rows (n, d) that take part, with NaN for a missing value.
     names : sequence of str
-        Names of the columns, for the site's own log; empty where they have none.
+        Names of the columns, for the site's own log; empty if the columns have no names.
     settings : bytes
         Digest of the run's settings.
 
     Raises
     ------
     DisclosureError
-        Where a column has rare values, or one row dominates it. The text that travels has no name and no number.
+        If a column has rare values, or one row dominates a column. The text that travels has no name and no number.
     """
     if journal.load_secret(PERMITTED_NAME) == settings:
         return
@@ -97,20 +117,21 @@ def permit_columns(journal: Journal, min_rows: int, rows: Rows, names: Sequence[
 
 
 def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
-    """Find the columns with values that few rows have, and those that one row dominates.
+    """Find the columns with values that few rows have, and the columns that a single row dominates.
 
-    All rows are passed once, after a look at the first ones, and twice where they have weights.
+    All rows are passed once, after a look at the first rows, and twice if they have weights.
 
     Parameters
     ----------
     rows : Rows
         The rows (n, d), with NaN for a missing value.
-    least : int
+    min_rows : int
         The smallest number of rows whose values are not rare.
 
     Returns
     -------
-    Conspicuous
+    ConspicuousColumns
+        The columns.
     """
     modes = _majority_values(rows, 2 * min_rows - 1)
     sums = _ColumnSums(modes)
@@ -131,13 +152,19 @@ def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
 
 
 def _blocks(rows: Rows) -> Iterator[tuple[Block, Array | None]]:
-    """The rows block by block with their weights: in CSR format where they are sparse, else as arrays."""
+    """Yield blocks of rows with their weights: in CSR format if the rows are sparse, else as arrays."""
     is_sparse = isinstance(rows, Blocks) and rows.sparse
     return pair_with_weights(rows, rows.read() if is_sparse else chunks(rows))  # type: ignore[union-attr]
 
 
 class _ColumnSums:
-    """By column (d,), sums over values that are not missing, of which the commonest is subtracted."""
+    """Sums of each column's values minus its commonest value, over values that are not missing.
+
+    Parameters
+    ----------
+    modes : array of shape (d,)
+        Commonest value of each column.
+    """
 
     def __init__(self, modes: Array) -> None:
         self.modes = modes
@@ -150,7 +177,15 @@ class _ColumnSums:
         self.high = np.full(modes.size, -np.inf)
 
     def add_block(self, block: Block, weights: Array | None) -> None:
-        """Add the values of a block of rows (m, d)."""
+        """Add the values of a block of rows.
+
+        Parameters
+        ----------
+        block : array or CSR array of shape (m, d)
+            The rows.
+        weights : array of shape (m,), optional
+            Weights of the rows; by default 1.
+        """
         if not sparse.issparse(block):
             self._add(slice(None), block, weights)
         elif np.isnan(block.data).any():
@@ -185,7 +220,7 @@ class _ColumnSums:
             self.squares[columns] += weights @ deviations**2
 
     def _add_sparse(self, block: Block) -> None:
-        """The columns whose commonest value is 0, which the block does not hold."""
+        """Add the columns whose commonest value is 0, a value that the sparse block does not store."""
         zero, d = self.modes == 0, self.modes.size
         values = block.data.astype(np.float64)
         for sums, new in (
@@ -202,10 +237,10 @@ class _ColumnSums:
 
 
 def _majority_values(rows: Rows, sample: int) -> Array:
-    """By column (d,) the value that all rows but at most ``few`` // 2 have, if there is such a value; else any.
+    """Return for each column (d,) the value that all rows but at most ``sample`` // 2 have; any value if there is none.
 
-    That value has the majority among the first ``few`` values of its column, which votes find that are counted up and
-    down (Boyer and Moore 1981). A column with fewer values is sorted.
+    Such a value has the majority among the first ``sample`` values of its column, which votes find that are counted up
+    and down (Boyer and Moore 1981). A column with fewer values is sorted.
     """
     width = rows.shape[1]
     values, votes, counts = np.zeros(width), np.zeros(width, np.int64), np.zeros(width, np.int64)
@@ -225,7 +260,7 @@ def _majority_values(rows: Rows, sample: int) -> Array:
 
 
 def _modes(values: Array) -> Array:
-    """The commonest value of each column of ``values`` (n, d) that is not missing; 0 where all are missing."""
+    """Return the commonest value of each column of ``values`` (n, d) that is not missing; 0 if all are missing."""
     ordered = np.sort(values, axis=0)
     length, longest = np.zeros(values.shape[1], np.int64), np.zeros(values.shape[1], np.int64)
     modes, previous = np.zeros(values.shape[1]), np.full(values.shape[1], np.nan)

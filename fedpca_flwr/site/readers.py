@@ -1,7 +1,7 @@
-"""A site's own file of rows: the kinds of file in one table, read without leaking a value into an error.
+"""A site's own file of rows: all kinds of files in one table, read without leaking a value into an error.
 
-A kind of file is an entry of `FORMATS`. `read` checks the rows that its reader gives, keeps those that are small, and
-words whatever goes wrong in any reader: its own error may quote the file.
+A kind of file is an entry of `FORMATS`. `read` checks the rows that its reader returns, keeps small rows in memory, and
+rewords the errors of any reader, since a reader's own error may quote the file.
 """
 
 import os
@@ -48,7 +48,18 @@ DATABASE_READERS = {
 
 
 def file_suffix(path: str | os.PathLike[str]) -> str:
-    """Return the ending of a file's name by which its kind is known; empty where it is of none."""
+    """Return the ending of a file's name that tells the kind of the file.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    str
+        The longest matching key of `FORMATS`; empty if the kind is unknown.
+    """
     name = Path(path).name.lower()
     return max((suffix for suffix in FORMATS if name.endswith(suffix)), key=len, default="")
 
@@ -58,7 +69,18 @@ RowsHook = Callable[[Blocks], Blocks]
 
 
 def keep_nothing(rows: Blocks) -> Blocks:
-    """The rows, of which nothing is kept."""
+    """Return rows unchanged, as the hook of a reader that copies nothing.
+
+    Parameters
+    ----------
+    rows : Blocks
+        Rows of a file.
+
+    Returns
+    -------
+    Blocks
+        The same rows.
+    """
     return rows
 
 
@@ -89,7 +111,7 @@ def read(
     texts: Sequence[str] = (),
     keep: RowsHook = keep_nothing,
 ) -> Table:
-    """Read the rows of a file, checked, as one party of `fedpca_flwr.run`.
+    """Read the rows of a file, checked, as a party of `fedpca_flwr.run`.
 
     The keys are those of a site's node-config (`NodeConfig`). No error has a value or a path in its text.
 
@@ -97,16 +119,23 @@ def read(
     ----------
     path : str or path
         A file whose ending is one of `FORMATS` (docs/data.md).
-    label, ids, columns, leave_out : str, or sequence of str
-        Columns that are no features; those of ``columns`` alone are. Names, numbers from 0, or patterns (``gene_*``).
-    layer, variants, ambiguous
-        Of an .h5ad or a .bed file.
+    label, ids : str
+        A column that is no feature, by name or number from 0.
+    layer : str
+        Layer of an .h5ad file.
+    variants : str
+        List of variants (.bim) for a .bed file.
+    columns, leave_out : str, or sequence of str
+        Columns that alone are features, and columns that are no features: names, numbers from 0, or patterns
+        (``gene_*``).
     header : bool, optional
-        Whether the first line of a text or a sheet holds names. None: it is recognised, or refused.
+        Whether the first line of a text or a sheet has names. None: recognised, or refused.
     delimiter, decimal, thousands, encoding : str
         How a text is written; empty: recognised. ``"tab"`` is a delimiter, too.
     comment, missing : str, or sequence of str
-        How lines begin that are no rows, and what stands for a missing value: ``"NA, -999, ?"``.
+        Beginnings of lines that are no rows, and marks of missing values: ``"NA, -999, ?"``.
+    ambiguous : bool
+        Whether variants of a .bed file may look the same on both strands.
     texts : sequence of str
         Columns of categories, which are left out (`read_texts`).
     keep : callable
@@ -115,12 +144,12 @@ def read(
     Returns
     -------
     Table
-        The rows, float64 with NaN for what is missing or of the dtype of the file, and the names of their columns.
+        The rows, float64 with NaN for missing values or of the dtype of the file, and the names of their columns.
 
     Raises
     ------
     ConfigError, DataError
-        Where a key does not fit the file, or the file cannot be read, or could be read in two ways.
+        If a key does not fit the file, or the file cannot be read, or could be read in two ways.
     """
     selection = ColumnSelection(label, ids, texts, _join_items(columns), _join_items(leave_out))
     csv_keys = CsvKeys(header, delimiter, decimal, thousands, encoding, _join_items(comment), _join_items(missing))
@@ -134,7 +163,7 @@ def _read_table(
     settings: dict[str, Any],
     keep: RowsHook,
 ) -> Table:
-    """The rows of a file, checked; ``given`` are keys that only some kinds of file have."""
+    """Read and check the rows of a file; `settings` are keys that only some kinds of files have."""
     file, suffix = Path(path).expanduser(), file_suffix(path)
     if not suffix:
         raise ConfigError(
@@ -160,14 +189,14 @@ def _read_table(
 
 
 def _join_items(items: Names) -> str:
-    """Items as the text of a node-config."""
+    """Join items as the text of a node-config, in quotes where an item has a comma."""
     if isinstance(items, str | int | float):
         return str(items)
     return ", ".join(f'"{item}"' if "," in str(item) else str(item) for item in items)
 
 
 def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
-    """The rows with NaN for the numbers that stand for what is missing."""
+    """Return rows with NaN in place of numbers that stand for missing values."""
     marks = keys.missing_numbers
     if not marks or rows.dtype.kind not in "fiu" or rows.ndim != 2:
         return rows
@@ -189,18 +218,34 @@ def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
 def read_ids(
     path: str, column: str, rows: int, label: str = "", ids: str = "", texts: Sequence[str] = (), **keys: Any
 ) -> list[str]:
-    """Return the cells in a column of a file, stripped of spaces. No error has a cell in its text, which travels.
+    """Return the cells of a column of a file, without surrounding spaces.
+
+    No error has a cell in its text, which travels to the server.
 
     Parameters
     ----------
-    path, label, ids, texts
-        As in `read`; the ``column`` is no feature either.
+    path : str
+        The file.
     column : str
-        A column, by its name or its number from 0.
+        The column, by its name or its number from 0; the column is no feature.
     rows : int
-        The number of rows in the file.
+        Number of rows in the file.
+    label, ids : str
+        Columns that are no features, as in `read`.
+    texts : sequence of str
+        Columns of categories, as in `read`.
     **keys
         How the file is written, as in `read`.
+
+    Returns
+    -------
+    list of str
+        One text per row; empty for a missing value.
+
+    Raises
+    ------
+    ConfigError
+        If files of this kind have no texts, or there is no such column.
     """
     kind = FORMATS[file_suffix(path)]
     if kind.read_ids is None:
@@ -220,13 +265,48 @@ def read_ids(
 
 
 def holds_texts(path: str) -> bool:
-    """Whether a file of this kind can hold columns of texts."""
+    """Check that files of this kind can have columns of texts.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether a column of texts can be read.
+    """
     suffix = file_suffix(path)
     return bool(suffix) and FORMATS[suffix].read_ids is not None
 
 
 def read_texts(path: str, column: str, rows: int, label: str = "", **keys: Any) -> list[str | None]:
-    """Return the texts in a column of a file, as `read_ids` does; None for what is missing."""
+    """Return the texts of a column of a file, as `read_ids` does, with None for missing values.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    column : str
+        The column, by its name or its number from 0.
+    rows : int
+        Number of rows in the file.
+    label : str
+        Column of labels, as in `read`.
+    **keys
+        How the file is written, as in `read`.
+
+    Returns
+    -------
+    list of str or None
+        One text per row.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If the column cannot be read.
+    """
     with _reword_errors(Path(path).expanduser(), file_suffix(path)):
         return [None if is_missing(cell) else cell for cell in read_ids(path, column, rows, label, **keys)]
 
@@ -238,7 +318,7 @@ def _read_rewording_errors(file: Path, suffix: str, read: Callable[[], Iterable[
 
 @contextmanager
 def _reword_errors(file: Path, suffix: str) -> Iterator[None]:
-    """Tell an error of a reader in our own words: its own may quote the file."""
+    """Replace an error of a reader by our own words, since the reader's error may quote the file."""
     try:
         yield
     except FedPCAError:

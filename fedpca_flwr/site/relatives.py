@@ -1,7 +1,7 @@
 """Related people within one site's .bed file, by KING's robust estimator of kinship (Manichaikul et al. 2010).
 
-Kinship compares two people at every variant, so it needs the rows of both in one place. A site looks among its own
-people; nobody looks for relatives at two sites.
+Kinship compares two people at every variant, so it needs the rows of both in one place. A site looks for relatives
+among its own people; nobody looks for relatives at two sites.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,9 +27,17 @@ SECOND_DEGREE_KINSHIP = 0.0884
 
 
 def kinship(blocks: Iterable[Array]) -> Array:
-    """Kinship (n, n) of people from ``blocks`` of their genotypes (n, variants), at variants where both are called.
+    """Estimate the kinship of each pair of people (Manichaikul et al. 2010, equation 11).
 
-    0 for people of whom neither is heterozygous where both are called.
+    Parameters
+    ----------
+    blocks : iterable of array of shape (n, m)
+        Genotypes of the n people at the next m variants, with NaN for a missing call.
+
+    Returns
+    -------
+    array of shape (n, n)
+        Kinship over the variants at which both people are called; 0 if neither is heterozygous at such a variant.
     """
     both_heterozygous, opposite_homozygous, one_heterozygous = 0.0, 0.0, 0.0
     for calls in blocks:
@@ -48,7 +56,20 @@ def kinship(blocks: Iterable[Array]) -> Array:
 
 
 def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
-    """Whom to leave out (n,) so that no kinship above the ``limit`` remains: those with most relatives first."""
+    """Choose people to exclude so that no two of the rest are related: people with most relatives first.
+
+    Parameters
+    ----------
+    kinships : array of shape (n, n)
+        Kinship of each pair.
+    limit : float
+        Kinship above which two people are related.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        Whom to exclude.
+    """
     related, excluded = kinships > limit, np.zeros(len(kinships), dtype=bool)
     np.fill_diagonal(related, val=False)
     while related.any():
@@ -59,7 +80,20 @@ def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) 
 
 
 def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
-    """Whom of a .bed file to leave out (n,)."""
+    """Choose people of a .bed file to exclude so that no two of the rest are related.
+
+    Parameters
+    ----------
+    file : Path
+        The .bed file, with its .bim and .fam.
+    limit : float
+        Kinship above which two people are related.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        Whom to exclude.
+    """
     return unrelated_exclusions(kinship(_read_variants(file)), limit)
 
 
@@ -73,12 +107,45 @@ def _read_variants(file: Path) -> Iterator[Array]:
 
 
 def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Return the table with the people marked whom the site's list names: they take no part, and have scores."""
+    """Return the table with the people marked whom the site's list names: they take no part, and have scores.
+
+    Parameters
+    ----------
+    table : Table
+        The site's table.
+    node : NodeConfig
+        The site's own, with its data and the list (``apart``).
+    config : RunConfig
+        Not used; all table steps have the same arguments.
+
+    Returns
+    -------
+    Table
+        The table with the mask of excluded people.
+    """
     return table._replace(excluded=listed_people(Path(node.data).expanduser(), Path(node.apart).expanduser()))
 
 
 def listed_people(file: Path, names: Path) -> NDArray[np.bool_]:
-    """Who of a .bed file (n,) is in a list of people, a line of family and person id each."""
+    """Return the mask of the people of a .bed file who are in a list.
+
+    Parameters
+    ----------
+    file : Path
+        The .bed file, with its .fam.
+    names : Path
+        The list: family and person id in each line.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        Who is in the list.
+
+    Raises
+    ------
+    DataError
+        If the list names somebody who is not in the .fam file.
+    """
     people = read_fam(file.with_suffix(".fam"))
     listed_names = {" ".join(line.split()[:2]) for line in read_text(names).splitlines() if line.strip()}
     unknown = sorted(listed_names.difference(people))

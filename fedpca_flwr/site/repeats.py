@@ -1,25 +1,26 @@
-"""What a site's journal must know of earlier runs, because several tell of the same rows what one alone does not.
+"""Rules about repeated runs: several runs reveal about the same rows what a single run does not.
 
 Two answers in clear over rows of which one was removed differ by that row, and so do answers with and without weights,
 where one row has another weight than all others. Two secure sums over the same rows, the second without a party, differ
-by that party's share. Whether rows are within a run's `bound` is one bit, and 37 of them are the largest value to a
-billionth. Products add up over runs: four of one column each tell as much as one of four, and enough of them tell all
-inner products. So the journal notes, beside a digest of the rows, what each run was over (`Opened`), which bounds were
-tried, and what each run may ask for, before the run's first answer leaves.
+by that party's share. Whether rows are within a run's `bound` is one bit, and 37 such bits are the largest value to a
+billionth. Products add up over runs: four of one column each reveal as much as one of four, and enough of them reveal
+all inner products. So the journal notes, beside a digest of the rows, what each run was over (`OpenedSum`), which
+bounds were tried, and what each run may ask for, before the run's first answer leaves.
 
-The moments of all rows are the same in every run, so runs over the same rows with the same weights and levels are as
-many as anybody likes, with whatever methods. A run without levels is over some of the columns of a run with levels, and
-tells nothing more.
+The moments of all rows are the same in every run, so runs over the same rows with the same weights and levels may be
+repeated at will, with whatever methods. A run without levels is over some of the columns of a run with levels, and
+reveals nothing more.
 
-A digest of all rows together knows rows that are the same, not rows that overlap. Digests of single rows would know
-those too, and a thief of the journal could test his guess of one. So rows that are not the same count as overlapping
-where their number is nearly that of earlier ones: a row more, less or corrected, or another order, leaves it so.
+A digest of all rows together recognises rows that are the same, not rows that overlap. Digests of single rows would
+recognise overlaps too, and a thief of the journal could test a guess of a row. So rows that are not the same count as
+overlapping if their number is nearly that of earlier rows: a row more, less or corrected, or another order, leaves the
+number nearly the same.
 
 Noisy replies spend a privacy budget. Each is noted before its noise is drawn: phase, noise multiplier (standard
-deviation of the noise over the sensitivity), and the relation of neighbouring data sets by which that is meant; one for
-replace-one holds for add-remove too. All these are events of the journal (`fedpca_flwr.site.journal`), in one chain
-with the questions and answers, so that none of them can go missing while the others stand. What they say is an
-`Account` each, which is written and read here and nowhere else.
+deviation of the noise over the sensitivity), and the relation of neighbouring data sets by which the sensitivity is
+meant; a release for replace-one holds for add-remove too. All these are events of the journal
+(`fedpca_flwr.site.journal`), in one chain with the questions and answers, so that none of them can go missing while the
+others stand. The content of such an event is an `Account`, which is written and read here and nowhere else.
 """
 
 import hmac
@@ -39,25 +40,60 @@ from fedpca_flwr.protocol.journal import Journal, Note, NoteDecision
 
 @dataclass(frozen=True)
 class Account:
-    """What an event of a journal says, as the journal holds it: JSON by the names of the fields."""
+    """Content of a journal's event, which the journal stores as JSON with the names of the fields."""
 
     kind: ClassVar[str]  # of the events
 
     def text(self) -> str:
+        """Format the account as JSON without its empty fields.
+
+        Returns
+        -------
+        str
+            JSON, with spaces in place of underscores in the names.
+        """
         return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items() if value != ""})
 
     @classmethod
     def parse(cls, text: str) -> Self:
+        """Parse an account from the text of an event.
+
+        Parameters
+        ----------
+        text : str
+            JSON as `text` writes.
+
+        Returns
+        -------
+        Account
+            The account.
+        """
         return cls(**{name.replace(" ", "_"): value for name, value in json.loads(text).items()})
 
     def sentence(self) -> str:
-        """The same for people."""
+        """Describe the account for people.
+
+        Returns
+        -------
+        str
+            A phrase.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Release(Account):
-    """A noisy reply."""
+    """A noisy reply.
+
+    Parameters
+    ----------
+    phase : str
+        Question that was answered with noise.
+    relation : str
+        Relation of neighbouring data sets: replace-one or add-remove.
+    multiplier : float
+        Standard deviation of the noise over the sensitivity.
+    """
 
     kind = "release"
     phase: str
@@ -70,7 +106,17 @@ class Release(Account):
 
 @dataclass(frozen=True)
 class HeldOut(Account):
-    """The rows that were held out of some sums (`fedpca_flwr.site.fold`): how many of how many, and their digest."""
+    """Rows that were held out of some sums (`fedpca_flwr.site.fold`).
+
+    Parameters
+    ----------
+    rows : int
+        Number of all rows.
+    held_out : int
+        Number of held-out rows.
+    subset : str
+        Digest of the held-out rows.
+    """
 
     kind = "held out"
     rows: int
@@ -90,10 +136,23 @@ def require_budget(
     epsilon: float,
     delta: float,
 ) -> None:
-    """Refuse a release, of this noise ``multiplier``, with which a site would have spent more than its budget.
+    """Refuse a noisy release that would exceed the site's privacy budget.
 
-    Before it were the releases ``of_run`` and ``of_others``, by their multipliers; ``whole_run`` is that of all phases
-    of the run together: a run that cannot end need not begin.
+    Parameters
+    ----------
+    multiplier : float
+        Noise multiplier of the release.
+    run_multipliers, other_multipliers : sequence of float
+        Noise multipliers of earlier releases, of this run and of other runs.
+    total_multiplier : float
+        Noise multiplier of all phases of the run together: a run that cannot end need not begin.
+    epsilon, delta : float
+        The site's budget.
+
+    Raises
+    ------
+    DisclosureError
+        If epsilon after the run would exceed the budget.
     """
     run_multiplier = min(total_multiplier, compose_multipliers([*run_multipliers, multiplier]))
     spent, after = (
@@ -120,7 +179,19 @@ ALLOW_ADVICE = ". If this site is content with that, set repeat='allow' in its n
 
 @dataclass(frozen=True)
 class OpenedSum(Account):
-    """A secure sum that this site's rows were in, or may have been in, or an answer in clear, which is theirs alone."""
+    """A secure sum that may contain this site's rows, or an answer in clear, which has this site's rows alone.
+
+    Parameters
+    ----------
+    members : sequence of str
+        Parties of the sum, sorted, in words that mean the same in every run; empty: an answer in clear.
+    rows : int
+        Number of this site's rows.
+    weights : str
+        Digest of the rows' weights; empty: each row counts once.
+    levels : str
+        Digest of the levels that the run declares and of the rows' levels; empty: none.
+    """
 
     kind = "opened"
     members: Sequence[str]  # whose sum, in words that mean the same in every run; sorted; none: in clear
@@ -134,7 +205,15 @@ class OpenedSum(Account):
 
 @dataclass(frozen=True)
 class BoundAnswer(Account):
-    """Whether this site's rows are within a bound."""
+    """An answer to whether this site's rows are within a bound.
+
+    Parameters
+    ----------
+    bound : float
+        The bound of the run.
+    within : bool
+        Whether no value is larger in size.
+    """
 
     kind = "bound"
     bound: float
@@ -144,7 +223,18 @@ class BoundAnswer(Account):
         return f"rows {'within' if self.within else 'beyond'} {self.bound:g}"
 
     def implies(self, bound: float) -> bool:
-        """Whether from this follows whether they are within another."""
+        """Check that this answer implies the answer about another bound.
+
+        Parameters
+        ----------
+        bound : float
+            The other bound.
+
+        Returns
+        -------
+        bool
+            Whether the other answer follows.
+        """
         return self.bound <= bound if self.within else bound <= self.bound
 
 
@@ -152,12 +242,38 @@ ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, Held
 
 
 def event_text(kind: str, text: str) -> str:
-    """What an event of a journal says, for people."""
+    """Describe an event of a journal for people.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of the event.
+    text : str
+        Content of the event.
+
+    Returns
+    -------
+    str
+        A phrase; the content itself if its kind has no account.
+    """
     return ACCOUNTS[kind].parse(text).sentence() if kind in ACCOUNTS else text
 
 
 def rows_digest(key: bytes, rows: Rows) -> str:
-    """HMAC-SHA256 of the values of rows (n, d) and of their weights, whatever their type and layout."""
+    """Return the HMAC-SHA256 of the values and weights of rows, whatever their dtype and layout.
+
+    Parameters
+    ----------
+    key : bytes
+        Secret of the journal.
+    rows : Rows
+        Rows (n, d).
+
+    Returns
+    -------
+    str
+        The digest in hexadecimal digits.
+    """
     mac = hmac.new(key, f"{rows.shape}".encode(), "sha256")
     if (weights := row_weights(rows)) is not None:
         mac.update(weights.tobytes())
@@ -167,8 +283,22 @@ def rows_digest(key: bytes, rows: Rows) -> str:
 
 
 def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], Sequence[Note]], None]) -> NoteDecision:
-    """Note once what is true ``now`` of rows, unless ``judge`` refuses it for what was noted of the same rows, and of
-    others that may be nearly the same; a site that allows repeats asks no judge."""
+    """Return a decision that notes an entry once, unless earlier notes refuse the entry.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's own; ``repeat='allow'`` refuses nothing.
+    entry : str
+        Text to note about the rows.
+    judge : callable
+        Given the notes of the same rows, and of other rows that may be nearly the same, raises an error to refuse.
+
+    Returns
+    -------
+    NoteDecision
+        The decision, for `Journal.remember`.
+    """
 
     def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
         if node.repeat != "allow":
@@ -180,16 +310,16 @@ def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], S
 
 @dataclass(frozen=True)
 class SelectedRows:
-    """The rows of a site that take part in a run, before the run weighs them and adds columns.
+    """Rows of a site that take part in a run, before the run weighs the rows and adds columns.
 
     Parameters
     ----------
     rows : Rows
         The rows (n, d), without weights and without the columns that the run's `levels` have added.
     weights : bytes
-        The weights of the rows; empty where each counts once.
-    levels : Callable
-        Gives the levels that the run declares and the columns (n, m) that they have added; None where there are none.
+        The weights of the rows; empty if each counts once.
+    levels : callable, optional
+        Returns the levels that the run declares and the columns (n, m) that the levels have added; None without levels.
     """
 
     rows: Rows
@@ -197,7 +327,20 @@ class SelectedRows:
     levels: Callable[[], tuple[str, Rows]] | None = None
 
     def opened_sum(self, key: bytes, members: Sequence[str]) -> OpenedSum:
-        """Return what the journal notes of an answer about these rows, with digests by the journal's ``key``."""
+        """Return the account of an answer about the selected rows.
+
+        Parameters
+        ----------
+        key : bytes
+            Secret of the journal, for digests.
+        members : sequence of str
+            Parties of the sum; empty: an answer in clear.
+
+        Returns
+        -------
+        OpenedSum
+            The account.
+        """
         levels = ""
         if self.levels:
             declared, indicators = self.levels()
@@ -213,7 +356,7 @@ UNPROTECTED_TEXT = (
 
 
 def _require_same_choices(now: OpenedSum, earlier: OpenedSum, note: Note) -> None:
-    """Refuse the same rows with other parties, weights or levels than an earlier run had."""
+    """Refuse the same rows with other parties, weights or levels than in an earlier run."""
     if earlier.members and now.members and earlier.members != now.members:
         raise DisclosureError(
             f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this "
@@ -235,7 +378,7 @@ def _require_same_choices(now: OpenedSum, earlier: OpenedSum, note: Note) -> Non
 
 
 def _require_distinct_rows(now: OpenedSum, earlier: OpenedSum, note: Note, min_rows: int) -> None:
-    """Refuse other rows than those of an earlier run whose number is nearly the same."""
+    """Refuse rows that differ from the rows of an earlier run by fewer than the minimum."""
     if abs(earlier.rows - now.rows) < min_rows:
         raise DisclosureError(
             f"this site's rows were in {'a secure sum' if earlier.members else 'an answer in clear'} already but for a "
@@ -250,10 +393,18 @@ def _run_text(note: Note) -> str:
 
 
 class RepeatRules:
-    """What a site allows a run after what earlier runs over the same rows were told, or nearly the same rows.
+    """Rules of a site about what a run may ask after earlier runs over the same rows, or nearly the same rows.
 
-    The rows (n, d) are in an order that is the site's own; ``selection`` are the same before the run weighs them and
-    adds columns.
+    Parameters
+    ----------
+    journal : Journal
+        The site's journal.
+    node : NodeConfig
+        The site's own.
+    rows : Rows
+        The rows (n, d), in an order that is the site's own.
+    selection : SelectedRows, optional
+        The same rows before the run weighs the rows and adds columns; by default `rows`.
     """
 
     def __init__(self, journal: Journal, node: NodeConfig, rows: Rows, selection: SelectedRows | None = None) -> None:
@@ -261,20 +412,35 @@ class RepeatRules:
         self.selection = selection or SelectedRows(rows)
 
     def permit_sum(self, members: Sequence[str], *, split: str) -> None:
-        """Note a secure sum over these parties before it can be opened, if it and earlier answers tell no party's
-        share and no few rows.
+        """Note a secure sum before the sum can open, unless sum and earlier answers reveal a share or a few rows.
 
-        Where data are split by columns, other rows are others at every party, and numbers of rows say nothing.
+        Parameters
+        ----------
+        members : sequence of str
+            Parties of the sum, in words that mean the same in every run.
+        split : str
+            How data are split. If split by columns, other rows are others at every party, and numbers of rows say
+            nothing.
+
+        Raises
+        ------
+        DisclosureError
+            If the sum is refused.
         """
         self._permit_opening(members, split=split, is_noted=True)
 
     def permit_clear(self, *, is_noted: bool) -> None:
-        """Refuse an answer in clear that with an earlier answer would tell few rows.
+        """Refuse an answer in clear that with an earlier answer would reveal a few rows.
 
         Parameters
         ----------
-        noted : bool
-            Whether the journal notes the answer, which then leaves; else the run is only told beforehand.
+        is_noted : bool
+            Whether the journal notes the answer, which then leaves; else the run only hears beforehand.
+
+        Raises
+        ------
+        DisclosureError
+            If the answer is refused.
         """
         if self.journal.load_secret(CLEAR_NAME) is None:  # else the run was noted
             self._permit_opening([], split="rows", is_noted=is_noted)
@@ -307,7 +473,20 @@ class RepeatRules:
         self.journal.remember(OpenedSum.kind, digest.decode(), decide if is_noted else foretell)
 
     def permit_bound(self, bound: float) -> None:
-        """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds."""
+        """Refuse rows beyond a run's bound, and refuse to answer about ever more bounds.
+
+        Parameters
+        ----------
+        bound : float
+            The bound of the run. The journal notes the answer about the bound.
+
+        Raises
+        ------
+        DisclosureError
+            If the site has answered about `MAX_BOUND_ANSWERS` bounds.
+        DataError
+            If the rows exceed the bound.
+        """
         now, node = BoundAnswer(bound, within=max_magnitude(self.rows) <= bound), self.node
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
@@ -335,8 +514,20 @@ class RepeatRules:
             )
 
     def permit_slopes(self, slopes_digest: str) -> None:
-        """Refuse to harmonise the same rows by other slopes or deviations (their digest ``asked``) than before: what
-        each party has divided by its own deviations is no sum of shares, and a few of its sums tell every share."""
+        """Refuse to harmonise the same rows by other slopes or deviations than in an earlier run.
+
+        A party's values divided by its own deviations are no sum of shares, and a few such sums reveal every share.
+
+        Parameters
+        ----------
+        slopes_digest : str
+            Digest of the slopes and deviations.
+
+        Raises
+        ------
+        DisclosureError
+            If an earlier run had others.
+        """
 
         def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
             if any(earlier.content != slopes_digest for earlier in same):
@@ -350,10 +541,23 @@ class RepeatRules:
             self._remember("harmonised", decide_once(self.node, slopes_digest, judge))
 
     def permit_products(self, product_columns: int, *, columns: int, is_counted: bool) -> None:
-        """Refuse a run whose products, with those of earlier runs over the same rows, could tell all inner products.
+        """Refuse a run whose products, together with earlier runs' over the same rows, could reveal all inner products.
 
-        The run may ask for so many columns of products at most (``asked``), of ``columns`` that are this site's own, in
-        a sum those of the others too. They are ``counted`` in the journal once the run is answered.
+        Parameters
+        ----------
+        product_columns : int
+            Largest number of columns of products that the run may ask for.
+        columns : int
+            Number of columns that are this site's own; in a sum the columns of the other parties too.
+        is_counted : bool
+            Whether the journal counts the columns once the run is answered.
+
+        Raises
+        ------
+        DisclosureError
+            If the products could reveal all inner products.
+        ConfigError
+            If the site has no journal to count in.
         """
         rank = min(len(self.rows) - 1, columns)
 

@@ -1,6 +1,6 @@
-"""A site's own files of its rows: their scores, and beside these which rows are odd (T2 and SPE with their limits).
+"""A site's own files about its rows: their scores, and next to the scores which rows are outliers (T2, SPE, limits).
 
-Each is written whole or not at all.
+Each file is written completely or not at all.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,15 +21,41 @@ SCORE_FILES = (".npy", ".csv")  # kinds of files that scores are written to
 
 
 def score_file_error(target: Path) -> ConfigError:
-    """What to raise for another kind."""
+    """Return the error for a score file of an unknown kind.
+
+    Parameters
+    ----------
+    target : Path
+        The file.
+
+    Returns
+    -------
+    ConfigError
+        The error, which the caller raises.
+    """
     return ConfigError(f"node-config: 'scores' ends in '{target.suffix}', expected {' or '.join(SCORE_FILES)}")
 
 
 @contextmanager
 def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]:
-    """A function that appends scores (n, k) to a site's own file (nowhere for an empty path), whole or not at all.
+    """Open a site's own file of scores, which appears complete or not at all.
 
-    The file is ``.npy`` or ``.csv``, its rows in the order of the site's data.
+    Parameters
+    ----------
+    path : str
+        A ``.npy`` or ``.csv`` file; empty: scores are dropped.
+    n, k : int
+        Number of rows and of components.
+
+    Yields
+    ------
+    callable
+        Appends scores (m, k) to the file, in the order of the site's data.
+
+    Raises
+    ------
+    ConfigError
+        If the suffix is unknown, or the file cannot be written.
     """
     if not path:
         yield lambda scores: None
@@ -55,10 +81,29 @@ OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 
 
 class OddRows:
-    """What a party finds of its rows, chunk by chunk, in their order: by components (k, d), the variances (k,) of their
-    scores, and the limits (2,) of T2 and of SPE, or none (0,).
+    """Outliers among a party's rows, examined chunk by chunk in the order of the rows.
 
-    Of a score whose variance is 0 nothing is found. The first ``rows`` are counted; each has a line in the ``stream``.
+    Scores whose variance is 0 do not count towards T2.
+
+    Parameters
+    ----------
+    components : array of shape (k, d)
+        Components of the model.
+    variances : array of shape (k,)
+        Variances of the scores.
+    limits : array of shape (2,) or (0,)
+        Limits of T2 and of SPE; empty: rows are not compared with limits.
+    rows : int
+        Number of rows that count: the first ones.
+    stream : binary stream, optional
+        Receives a line for each row.
+
+    Attributes
+    ----------
+    exceeding : ndarray of int, shape (2,)
+        Number of rows above the limit of T2, and above the limit of SPE.
+    fourth_powers : array of shape (k,)
+        Sums of the fourth powers of the scores, in units of their deviations.
     """
 
     def __init__(
@@ -70,14 +115,31 @@ class OddRows:
         self._remaining, self._stream = rows, stream
 
     def watch(self, chunks: Iterable[Any]) -> Iterator[Any]:
-        """Take chunks of rows (`fedpca_flwr.maths.rows.centred_chunks`), and give each on."""
+        """Examine chunks of rows, and pass each chunk on.
+
+        Parameters
+        ----------
+        chunks : iterable
+            Chunks of centred rows (`fedpca_flwr.maths.rows.centred_chunks`).
+
+        Yields
+        ------
+        array or sparse array
+            The same chunks.
+        """
         for centred in chunks:
             for part in dense_rows(centred):
                 self.add(part)
             yield centred
 
     def add(self, centred: Array) -> None:
-        """Take rows (m, d) that are centred and scaled."""
+        """Examine rows.
+
+        Parameters
+        ----------
+        centred : array of shape (m, d)
+            The next rows, centred and scaled.
+        """
         scores = centred @ self.components.T
         counted = min(self._remaining, len(centred))
         self._remaining -= counted
@@ -100,7 +162,22 @@ class OddRows:
 
 @contextmanager
 def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO | None]:
-    """A file beside the site's scores, written whole or not at all; None where it has no scores."""
+    """Open a file next to the site's scores, which appears complete or not at all.
+
+    Parameters
+    ----------
+    scores : str
+        Path of the scores; empty: no file.
+    suffix : str
+        Added to the name of the scores: ``scores-<suffix>.csv``.
+    header : bytes
+        First line of the file.
+
+    Yields
+    ------
+    binary stream or None
+        The file; None without scores.
+    """
     if not scores:
         yield None
         return
@@ -111,5 +188,18 @@ def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO
 
 
 def outlier_file(scores: str, limits: Array) -> AbstractContextManager[BinaryIO | None]:
-    """The file of odd rows; None where there is nothing to write."""
+    """Open the file of outliers next to the site's scores.
+
+    Parameters
+    ----------
+    scores : str
+        Path of the scores; empty: no file.
+    limits : array of shape (2,) or (0,)
+        Limits of T2 and of SPE; empty: no file.
+
+    Returns
+    -------
+    context manager
+        Of the file, or of None.
+    """
     return companion_file(scores if limits.size else "", "outliers", OUTLIER_HEADER)

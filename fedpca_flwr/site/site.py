@@ -1,4 +1,4 @@
-"""`Site`: one party's rows, rules, files and memory. Its rules are its own: no run can change them."""
+"""`Site`: one party's rows, rules, files and journal. Its rules are its own: no run can change them."""
 
 from __future__ import annotations
 
@@ -50,10 +50,21 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 class Site:
-    """A party in one run.
+    """A party in a run.
 
-    Its context (Flower's) holds the run-config, this site's node-config, and state that lasts over the rounds; ``load``
-    gives this party's rows, from its node-config and the run-config; errors name other ``methods``.
+    Parameters
+    ----------
+    context : Context
+        Flower's context: run-config, this site's node-config, and state that lasts over the rounds.
+    load : callable
+        Loads this party's table from its node-config and the run-config.
+    methods : mapping of str to Method
+        All methods, of which errors name alternatives.
+
+    Attributes
+    ----------
+    rows_from_caller : bool
+        Whether a caller of `fedpca_flwr.run` passed the rows, and so may hear what is wrong in them.
     """
 
     def __init__(self, context: Context, load: LoadTable, methods: Mapping[str, Method]) -> None:
@@ -67,7 +78,18 @@ class Site:
         self.rows_from_caller = load is not local_table.local_table  # by whoever called `fedpca_flwr.run`
 
     def with_run_config(self, run_config: Mapping[str, Any]) -> Site:
-        """The same party in the same run, as another configuration has it."""
+        """Return the same party in the same run, under another run-config.
+
+        Parameters
+        ----------
+        run_config : mapping
+            The other run-config.
+
+        Returns
+        -------
+        Site
+            A copy of this site.
+        """
         other = copy(self)
         other.__dict__.pop("config", None)
         other.run_config = dict(run_config)
@@ -75,30 +97,57 @@ class Site:
 
     @property
     def settings_digest(self) -> bytes:
-        """Digest of the run-config that came from the server."""
+        """SHA-256 of the run-config that the server sent."""
         return hashlib.sha256(json.dumps(self._server_run_config, sort_keys=True).encode()).digest()
 
     # What it holds
 
     @cached_property
     def node(self) -> NodeConfig:
+        """The parsed node-config."""
         return NodeConfig.parse(self.node_config, source="node-config")
 
     @cached_property
     def config(self) -> RunConfig:
+        """The parsed run-config."""
         return RunConfig.parse(self.run_config)
 
     def configuration(self, card: MethodCard, options: PCAOptions) -> str:
-        """The run-config as a text, which all parties of a run agree on: the same run is the same text."""
+        """Return the run-config as a canonical text, on which all parties of a run agree.
+
+        Parameters
+        ----------
+        card : MethodCard
+            Card of the method.
+        options : PCAOptions
+            The method's options.
+
+        Returns
+        -------
+        str
+            JSON; the same run gives the same text.
+        """
         settings = {**self.config.model_dump(by_alias=True), "method": canonical_text(card.name, options)}
         return json.dumps(settings, sort_keys=True)
 
     def options(self, kind: type[Options]) -> Options:
-        """The method's own options."""
+        """Parse the method's own options.
+
+        Parameters
+        ----------
+        kind : type
+            Class of the options.
+
+        Returns
+        -------
+        PCAOptions
+            The options of the run.
+        """
         return parse_options(self.config.method, kind, {"n-components": self.config.n_components})
 
     @cached_property
     def table(self) -> Table:
+        """The party's table after the steps that site and run name; refused if the rows changed during the run."""
         expected, folder = (
             self.journal.load_secret("rows"),
             self.journal.rows_folder,
@@ -115,6 +164,7 @@ class Site:
 
     @cached_property
     def journal(self) -> Journal:
+        """The site's journal in its folder, or else the journal in Flower's state."""
         memory = StateJournal(self.state.records)
         if self.node.journal:
             return journal.FileJournal(
@@ -124,7 +174,7 @@ class Site:
 
     @property
     def _description(self) -> str:
-        """What run this is, as far as a site is told: Flower names nobody who has started it."""
+        """Text of which run this is, as far as a site can know: Flower does not name who started the run."""
         try:
             config = self.config
         except ConfigError:
@@ -133,7 +183,18 @@ class Site:
         return f"{config.method}; n-components={config.n_components}{secure}; {loaded_app()}"
 
     def data(self, split: str) -> Rows:
-        """This party's rows (n, d), checked: those that take part."""
+        """Return the party's checked rows that take part.
+
+        Parameters
+        ----------
+        split : str
+            How data are split. If split by columns, all parties have all rows, and all rows take part.
+
+        Returns
+        -------
+        Rows
+            Rows (n, d).
+        """
         return self.table.rows if split == "columns" else self._participants  # of columns, all parties have all rows
 
     @cached_property
@@ -141,13 +202,39 @@ class Site:
         return participating_rows(self.table, self.node.round_rows)
 
     def public(self, split: str, options: PCAOptions) -> Public:
-        """What the server knows too."""
+        """Return the public parameters of the run.
+
+        Parameters
+        ----------
+        split : str
+            How data are split: the number of features is public if split by rows, the number of rows if split by
+            columns.
+        options : PCAOptions
+            The method's options.
+
+        Returns
+        -------
+        Public
+            Parameters that the server knows too.
+        """
         n, d = self.data(split).shape
         sizes = {"rows": n} if split == "columns" else {"features": d}
         return Public(self.config, options, self.node.num_partitions, **sizes)
 
     def info(self, split: str) -> dict[str, Any]:
-        """What every reply says of this party."""
+        """Return what every reply says of this party.
+
+        Parameters
+        ----------
+        split : str
+            How data are split. If split by columns, names of columns differ between parties, and their digest is left
+            out.
+
+        Returns
+        -------
+        dict
+            Partition, number of partitions, name, digest of the column names, and whether the party is simulated.
+        """
         return {
             "partition-id": self.node.partition_id,
             "num-partitions": self.node.num_partitions,
@@ -159,7 +246,22 @@ class Site:
     # Its rules (`fedpca_flwr.site.policy`)
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-        """Refuse what this site does not allow, before anything is computed."""
+        """Refuse a run that this site does not allow, before anything is computed.
+
+        Parameters
+        ----------
+        card : MethodCard
+            Card of the method.
+        options : PCAOptions
+            The method's options.
+        sums_only : bool
+            Whether the server sees sums over parties only.
+
+        Raises
+        ------
+        ConfigError, DataError, DisclosureError
+            If a rule of `fedpca_flwr.site.policy` refuses the run.
+        """
         require_compatible(self.config, card, options, self.methods)
         policy.permit_method(self.node, card, sums_only=sums_only)
         policy.permit_sums(self.node, card, options, sums_only=sums_only)
@@ -180,12 +282,39 @@ class Site:
             )
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
-        """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not."""
+        """Refuse to send a larger reply than this site allows.
+
+        Parameters
+        ----------
+        nbytes : int
+            Size of the reply in bytes.
+        alternatives : callable
+            Given the limit, returns a text of what to do instead.
+
+        Raises
+        ------
+        DisclosureError
+            If the reply is too large.
+        """
         policy.permit_size(self.node, nbytes, alternatives)
 
     def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None:
-        """Refuse sums over the ``rows`` (n, d) of this party that would tell of few of them, alone or with those of
-        earlier runs."""
+        """Refuse sums over this party's rows that would reveal a few of the rows, alone or with sums of earlier runs.
+
+        Parameters
+        ----------
+        card : MethodCard
+            Card of the method.
+        rows : Rows
+            Rows (n, d) of this party in the sums.
+        sums_only : bool
+            Whether the server sees sums over parties only.
+
+        Raises
+        ------
+        DisclosureError
+            If columns reveal single rows, or an earlier answer is over nearly the same rows.
+        """
         if not self.node.data:
             return
         if self.refuses_rare_values:
@@ -197,11 +326,22 @@ class Site:
 
     @property
     def refuses_rare_values(self) -> bool:
-        """Whether columns in which few rows stand out refuse a run."""
+        """Rule of the site: true if columns in which few rows stand out refuse a run."""
         return (self.node.rare_values or ("allow" if self.rows_from_caller else "refuse")) == "refuse"
 
     def note_clear(self, card: MethodCard) -> None:
-        """Note in the journal that an answer in clear leaves, once a run, if it may; warn where there is none."""
+        """Note in the journal, once a run, that an answer in clear leaves, if permitted; warn if there is no journal.
+
+        Parameters
+        ----------
+        card : MethodCard
+            Card of the method.
+
+        Raises
+        ------
+        DisclosureError
+            If the answer with an earlier one would reveal a few rows.
+        """
         if not self.node.data:
             return
         if not self.node.journal and self.journal.load_secret(repeats.CLEAR_NAME) is None:
@@ -209,17 +349,41 @@ class Site:
         self.repeats(card.split).permit_clear(is_noted=True)
 
     def repeats(self, split: str) -> repeats.RepeatRules:
-        """What this site allows after what earlier runs over its rows were told."""
+        """Return the site's rules about repeated runs over its rows.
+
+        Parameters
+        ----------
+        split : str
+            How data are split.
+
+        Returns
+        -------
+        RepeatRules
+            The rules.
+        """
         return repeats.RepeatRules(
             self.journal, self.node, self._in_file_order(self.data(split)), self._selected_rows(split)
         )
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
-        """Refuse to be in a sum over these parties, where it and an earlier one would tell a share."""
+        """Refuse to be in a secure sum that with an earlier sum would reveal a party's share.
+
+        Parameters
+        ----------
+        members : sequence of str
+            Parties of the sum.
+        split : str
+            How data are split.
+
+        Raises
+        ------
+        DisclosureError
+            If the sum is refused.
+        """
         self.repeats(split).permit_sum(members, split=split)
 
     def _selected_rows(self, split: str) -> SelectedRows:
-        """The rows that take part before the run weighs them, without the indicators that its levels have added."""
+        """Return the participating rows without the run's weights, and without the indicators that its levels add."""
         weights, levels = self.table.weights, self.config.levels
         unweighted = participating_rows(self.table._replace(weights=None), self.node.round_rows)
         rows = self._in_file_order(self.table.rows if split == "columns" else unweighted)
@@ -234,31 +398,66 @@ class Site:
         )
 
     def permit_bound(self, split: str) -> None:
-        """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds; where this site says a bound
-        of its own, one below that."""
+        """Refuse a run whose `bound` the rows exceed, and refuse to answer about ever more bounds.
+
+        If the site names a bound of its own, a run with a smaller bound is refused.
+
+        Parameters
+        ----------
+        split : str
+            How data are split.
+
+        Raises
+        ------
+        DataError, DisclosureError
+            If the bound is refused.
+        """
         if self.node.bound is not None:
             policy.permit_site_bound(self.node.bound, self.data(split), self.config.bound)
         else:
             self.repeats(split).permit_bound(self.config.bound)
 
     def held_out(self, split: str) -> NDArray[np.bool_]:
-        """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`)."""
+        """Return the mask of the held-out rows among the rows that take part, which is the same in every run.
+
+        Parameters
+        ----------
+        split : str
+            How data are split.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+            Which rows are held out (`fedpca_flwr.site.fold`).
+        """
         rows = self._in_file_order(self.data(split)) if self.node.data else self.data(split)
         return fold.held_out_rows(self.journal, self.node, rows, self.config.seed)
 
     def _in_file_order(self, selected: Rows) -> Rows:
-        """Rows that take part, rows and columns in the order of the file, which no run can change."""
+        """Return participating rows with rows and columns in the order of the file, which no run can change."""
         rows, places = columns.restore_column_order(self.table, selected), self.table.row_positions
         return rows if places is None else to_array(rows)[places]
 
     # What it says when something is wrong
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
-        """An error as a reply: its kind and a text without data; the rest goes to this site's own log only. Whoever
-        has handed over the rows is told what is wrong where in them.
+        """Turn an error into a reply: its kind and a text without data; the rest goes to this site's own log.
 
-        Of rows of the site's own nothing is told that only its answers could have shown: an error that comes ``late``,
-        after a first answer, is one constant text, unless it is about a configuration or the site's own rules.
+        Whoever passed the rows hears where in the rows the fault is. About rows of the site's own, the reply has
+        nothing that only its answers could have shown: an error after a first answer is one constant text, unless the
+        error is about a configuration or the site's own rules.
+
+        Parameters
+        ----------
+        error : Exception
+            The error.
+        late : bool
+            Whether the site has answered a question already.
+
+        Returns
+        -------
+        dict
+            Partition, name, kind of the error and message.
         """
         try:
             party, name, has_own_data = self.node.partition_id, self.node.name, bool(self.node.data)
@@ -285,13 +484,19 @@ class Site:
 
 
 def loaded_app() -> str:
-    """The Flower app that this process runs, by publisher, name, version and hash as Flower's folder of it has them."""
+    """Name the Flower app that this process runs, as Flower's folder of the app is named.
+
+    Returns
+    -------
+    str
+        Publisher, name, version and hash, or that no app of Flower's runs.
+    """
     apps = [Path(entry).name for entry in sys.path if Path(entry).parent.name == "apps"]
     return f"app {apps[0]}" if apps else "no app of Flower's"
 
 
 def show_log() -> None:
-    """Show a site's own log, with the time of each line, where Flower shows what a ClientApp writes."""
+    """Show the site's own log, with the time of each line, on the stderr of a ClientApp."""
     if not logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

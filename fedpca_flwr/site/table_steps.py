@@ -1,4 +1,4 @@
-"""The steps from a party's data as they were read to its rows in a run, in their order."""
+"""The steps from a party's table, as read from its data, to its table in a run, in their order."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,7 +12,15 @@ from fedpca_flwr.site.weights import separate_weights as weights_apart
 
 
 class TableStep(NamedTuple):
-    """One step, which keys of the site's node-config or of the run-config name."""
+    """A step that changes the table, if a key of the node-config or of the run-config names the step.
+
+    Parameters
+    ----------
+    apply : callable
+        Given table, node-config and run-config, returns the changed table.
+    node_key, run_key : str
+        Keys that name the step; empty: none.
+    """
 
     apply: Callable[[Table, NodeConfig, RunConfig], Table]
     node_key: str = ""
@@ -27,7 +35,22 @@ TABLE_STEPS = (
 
 
 def apply_steps(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Return the table after the steps that the site and the run name."""
+    """Apply the steps that the site and the run name.
+
+    Parameters
+    ----------
+    table : Table
+        The table as it was read.
+    node : NodeConfig
+        The site's own.
+    config : RunConfig
+        The run.
+
+    Returns
+    -------
+    Table
+        The table in the run.
+    """
     for step in TABLE_STEPS:
         if (step.node_key and getattr(node, step.node_key)) or (step.run_key and getattr(config, step.run_key)):
             table = step.apply(table, node, config)

@@ -1,14 +1,14 @@
-"""The vault: a party's rows, and what an answer may have of them instead.
+"""The vault: a party's rows, and the functions of their moments that an answer may have instead of the rows.
 
-It offers count, sums, the diagonal and products of the scatter, squares and factors: functions of the site's own
-moments about its own mean. No argument of these is a centre, an option or a number of the run, so whatever was asked,
-rows with the same count, mean and scatter give the same answers up to rounding (`tests/attacks`). What was asked enters
+The vault offers count, sums, the diagonal and products of the scatter, squares and factors: functions of the site's own
+moments about its own mean. No argument of these is a centre, an option or a number of the run, so whatever the request,
+rows with the same count, mean and scatter give the same answers up to rounding (`tests/attacks`). The request enters
 the algebra of the sums: in float64 a subtraction from rows rounds, and with a centre near 2^53 rounding would tell each
-row above a threshold from each one below. A vault can be wrapped, and no answer knows whether it is.
+row above a threshold from each row below. A vault can be wrapped, and no answer knows whether its vault is wrapped.
 
-The scatter is formed once where that is cheaper than multiplying the rows each time, and kept for the run, in the state
+The scatter is formed once if that is cheaper than multiplying the rows each time, and stored for the run, in the state
 that Flower holds for a party between the messages of a run: in a simulation in memory, on a site in its SuperNode,
-which hands it to the process of the next message. It never leaves the site.
+which hands the state to the process of the next message. The state never leaves the site.
 """
 
 from functools import partial
@@ -36,15 +36,22 @@ class Vault:
 
     Parameters
     ----------
-    rows : rows of shape (n, d)
+    rows : Rows
+        Rows of shape (n, d).
     state : State
-        Lasts for the run.
+        Arrays that last for the run.
     columns : int
-        How many the scatter will be multiplied with in the run, about; 0: it is needed once.
+        Approximate number of columns that the scatter will be multiplied with in the run; 0: the scatter is needed
+        once.
     parties : int
-        That keep one each.
+        Number of parties that store a scatter each.
     threads : int
-        That compute with dense rows.
+        Number of threads that compute with dense rows.
+
+    Attributes
+    ----------
+    formed : bool
+        Whether the scatter is formed and stored for the run.
     """
 
     def __init__(self, rows: Rows, state: State, *, columns: int, parties: int, threads: int = 1) -> None:
@@ -61,15 +68,24 @@ class Vault:
 
     @property
     def count(self) -> int | float:
-        """How many rows, or the sum of their weights."""
+        """Number of rows, or the sum of their weights."""
         return weighted_count(self._rows)
 
     @property
     def features(self) -> int:
+        """Number of features."""
         return int(self._rows.shape[1])
 
     def moments(self) -> Moments:
-        """Count, mean and scatter; kept for the run where that is worth it, and else count, mean and diagonal."""
+        """Return count, mean and scatter of the rows.
+
+        The scatter is stored for the run if that is worth its memory; else count, mean and diagonal are stored.
+
+        Returns
+        -------
+        Moments
+            The moments.
+        """
         if not self.formed:
             found = Moments.from_rows(self._rows, self._threads)
             self._store_means(found.head, found.diagonal())
@@ -82,7 +98,15 @@ class Vault:
         return self._moments
 
     def head_and_diagonal(self) -> tuple[Head, Array]:
-        """Count and mean of the rows, and the diagonal (d,) of their scatter."""
+        """Return count and mean of the rows, and the diagonal of their scatter.
+
+        Returns
+        -------
+        head : Head
+            Count and mean.
+        diagonal : array of shape (d,)
+            Sums of squared deviations.
+        """
         if self.formed:
             moments = self.moments()
             return moments.head, moments.diagonal()
@@ -99,13 +123,35 @@ class Vault:
         self._state[MEANS_NAME] = [head.n, head.mean, head.remainder, diagonal]
 
     def deviation(self, centre: Array) -> Array:
-        """The mean of the rows less a ``centre`` (d,)."""
+        """Return the mean of the rows minus a centre.
+
+        Parameters
+        ----------
+        centre : array of shape (d,)
+            The centre.
+
+        Returns
+        -------
+        array of shape (d,)
+            The difference.
+        """
         head, _ = self.head_and_diagonal()
         deviation: Array = (head.mean - centre) + head.remainder
         return deviation
 
     def times(self, V: Array) -> Array:
-        """The scatter about the own mean times ``V`` (d, b)."""
+        """Return the scatter about the site's own mean times a block.
+
+        Parameters
+        ----------
+        V : array of shape (d, b)
+            The block.
+
+        Returns
+        -------
+        array of shape (d, b)
+            The product.
+        """
         if self.formed:
             return self.moments().times(V)
         head, _ = self.head_and_diagonal()
@@ -114,14 +160,39 @@ class Vault:
             return np.ldexp(scatter_product(self._rows, head, block, self._threads), exponents)
 
     def centred_product(self, centre: Array, V: Array) -> Array:
-        """The scatter about a ``centre`` (d,) times ``V`` (d, b)."""
+        """Return the scatter about a centre times a block.
+
+        Parameters
+        ----------
+        centre : array of shape (d,)
+            The centre.
+        V : array of shape (d, b)
+            The block.
+
+        Returns
+        -------
+        array of shape (d, b)
+            The product.
+        """
         deviation = self.deviation(centre)
         with np.errstate(over="ignore", invalid="ignore"):
             return self.times(V) + weighted_count(self._rows) * np.outer(deviation, deviation @ V)
 
     def squares(self, directions: Array, deviation: Array) -> float:
-        """The squared scores of all rows for ``directions`` (k, d), about a point that is ``deviation`` (d,) below
-        their mean, added up."""
+        """Return the sum of the squared scores of all rows.
+
+        Parameters
+        ----------
+        directions : array of shape (k, d)
+            Directions of the scores.
+        deviation : array of shape (d,)
+            Mean of the rows minus the point about which scores are taken.
+
+        Returns
+        -------
+        float
+            The sum of squares.
+        """
         head, _ = self.head_and_diagonal()
         block, exponents = scale_columns(directions.T)
         if self.formed:
@@ -135,8 +206,22 @@ class Vault:
         return float(total)
 
     def squared_error(self, mean: Array, scale: Array, components: Array) -> float:
-        """What the projection of rows less ``mean`` (d,), divided by ``scale`` (d,) or by nothing (0,), to orthonormal
-        ``components`` (k, d) leaves of their sum of squares."""
+        """Return the sum of squares that a projection to components leaves unexplained.
+
+        Parameters
+        ----------
+        mean : array of shape (d,)
+            Subtracted from the rows.
+        scale : array of shape (d,) or (0,)
+            Divides the rows; empty: no scaling.
+        components : array of shape (k, d)
+            Orthonormal components.
+
+        Returns
+        -------
+        float
+            The residual sum of squares.
+        """
         head, diagonal = self.head_and_diagonal()
         deviation, unit = self.deviation(mean), scale if scale.size else np.ones_like(mean)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -144,49 +229,105 @@ class Vault:
         return residual_sum(float(total), self.squares(components / unit, deviation))
 
     def triangular(self) -> tuple[Head, Array]:
-        """Count and mean of the rows, and the triangular factor (min(n - 1, d), d) of the centred rows."""
+        """Return count and mean of the rows, and the triangular factor of the centred rows.
+
+        Returns
+        -------
+        head : Head
+            Count and mean.
+        factor : array of shape (min(n - 1, d), d)
+            The triangular factor.
+        """
         return factors.triangular_factor(self._rows)
 
     def truncated(self, rank: int) -> factors.Factor:
-        """The best factor of so many rows of the scatter."""
+        """Return the best factor of the scatter with a given number of rows.
+
+        Parameters
+        ----------
+        rank : int
+            Number of rows of the factor.
+
+        Returns
+        -------
+        Factor
+            The truncated factor.
+        """
         if self.formed:
             return factors.truncate_moments(self.moments(), rank)
         return factors.truncated_factor(self._rows, rank)
 
     def survey(self, block: Array, max_features: int) -> forecast.Survey:
-        """What a forecast needs: eigenvalues, a sketch with a block (d, s), lengths in code (`maths.forecast`)."""
+        """Return the numbers of a forecast of methods: eigenvalues, a sketch, and lengths in code (`maths.forecast`).
+
+        Parameters
+        ----------
+        block : array of shape (d, s)
+            Block of the sketch.
+        max_features : int
+            Number of features above which no scatter is formed for a forecast.
+
+        Returns
+        -------
+        Survey
+            The numbers.
+        """
         return forecast.make_survey(self._rows, block, max_features)
 
     def _stored(self, name: str) -> list[Array] | None:
-        """What is there of these rows: a method may ask about a part of them first (`personalised`)."""
+        """Return stored arrays if they are of the vault's rows: `personalised` asks about a part of the rows first."""
         if name not in self._state:
             return None
         stored = self._state[name]
         return stored if np.isclose(stored[0], weighted_count(self._rows), rtol=1e-12, atol=0) else None
 
     def drop(self) -> None:
-        """Forget it: the run needs it no more."""
+        """Drop the stored moments, which the run needs no more."""
         self._moments = self._means = None
         self._state.drop(MOMENTS_NAME)
         self._state.drop(MEANS_NAME)
 
 
 def _squares(block: Array, centred: Any) -> Array:
-    """Sums of squares (b,) of each column of rows (m, d) times ``block`` (d, b)."""
+    """Return the sums of squares (b,) of the columns of rows (m, d) times ``block`` (d, b)."""
     scores = centred @ block
     return np.asarray(np.einsum("ij,ij->j", scores, scores))
 
 
 def residual_sum(total: float, explained: float) -> float:
-    """What components leave of a sum of squares; nothing where only rounding is left, which would differ for other rows
-    of the same moments."""
+    """Return the part of a sum of squares that components do not explain.
+
+    A remainder of the size of rounding is 0, since rounding would differ for other rows of the same moments.
+
+    Parameters
+    ----------
+    total, explained : float
+        Sum of squares, and its explained part.
+
+    Returns
+    -------
+    float
+        The residual sum of squares.
+    """
     residual = total - explained
     return 0.0 if residual <= ROUNDING_SHARE * total else residual
 
 
 def worth_forming(rows: int, features: int, columns: int) -> bool:
-    """Whether forming a scatter and multiplying it with so many columns is cheaper than multiplying the rows.
+    """Check that forming a scatter and multiplying the scatter is cheaper than multiplying the rows.
 
-    In multiplications and additions n d^2, 2 d^2 c, and 4 n d c.
+    The costs are n d^2, 2 d^2 c and 4 n d c multiplications and additions.
+
+    Parameters
+    ----------
+    rows, features : int
+        Size of the rows: n and d.
+    columns : int
+        Number of columns c to multiply with.
+
+    Returns
+    -------
+    bool
+        Whether to form the scatter.
     """
     return rows * features + 2 * features * columns < 4 * rows * columns

@@ -1,8 +1,8 @@
-"""The column of a site's data with the weights of its rows, and what a site refuses of it.
+"""The column of a site's data with the weights of its rows, and the weights that a site refuses.
 
-A site says in its own node-config which column has its weights: if runs could choose, each choice would tell other sums
-over the same rows. And a weighted sum tells of a few rows what a sum over a few rows does, so of the sum of all weights
-no row may have a larger share than one of ``min-rows`` rows of the same weight.
+A site says in its own node-config which column has its weights: if runs could choose, each choice would reveal other
+sums over the same rows. A weighted sum reveals about a few rows what a sum over a few rows does, so no row may have a
+larger share of the sum of all weights than each of ``min-rows`` rows of the same weight.
 """
 
 import numpy as np
@@ -20,16 +20,30 @@ MAX_ROWS_NAMED = 20  # rows that an error names at most
 
 
 def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """The table without its column of weights, with these where the run is weighted.
+    """Return the table without its column of weights, and with the weights of its rows if the run is weighted.
+
+    Parameters
+    ----------
+    table : Table
+        The site's table.
+    node : NodeConfig
+        The site's own, with its column of weights.
+    config : RunConfig
+        The run, with the column of weights that it asks for.
+
+    Returns
+    -------
+    Table
+        The table of features.
 
     Raises
     ------
     ConfigError
-        Where there is no such column.
+        If there is no such column.
     DisclosureError
-        Where the site has not said that this column has weights, or one row has too large a share.
+        If the site has not said that this column has weights, or one row has too large a share.
     DataError
-        Where a weight is missing, infinite or negative, or all are 0.
+        If a weight is missing, infinite or negative, or all are 0.
     """
     if node.data and config.weights and config.weights != node.weights:
         raise DisclosureError(

@@ -1,6 +1,6 @@
-"""The stages, in the order in which they are put around a method, and how they are.
+"""Stages of a run, in the order in which they are put around a method, and how stages and method are composed.
 
-A stage is one file or folder here and one line in `STAGES`. It says by a method's card which methods can have it.
+A stage is a file or folder here and a line in `STAGES`. A stage says by a method's card which methods can have it.
 """
 
 from collections.abc import Mapping
@@ -27,12 +27,16 @@ STAGES: tuple[type[Stage], ...] = (
 
 
 def compose(card: MethodCard) -> MethodCard:
-    """Return the card of a method with all stages that fit it: their options beside its own, and their questions.
+    """Return the card of a method with all fitting stages: the stages' options and questions besides the method's own.
 
     Parameters
     ----------
     card : MethodCard
-        As the method's file has it.
+        Card as the method's file has it.
+
+    Returns
+    -------
+    MethodCard
     """
     stages = tuple(stage for stage in STAGES if stage.fits(card))
     kinds = [stage.Options for stage in stages if stage.Options is not PCAOptions]
@@ -57,7 +61,7 @@ def compose(card: MethodCard) -> MethodCard:
 
 
 def _stage_properties(base: type[PCAOptions], fitting: tuple[type[Stage], ...]) -> dict[str, Any]:
-    """What a run's options show, and may read, by the stages that they name; else as the method's ``own`` say."""
+    """Return properties of a run's options that depend on the stages that the options select."""
     names = frozenset(
         name for stage in fitting for name in stage.Options.model_fields.keys() - base.model_fields.keys()
     )

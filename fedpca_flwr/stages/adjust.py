@@ -1,11 +1,12 @@
-"""Moments without what covariates explain (``adjust-for``), and without what differs between parties (``harmonise``).
+"""Moments without the part that covariates explain (``adjust-for``), or that differs between parties (``harmonise``).
 
 Covariates are columns of the parties' rows like any other. Their joint moments with the features give the slopes, so a
-regression of all rows needs no round of its own. Where each party's own means are taken out, the scatter is the sum of
-those about own means; where deviations are made alike too, the server divides the parties' scatters, if it sees them,
-and else asks for one sum more: every party is told slopes and pooled deviations, and divides its own.
+regression of all rows needs no round of its own. Where each party's own means are subtracted, the scatter is the sum of
+those about own means. Where deviations are made equal too, the server divides the parties' scatters, if it sees them,
+and else asks for a further sum: every party receives slopes and pooled deviations, and divides its own scatter.
 
-Only parties know the names of columns. So each says where the covariates stand in its own (`PartyInfo.covariates`).
+Only parties know the names of columns. So each party says at which columns its covariates are
+(`PartyInfo.covariates`).
 """
 
 import hashlib
@@ -41,8 +42,24 @@ from fedpca_flwr.site.vault import Vault, residual_sum
 
 
 def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
-    """Where the covariates stand in a party's rows, by their names or numbers from 0; a `ConfigError` with all that are
-    no columns."""
+    """Return the column indices of the covariates in a party's rows.
+
+    Parameters
+    ----------
+    names : list of str
+        Names of columns, or numbers from 0.
+    table : Table
+        The party's table.
+
+    Returns
+    -------
+    ndarray of int of shape (q,)
+
+    Raises
+    ------
+    ConfigError
+        If names are no columns (all of these are named), or a column is named twice.
+    """
     width = table.rows.shape[1]
     positions = {str(place): place for place in range(width)} | {name: i for i, name in enumerate(table.names)}
     unknown = [name for name in names if name not in positions]
@@ -60,7 +77,19 @@ def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class LocalAdjustment:
-    """How a party's rows are adjusted."""
+    """Adjustment of a party's rows by what the run sends.
+
+    Parameters
+    ----------
+    vault : Vault
+        Moments of the rows (n, d) that take part.
+    covariates : ndarray of int of shape (q,)
+        Column indices of the covariates.
+    within : bool
+        Whether rows are about this party's own mean.
+    request : mapping of str to ndarray
+        ``slopes`` (q, d), and where variances are harmonised ``spread`` (d,).
+    """
 
     vault: Vault  # of the rows (n, d) that take part
     covariates: NDArray[np.int64]  # of the covariates
@@ -73,7 +102,7 @@ class LocalAdjustment:
 
     @cached_property
     def diagonal(self) -> Array:
-        """Of the scatter (d, d) of the adjusted rows about their own mean, in the unit of the data."""
+        """Diagonal (d,) of the scatter of the adjusted rows about their own mean, in the unit of the data."""
         _, diagonal = self.vault.head_and_diagonal()
         selector = np.zeros((diagonal.size, self.covariates.size))
         selector[self.covariates, np.arange(self.covariates.size)] = 1.0
@@ -81,15 +110,19 @@ class LocalAdjustment:
 
     @cached_property
     def unit(self) -> Array:
-        """What features are divided by so that they vary alike at all parties (d,)."""
+        """Unit (d,) that features are divided by so that they vary equally at all parties."""
         if "spread" not in self.request:
             return np.ones(self.diagonal.size)
         return harmonising_unit(self.diagonal, int(self.vault.count), self.request["spread"])
 
     def scatter(self) -> Array:
-        """The packed scatter of the adjusted rows about this party's mean, with all features in its unit.
+        """Return the packed scatter of the adjusted rows about this party's mean, each feature in the party's unit.
 
         Rounding makes no entry larger than those of any rows with these deviations.
+
+        Returns
+        -------
+        ndarray of shape (d (d + 1) / 2,)
         """
         residual = self.adjustment.residual_scatter(unpack_symmetric(self.vault.moments().scatter, self.diagonal.size))
         deviation = np.sqrt(self.diagonal.clip(min=0.0)) / self.unit
@@ -99,11 +132,12 @@ class LocalAdjustment:
 
 @dataclass(frozen=True)
 class AdjustedProjection(Projection):
-    """A party's rows without what the run takes out; parameters of `Projection`, and these.
+    """Projection of a party's adjusted rows: a `Projection` with a further parameter.
 
     Parameters
     ----------
-    by : OwnAdjustment
+    local_adjustment : LocalAdjustment
+        How the party's rows are adjusted.
     """
 
     local_adjustment: LocalAdjustment
@@ -150,7 +184,7 @@ SPREAD = Field("spread", ("d",), kind="size", constant="harmonised spread")
 
 
 class AdjustOptions(PCAOptions):
-    """What is taken out of rows first."""
+    """Options of the stage: which covariates and differences between parties are removed from the rows first."""
 
     adjust_for: str = ""
     """Columns (names, or numbers from 0, with commas between them) that are regressed out of all others first."""
@@ -163,13 +197,23 @@ class AdjustOptions(PCAOptions):
 
     @property
     def within(self) -> bool:
-        """Whether rows are about their own party's mean."""
+        """True if rows are about their own party's mean."""
         return self.harmonise != "nothing"
 
 
 @dataclass(frozen=True)
 class RunAdjustment:
-    """What a run has adjusted by."""
+    """Adjustment of all rows of a run, computed by the server.
+
+    Parameters
+    ----------
+    adjustment : Adjustment
+        Covariates and slopes.
+    spread : ndarray of shape (d,) or (0,)
+        Deviations of all rows (divisor n) within the parties, where variances are harmonised; else empty.
+    notes : list of str
+        Notes for the reader of the model.
+    """
 
     adjustment: Adjustment
     spread: Array  # deviations of all rows (divisor n) within the parties, where variances are harmonised; else empty
@@ -177,13 +221,15 @@ class RunAdjustment:
 
     @property
     def broadcast(self) -> Fields:
-        """What a party needs for its own rows."""
+        """Fields that a party needs to adjust its own rows."""
         return {"slopes": self.adjustment.slopes, **({"spread": self.spread} if self.spread.size else {})}
 
 
 def _adjusted_reach(request: Fields, public: Public) -> Array:
-    """The largest size of a value (d,) of adjusted rows; of features that all vary alike at every party, the root of
-    their mean square."""
+    """Return the largest size (d,) of a value of adjusted rows.
+
+    For features that all vary equally at every party, return the root of their mean square.
+    """
     slopes: Array = np.abs(request["slopes"]).sum(axis=0)
     sizes = reach(request, public)
     unit = request["scale"] if request.get("scale", np.empty(0)).size else np.ones_like(sizes)
@@ -195,7 +241,15 @@ def _adjusted_reach(request: Fields, public: Public) -> Array:
 
 
 class Adjust(RowsStage):
-    """Moments without what covariates explain, and without what differs between parties."""
+    """Stage that removes from the moments what covariates explain, and what differs between parties.
+
+    Attributes
+    ----------
+    adjusted : RunAdjustment
+        What the run has removed from the rows, at the server.
+    residual_diagonal : ndarray of shape (d,)
+        Diagonal of the adjusted scatter.
+    """
 
     Options = AdjustOptions
     option_names = ("adjust_for", "harmonise")
@@ -258,7 +312,15 @@ class Adjust(RowsStage):
         return {"covariates": " ".join(map(str, columns.tolist()))} if columns.size else {}
 
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Keep where the covariates are; refuse other slopes than those that this site was told for these rows."""
+        """Store the covariates' columns; refuse slopes that differ from the slopes that this site received before.
+
+        Parameters
+        ----------
+        party : RowsClient
+            The party.
+        request : mapping of str to ndarray
+            Fields that the server sent.
+        """
         if "slopes" in request:
             party.site.state[COVARIATES_KEY] = [covariate_columns(self.options.covariates, party.site.table)]
             if "harmonised" in party.questions:
@@ -310,12 +372,24 @@ class Adjust(RowsStage):
 
 
 def local_adjustment(party: Party, request: Fields) -> LocalAdjustment:
-    """How this party's rows are adjusted, by what the run tells."""
+    """Return how a party's rows are adjusted.
+
+    Parameters
+    ----------
+    party : Party
+        The party.
+    request : mapping of str to ndarray
+        ``slopes``, and where variances are harmonised ``spread``.
+
+    Returns
+    -------
+    LocalAdjustment
+    """
     return LocalAdjustment(party.vault, party.state[COVARIATES_KEY][0], party.options.within, request)
 
 
 def _adjust_part(part: Moments, all_rows: Moments, adjusted: RunAdjustment) -> Moments:
-    """A party's moments, adjusted as its rows are."""
+    """Return a party's moments, adjusted as its rows are."""
     d, adjustment = part.n_features, adjusted.adjustment
     residual = adjustment.residual_scatter(unpack_symmetric(part.scatter, d))
     if adjusted.spread.size:
@@ -326,7 +400,7 @@ def _adjust_part(part: Moments, all_rows: Moments, adjusted: RunAdjustment) -> M
 
 
 def _parse_columns(text: str, expected: int, d: int) -> NDArray[np.int64]:
-    """Where the parties say that the covariates are; a `ConfigError` where that cannot be."""
+    """Return the column indices of the covariates that the parties reported; refuse impossible indices."""
     columns = [int(place) for place in text.split()]
     if len(columns) != expected or len(set(columns)) < expected or max(columns, default=0) >= d:
         raise ConfigError(f"the parties say that {expected} covariates of {d} columns are at '{text[:100]}'")

@@ -1,9 +1,10 @@
-"""What the last round has besides the projection: limits for odd rows, and sums that tell more than the moments.
+"""Limits for odd rows in the last round, and sums that tell more than the moments.
 
 A site that knows the variances of the scores, and the limits of T2 and SPE, judges each of its rows by itself, and
-nothing leaves it. How many rows are beyond the limits, and the fourth moments of the scores, do leave it: both are
-about how single rows lie, which moments hide, and whoever holds the server chooses the directions and the limits. So a
-site tells them only if its `may-show` says so, and no count of fewer rows than its own minimum (`told_count`).
+nothing leaves the site. How many rows are beyond the limits, and the fourth moments of the scores, do leave the site:
+both are about how single rows lie, which moments hide, and whoever holds the server chooses the directions and the
+limits. So a site reports these sums only if its `may-show` says so, and no count of fewer rows than its own minimum
+(`suppress_small_counts`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ COUNTS_DISCLOSURE = "which counts of a site are below its own minimum of rows, s
 
 
 class OddRowOptions(PCAOptions):
-    """What each site says of its single rows."""
+    """Options of the stage: what each site reports of its single rows."""
 
     outliers: Literal["nothing", "sites", "counts"] = "nothing"
     """'sites': each site with `scores` has T squared, SPE and their limits for each of its rows; 'counts': the
@@ -46,7 +47,19 @@ class OddRowOptions(PCAOptions):
 
 
 class RowObserver(Observer):
-    """Judges each row of a party, writes what it says of them beside the scores, and counts."""
+    """Observer that judges each row of a party, writes the judgement beside the scores, and counts the odd rows.
+
+    Parameters
+    ----------
+    party : RowsClient
+        The party.
+    request : mapping of str to ndarray
+        ``variances`` (k,), and where rows are judged ``limits`` (2,).
+    projection : Projection
+        How the party projects its rows.
+    files : ExitStack
+        Closes the file of odd rows.
+    """
 
     def __init__(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> None:
         variances, limits, node = request["variances"], request.get("limits", np.empty(0)), party.site.node
@@ -67,7 +80,7 @@ class RowObserver(Observer):
 
 
 class OddRows(RowsStage):
-    """Limits of T2 and SPE for every row of a site, how many exceed them, and the scores' fourth moments."""
+    """Stage of limits of T2 and SPE for every row of a site, counts of odd rows, and the scores' fourth moments."""
 
     Options = OddRowOptions
     option_names = ("outliers", "fourth_moments")
@@ -127,7 +140,17 @@ class OddRows(RowsStage):
 
 
 def outlier_limits(model: PCAModel) -> Array:
-    """The limits of T2 and SPE; empty where the components leave nothing over, or are rounding."""
+    """Return the limits of T2 and SPE, or none where the components leave nothing over, or are rounding.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Model of the run.
+
+    Returns
+    -------
+    ndarray of shape (2,) or (0,)
+    """
     directions = model.log["measured"].get("left_out_directions")
     variances, n = model.explained_variance_, model.n_samples_
     if directions is None or variances.size >= n - 1 or variances[-1] <= MIN_VARIANCE_SHARE * variances[0]:
@@ -139,9 +162,22 @@ def outlier_limits(model: PCAModel) -> Array:
 
 
 def suppress_small_counts(count: int, rows: int, min_rows: int) -> int:
-    """How many of ``rows`` a site says: no fewer than its own minimum ``least``, and no fewer of the others.
+    """Return the count that a site reports: no fewer rows than the site's own minimum, and no fewer of the other rows.
 
-    Fewer are told as none, and all but fewer as all, so that no limit can be chosen around a few rows.
+    Fewer rows are reported as none, and all but fewer as all, so that no limit can be chosen around a few rows.
+
+    Parameters
+    ----------
+    count : int
+        Number of rows beyond a limit.
+    rows : int
+        Number of rows of the site.
+    min_rows : int
+        Smallest count that the site reports.
+
+    Returns
+    -------
+    int
     """
     if count < min_rows:
         return 0
@@ -161,7 +197,7 @@ def _counts_by_party(replies: Sequence[Reply]) -> list[dict[str, Any]]:
 
 
 def _sum_limits(question: Question, reply_fields: Sequence[Field], request: Fields, public: Public) -> SumLimits:
-    """No score is farther from the mean than a row can be, and so much the more in a unit that was asked."""
+    """Return the limits of the last sums: no score is farther from the mean than a row, in units of the request."""
     assert question.limits is not None
     sums, variances = dict(question.limits(request, public)), request["variances"]
     squares = np.divide(sums["squared"], variances, out=np.zeros_like(variances), where=variances > 0)

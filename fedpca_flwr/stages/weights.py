@@ -5,9 +5,9 @@ With w_i the weights of all rows, N = sum w_i takes the place of the number of r
     m = sum w_i x_i / N,    S = sum w_i (x_i - m)(x_i - m)^T,    variances = eigenvalues of S / (N - 1)
 
 A site multiplies its centred rows by the roots of their weights (`fedpca_flwr.maths.moments`), so its answers are
-moments as those of other rows, and secure sums have the same limits. Only N is no whole number any more: in the script
-of a weighted run all numbers of rows are floats. Which column has the weights is for each site to say, and no row of it
-may weigh more than one of ``min-rows`` equal ones (`fedpca_flwr.site.weights`).
+moments as those of other rows, and secure sums have the same limits. Only N is no longer an integer: in the script of a
+weighted run all numbers of rows are floats. Each site says which column has the weights, and no row of the site may
+weigh more than one of ``min-rows`` equal rows (`fedpca_flwr.site.weights`).
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ UNWEIGHTED_OPTIONS = {"keep", "certify", "warm_start", "warm_rank", "wire"}
 
 
 class Weights(RowsStage):
-    """Sums of weights in place of numbers of rows, in every question."""
+    """Stage that replaces numbers of rows by sums of weights, in every question."""
 
     option_names = ("weights",)
 
@@ -35,7 +35,9 @@ class Weights(RowsStage):
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options = self.options
         chosen = options.model_dump(exclude_defaults=True).keys()
-        conflicts = [name.replace("_", "-") for name in sorted(chosen & (UNWEIGHTED_OPTIONS | options.stage_option_names))]
+        conflicts = [
+            name.replace("_", "-") for name in sorted(chosen & (UNWEIGHTED_OPTIONS | options.stage_option_names))
+        ]
         conflicts += ["n-components='auto'"] * isinstance(options.n_components, str)
         if conflicts:
             raise ConfigError(

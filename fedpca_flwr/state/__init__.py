@@ -1,1 +1,1 @@
-"""Files that are written whole or not at all, and the store of what outlives a process."""
+"""Files that appear complete or not at all, and the store of values that outlive a process."""

@@ -1,6 +1,7 @@
-"""Files that appear whole or not at all, in folders that are known to take them; among them files of arrays.
+"""Files that appear complete or not at all, in folders known to accept files; among the files archives of arrays.
 
-A file of arrays is a zip of ``.npy``, which `numpy.load` opens too, and JSON that says what they are; no pickle.
+An archive is a zip of ``.npy`` files, which `numpy.load` opens too, and of JSON that says what the arrays are; no
+pickle.
 """
 
 import codecs
@@ -23,7 +24,27 @@ from fedpca_flwr.errors import ConfigError, ContractError
 
 
 def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
-    """The folder, made where there is none, so that what cannot be written to is known before anything is computed."""
+    """Return a folder, made if necessary, after a trial file was written there.
+
+    So a folder that cannot be written to is known before anything is computed.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    mode : int
+        Permissions of a new folder.
+
+    Returns
+    -------
+    Path
+        The same folder.
+
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be used.
+    """
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -35,7 +56,22 @@ def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
 
 @contextmanager
 def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A stream to write ``target`` through: a temporary file beside it, renamed when all went well, else removed."""
+    """Open a stream to a file that appears complete or not at all.
+
+    The stream writes a temporary file in the same folder, which is renamed when all went well, and otherwise removed.
+
+    Parameters
+    ----------
+    target : Path
+        The file.
+    mode : int
+        Permissions of the file.
+
+    Yields
+    ------
+    binary stream
+        The stream.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -49,7 +85,22 @@ def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that must not be there yet: a key is never overwritten."""
+    """Write a file that must not exist yet: a key is never overwritten.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    content : bytes
+        Content of the file.
+    mode : int
+        Permissions of the file.
+
+    Raises
+    ------
+    ConfigError
+        If the file exists or cannot be written.
+    """
     try:
         with open(path, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
             stream.write(content)
@@ -62,7 +113,20 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def read_text(file: Path, errors: str = "strict") -> str:
-    """The text of a file in UTF-8, or in UTF-16 with its mark: so Windows' shell writes what a command prints."""
+    """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark, which Windows' shell writes.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+    errors : str
+        Handling of wrong bytes, as of `bytes.decode`.
+
+    Returns
+    -------
+    str
+        The text.
+    """
     content = file.read_bytes()
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if is_utf16 else "utf-8-sig", errors)
@@ -70,9 +134,24 @@ def read_text(file: Path, errors: str = "strict") -> str:
 
 @contextmanager
 def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
-    """`written_whole` for the file that ``key`` of a site's node-config names, which only its owner may read.
+    """Open a stream to a file that a site's node-config names, as `atomic_file`; only its owner may read the file.
 
-    Errors are by that key; the path stays in the site's own log.
+    Parameters
+    ----------
+    key : str
+        Key of the node-config.
+    target : Path
+        The file.
+
+    Yields
+    ------
+    binary stream
+        The stream.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be written. The error names the key; the path stays in the site's own log.
     """
     try:
         with atomic_file(target, 0o600) as stream:
@@ -82,7 +161,20 @@ def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
 
 
 def require_site_file(key: str, target: Path) -> None:
-    """Refuse a file of a site that `site_file` could not write, before anything is computed; what is there stays."""
+    """Refuse a file that `open_site_file` could not write, before anything is computed; an existing file stays.
+
+    Parameters
+    ----------
+    key : str
+        Key of the node-config.
+    target : Path
+        The file.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be written.
+    """
     try:
         if target.is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
@@ -95,17 +187,51 @@ def require_site_file(key: str, target: Path) -> None:
 
 
 def unreadable_error(key: str, path: str, error: OSError) -> ConfigError:
-    """What to raise for a file that ``key`` of a site's node-config names, and that cannot be read."""
+    """Return the error for a file that a site's node-config names and that cannot be read.
+
+    Parameters
+    ----------
+    key : str
+        Key of the node-config.
+    path : str
+        The file, which only the site's own log shows.
+    error : OSError
+        Error of the system.
+
+    Returns
+    -------
+    ConfigError
+        The error.
+    """
     return ConfigError(f"node-config: the file of '{key}' cannot be read", local=f"{path}: {error.strerror}")
 
 
 def _unwritable_error(key: str, target: Path, error: OSError) -> ConfigError:
+    """Return the error for a file of a site that cannot be written."""
     text = f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can"
     return ConfigError(text, local=str(target))
 
 
 def archive_path(path: str | os.PathLike[str], what: str) -> Path:
-    """The file of this name that holds ``what``: ``.npz`` is appended where missing, and a folder is refused."""
+    """Return the path of an archive: ``.npz`` is appended if missing, and a folder is refused.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        The path that a user gives.
+    what : str
+        Name of the content in an error.
+
+    Returns
+    -------
+    Path
+        The path.
+
+    Raises
+    ------
+    ConfigError
+        If the path is a folder.
+    """
     path = Path(path).expanduser()
     if path.is_dir() or not path.name:
         raise ConfigError(f"{what} is kept in a file, and {path} is a folder; give a name in it")
@@ -119,13 +245,27 @@ SMALL_ARCHIVE_BYTES = 2**30  # bytes that any file may unpack to: one that someb
 
 
 class TooLargeError(ContractError):
-    """A file unpacks to more than is read."""
+    """Error for an archive that unpacks to more bytes than are read."""
 
 
 def write(
     target: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], *, text: str, mode: int = 0o666
 ) -> None:
-    """Write arrays, and ``about``, whatever JSON can hold, as the member ``text``: whole or not at all."""
+    """Write an archive of arrays and metadata, complete or not at all.
+
+    Parameters
+    ----------
+    target : Path
+        The file.
+    arrays : mapping of str to ndarray
+        Arrays by name.
+    metadata : mapping of str to object
+        Values that JSON can hold.
+    text : str
+        Name of the archive's member with the JSON.
+    mode : int
+        Permissions of the file.
+    """
     description = json.dumps(metadata, indent=2, allow_nan=False)
     with atomic_file(target, mode) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -138,11 +278,33 @@ def write(
 def read(
     target: Path, *, text: str, names: Collection[str] | None = None, max_bytes: int | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """What `write` wrote: the arrays, of which only those that are in ``names`` may be there, and the JSON.
+    """Read an archive that `write` wrote.
 
-    A damaged or foreign file can make its readers fail in any way, so any error may come; a `TooLargeError` before
-    anything is read, where all members together unpack to more than ``most_bytes``: by default `GROWTH` times the file,
-    or `SMALL` where that is more.
+    A damaged or foreign file can make its readers fail in any way, so any error may come.
+
+    Parameters
+    ----------
+    target : Path
+        The file.
+    text : str
+        Name of the archive's member with the JSON.
+    names : collection of str, optional
+        Names that arrays may have; any by default.
+    max_bytes : int, optional
+        Largest number of bytes of all unpacked members together; by default `MAX_UNPACK_RATIO` times the file, or
+        `SMALL_ARCHIVE_BYTES` if that is more.
+
+    Returns
+    -------
+    arrays : dict of str to ndarray
+        The arrays by name.
+    metadata : dict
+        The values of the JSON.
+
+    Raises
+    ------
+    TooLargeError
+        If the members unpack to more; nothing is read then.
     """
     arrays = {}
     with zipfile.ZipFile(target) as archive:
@@ -162,12 +324,22 @@ MAX_INTEGER_DIGITS = 300
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a text of JSON holds, whose numbers are all finite.
+    """Return the value of a text of JSON, whose numbers are all finite.
+
+    Parameters
+    ----------
+    text : str or bytes
+        The JSON.
+
+    Returns
+    -------
+    object
+        The value.
 
     Raises
     ------
     ValueError
-        Where the text is no JSON, is nested deeply, or has a number that is not finite or too large.
+        If the text is no JSON, is nested deeply, or has a number that is not finite or too large.
     """
     try:
         return json.loads(text, parse_constant=_finite_float, parse_float=_finite_float, parse_int=_bounded_integer)
@@ -176,6 +348,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _finite_float(text: str) -> float:
+    """Return the number of a text, which must be finite."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("the JSON holds a number that is not finite")
@@ -183,13 +356,14 @@ def _finite_float(text: str) -> float:
 
 
 def _bounded_integer(text: str) -> int:
+    """Return the integer of a text with a bounded number of digits."""
     if len(text) > MAX_INTEGER_DIGITS:
         raise ValueError(f"the JSON holds a whole number of more than {MAX_INTEGER_DIGITS} digits")
     return int(text)
 
 
 def _require_size(archive: zipfile.ZipFile, target: Path, max_bytes: int | None) -> None:
-    """Refuse a file that unpacks to far more than it is; zipfile reads no more of a member than the file says."""
+    """Refuse an archive that unpacks to far more than its size; zipfile reads no more of a member than stated."""
     size, packed = sum(member.file_size for member in archive.infolist()), target.stat().st_size
     limit = max(MAX_UNPACK_RATIO * packed, SMALL_ARCHIVE_BYTES) if max_bytes is None else max_bytes
     if size > limit:

@@ -1,11 +1,11 @@
-"""`Store`: one SQLite file in a folder, on disk when a transaction ends, and whole whenever the machine stops.
+"""`Store`: an SQLite file in a folder, on disk when a transaction ends, and complete whenever the machine stops.
 
-What lies in it is its owner's, who declares the tables: a federation, a running model, a site's journal. Here is what
-they share: only the owner of the folder may read it, one transaction at a time over all processes, nothing that was
-deleted stays in the file, and a file that is damaged, of another program or of another format is one clear error.
+The owner of a store declares its tables: a federation, a running model, a site's journal. All stores share these rules:
+only the owner of the folder may read the file, one transaction at a time over all processes, nothing that was deleted
+stays in the file, and a file that is damaged, of another program or of another format is one clear error.
 
-SQLite notices a broken file, not a changed value. So large values are named by their SHA-256, and the rows of the
-tables that an owner calls sealed have one together. That shows damage. It does not stop someone who may write there.
+SQLite notices a broken file, not a changed value. So large values are named by their SHA-256, and the rows of sealed
+tables have one digest together. That shows damage. It does not stop someone who may write to the file.
 """
 
 import hashlib
@@ -35,16 +35,34 @@ CREATE TABLE piece (digest TEXT NOT NULL, number INTEGER NOT NULL, value BLOB NO
 
 
 class StoreError(ContractError):
-    """A store's file cannot be used: whatever is done with one may raise it."""
+    """Error for a store's file that cannot be used; every use of a store may raise this error."""
 
 
 class LockedError(StoreError):
-    """Another process keeps a store's file locked."""
+    """Error for a store's file that another process keeps locked."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What a store holds."""
+    """Declaration of a store.
+
+    Parameters
+    ----------
+    name : str
+        Name of the store in errors.
+    file : str
+        Name of the file in the folder.
+    application : bytes
+        Four bytes by which SQLite's files are told apart.
+    format : int
+        Version of the tables; another version is refused.
+    tables : str
+        SQL that makes the tables, statements separated by semicolons.
+    sealed_tables : tuple of str
+        Tables in which no value may change unnoticed.
+    old_patterns : tuple of str
+        Patterns of the files in which versions before 0.1.0 stored the same.
+    """
 
     name: str  # how errors name it
     file: str  # its name in the folder
@@ -56,7 +74,20 @@ class Schema:
 
 
 class Store:
-    """A store in a folder, which need not exist before the first transaction; refused where there can be none."""
+    """Store in a folder, which need not exist before the first transaction.
+
+    Parameters
+    ----------
+    folder : str or PathLike
+        The folder.
+    schema : Schema
+        Declaration of the store.
+
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be used, or is a file.
+    """
 
     def __init__(self, folder: str | os.PathLike[str], schema: Schema) -> None:
         self.folder = Path(folder).expanduser().absolute()
@@ -73,11 +104,22 @@ class Store:
         self.empty_digest = self._digest(None)  # that of sealed tables without rows
 
     def prepare(self) -> None:
-        """Make the folder where there is none: what cannot be written to is known before anything is computed."""
+        """Make the folder if necessary, so that an unusable folder is known before anything is computed."""
         require_writable_folder(self.folder, mode=0o700)
 
     def exists(self) -> bool:
-        """Whether anything was ever written; refuses a folder that an earlier version wrote."""
+        """Return whether anything was ever written.
+
+        Returns
+        -------
+        bool
+            Whether the file exists.
+
+        Raises
+        ------
+        StoreError
+            If an earlier version wrote the folder, or the file is missing beside SQLite's own files.
+        """
         if self.file.exists():
             return True
         for file in self.folder.glob(f"{self.schema.file}-*"):
@@ -93,7 +135,18 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """What is done inside is done for good when it ends, and not at all where it fails or the machine stops."""
+        """Run a transaction inside a with statement: on disk at the end, and undone after a failure or a stop.
+
+        Yields
+        ------
+        sqlite3.Connection
+            The database.
+
+        Raises
+        ------
+        StoreError
+            If the file cannot be used.
+        """
         try:
             if not self.exists():
                 self._create()
@@ -112,20 +165,60 @@ class Store:
     # Sealed tables
 
     def verified_digest(self, database: sqlite3.Connection) -> str:
-        """The digest of the sealed tables, which must be the one that was kept."""
+        """Return the digest of the sealed tables, after a comparison with the stored digest.
+
+        Parameters
+        ----------
+        database : sqlite3.Connection
+            The database.
+
+        Returns
+        -------
+        str
+            The digest.
+
+        Raises
+        ------
+        StoreError
+            If the tables were changed otherwise.
+        """
         digest = self._digest(database)
         if database.execute("SELECT digest FROM seal").fetchall() != [(digest,)]:
             raise self.damaged_error()
         return digest
 
     def seal(self, database: sqlite3.Connection) -> str:
-        """The digest of the sealed tables, kept for the next time."""
+        """Store the digest of the sealed tables for the next time.
+
+        Parameters
+        ----------
+        database : sqlite3.Connection
+            The database.
+
+        Returns
+        -------
+        str
+            The digest.
+        """
         digest = self._digest(database)
         database.execute("UPDATE seal SET digest = ?", (digest,))
         return digest
 
     def require_digest(self, database: sqlite3.Connection, digest: str) -> None:
-        """Refuse to go on where the sealed tables are others than those that were read."""
+        """Refuse to continue if the sealed tables differ from the tables that were read.
+
+        Parameters
+        ----------
+        database : sqlite3.Connection
+            The database.
+        digest : str
+            Digest of the tables that were read.
+
+        Raises
+        ------
+        ContractError
+            If another run changed the tables.
+        """
         if self.verified_digest(database) != digest:
             raise ContractError(
                 f"another run changed the {self.schema.name} in {self.folder} after this one had read it; nothing is "
@@ -133,19 +226,26 @@ class Store:
             )
 
     def rows(self, database: sqlite3.Connection, query: str, *kinds: type[int] | type[str]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query, whose values are what the tables' columns say: SQLite holds anything in any.
+        """Return the rows of a query, whose values must be of the columns' types: SQLite stores anything in any column.
 
         Parameters
         ----------
         database : sqlite3.Connection
+            The database.
         query : str
+            The query in SQL.
         *kinds : type
-            Of each column: texts, or whole numbers from 0 to `LARGEST`.
+            Type of each column: `str`, or `int` for integers from 0 to `MAX_TABLE_INTEGER`.
+
+        Returns
+        -------
+        list of tuple
+            The rows.
 
         Raises
         ------
         StoreError
-            Where a value is something else.
+            If a value is something else.
         """
         found = database.execute(query).fetchall()
         for row in found:
@@ -157,7 +257,20 @@ class Store:
     # Large values
 
     def put(self, database: sqlite3.Connection, content: bytes) -> str:
-        """Keep a large value; the SHA-256 that names it, in hexadecimal."""
+        """Store a large value.
+
+        Parameters
+        ----------
+        database : sqlite3.Connection
+            The database.
+        content : bytes
+            The value.
+
+        Returns
+        -------
+        str
+            SHA-256 of the value in hexadecimal digits, by which `get` finds it.
+        """
         digest, view = hashlib.sha256(content).hexdigest(), memoryview(content)
         database.executemany(
             "INSERT OR REPLACE INTO piece VALUES (?, ?, ?)",
@@ -169,7 +282,27 @@ class Store:
         return digest
 
     def get(self, database: sqlite3.Connection, digest: str, size: int) -> bytearray:
-        """A large value of so many bytes, checked."""
+        """Return a large value, checked.
+
+        Parameters
+        ----------
+        database : sqlite3.Connection
+            The database.
+        digest : str
+            SHA-256 of the value.
+        size : int
+            Bytes of the value.
+
+        Returns
+        -------
+        bytearray
+            The value.
+
+        Raises
+        ------
+        StoreError
+            If the value is missing or damaged.
+        """
         content = bytearray()
         for (value,) in database.execute("SELECT value FROM piece WHERE digest = ? ORDER BY number", (digest,)):
             content += value if isinstance(value, bytes) else b""
@@ -184,7 +317,7 @@ class Store:
     # Inside
 
     def _create(self) -> None:
-        """Make the file, whole at once: an empty one is a damaged one."""
+        """Create the file, complete at once: an empty file counts as damaged."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, name = mkstemp(prefix=f".{self.file.name}.", suffix=".tmp", dir=self.folder)  # for its owner only
         os.close(descriptor)
@@ -200,6 +333,7 @@ class Store:
             Path(name).unlink()
 
     def _begin(self, database: sqlite3.Connection) -> None:
+        """Begin a transaction, after a check of the file's application and format."""
         database.execute("PRAGMA synchronous = EXTRA")  # FULL alone may undo the last transaction when power fails
         database.execute("PRAGMA secure_delete = ON")
         database.execute("BEGIN IMMEDIATE")
@@ -214,6 +348,7 @@ class Store:
             )
 
     def _digest(self, database: sqlite3.Connection | None) -> str:
+        """Return the digest of all rows of the sealed tables."""
         sha = hashlib.sha256()
         for table in self.schema.sealed_tables:
             sha.update(f"{table}\n".encode())
@@ -222,13 +357,19 @@ class Store:
         return sha.hexdigest()
 
     def damaged_error(self) -> StoreError:
-        """What to raise where the file holds what no run has written."""
+        """Return the error for a file that holds what no run has written.
+
+        Returns
+        -------
+        StoreError
+            The error.
+        """
         return StoreError(
             f"{self.file} is damaged, or not a {self.schema.name}; restore it from a copy, or name another folder"
         )
 
     def _unusable_error(self, error: Exception) -> StoreError:
-        """The error in other words, which hold nothing of what lies in the file."""
+        """Return an error in other words than SQLite's, which may quote what lies in the file."""
         reason = getattr(error, "strerror", None) or getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
         if reason in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}:
             return self.damaged_error()

@@ -1,4 +1,4 @@
-"""Which transport a run uses: what its configuration says."""
+"""Choice of a run's transport by its configuration."""
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
@@ -13,14 +13,40 @@ from fedpca_flwr.transports.surviving import SurvivingParty, SurvivingServer
 
 
 def server_transport(config: RunConfig) -> ServerTransport:
-    """The server's half of a run's transport."""
+    """Return the server's half of a run's transport.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Configuration of the run.
+
+    Returns
+    -------
+    ServerTransport
+        A new transport.
+    """
     if config.transport == "clear":
         return ClearServer()
     return MaskedServer() if config.transport == "masked" else SurvivingServer(config.survivors)
 
 
 def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyTransport:
-    """A party's half."""
+    """Return a party's half of a run's transport.
+
+    Parameters
+    ----------
+    site : Site
+        The party's site, with its identity and rules.
+    card : MethodCard
+        Card of the method.
+    options : PCAOptions
+        Options of the method.
+
+    Returns
+    -------
+    PartyTransport
+        A new transport.
+    """
     node, config = site.node, site.config
     if config.transport == "clear":
         return ClearParty()

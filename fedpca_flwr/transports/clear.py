@@ -1,4 +1,4 @@
-"""In clear: the server sees every party's answer, and adds them up itself where a method asks for a sum."""
+"""Clear transport: the server sees every party's answer, and adds up the answers if a method asks for a sum."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTra
 
 
 class Clear(Transport):
-    """Every phase as it is."""
+    """Base of both halves: every question travels unchanged."""
 
     def script(self, method: str, questions: Questions) -> Questions:
         return questions
 
 
 class ClearServer(Clear, ServerTransport):
+    """Server's half, which adds up the answers on arrival."""
+
     def sum_replies(self, question: SumRound, run: Run) -> Program:
         phase, total = run.script[question.phase], StreamingSum()
         limits = phase.share_limits(question.request, run.public) if phase.share_limits else {}
         max_shares = {name: 2 * limit for name, limit in limits.items()}  # once, of all replies
 
         def add(fields: Fields, sender: str) -> None:
+            """Add a reply to the sum, after a check against twice the limits on shares."""
             for name, limit in max_shares.items():
                 if fields[name].shape == limit.shape and exceeds(fields[name], limit):
                     raise ContractError(
@@ -39,5 +42,7 @@ class ClearServer(Clear, ServerTransport):
 
 
 class ClearParty(Clear, PartyTransport):
+    """Party's half, which sends the answer unchanged."""
+
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
         return sum_parts(party.statistics(phase, request))

@@ -1,4 +1,4 @@
-"""Double masks: the sum over the parties that survive, opened once, and no share of anybody else.
+"""Double masks: the sum over the parties that survive opens once, and no single share of any party.
 
 Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS 2017), section 4, with the
 check of consistency. A party hides its vector under pairwise masks and under a self mask from a seed of its own. It
@@ -56,10 +56,23 @@ WRONG_SHARES_TEXT = (
 def require_threshold(survivors: int, parties: int) -> None:
     """Refuse fewer survivors than the protocol is secure with: more than two thirds of the parties.
 
-    For one party's vector the server needs ``t`` shares of its seed and ``t`` of its key. Of each party an honest one
-    reveals one of the two; ``c`` that collude with the server give both. So ``2 t > n + c`` keeps every vector hidden
-    from a server that tells the parties different things (section 6 of the paper), and ``t > 2 n / 3`` does while fewer
-    than a third collude. A majority would be enough against a server without any party on its side only.
+    For the vector of a party the server needs ``t`` shares of its seed and ``t`` of its key. Of each party an honest
+    party reveals only a share of the seed or of the key; ``c`` parties that collude with the server give both. So ``2 t
+    > n + c`` keeps every vector hidden from a server that tells the parties different things (section 6 of the paper),
+    and ``t > 2 n / 3`` does while fewer than a third collude. A majority would be enough against a server without any
+    party on its side only.
+
+    Parameters
+    ----------
+    survivors : int
+        Threshold ``t``: number of survivors that the run requires.
+    parties : int
+        Number ``n`` of parties.
+
+    Raises
+    ------
+    ConfigError
+        If there are too few survivors, or more than parties.
     """
     minimum = secure.min_survivors(parties)
     if not minimum <= survivors <= parties:
@@ -70,55 +83,168 @@ def require_threshold(survivors: int, parties: int) -> None:
 
 
 def min_colluders(survivors: int, parties: int) -> int:
-    """How many parties must collude with the server, at least, before one party's vector can show.
+    """Return the smallest number of parties that must collude with the server before the vector of a party can show.
 
-    The smallest ``c`` without ``2 t > n + c`` (`require_threshold`); where nobody may drop out, all but one: these
-    subtract their own from the sum.
+    This is the smallest ``c`` without ``2 t > n + c`` (`require_threshold`). If nobody may drop out, all parties but
+    one must collude: they subtract their own vectors from the sum.
+
+    Parameters
+    ----------
+    survivors : int
+        Threshold ``t``.
+    parties : int
+        Number ``n`` of parties.
+
+    Returns
+    -------
+    int
+        Number of parties.
     """
     return min(2 * survivors - parties, parties - 1)
 
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """Who takes part, as one party or the server knows it. What travels between parties depends on ``about``."""
+    """Public keys of all parties, as known to a party or the server.
+
+    Parameters
+    ----------
+    keys : sequence of bytes
+        For each position the public run key of a party, then its public mask key.
+    context : bytes
+        Digest of the run (`Signer.context`), on which messages between parties depend; the server does not know it.
+    """
 
     keys: Sequence[bytes]  # by place: the public run key of a party, then its public mask key
     context: bytes = b""  # the run (`Signer.about`); the server does not know it
 
     def run_key(self, position: int) -> bytes:
+        """Return the public run key of a party.
+
+        Parameters
+        ----------
+        position : int
+            Position of the party.
+
+        Returns
+        -------
+        bytes
+            The key.
+        """
         return self.keys[position][:KEY_BYTES]
 
     def mask_keys(self, positions: Sequence[int]) -> list[bytes]:
+        """Return the public mask keys of some parties.
+
+        Parameters
+        ----------
+        positions : sequence of int
+            Positions of the parties.
+
+        Returns
+        -------
+        list of bytes
+            The keys.
+        """
         return [self.keys[position][KEY_BYTES:] for position in positions]
 
     def shares_context(self, sender: int, recipient: int) -> bytes:
-        """On what the key for the shares from one place to another depends."""
+        """Return the context of the key for shares from a party to another.
+
+        Parameters
+        ----------
+        sender : int
+            Position of the sender.
+        recipient : int
+            Position of the recipient.
+
+        Returns
+        -------
+        bytes
+            A digest.
+        """
         return hash_pieces(describe_arrays([np.array([sender, recipient])]), self._shares_prefix).digest()
 
     @cached_property
     def _shares_prefix(self) -> HASH:
-        """Hashed once for all pairs: it is as long as the list of parties."""
+        """Hash of the part that all pairs share, computed once because the part grows with the number of parties."""
         return hash_pieces([b"shares", self.context, *self.keys])
 
     def mask_context(self, phase: str, positions: Sequence[int], request: Sequence[NDArray[Any]] = ()) -> bytes:
-        """On what the pairwise masks of the parties at these places depend: also on all that was ``asked`` of them."""
+        """Return the context of the pairwise masks of some parties, a digest of everything that the parties were asked.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+        positions : sequence of int
+            Positions of the parties.
+        request : sequence of ndarray
+            Arrays of the question.
+
+        Returns
+        -------
+        bytes
+            A digest.
+        """
         return transcript(phase, b"", self.keys, [np.asarray(positions), *request])
 
 
 @dataclass(frozen=True)
 class Channels:
-    """What one party says to others, through the server, so that the server can neither read nor alter it."""
+    """Encrypted channels of a party to the others, through a server that can neither read nor alter the messages.
+
+    Parameters
+    ----------
+    public_keys : PublicKeys
+        Public keys of all parties.
+    position : int
+        Position of this party.
+    private : bytes
+        Private run key of this party.
+    """
 
     public_keys: PublicKeys
     position: int  # this party's place
     private: bytes  # its run key
 
     def seal(self, recipient: int, shares: bytes) -> bytes:
-        """Shares for another party."""
+        """Encrypt shares for another party.
+
+        Parameters
+        ----------
+        recipient : int
+            Position of the recipient.
+        shares : bytes
+            The shares.
+
+        Returns
+        -------
+        bytes
+            The ciphertext.
+        """
         return self._cipher(self.position, recipient).encrypt(bytes(12), shares, None)
 
     def unseal(self, sender: int, sealed: bytes) -> bytes:
-        """Shares from another party, or a `ContractError`."""
+        """Decrypt shares from another party.
+
+        Parameters
+        ----------
+        sender : int
+            Position of the sender.
+        sealed : bytes
+            The ciphertext.
+
+        Returns
+        -------
+        bytes
+            The shares.
+
+        Raises
+        ------
+        ContractError
+            If the ciphertext was made under other keys, or altered.
+        """
         try:
             return self._cipher(sender, self.position).decrypt(bytes(12), sealed, None)
         except InvalidTag:
@@ -127,7 +253,7 @@ class Channels:
             ) from None
 
     def _cipher(self, sender: int, recipient: int) -> ChaCha20Poly1305:
-        """With a key for this one message, so that a constant nonce is right."""
+        """Return the cipher with the key of a single message, for which a constant nonce is right."""
         peer = recipient if sender == self.position else sender
         context = self.public_keys.shares_context(sender, recipient)
         return ChaCha20Poly1305(agreed_key(self._key, self.public_keys.run_key(peer), context))
@@ -140,9 +266,27 @@ class Channels:
 def hide(
     vector: Words, public_keys: PublicKeys, context: bytes, members: Sequence[int], private: bytes, seed: bytes
 ) -> Words:
-    """One party's vector under its pairwise masks with the other ``members``, and under its self mask.
+    """Return a party's vector under its pairwise masks with the other members and under its self mask.
 
-    ``context`` is what `Ring.mask_context` gives.
+    Parameters
+    ----------
+    vector : ndarray of uint64
+        The vector.
+    public_keys : PublicKeys
+        Public keys of all parties.
+    context : bytes
+        Context of the masks (`PublicKeys.mask_context`).
+    members : sequence of int
+        Positions of the parties with masks.
+    private : bytes
+        Private mask key of this party.
+    seed : bytes
+        Seed of the self mask.
+
+    Returns
+    -------
+    ndarray of uint64
+        The hidden vector.
     """
     vector = vector + mask(private, public_keys.mask_keys(members), context, vector.size)
     combine(vector, seed, np.add)
@@ -157,11 +301,32 @@ def unmask(
     survivors: Sequence[int],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> Words:
-    """The plain sum, from the ``total`` of the survivors' hidden vectors.
+    """Return the plain sum of the survivors' hidden vectors.
 
-    ``members`` are the places of the parties whose masks are in the vectors, ``survivors`` those whose vectors are in
-    the total; ``revealed`` has by the place of the party that reveals, and by member, a share of the member's seed or
-    key. A `ContractError` says that the shares do not give the keys, or that what is left does not count the survivors.
+    Parameters
+    ----------
+    total : ndarray of uint64
+        Sum of the hidden vectors.
+    public_keys : PublicKeys
+        Public keys of all parties.
+    context : bytes
+        Context of the masks (`PublicKeys.mask_context`).
+    members : sequence of int
+        Positions of the parties whose masks are in the vectors.
+    survivors : sequence of int
+        Positions of the parties whose vectors are in the sum.
+    revealed : mapping of int to mapping of int to bytes
+        By position of the revealing party and by member, a share of the member's seed or key.
+
+    Returns
+    -------
+    ndarray of uint64
+        The plain sum.
+
+    Raises
+    ------
+    ContractError
+        If the shares do not give the keys, or the unmasked sum does not count the survivors.
     """
     total = total.copy()
     for position in members:

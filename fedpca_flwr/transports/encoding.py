@@ -1,7 +1,8 @@
-"""Sums of 64-bit words, for every transport with masks: who is in them, how an answer is encoded, how a sum is read.
+"""Sums of 64-bit words, for every transport with masks: a site's rules, the encoding of answers, the decoding of sums.
 
 Limits on sums are public: no share of rows within the run's `bound` can exceed them, whatever was asked. A party whose
-share does (its rows changed, or are beyond) must not say so: it sends random words, and the sum opens for nobody.
+share exceeds a limit (its rows changed, or exceed the bound) must not say so: it sends random words, and the sum opens
+for nobody.
 """
 
 from __future__ import annotations
@@ -30,7 +31,19 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 @dataclass(frozen=True)
 class SumPolicy:
-    """Whose sums a party takes part in, by its own rules."""
+    """Rules of a site for the sums that the site joins.
+
+    Parameters
+    ----------
+    parties : int
+        Number of parties that the site knows of.
+    min_parties : int
+        Smallest number of parties in a sum.
+    signer : Signer
+        This party in this run: masks depend on the run, its configuration and the list of members.
+    survivors : int
+        Smallest number of survivors of a run that continues without some parties; 0 for a run with all.
+    """
 
     parties: int  # how many there are
     min_parties: int  # with fewer it refuses
@@ -38,11 +51,33 @@ class SumPolicy:
     survivors: int = 0  # of a run that goes on without some: with so many at least
 
     def members(self, parties: Iterable[int]) -> list[str]:
-        """Who these parties are, in words that mean the same in every run: their keys in this site's list."""
+        """Return names of parties that mean the same in every run: their public keys in this site's list.
+
+        Parameters
+        ----------
+        parties : iterable of int
+            Numbers of the partitions.
+
+        Returns
+        -------
+        list of str
+            Public keys in hexadecimal digits.
+        """
         return [self.signer.identity.member_keys[party].hex() for party in parties]
 
     def require_size(self, parties: int) -> None:
-        """Refuse a sum of too few."""
+        """Refuse a sum over too few parties.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties in the sum.
+
+        Raises
+        ------
+        DisclosureError
+            If there are fewer than `min_parties`.
+        """
         if parties < self.min_parties:
             raise DisclosureError(
                 f"the sum would have {parties} different parties, this site asks for at least {self.min_parties} "
@@ -51,14 +86,26 @@ class SumPolicy:
 
 
 def require_summable(method: str, questions: Questions) -> Questions:
-    """A method's questions as they are asked where only sums open.
+    """Return a method's questions, if the sums of their replies suffice.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method in errors.
+    questions : mapping of str to Question
+        The method's own questions.
+
+    Returns
+    -------
+    mapping of str to Question
+        The same questions.
 
     Raises
     ------
     TravelError
-        Where it needs more than sums of the parties' replies, and no option of it helps.
+        If the method needs more than sums of the parties' replies, and no option of the method helps.
     ConfigError
-        With what to choose, where one does.
+        If another option helps; the error names the option.
     """
     unsummable = [name for name, phase in questions.items() if not phase.in_clear and phase.limits is None]
     if unsummable:
@@ -72,12 +119,28 @@ def require_summable(method: str, questions: Questions) -> Questions:
 
 
 def encode_answer(party: Party, phase: str, question: Question, request: Fields) -> Words:
-    """This party's answer in fixed point, or random words where it is beyond the public limit.
+    """Return this party's answer in fixed point, or random words if the answer exceeds the public limit.
+
+    Parameters
+    ----------
+    party : Party
+        Party's half of the run.
+    phase : str
+        Name of the question.
+    question : Question
+        The method's question.
+    request : mapping of str to ndarray
+        Fields of the method's question.
+
+    Returns
+    -------
+    ndarray of uint64
+        The words.
 
     Raises
     ------
     ContractError
-        Where that limit is beyond float64.
+        If the limit is not finite in float64.
     """
     layout = question.layout(request, party.public)
     if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from what was asked alone
@@ -95,14 +158,33 @@ def _random_words(layout: Layout, phase: str, why: Exception) -> Words:
 
 
 class MaskedSum:
-    """The sum of masked vectors modulo 2^64. Each is added as it comes, in any order, and need not be kept."""
+    """Sum of masked vectors modulo 2^64. Vectors are added on arrival, in any order, and need not be stored.
+
+    Parameters
+    ----------
+    layout : Layout
+        Layout of the vectors.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._words = np.zeros(layout.size, np.uint64)
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add one party's vector, or raise a `ContractError`."""
+        """Add the vector of a party.
+
+        Parameters
+        ----------
+        fields : mapping of str to ndarray
+            Fields of the reply.
+        sender : str
+            Name of the party in errors.
+
+        Raises
+        ------
+        ContractError
+            If the vector has another length than the layout.
+        """
         vector = fields["masked"]
         if vector.size != self.layout.size:
             raise ContractError(
@@ -112,15 +194,43 @@ class MaskedSum:
         self._words += vector
 
     def complete(self, replies: Sequence[Reply]) -> Words:
-        """The sum of all replies, those that came with their vectors among them."""
+        """Return the sum of all replies; vectors that were not consumed on arrival are added now.
+
+        Parameters
+        ----------
+        replies : sequence of Reply
+            Replies of the round.
+
+        Returns
+        -------
+        ndarray of uint64
+            The sum.
+        """
         for reply in replies:
             if not reply.consumed_bytes:
                 self.add(reply.fields, reply.sender)
         return self._words
 
     def decode(self, replies: Sequence[Reply], estimate: Fields) -> Total:
-        """What the whole sum says, of which some fields are ``near`` what the server knows: masks cancel only if those
-        of all parties are in it."""
+        """Return the total, which opens only if the masks of all parties are in the sum and cancel.
+
+        Parameters
+        ----------
+        replies : sequence of Reply
+            Replies of the round.
+        estimate : mapping of str to ndarray
+            The server's estimates of some fields.
+
+        Returns
+        -------
+        Total
+            The sum of each field.
+
+        Raises
+        ------
+        ContractError
+            If the masks do not cancel.
+        """
         total = self.complete(replies)
         if (parties := int(total[0])) != len(replies):
             raise ContractError(
@@ -132,13 +242,48 @@ class MaskedSum:
 
 
 def decode_total(layout: Layout, words: Words, parties: int, estimate: Fields | None = None) -> Total:
-    """What opened ``words`` of so many parties say."""
+    """Return the total of opened words.
+
+    Parameters
+    ----------
+    layout : Layout
+        Layout of the words.
+    words : ndarray of uint64
+        The opened sum.
+    parties : int
+        Number of parties in the sum.
+    estimate : mapping of str to ndarray, optional
+        The server's estimates of some fields.
+
+    Returns
+    -------
+    Total
+        The sum of each field.
+    """
     fields, low = layout.decode(words, estimate)
     return Total(fields, parties, low, partial(layout.decode_exactly, words), layout.error_bound(parties))
 
 
 def require_secret(party: Party, name: str) -> bytes:
-    """A secret of this run, or a `ContractError`."""
+    """Return a secret of this run.
+
+    Parameters
+    ----------
+    party : Party
+        Party's half of the run.
+    name : str
+        Name of the secret.
+
+    Returns
+    -------
+    bytes
+        The secret.
+
+    Raises
+    ------
+    ContractError
+        If the journal has no such secret.
+    """
     value = party.journal.load_secret(name)
     if value is None:
         raise ContractError("this site has no key of this run: it was started anew, or never asked for one")

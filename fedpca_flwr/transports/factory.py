@@ -1,4 +1,4 @@
-"""Both halves of a run, from its configuration: the strategy of the server, and the client of a party."""
+"""Factory of both halves of a run from its configuration: the strategy of the server, and the client of a party."""
 
 import sys
 from collections.abc import Mapping
@@ -34,19 +34,48 @@ APP_ROWS_PLACEHOLDER = "rows of the app"
 
 @dataclass(frozen=True)
 class RunFactory:
-    """Makes the two halves of a run of any of the ``methods``."""
+    """Factory of the two halves of runs.
+
+    Parameters
+    ----------
+    methods : Registry
+        All methods by name.
+    """
 
     methods: Registry
 
     def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy:
-        """Return the server's half of the run that ``run_config`` describes; errors as of `prepare`."""
+        """Return the server's half of a run.
+
+        Parameters
+        ----------
+        run_config : mapping of str to object
+            Configuration of the run.
+
+        Returns
+        -------
+        PCAStrategy
+            The strategy.
+
+        Raises
+        ------
+        ConfigError
+            As of `prepare`.
+        """
         kind = self.methods.parse_method(_method_text(run_config)).strategy
         strategy = kind.__new__(kind)
         self.prepare(strategy, run_config)
         return strategy
 
     def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
-        """Make a new strategy of the method that ``run_config`` names ready for the run.
+        """Make a new strategy ready for the run.
+
+        Parameters
+        ----------
+        strategy : PCAStrategy
+            A strategy of the method that the configuration names.
+        run_config : mapping of str to object
+            Configuration of the run.
 
         Raises
         ------
@@ -68,9 +97,21 @@ class RunFactory:
         strategy.alternatives = partial(alternatives, self.methods, card)
 
     def client(self, context: Context, load: LoadTable = local_table) -> PCAClient | RefusingClient:
-        """Return a party's half of the run that ``context`` describes; ``load`` gives its rows (see `Site`).
+        """Return a party's half of a run.
 
-        Whatever is in the run-config, nothing is raised: a client comes that refuses it.
+        Nothing is raised, whatever the run-config holds: a configuration that is refused gives a client that refuses.
+
+        Parameters
+        ----------
+        context : Context
+            Flower's context of the node, with run-config and node-config.
+        load : callable
+            Function that returns the party's rows (see `Site`).
+
+        Returns
+        -------
+        PCAClient or RefusingClient
+            The client.
         """
         site = Site(context, load, self.methods)
         try:
@@ -84,10 +125,24 @@ class RunFactory:
     def client_of_rows(
         self, context: Context, rows: ArrayLike, run_config: Mapping[str, Any]
     ) -> PCAClient | RefusingClient:
-        """Return a party's half of a run in a Flower app of a user's own, which loads the ``rows`` (n, d) itself.
+        """Return a party's half of a run in a user's own Flower app, which loads the rows itself.
 
-        ``rows`` are an array or a data frame (n, d). They are a site's own data, with the rules for such (a journal for
-        secure sums, say), but in Flower's simulation.
+        The rows are a site's own data, with the rules for such data (a journal for secure sums, say), except in
+        Flower's simulation.
+
+        Parameters
+        ----------
+        context : Context
+            Flower's context of the node.
+        rows : array_like
+            Array or data frame (n, d).
+        run_config : mapping of str to object
+            Configuration of the run.
+
+        Returns
+        -------
+        PCAClient or RefusingClient
+            The client.
         """
         node_defaults = {} if _in_a_simulation() else {"data": APP_ROWS_PLACEHOLDER}
         app_context = replace(
@@ -96,6 +151,7 @@ class RunFactory:
         names = tuple(str(label) for label in column_labels(rows))
 
         def load(node: NodeConfig, config: RunConfig) -> Table:
+            """Return the app's rows as a checked table."""
             if config.levels:
                 return encoded(rows, config.levels_by_column, "this site", node.min_rows, node.round_rows)
             return check_rows(as_rows(rows, "this site"), names)
@@ -103,7 +159,7 @@ class RunFactory:
         return self.client(app_context, load)
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:
-        """Refuse options beside `method`, and say where they stand; nothing is said of keys that no method has."""
+        """Refuse options given as keys of the run, and say how `method` holds options; unknown keys pass."""
         lines, words = [], []
         for key, value in run_config.items():
             if key in RUN_KEYS or value == "":
@@ -120,6 +176,7 @@ class RunFactory:
 
 
 def _method_text(run_config: Mapping[str, Any]) -> str:
+    """Return the text of `method`, or its default."""
     return str(run_config.get("method", DEFAULTS.method))
 
 

@@ -1,7 +1,7 @@
-"""Masked: the server sees sums over all parties only (pairwise masks, `fedpca_flwr.transports.pairwise_masks`).
+"""Masked transport: the server sees sums over all parties only (`fedpca_flwr.transports.pairwise_masks`).
 
-The round ``keys`` comes before the first sum: each party sends a new public key, which it signs, and the server passes
-all of them on with that sum, in the order of the parties. Each party verifies all of them before it masks anything. A
+The round ``keys`` comes before the first sum: each party sends a new public key, which it signs, and the server relays
+all of them with that sum, in the order of the parties. Each party verifies all of them before it masks anything. A
 party that is missing leaves noise and ends the run, as everywhere; a sum that goes on without some parties is in
 `fedpca_flwr.transports.surviving`.
 
@@ -49,6 +49,7 @@ KEY_FIELDS = (Field("publics", ("parties", "key"), "uint8"), Field("signatures",
 
 
 def _sizes(public: Public) -> Mapping[str, int]:
+    """Return the values of the symbols in the shapes of keys and signatures."""
     return {"parties": public.parties, "key": KEY_BYTES, **SIGNATURE_SIZES}
 
 
@@ -66,7 +67,7 @@ DISCLOSURE_NOTE = (
 
 
 class Masked(Transport):
-    """The method's sums as masked words, after the round ``keys``."""
+    """Base of both halves: the method's sums as masked words, after the round ``keys``."""
 
     sums_only = True
 
@@ -74,12 +75,23 @@ class Masked(Transport):
         self.method_questions: Questions = {}
 
     def uses_commitments(self, parties: int) -> bool:
-        """Whether each party shares masks with some of so many only, so that keys are committed to first."""
+        """Return whether each party shares masks with only some others, so that parties commit to their keys first.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties of the run.
+
+        Returns
+        -------
+        bool
+            Whether the round ``openings`` takes place.
+        """
         return not self._is_noisy and neighbours.degree(parties) < parties - 1
 
     @property
     def _is_noisy(self) -> bool:
-        """Whether noise makes sums private: how many honest parties it needs is the run's to say, not the graph's."""
+        """True if noise makes sums private: the run says how many honest parties the noise needs, not the graph."""
         return any(phase.differentially_private for phase in self.method_questions.values())
 
     def script(self, method: str, questions: Questions) -> Questions:
@@ -104,6 +116,8 @@ class Masked(Transport):
 
 
 class MaskedServer(Masked, ServerTransport):
+    """Server's half, which relays keys and adds up masked words."""
+
     def __init__(self) -> None:
         super().__init__()
         self._keys_are_relayed = False
@@ -116,7 +130,7 @@ class MaskedServer(Masked, ServerTransport):
         return total.decode(replies, question.estimate)
 
     def _ask_keys(self, parties: int) -> Program:
-        """Ask for the parties' keys; those that are to be relayed to all of them."""
+        """Ask for the parties' keys, and return the fields to relay to all parties."""
         keys = collect_keys((yield Round("keys")))
         if not self.uses_commitments(parties):
             return keys
@@ -137,7 +151,13 @@ class MaskedServer(Masked, ServerTransport):
 
 
 class MaskedParty(Masked, PartyTransport):
-    """Adds this party's masks."""
+    """Party's half, which adds this party's masks.
+
+    Parameters
+    ----------
+    policy : SumPolicy
+        Rules of the site for sums.
+    """
 
     def __init__(self, policy: SumPolicy) -> None:
         super().__init__()
@@ -174,7 +194,7 @@ class MaskedParty(Masked, PartyTransport):
         return self.policy.signer.identity.party
 
     def _create_key(self, party: Party) -> Fields:
-        """A new public key or a commitment to it, and this party's signature under the key."""
+        """Create a key pair, and return the signed public key or a signed commitment."""
         private = new_private_key()
         public = public_key(private)
         party.journal.store_secret("private", private)
@@ -185,7 +205,7 @@ class MaskedParty(Masked, PartyTransport):
         return {"public": np.frombuffer(sent_key, np.uint8), "signature": self.policy.signer.sign("run keys", public)}
 
     def _open_commitment(self, party: Party, commitments: NDArray[np.uint8]) -> Fields:
-        """This party's public key, now that it has bound all others to theirs."""
+        """Return this party's public key, after all others have committed to theirs."""
         public = require_secret(party, "public")
         if commitments[self._partition].tobytes() != neighbours.commitment(self._partition, public):
             raise DisclosureError(
@@ -196,7 +216,7 @@ class MaskedParty(Masked, PartyTransport):
         return {"public": np.frombuffer(public, np.uint8)}
 
     def _accept_keys(self, party: Party, keys: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
-        """Take the public keys of this run, if those that count are their parties', and the parties are enough."""
+        """Check the public keys of this run, and store what this party shares with its neighbours."""
         publics = [key.tobytes() for key in keys]
         self.policy.require_size(len(publics))
         participants, neighbour_positions = publics, list(range(len(publics)))
@@ -218,11 +238,23 @@ class MaskedParty(Masked, PartyTransport):
 
 
 def _sizes_with_keys(phase: Question) -> Callable[[Public], Mapping[str, int]]:
+    """Return the function of a question's symbols, extended by the symbols of keys and signatures."""
     return lambda public: {**phase.sizes(public), **_sizes(public)}
 
 
 def collect_keys(replies: Sequence[Reply]) -> Fields:
-    """The parties' keys with their signatures, as the server passes them on."""
+    """Return the parties' public keys and signatures, ready for the server to relay.
+
+    Parameters
+    ----------
+    replies : sequence of Reply
+        Replies to the question for keys.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Fields "publics" (parties, key) and "signatures" (parties, signature).
+    """
     return {
         "publics": np.stack([reply.fields["public"] for reply in replies]),
         "signatures": np.stack([reply.fields["signature"] for reply in replies]),

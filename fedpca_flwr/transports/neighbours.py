@@ -1,4 +1,4 @@
-"""With whom a party shares masks: up to `COMPLETE` parties with everybody, else with some that nobody can choose.
+"""Graph of parties that share masks: complete up to `MAX_COMPLETE_PARTIES`, else a graph that nobody can choose.
 
 Bell, Bonawitz, Gascon, Lepoint and Raykova, Secure Single-Server Aggregation with (Poly)Logarithmic Overhead (CCS
 2020): masks with O(log K) neighbours hide what masks with all K parties hide while the honest parties are connected in
@@ -36,24 +36,55 @@ SECURITY_BITS = 40
 
 @lru_cache
 def degree(parties: int) -> int:
-    """With how many others each of so many parties shares masks."""
+    """Return with how many others each party shares masks.
+
+    Parameters
+    ----------
+    parties : int
+        Number of parties of the run.
+
+    Returns
+    -------
+    int
+        Number of neighbours.
+    """
     if parties <= MAX_COMPLETE_PARTIES:
         return parties - 1
     return min(min_degree(parties, int(MAX_COLLUDING_SHARE * parties), SECURITY_BITS), parties - 1)
 
 
 def commitment(party: int, public: bytes) -> bytes:
-    """32 bytes by which a party is bound to its public key, and from which the key is not found."""
+    """Return 32 bytes that bind a party to its public key, and from which nobody can find the key.
+
+    Parameters
+    ----------
+    party : int
+        Number of the party's partition.
+    public : bytes
+        The public key.
+
+    Returns
+    -------
+    bytes
+        The commitment.
+    """
     return hashlib.sha256(b"fedpca commitment" + party.to_bytes(8, "little") + public).digest()
 
 
 def require_opened(commitments: Sequence[bytes], publics: Sequence[bytes]) -> None:
-    """Refuse public keys that are not those to which the parties had committed.
+    """Refuse public keys that differ from the commitments of their parties.
+
+    Parameters
+    ----------
+    commitments : sequence of bytes
+        Commitments of the parties, in order of the partitions.
+    publics : sequence of bytes
+        Public keys of the parties, in the same order.
 
     Raises
     ------
     DisclosureError
-        Naming the parties.
+        If any key differs; the error names the parties.
     """
     opened = enumerate(zip(commitments, publics, strict=True))
     mismatched = [str(party) for party, (committed, public) in opened if commitment(party, public) != committed]
@@ -65,14 +96,41 @@ def require_opened(commitments: Sequence[bytes], publics: Sequence[bytes]) -> No
 
 
 def graph_seed(context: bytes, publics: Sequence[bytes]) -> bytes:
-    """What the graph follows from: what the run is about (`Signer.about`), and the public keys of all parties."""
+    """Return the seed of the graph.
+
+    Parameters
+    ----------
+    context : bytes
+        Digest of the run (`Signer.context`).
+    publics : sequence of bytes
+        Public keys of all parties.
+
+    Returns
+    -------
+    bytes
+        The seed.
+    """
     return digest_pieces(b"fedpca neighbours", context, b"".join(publics))
 
 
 def neighbours(seed: bytes, parties: int, party: int) -> list[int]:
-    """The parties with whom ``own`` shares masks, in order: the next ones on either side of the ring.
+    """Return the parties with whom a party shares masks: the next ones on either side of the ring.
 
     The order of the ring is that of 128 bits each from ChaCha20: uniform but for ties.
+
+    Parameters
+    ----------
+    seed : bytes
+        Seed of the graph (`graph_seed`).
+    parties : int
+        Number of parties of the run.
+    party : int
+        Number of the party's partition.
+
+    Returns
+    -------
+    list of int
+        Partitions of the neighbours, in order.
     """
     words = np.frombuffer(keystream(seed).update(bytes(16 * parties)), "<u8").reshape(parties, 2)
     order = np.lexsort(words.T)

@@ -7,7 +7,7 @@ A sum without one of the parties is noise.
 
 A sum that goes on without some of the parties is in `fedpca_flwr.transports.double_masks`.
 
-Why not Flower's SecAgg+: it has 32-bit arithmetic, and its masks come from 32 bits of seed and a non-cryptographic
+Flower's SecAgg+ is not used: it has 32-bit arithmetic, and its masks come from 32 bits of seed and a non-cryptographic
 generator.
 """
 
@@ -41,20 +41,65 @@ BLOCK_WORDS = 2**16
 
 
 def new_private_key() -> bytes:
-    """32 random bytes of the operating system."""
+    """Return a new private key: 32 random bytes of the operating system.
+
+    Returns
+    -------
+    bytes
+        The private key.
+    """
     return X25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_key(private: bytes) -> bytes:
+    """Return the public half of a private key.
+
+    Parameters
+    ----------
+    private : bytes
+        The private key.
+
+    Returns
+    -------
+    bytes
+        The public key.
+    """
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def split_keys(joined: bytes, size: int = KEY_BYTES) -> list[bytes]:
+    """Split joined keys.
+
+    Parameters
+    ----------
+    joined : bytes
+        Keys, one after another.
+    size : int
+        Bytes of a key.
+
+    Returns
+    -------
+    list of bytes
+        The keys.
+    """
     return [joined[i : i + size] for i in range(0, len(joined), size)]
 
 
 def hash_pieces(pieces: Iterable[bytes], prefix: HASH | None = None) -> HASH:
-    """SHA-256 of pieces and their lengths, after those that went into ``onto``."""
+    """Return the SHA-256 hash object of pieces and their lengths.
+
+    Parameters
+    ----------
+    pieces : iterable of bytes
+        The pieces.
+    prefix : hash object, optional
+        Hash of the pieces before.
+
+    Returns
+    -------
+    hash object
+        A new hash.
+    """
     digest = prefix.copy() if prefix else hashlib.sha256()
     for piece in pieces:
         digest.update(len(piece).to_bytes(8, "little"))
@@ -63,38 +108,107 @@ def hash_pieces(pieces: Iterable[bytes], prefix: HASH | None = None) -> HASH:
 
 
 def digest_pieces(*pieces: bytes) -> bytes:
-    """SHA-256 of pieces and their lengths: other pieces have another digest."""
+    """Return the SHA-256 digest of pieces and their lengths, which differs for different pieces.
+
+    Parameters
+    ----------
+    *pieces : bytes
+        The pieces.
+
+    Returns
+    -------
+    bytes
+        The digest.
+    """
     return hash_pieces(pieces).digest()
 
 
 def describe_arrays(arrays: Iterable[NDArray[Any]]) -> Iterator[bytes]:
-    """Type, shape and values of arrays, as pieces."""
+    """Yield type, shape and values of arrays as pieces of bytes.
+
+    Parameters
+    ----------
+    arrays : iterable of ndarray
+        The arrays.
+
+    Yields
+    ------
+    bytes
+        For each array its type and shape, then its values.
+    """
     for array in arrays:
         yield f"{array.dtype.str} {array.shape}".encode()
         yield array.tobytes()
 
 
 def transcript(phase: str, context: bytes, publics: Sequence[bytes], arrays: Sequence[NDArray[Any]]) -> bytes:
-    """Digest of all that a party was asked, of the run that it is about, and of who takes part.
+    """Return a digest of everything that a party was asked, of the run, and of the parties that take part.
 
-    Every mask depends on it. So masks cancel only where all parties were asked the same: a server that sends zeros to
-    all parties but one learns nothing about that one. Of what can be asked twice the arrays hold the number of the
-    question, so that no two answers share a mask: their difference would show what has changed in the rows between.
+    Every mask depends on the transcript. So masks cancel only if all parties were asked the same: a server that sends
+    zeros to all parties except one learns nothing about that one. For questions that can be asked twice the arrays hold
+    the number of the question, so that no two answers share a mask: their difference would show what has changed in the
+    rows between.
+
+    Parameters
+    ----------
+    phase : str
+        Name of the question.
+    context : bytes
+        Digest of the run (`Signer.context`).
+    publics : sequence of bytes
+        Public keys of the parties.
+    arrays : sequence of ndarray
+        Arrays of the question.
+
+    Returns
+    -------
+    bytes
+        The digest.
     """
     return digest_pieces(phase.encode(), context, *publics, *describe_arrays(arrays))
 
 
 def mask(private: bytes, publics: Sequence[bytes], context: bytes, size: int) -> Words:
-    """What one party adds to its vector of ``size`` words: plus or minus the words shared with each other party.
+    """Return the mask of a party: plus or minus the words that the party shares with each other party.
 
-    ``private`` is this party's key, whose public half is one of the distinct ``publics`` of all parties; ``asked`` is
-    the `transcript`.
+    Parameters
+    ----------
+    private : bytes
+        Private key of the party.
+    publics : sequence of bytes
+        Distinct public keys of all parties, among them that of ``private``.
+    context : bytes
+        Transcript of the request (`transcript`).
+    size : int
+        Number of words.
+
+    Returns
+    -------
+    ndarray of uint64
+        The mask.
     """
     return mask_from_secrets(public_key(private), shared_secrets(private, publics), context, size)
 
 
 def mask_from_secrets(local_key: bytes, secrets: Mapping[bytes, bytes], context: bytes, size: int) -> Words:
-    """The same from this party's public key and what it shares with each other one (`shared_secrets`)."""
+    """Return the mask of a party from the secrets shared with the other parties.
+
+    Parameters
+    ----------
+    local_key : bytes
+        Public key of the party.
+    secrets : mapping of bytes to bytes
+        Shared secret by the peer's public key (`shared_secrets`).
+    context : bytes
+        Transcript of the request (`transcript`).
+    size : int
+        Number of words.
+
+    Returns
+    -------
+    ndarray of uint64
+        The mask.
+    """
     total, buffers = np.zeros(size, np.uint64), Buffers(size)
     for peer, secret in secrets.items():
         combine(
@@ -104,7 +218,13 @@ def mask_from_secrets(local_key: bytes, secrets: Mapping[bytes, bytes], context:
 
 
 class Buffers:
-    """Buffers for the keystreams of vectors of so many words, made once for all of them."""
+    """Buffers for keystreams, allocated once for all masks of a vector.
+
+    Parameters
+    ----------
+    size : int
+        Number of words of the vectors.
+    """
 
     def __init__(self, size: int) -> None:
         self.words = np.empty(min(size, BLOCK_WORDS), "<u8")
@@ -113,7 +233,19 @@ class Buffers:
 
 
 def combine(words: Words, key: bytes, operation: np.ufunc, buffers: Buffers | None = None) -> None:
-    """Add the keystream of ``key`` to ``words``, or subtract it, in place."""
+    """Add or subtract a keystream in place.
+
+    Parameters
+    ----------
+    words : ndarray of uint64
+        The words, which are changed.
+    key : bytes
+        Key of the stream.
+    operation : numpy.ufunc
+        `numpy.add` or `numpy.subtract`.
+    buffers : Buffers, optional
+        Buffers for the stream; new ones by default.
+    """
     stream, buffers = keystream(key), buffers or Buffers(words.size)
     for start in range(0, words.size, BLOCK_WORDS):
         block = words[start : start + BLOCK_WORDS]
@@ -122,9 +254,24 @@ def combine(words: Words, key: bytes, operation: np.ufunc, buffers: Buffers | No
 
 
 def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, bytes]:
-    """What a party shares with each other one, by its public key: agreed once, it does for all sums of a run.
+    """Return the secrets that a party shares with each other party; a secret serves for all sums of a run.
 
-    A `ContractError` refuses a public key that is a point of small order.
+    Parameters
+    ----------
+    private : bytes
+        Private key of the party.
+    publics : iterable of bytes
+        Public keys of the parties.
+
+    Returns
+    -------
+    dict of bytes to bytes
+        Shared secret by the peer's public key.
+
+    Raises
+    ------
+    ContractError
+        If a public key is a point of small order.
     """
     key = X25519PrivateKey.from_private_bytes(private)
     local_key = key.public_key().public_bytes_raw()
@@ -132,19 +279,48 @@ def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, byte
 
 
 def agreed_key(key: X25519PrivateKey, peer: bytes, context: bytes) -> bytes:
-    """The 256-bit key that two parties share for one request: the same from either side.
+    """Return the 256-bit key that two parties share for a request, equal from either side.
 
-    A `ContractError` refuses a public key that is a point of small order.
+    Parameters
+    ----------
+    key : X25519PrivateKey
+        Private key of a party.
+    peer : bytes
+        Public key of the other party.
+    context : bytes
+        Transcript of the request.
+
+    Returns
+    -------
+    bytes
+        The key.
+
+    Raises
+    ------
+    ContractError
+        If the public key is a point of small order.
     """
     return _derive_key(_exchange_key(key, peer), key.public_key().public_bytes_raw(), peer, context)
 
 
 def keystream(key: bytes) -> CipherContext:
-    """ChaCha20 from block 0 with a zero nonce: a key is used for one mask only."""
+    """Return ChaCha20 from block 0 with a zero nonce: a key serves for a single mask.
+
+    Parameters
+    ----------
+    key : bytes
+        Key of 256 bits.
+
+    Returns
+    -------
+    CipherContext
+        The encryptor, which turns zeros into the stream.
+    """
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
 
 
 def _exchange_key(private: X25519PrivateKey, peer: bytes) -> bytes:
+    """Return the X25519 secret of a private key and a peer's public key, or refuse an invalid public key."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(peer))
     except ValueError:
@@ -154,5 +330,6 @@ def _exchange_key(private: X25519PrivateKey, peer: bytes) -> bytes:
 
 
 def _derive_key(shared: bytes, local_key: bytes, peer: bytes, context: bytes) -> bytes:
+    """Return the key of two parties for a request, by HKDF-SHA256 from their shared secret."""
     info = KEY_PURPOSE + context + b"".join(sorted([local_key, peer]))
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(shared)

@@ -1,4 +1,4 @@
-"""What another method would do instead: how its answers can travel, and whether its replies are smaller."""
+"""Recommendation of other methods: transports of their answers, and methods with smaller replies."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,26 @@ SHARED_CARD_FIELDS = ("split", "differentially_private", "incomplete", "exposes"
 
 
 def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public, rows: int, max_bytes: int) -> str:
-    """The exact methods for the same data whose replies have at most so many bytes, as the end of an error."""
+    """Return the exact methods for the same data whose replies are small enough, as the end of an error.
+
+    Parameters
+    ----------
+    methods : mapping of str to Method
+        All methods by name.
+    card : MethodCard
+        Card of the run's method.
+    public : Public
+        Public parameters of the run.
+    rows : int
+        Number of rows of the party.
+    max_bytes : int
+        Largest number of bytes of a reply.
+
+    Returns
+    -------
+    str
+        A sentence with names, bytes and rounds.
+    """
     candidates = []
     for name, method in methods.items():
         other = method.strategy.card
@@ -44,7 +63,18 @@ def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public
 
 
 def transports_of(method: Method) -> tuple[str, ...]:
-    """How a method's answers can travel: what its phases allow."""
+    """Return the transports that a method's questions allow.
+
+    Parameters
+    ----------
+    method : Method
+        The method.
+
+    Returns
+    -------
+    tuple of str
+        Names among "clear", "masked" and "surviving".
+    """
     examples = method.strategy.card.examples
     return tuple(
         name
@@ -54,7 +84,22 @@ def transports_of(method: Method) -> tuple[str, ...]:
 
 
 def script_or_none(method: Method, config: RunConfig, options: Mapping[str, Any]) -> Questions | None:
-    """All that a run may ask, in its order; None where the method's answers cannot travel so."""
+    """Return the script of a run, or None if the method's answers cannot travel in this way.
+
+    Parameters
+    ----------
+    method : Method
+        The method.
+    config : RunConfig
+        Configuration of the run.
+    options : mapping of str to object
+        Options of the method.
+
+    Returns
+    -------
+    mapping of str to Question, or None
+        All questions of the run, in order.
+    """
     card = method.strategy.card
     try:
         return server_transport(config).script(card.name, card.script(config, card.options.parse(options)))

@@ -1,8 +1,8 @@
-"""What parties say to each other in one run, through a server that none of them trusts: each signs it (RFC 8032).
+"""Signatures on what parties say to each other in a run, through a server that nobody trusts (Ed25519, RFC 8032).
 
 A signature is of one run, one configuration and one list of members, so it cannot be taken from another run, and sites
-with different lists do not believe each other. The server has none of the sites' private keys: it can pass a party's
-run key on or withhold it, and cannot put another in its place.
+with different lists do not believe each other. The server has none of the sites' private keys: it can relay a party's
+run key or withhold it, and cannot put another in its place.
 """
 
 from collections import Counter
@@ -27,7 +27,17 @@ NO_ANSWER_TEXT = "nothing is answered"
 
 @dataclass(frozen=True)
 class Signer:
-    """A party among the members of its list, in one run."""
+    """Party among the members of a list, in a run.
+
+    Parameters
+    ----------
+    identity : Identity
+        The party's private key and its list of members.
+    run : str
+        Flower's id of the run.
+    configuration : str
+        Text of the run's configuration.
+    """
 
     identity: Identity
     run: str  # Flower's id of the run
@@ -35,15 +45,45 @@ class Signer:
 
     @property
     def context(self) -> bytes:
-        """Digest of run, configuration and list: all that is said or derived in the run depends on it."""
+        """Digest of run, configuration and list of members, on which all messages and keys of the run depend."""
         return digest_pieces(self.run.encode(), self.configuration.encode(), self.identity.digest)
 
     def sign(self, subject: str, *parts: bytes) -> NDArray[np.uint8]:
-        """The signature of this party under what it says."""
+        """Return the signature of this party.
+
+        Parameters
+        ----------
+        subject : str
+            Name of what is signed.
+        *parts : bytes
+            What is signed.
+
+        Returns
+        -------
+        ndarray of uint8
+            The signature (64,).
+        """
         return np.frombuffer(self.identity.sign(self._message(self.identity.party, subject, parts)), np.uint8)
 
     def require_signature(self, party: int, subject: str, signature: NDArray[np.uint8], *parts: bytes) -> None:
-        """Refuse what a party has not said; a `DisclosureError` names the party."""
+        """Refuse a signature that is not the party's.
+
+        Parameters
+        ----------
+        party : int
+            Number of the party's partition.
+        subject : str
+            Name of what is signed.
+        signature : ndarray of uint8
+            The signature (64,).
+        *parts : bytes
+            What is signed.
+
+        Raises
+        ------
+        DisclosureError
+            If the signature is wrong; the error names the party.
+        """
         if not self.identity.is_signed_by(party, self._message(party, subject, parts), signature.tobytes()):
             raise DisclosureError(
                 f"the signature of party {party} under the {subject} is not right by its key in this site's list "
@@ -55,10 +95,23 @@ class Signer:
     def require_keys(
         self, parties: Sequence[int], keys: Sequence[bytes], signatures: NDArray[np.uint8], local_key: bytes
     ) -> None:
-        """Refuse run keys that are not those of different parties, each signed by its own, and this party's among them.
+        """Refuse run keys unless each is signed by a different party and this party's own key is present.
 
-        ``parties`` has the partition of each key; ``signatures`` are (len(parties), 64), and ``own`` is this party's
-        key, as it made it.
+        Parameters
+        ----------
+        parties : sequence of int
+            Partition of each key.
+        keys : sequence of bytes
+            The keys.
+        signatures : ndarray of uint8
+            Signature of each key (len(parties), 64).
+        local_key : bytes
+            This party's key, as it made the key.
+
+        Raises
+        ------
+        DisclosureError
+            If any key is wrong; the error names the party.
         """
         partitions, times = range(len(self.identity.member_keys)), Counter(parties)
         for party in parties:
@@ -86,4 +139,5 @@ class Signer:
                     )
 
     def _message(self, party: int, subject: str, parts: Sequence[bytes]) -> bytes:
+        """Return the digest that a signature covers."""
         return digest_pieces(SIGNATURE_PURPOSE, self.context, subject.encode(), str(party).encode(), *parts)

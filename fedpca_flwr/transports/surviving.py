@@ -1,4 +1,4 @@
-"""Surviving: one sum a run over the parties that are still there, opened once (`fedpca_flwr.transports.double_masks`).
+"""Surviving transport: a single sum over the remaining parties, opened once (`fedpca_flwr.transports.double_masks`).
 
 Rounds: ``keys``; ``shares`` (each party's seed and mask key, shared among all); the method's own sum; ``agree`` (each
 survivor signs which survivors it was told); ``reveal`` (the shares by which the sum opens). A
@@ -60,10 +60,12 @@ DISCLOSURE_NOTE = (
 
 
 def _sizes(public: object) -> dict[str, int]:
+    """Return the values of the symbols in the shapes of keys, shares and signatures."""
     return {"key": KEY_PAIR_BYTES, "sealed": SEALED_BYTES, "share": SHARE_BYTES, **SIGNATURE_SIZES}
 
 
 def _stage_question(*reply: Field, request: Sequence[Field] = ()) -> Question:
+    """Return the question of a stage around a sum."""
     return Question(request=Payload(tuple(request)), reply=Payload(reply), sizes=_sizes)
 
 
@@ -93,7 +95,7 @@ QUESTIONS_AFTER_SUM: Questions = {
 
 
 class Surviving(Transport):
-    """The method's one sum as masked words, with the rounds around it."""
+    """Base of both halves: the method's sum as masked words, with the rounds around the sum."""
 
     sums_only = True
 
@@ -133,11 +135,32 @@ class Surviving(Transport):
         return script
 
     def stage_phase(self, stage: str, sum_phase: str) -> str:
-        """The phase of a stage around a sum."""
+        """Return the phase of a stage around a sum.
+
+        Parameters
+        ----------
+        stage : str
+            Name of the stage.
+        sum_phase : str
+            Phase of the sum.
+
+        Returns
+        -------
+        str
+            The stage's name; with the phase before it for all sums after the first.
+        """
         return stage if sum_phase == self.sum_phases[0] else f"{sum_phase} {stage}"
 
 
 class SurvivingServer(Surviving, ServerTransport):
+    """Server's half, which relays keys and shares, and opens the sum of the survivors.
+
+    Parameters
+    ----------
+    threshold : int
+        Number of survivors that the run requires.
+    """
+
     def __init__(self, threshold: int) -> None:
         super().__init__()
         self.threshold = threshold
@@ -166,7 +189,7 @@ class SurvivingServer(Surviving, ServerTransport):
         return self._summed_parties
 
     def _sum_survivors(self, question: Round, run: Run) -> Program:
-        """The sum over those that are there, opened."""
+        """Ask all questions of a sum, and return the total over the parties that survive."""
         require_threshold(self.threshold, run.quorum.initial_parties)
         replies = yield Round(self.stage_phase("keys", question.phase))
         position_of = {reply.party: i for i, reply in enumerate(replies)}
@@ -201,7 +224,7 @@ class SurvivingServer(Surviving, ServerTransport):
         return decode_total(layout, opened, len(survivors))
 
     def _sum_last_round(self, question: Round, run: Run) -> Program:
-        """A sum under pairwise masks, if all survivors are still there: that of fewer would show who left."""
+        """Sum the last round under pairwise masks if all survivors remain: a smaller sum would show who left."""
         total = MaskedSum(self.method_questions[question.phase].layout(question.request, run.public))
         replies = yield Round(question.phase, question.request, consume=total.add)
         if len(replies) < len(self._summed_parties):
@@ -210,13 +233,20 @@ class SurvivingServer(Surviving, ServerTransport):
 
 
 def _require_rows(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.uint8]:
+    """Return the rows that a party sent for the other parties, or refuse another number of rows."""
     if len(rows) != expected:
         raise ContractError(f"{sender}: it sent something for {len(rows)} parties, expected {expected}")
     return rows
 
 
 class SurvivingParty(Surviving, PartyTransport):
-    """Hides this party's answer, shares what would open it, and reveals that once."""
+    """Party's half, which hides the answer, shares the secrets that open the answer, and reveals shares once.
+
+    Parameters
+    ----------
+    policy : SumPolicy
+        Rules of the site for sums.
+    """
 
     def __init__(self, policy: SumPolicy) -> None:
         super().__init__()
@@ -240,6 +270,7 @@ class SurvivingParty(Surviving, PartyTransport):
     # One stage each
 
     def _create_keys(self, party: Party, request: Fields) -> Fields:
+        """Create the key pairs and the seed of a sum, and return the signed public keys."""
         require_threshold(self.policy.survivors, self.policy.parties)
         private, masking = new_private_key(), new_private_key()
         party.journal.store_secret("private", private)
@@ -249,7 +280,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"public": np.frombuffer(public, np.uint8), "signature": self._signer.sign("run keys", public)}
 
     def _share_secrets(self, party: Party, request: Fields) -> Fields:
-        """This party's seed and mask key, a share for each party, which only that party can read."""
+        """Return shares of this party's seed and mask key, each sealed for a single party."""
         parties, publics = request["parties"].tolist(), [keys.tobytes() for keys in request["publics"]]
         if not len(parties) == len(publics) == len(request["signatures"]):
             raise ContractError(
@@ -271,6 +302,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"sealed": np.stack(sealed)}
 
     def _mask_answer(self, party: Party, request: Fields) -> Fields:
+        """Return this party's answer under its masks."""
         channels = self._channels(party)
         members = self._check_positions(party, request["members"], range(len(channels.public_keys.keys)))
         _store_positions(party, "members", members)
@@ -289,7 +321,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"masked": hidden}
 
     def _sign_survivors(self, party: Party, request: Fields) -> Fields:
-        """This party's signature under what it was told, if its rules allow the sum of these survivors."""
+        """Return this party's signature on the announced survivors, if the site's rules allow their sum."""
         members = _load_positions(party, "members")
         survivors = self._check_positions(party, request["survivors"], members)
         self.policy.require_size(len(survivors))
@@ -298,7 +330,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"signature": self._signer.sign("survivors", *_agreement_parts(party))}
 
     def _reveal_shares(self, party: Party, request: Fields) -> Fields:
-        """A share of each survivor's seed, and of each other party's mask key: once enough survivors agree."""
+        """Return a share of each survivor's seed and of each other party's mask key, once enough survivors agree."""
         channels = self._channels(party)
         members, survivors = _load_positions(party, "members"), _load_positions(party, "survivors")
         agreed = self._check_positions(party, request["agreed"], survivors)  # as many as the threshold
@@ -320,6 +352,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"shares": np.stack(revealed)}
 
     def _answer_last_round(self, party: Party, phase: str, request: Fields) -> Fields:
+        """Return this party's answer to the last round under pairwise masks of the survivors."""
         channels = self._channels(party)
         publics = [channels.public_keys.run_key(position) for position in _load_positions(party, "survivors")]
         vector = encode_answer(party, phase, self.method_questions[phase], request)
@@ -331,20 +364,22 @@ class SurvivingParty(Surviving, PartyTransport):
 
     @property
     def _signer(self) -> Signer:
-        """What is signed for one sum holds for no other one."""
+        """Signer of the open sum; a signature for a sum holds for no other sum."""
         signer, suffix = self.policy.signer, "" if self.current_sum == self.sum_phases[0] else self.current_sum
         return replace(signer, configuration=signer.configuration + suffix)
 
     def _channels(self, party: Party) -> Channels:
+        """Return the encrypted channels of this party."""
         publics = split_keys(require_secret(party, "keys"), KEY_PAIR_BYTES)
         position = publics.index(self._local_public_keys(party))
         return Channels(PublicKeys(publics, self._signer.context), position, require_secret(party, "private"))
 
     def _local_public_keys(self, party: Party) -> bytes:
+        """Return this party's public run key, then its public mask key."""
         return public_key(require_secret(party, "private")) + public_key(require_secret(party, "masking"))
 
     def _check_positions(self, party: Party, listed: NDArray[np.int64], candidates: Sequence[int]) -> list[int]:
-        """Places of parties, checked: this party's and enough others, in order, ``among`` those that there were."""
+        """Return positions of parties, which must be in order, enough, among the candidates and include this party."""
         positions: list[int] = listed.tolist()
         local_position = self._channels(party).position
         if (
@@ -360,6 +395,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return positions
 
     def _require_enough(self, parties: int) -> None:
+        """Refuse fewer parties than the run's survivors."""
         if parties < self.policy.survivors:
             raise ContractError(
                 f"the server goes on with {parties} parties, fewer than the run's 'survivors' = {self.policy.survivors}"
@@ -367,13 +403,15 @@ class SurvivingParty(Surviving, PartyTransport):
 
 
 def _agreement_parts(party: Party) -> list[bytes]:
-    """What survivors must agree on: everybody's keys, whose masks are in the vectors, and whose vectors came."""
+    """Return what survivors must agree on: all keys, the parties whose masks are in the vectors, and the survivors."""
     return [require_secret(party, name) for name in ("keys", "members", "survivors")]
 
 
 def _store_positions(party: Party, name: str, positions: Sequence[int]) -> None:
+    """Store positions of parties in the journal."""
     party.journal.store_secret(name, np.asarray(positions, "<i8").tobytes())
 
 
 def _load_positions(party: Party, name: str) -> list[int]:
+    """Return positions of parties from the journal."""
     return [int(position) for position in np.frombuffer(require_secret(party, name), "<i8")]

@@ -24,7 +24,7 @@ from rich.progress import track
 from fedpca_flwr import cli
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
-from fedpca_flwr.state.files import require_writable_folder, atomic_file
+from fedpca_flwr.state.files import atomic_file, require_writable_folder
 
 Row = dict[str, Any]
 """Numbers and texts of a line of a table, by column."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.simulations.papers.experiment import Paper, Row, command, run_steps
-from fedpca_flwr.state.files import require_writable_folder, atomic_file
+from fedpca_flwr.state.files import atomic_file, require_writable_folder
 
 STATES = ("reproduced", "in shape", "cannot be")
 OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}

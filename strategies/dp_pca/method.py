@@ -1,16 +1,18 @@
 """DP-PCA: (epsilon, delta)-differentially private components of directions or of clipped rows (Gaussian mechanism).
 
-Take DP-PCA where the components must not tell about single rows. docs/private-by-noise.md compares the releases,
-docs/security/privacy.md says what holds, and against whom.
+Take DP-PCA where the components must not tell about single rows. docs/private-by-noise.md compares the releases, and
+docs/security/privacy.md says what holds, and against whom. The option ``release`` says what a row u counts as:
 
 * ``shells``: a row counts by its direction from a private centre, so that one row changes the sum of ``uu'`` by 1
   whatever the data. There is one sum for each of a few shells of distances (`fedpca_flwr.maths.shells`), and the server
-  weighs them by their mean squared distances. Variances are estimates, from a release of their own.
+  weighs the sums by their mean squared distances. Variances are estimates, from a release of their own. A party sends
+  up to 6 sums of d (d + 1) / 2 numbers in 6 rounds, for d features.
 * ``directions``: one shell. The components are those of the covariance only where the distribution is elliptical.
-* ``joint``: rows clipped about zero, sum and second moment at once.
+* ``joint``: rows clipped about zero, their sum and their second moment at once, in one round.
 
 The server corrects the eigenvalues of the noisy second moment for the noise (`fedpca_flwr.maths.private_scatter`). Each
-row is in one party's replies only, so each party's epsilon is the run's (`SHARES` of its party splits it).
+row is in one party's replies only, so each party's epsilon is the run's (`BUDGET_SHARES` of its party splits it). The
+result is approximate.
 """
 
 import math
@@ -74,7 +76,32 @@ CARD = method.MethodCard(
 
 
 class DPPCA(method.Strategy):
-    """DP-PCA. Needs only the sum of the replies, and how many there were."""
+    """Strategy of DP-PCA, which needs only the sum of the replies and their number.
+
+    Attributes
+    ----------
+    intervals : tuple of (float, ndarray of shape (k, 2)), or None
+        Of a release without bounds: the reach, and for each component the ends of an interval that holds the variance
+        of rows shortened to the reach in 90 of 100 cases.
+
+    Notes
+    -----
+    The Gaussian mechanism adds to a sum of sensitivity 1 normal noise of deviation ``multiplier``, the smallest
+    that gives epsilon and delta [2]_. A phase with the share p of the budget has the multiplier ``multiplier /
+    sqrt(p)``, and all phases together are as private as one with ``multiplier``.
+
+    With ``u_i = (x_i - c) / |x_i - c|`` the rows' directions from the centre c, the sum of ``u_i u_i'`` changes by at
+    most 1 in the Frobenius norm if one row comes or goes, whatever the data [1]_ [3]_. An eigenvalue theta of the noisy
+    sum stands for ``lambda`` with ``theta = lambda + q^2 / lambda``, where 2 q is the largest eigenvalue of the noise
+    alone.
+
+    References
+    ----------
+    .. [1] Dwork, Talwar, Thakurta and Zhang 2014, Analyze Gauss: optimal bounds for privacy-preserving principal
+       component analysis.
+    .. [2] Balle and Wang 2018, Improving the Gaussian mechanism for differential privacy.
+    .. [3] Kim and Jung 2025, Robust and differentially private principal component analysis.
+    """
 
     card = CARD
     party = DPPCAClient
@@ -96,7 +123,7 @@ class DPPCA(method.Strategy):
     # The two ways
 
     def _release_unbounded(self) -> method.Fitting:
-        """Of directions in shells about a centre that is found on the way, and variances on them."""
+        """Release directions in shells about a private centre, and variances along the components."""
         options, d = self.options, self.quorum.features
         centre, centre_error, shift = np.zeros(d), math.inf, math.inf
         for prefix in ("", "nearer_"):
@@ -138,16 +165,16 @@ class DPPCA(method.Strategy):
         )
 
     def _choose_shells(self, counts: method.Array, deviation: float, shift: float) -> method.Array:
-        """The shells to ask for, by numbers of rows about a centre that has moved since."""
+        """Return the shells to ask for, from noisy numbers of rows about a centre that has moved since."""
         options = self.options
         edge = self._noise_norm("directions", "products", math.sqrt(2 * self.quorum.features))
         shells = choose_shells(counts, deviation, edge, options.n_components, centre_shift=shift)
         return shells if options.release == "shells" else single_shell(shells[-1, 1])
 
     def _noise_norm(self, phase: str, name: str, times: float) -> float:
-        """So many deviations of the noise that a phase will have in a field, where rows have the length 1.
+        """Return a number of deviations of a field's noise in a later phase, for rows of length 1.
 
-        Infinity without shells, where rows that are far off are to do no harm.
+        The result is infinite without shells, where rows far off must not change anything.
         """
         if self.options.release == "directions":
             return math.inf
@@ -156,7 +183,7 @@ class DPPCA(method.Strategy):
     def _estimate_variances(
         self, all_shells: Combined, sums: method.Fields, deviations: dict[str, float], centre_error: float
     ) -> scatter.Denoised:
-        """The components with their variances, and how many the noise does not explain, the centre's included."""
+        """Return the components with estimated variances, and their number above the noise of sums and centre."""
         estimate, sigma, d = all_shells.denoised, deviations["squares"], self.quorum.features
         values, total = scatter.make_descending(sums["squares"][:-1], sigma), float(sums["squares"].sum())
         if len(all_shells.traces) > 1:  # the sums of several shells know the variances better
@@ -179,7 +206,7 @@ class DPPCA(method.Strategy):
         return estimate._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=detectable)
 
     def _release_clipped(self) -> method.Fitting:
-        """Of rows clipped to the bound that the options have."""
+        """Release the sum and the second moment of rows that are clipped to the options' bound."""
         bound = self.options.clip
         assert bound is not None  # of a release that is not unbounded
         sums, noise = yield from self._release_sums("joint", {}, bound)
@@ -199,14 +226,14 @@ class DPPCA(method.Strategy):
     def _release_sums(
         self, phase: str, request: Mapping[str, method.Array], bound: float = 1.0
     ) -> Generator[method.Round, Any, tuple[method.Fields, dict[str, float]]]:
-        """What a phase tells in units of the data, by field, and the standard deviations of the noise in it."""
+        """Ask for the sums of a phase, and return the sums and the deviations of their noise in units of the data."""
         if BOUND_FIELD in REQUEST_FIELDS[phase]:
             request = {**request, "bound": np.asarray(bound)}
         sums: method.Total = yield method.SumRound(phase, request)
         return self._in_units(phase, sums, bound)
 
     def _in_units(self, phase: str, sums: method.Total, bound: float) -> tuple[method.Fields, dict[str, float]]:
-        """The sums of a phase, and the noise in them, of rows that were measured in a bound."""
+        """Return the sums of a phase and the deviations of their noise, in units of the data."""
         unit = {"sum": bound, "products": bound**2, "squares": bound**2}
         steps = {name: unit.get(name, 1.0) / FIELD_STEPS[name] for name in sums}
         deviations = self.options.noise(phase).deviations
@@ -214,7 +241,7 @@ class DPPCA(method.Strategy):
         return values, {name: deviations[name] * step * math.sqrt(sums.parties) for name, step in steps.items()}
 
     def _row_count(self, noisy_count: float) -> int:
-        """The number of rows of all parties, which must be enough."""
+        """Return the number of rows of all parties, and refuse a number below what the components need."""
         rows = round(noisy_count)
         if self.options.count == "noised":
             rows = max(rows, 2, self.options.n_components)  # a count that noise made too small ends no run
@@ -222,7 +249,7 @@ class DPPCA(method.Strategy):
         return rows
 
     def _noisy_centre(self, sums: method.Fields, noise: dict[str, float], bound: float) -> scatter.NoisyCentre:
-        """The mean of the clipped rows of all parties."""
+        """Return the mean of the clipped rows of all parties, with its noise."""
         rows = self._row_count(float(sums["rows"]))
         shortened = clip_rows(sums["sum"][None] / rows, bound)[
             0
@@ -232,6 +259,7 @@ class DPPCA(method.Strategy):
     def _solution(
         self, estimate: scatter.Denoised, centre: method.Array, rows: int, bounds: Mapping[str, float]
     ) -> method.Solution:
+        """Return the solution of denoised eigenpairs, with measurements of the privacy."""
         options, k = self.options, self.options.n_components
         hidden_note = f"components {estimate.detectable + 1} to {k} do not stand out of the noise"
         measured = {
@@ -263,6 +291,7 @@ class DPPCA(method.Strategy):
         return replace(model, singular_values_=unknown, noise_variance_=np.nan)
 
     def _notes(self) -> list[str]:
+        """Return notes on the limits of the run's privacy."""
         options, notes = self.options, []
         if options.noise_seed:
             notes.append(f"not private: fixed noise seed {options.noise_seed}")

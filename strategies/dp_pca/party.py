@@ -1,6 +1,6 @@
-"""Options of DP-PCA, and the noise that follows from them: server and parties must reckon the same.
+"""Options of DP-PCA with their noise, and a party's half: noisy sums in integers.
 
-A party's half of DP-PCA: the sums of its rows in whole numbers, with whole noise, each once.
+The server and the parties compute the same noise from the same options.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ REQUIRED_OPTIONS = {
 
 
 def _refuse_removed_release(release: object) -> object:
+    """Refuse the name of a release that earlier versions had."""
     if release == "two-stage":
         raise PydanticCustomError(
             "gone",
@@ -81,7 +82,10 @@ def _refuse_removed_release(release: object) -> object:
 
 
 class DPOptions(method.Options):
-    """Options of DP-PCA. Bounds, where a release needs any, must be public: chosen without a look at the data."""
+    """Options of DP-PCA: components, the privacy budget, the release, and whom the parties trust.
+
+    A bound, where a release needs a bound, must be public: chosen without a look at the data.
+    """
 
     epsilon: Annotated[
         Annotated[float, Limits(gt=0, le=100)] | Literal["infinity"], Limits(examples=[0.1, 1.0, 100.0, "infinity"])
@@ -107,10 +111,12 @@ class DPOptions(method.Options):
     @model_validator(mode="before")
     @classmethod
     def _default_count(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Make the row count public where rows are replaced, since the number of rows then needs no noise."""
         return {"count": "public", **values} if values.get("relation") == "replace-one" else values
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:
+        """Refuse missing options, options that contradict each other, and noise too large for any sum."""
         missing = ["clip"] if self.release == "joint" and self.clip is None and self.private else []
         missing += ["honest-parties"] if not self.honest_parties and self.trust == "distributed" else []
         if missing:
@@ -135,28 +141,42 @@ class DPOptions(method.Options):
 
     @property
     def private(self) -> bool:
+        """True where epsilon is finite, so that parties add noise."""
         return self.epsilon != "infinity"
 
     @property
     def unbounded(self) -> bool:
-        """Whether the release needs no bound on the length of rows."""
+        """True for a release that needs no bound on the length of rows."""
         return BUDGET_SHARES[self.release] is UNBOUNDED_SHARES
 
     @property
     def phases(self) -> tuple[str, ...]:
+        """Names of the release's questions in their order."""
         return tuple(BUDGET_SHARES[self.release]) if self.private else ("moments",)
 
     @property
     def max_shells(self) -> int:
+        """Largest number of shells of the release."""
         return MAX_SHELLS if self.release == "shells" else 1
 
     @property
     def multiplier(self) -> float:
-        """Of the noise of the whole run."""
+        """Noise multiplier of the whole run: standard deviation over sensitivity."""
         return privacy.gaussian_multiplier(float(self.epsilon), self.delta)
 
     def noise(self, phase: str) -> Noise:
-        """The noise that each party adds in a phase."""
+        """Return the noise that each party adds in a phase.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+
+        Returns
+        -------
+        Noise
+            Multiplier, and the standard deviation of each field in integer steps.
+        """
         multiplier = self.multiplier / math.sqrt(BUDGET_SHARES[self.release][phase])
         party_factor = 1.0 if self.trust == "local" else self.honest_parties**-0.5
         weights = self._field_weights(phase)
@@ -168,7 +188,22 @@ class DPOptions(method.Options):
         return Noise(multiplier, deviations)
 
     def limits(self, phase: str, d: int, parties: int) -> method.SumLimits:
-        """Public limits on the sums of a phase over all parties, in steps: below 2^62, so that whole numbers stay."""
+        """Return public limits on the sums of a phase over all parties.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+        d : int
+            Number of features.
+        parties : int
+            Number of parties, each of which adds noise.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Limits by field, in integer steps and below 2^62, so that sums stay integers of 64 bits.
+        """
         shapes: dict[str, tuple[int, ...]] = {
             "rows": (),
             "octaves": (private_scatter.OCTAVES,),
@@ -186,7 +221,13 @@ class DPOptions(method.Options):
         }
 
     def replacement_epsilon(self) -> float:
-        """What the noise gives where one row is replaced by another, the number of rows being known."""
+        """Return the epsilon of the noise where a row is replaced by another and the number of rows is known.
+
+        Returns
+        -------
+        float
+            Epsilon at the run's delta, for all phases together.
+        """
 
         def multiplier(phase: str) -> float:
             value_weights = {
@@ -200,24 +241,45 @@ class DPOptions(method.Options):
         )
 
     def _field_weights(self, phase: str) -> dict[str, float]:
+        """Return the weights of a phase's fields, with that of a noisy row count."""
         weights = FIELD_WEIGHTS[base_phase(phase)]
         return {**weights, "rows": COUNT_WEIGHT} if "rows" in weights and self.count == "noised" else weights
 
 
 def base_phase(phase: str) -> str:
-    """What is asked in a phase, whichever time."""
+    """Return the name of a phase without the prefix of its repetition.
+
+    Parameters
+    ----------
+    phase : str
+        Name of the question, as ``nearer_octaves``.
+
+    Returns
+    -------
+    str
+        Name of the first question of that kind, as ``octaves``.
+    """
     return phase.removeprefix("nearer_")
 
 
 def _sensitivity(relation: privacy.Relation, weights: Mapping[str, float]) -> float:
-    """Of all that is told in a phase together."""
+    """Return the sensitivity of all fields of a phase together."""
     product_weight = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares", "energies")))
     sum_weight, count_weight = weights.get("sum", 0.0), weights.get("rows", 0.0)
     return privacy.sensitivity(relation, sums=sum_weight, products=product_weight, count=count_weight)
 
 
 class Noise(NamedTuple):
-    """The noise that one party adds in one phase: the whole of it, or with ``trust='distributed'`` its share."""
+    """Noise that a party adds in a phase: all noise, or with ``trust='distributed'`` a share.
+
+    Parameters
+    ----------
+    multiplier : float
+        Standard deviation of the phase's total noise over the sensitivity.
+    deviations : dict of str to int
+        Standard deviations by field in integer steps (`FIELD_STEPS`), for products those on the diagonal; 0 for no
+        noise.
+    """
 
     multiplier: float
     """Standard deviation of the whole over the sensitivity."""
@@ -249,6 +311,7 @@ REQUEST_FIELDS = {
 
 
 def _noisy_question(phase: str, options: DPOptions) -> method.Question:
+    """Return the question of a phase of the release."""
     k, replies = options.n_components, SHELL_REPLY_FIELDS if phase == "directions" else REPLY_FIELDS
     sizes = {"octaves": private_scatter.OCTAVES, "shells": options.max_shells, "k": k, "k+1": k + 1}
     return method.Question(
@@ -262,7 +325,25 @@ def _noisy_question(phase: str, options: DPOptions) -> method.Question:
 
 
 def dp_script(config: method.RunConfig, options: DPOptions) -> method.Questions:
-    """The noisy sums of the release."""
+    """Return the questions of DP-PCA: the noisy sums of the release, and the projection of the last round.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how many parties a sum has at least.
+    options : DPOptions
+        Options of DP-PCA, which choose the release.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name; those of P-COV in clear where epsilon is infinite.
+
+    Raises
+    ------
+    ConfigError
+        For more honest parties than a sum is sure to have.
+    """
     if not options.private:
         as_p_cov = "with epsilon='infinity' this is p-cov: run p-cov itself"
         moments = method.moments_questions(method.RunConfig())["moments"]
@@ -282,7 +363,7 @@ def dp_script(config: method.RunConfig, options: DPOptions) -> method.Questions:
 
 
 class DPPCAClient(method.Client):
-    """Returns noisy sums, each once: the journal sees to that, and keeps what they spend."""
+    """Client of DP-PCA, which returns each noisy sum once: the journal counts releases and their budget."""
 
     options: DPOptions
 
@@ -295,13 +376,33 @@ class DPPCAClient(method.Client):
             )
 
     def release(self, phase: str, request: method.Fields) -> method.Fields:
-        """What a phase tells of this party's rows, with noise."""
+        """Return the noisy sums of a phase over this party's rows, after recording the release in the journal.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+        request : Fields
+            Centre, bound, shells or components that the server names.
+
+        Returns
+        -------
+        Fields
+            Sums in integer steps, with noise.
+
+        Raises
+        ------
+        ContractError
+            For distances outside the public range.
+        DisclosureError
+            Where the release would exceed the site's budget.
+        """
         self._require_possible(phase, request)
         self._spend_budget(phase)
         return self._noisy_sums(phase, request)
 
     def _spend_budget(self, phase: str) -> None:
-        """Note a release, if the site's budget allows it."""
+        """Record a release in the journal, if the site's budget allows the release."""
         options, node, multiplier = self.options, self.site.node, self.options.noise(phase).multiplier
 
         def permit(run_multipliers: Sequence[float], other_multipliers: Sequence[float]) -> None:
@@ -314,7 +415,7 @@ class DPPCAClient(method.Client):
         self.journal.record_release(phase, options.relation, multiplier, permit)
 
     def _noisy_sums(self, phase: str, request: method.Fields) -> dict[str, method.Array]:
-        """What a phase tells of this party's rows, in whole steps, with its noise."""
+        """Return the sums of a phase over this party's rows in integer steps, with noise."""
         options, d = self.options, self.data.shape[1]
         source = privacy.system_randomness()
         if options.noise_seed:
@@ -333,7 +434,7 @@ class DPPCAClient(method.Client):
         return reply
 
     def _integer_sum(self, name: str, phase: str, request: method.Fields) -> method.Array:
-        """What one field tells, without noise. Whatever the server asks about, one row changes it by no more."""
+        """Return a field of a phase without noise, which a row never changes by more than the field's sensitivity."""
         data, centre = self.data, request.get("centre", np.zeros(self.data.shape[1]))
         if name == "rows":
             return np.asarray(float(len(data) * privacy.GRID_STEPS))
@@ -350,7 +451,7 @@ class DPPCAClient(method.Client):
         )
 
     def _require_possible(self, phase: str, request: method.Fields) -> None:
-        """Refuse distances that no number of rows gives."""
+        """Refuse distances outside the public range of lengths."""
         minimum, maximum = 2.0**private_scatter.MIN_EXPONENT, 2.0**private_scatter.MAX_EXPONENT
         shells = request.get("shells", np.zeros((0, 3)))
         for name, distances in (
@@ -364,7 +465,20 @@ class DPPCAClient(method.Client):
                     )
 
     def permit_survivors(self, dropped: int) -> None:
-        """Whoever dropped out may have been honest: the others must be as many as the noise is made for."""
+        """Refuse to open a sum whose surviving parties may be fewer honest ones than the noise is made for.
+
+        A party that dropped out may have been honest.
+
+        Parameters
+        ----------
+        dropped : int
+            Number of parties that dropped out.
+
+        Raises
+        ------
+        DisclosureError
+            Where this site trusts fewer of the remaining parties than the run assumes.
+        """
         options, node = self.options, self.site.node
         if node.data and options.trust == "distributed" and options.honest_parties > node.honest_parties - dropped:
             raise DisclosureError(
@@ -374,7 +488,7 @@ class DPPCAClient(method.Client):
             )
 
     def _check_noise(self) -> None:
-        """Refuse what would make the noise too small or known."""
+        """Refuse options that would make the noise too small or known."""
         options, node = self.options, self.site.node
         has_data = bool(node.data)
         if has_data and not options.private:

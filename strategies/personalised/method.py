@@ -1,18 +1,21 @@
 """Personalised PCA: each party's own components, drawn towards components that all share (Ozkara et al. 2023).
 
-Take it where sites differ so much that each wants components of its own. The server sends the shared components V (d x
-k). Each party computes its own U_i for them, keeps U_i, and returns its projector times V, of which the server needs
-only the sum (`fedpca_flwr.maths.personalised`)::
+Take personalised PCA where sites differ so much that each wants components of its own. The server sends the shared
+components V (d x k). Each party i computes its own components U_i (d x k) for V, keeps U_i, and returns its projector
+times V, d k numbers, of which the server needs only the sum (`fedpca_flwr.maths.personalised`). With the centred rows
+Y_i of party i and a strength c::
 
     U_i = leading eigenvectors of Y_i'Y_i + c V V',     V <- orth(sum U_i U_i'V)
 
-V starts as the PCA of all rows, as in SUB-IT. ``mu`` says how strongly V draws: c = mu times the k-th eigenvalue of the
-pooled scatter over the number of parties. By default the run chooses ``mu`` by the least error on a fifth of each
-party's rows, held out; a second pass with all rows follows. What that shows of the fifth, a site with a file of its own
-must allow (``may-show="distribution"``); with a given ``mu`` it shows moments only.
+V starts as the PCA of all rows, as in SUB-IT, and takes at most ``iterations`` rounds. ``mu`` says how strongly V
+draws: c is mu times the k-th eigenvalue of the pooled scatter over the number of parties. By default the run chooses
+``mu`` by the least error on a fifth of each party's rows, held out; a second pass with all rows follows. What that
+shows of the fifth, a site with a file of its own must allow (``may-show="distribution"``); with a fixed ``mu`` the run
+shows moments only.
 
-The mean is that of all rows. A party centres by its own and moves the sums, so its answers are functions of count, mean
-and scatter, whatever it is told (`fedpca_flwr.maths.own_rows`).
+The mean is that of all rows. A party centres by its own mean and moves the sums, so its answers are functions of count,
+mean and scatter, whatever the server sends (`fedpca_flwr.maths.own_rows`). The result is approximate where
+``iterations`` end before V rests.
 """
 
 import math
@@ -73,7 +76,23 @@ FIRST_PASS_ROWS = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and no
 
 @dataclass(frozen=True)
 class RowsUsed:
-    """The rows that one pass uses."""
+    """Rows that a pass uses.
+
+    Parameters
+    ----------
+    prefix : str
+        Prefix of the names of the pass' phases.
+    rows : int
+        Number of rows of all parties.
+    mean : ndarray of shape (d,)
+        Mean of the rows, or zero without centring.
+    centre : dict of str to ndarray
+        Fields ``mean`` and ``remainder`` that every question of the pass sends.
+    total : float
+        Trace of the scatter.
+    error_bound : ndarray of shape (d,)
+        Bound on the rounding of fixed point in the scatter's diagonal.
+    """
 
     prefix: str
     """Of the names of its phases."""
@@ -89,7 +108,19 @@ class RowsUsed:
 
 @dataclass(frozen=True)
 class SharedComponents:
-    """What one pass found: the PCA of its rows (d, k), and V (m, d, k) for m strengths."""
+    """Result of a pass: the PCA of its rows, and the shared components for each strength.
+
+    Parameters
+    ----------
+    pooled : ndarray of shape (d, k)
+        Components of all rows of the pass.
+    strengths : ndarray of shape (m,)
+        Strengths c, in squared units of the data.
+    shared : ndarray of shape (m, d, k)
+        V for each strength.
+    iterations : int
+        Number of iterations.
+    """
 
     pooled: method.Array
     strengths: method.Array
@@ -98,7 +129,24 @@ class SharedComponents:
 
 
 class Personalised(method.Strategy):
-    """Chooses mu, if asked to, then finds V; ``measured`` says what the parties gained."""
+    """Strategy of personalised PCA: chooses mu unless the user named mu, and then finds V.
+
+    The model's measurements have the errors of the parties' components and their distance from V.
+
+    Notes
+    -----
+    With P_V the projection to the tangent space at V, the parties minimise [1]_::
+
+        sum_i  -|Y_i U_i|^2 / 2 + c |P_V(U_i)|^2 / 2
+
+    For a fixed V the best U_i are the leading eigenvectors of ``Y_i'Y_i + c V V'``, and for fixed U_i the best V are
+    those of ``sum_i U_i U_i'``. One iteration takes one step of subspace iteration for V. ``solver="stiefel"`` takes
+    the gradient steps of the paper's Algorithm 1 instead.
+
+    References
+    ----------
+    .. [1] Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data, equation 4.
+    """
 
     card = CARD
     party = PersonalisedClient
@@ -127,7 +175,7 @@ class Personalised(method.Strategy):
     # The steps of a pass
 
     def _measure_rows(self, prefix: str) -> Generator[method.Round, Any, RowsUsed]:
-        """Mean and variance of the rows that a pass uses."""
+        """Ask for the mean and variances of the rows that a pass uses."""
         rows_text = FIRST_PASS_ROWS if prefix else ALL_ROWS
         if f"{prefix}start" in self.script:
             replies = yield method.Round(f"{prefix}start")
@@ -152,7 +200,7 @@ class Personalised(method.Strategy):
         return RowsUsed(prefix, int(pooled.n), mean, request, float(diagonal.sum()), error_bound)
 
     def _require_enough_rows(self, rows: float) -> None:
-        """Refuse more components than there are rows, while some are held out."""
+        """Refuse more components than the rows of the first pass."""
         if self.options.n_components > rows:
             raise method.ConfigError(
                 f"run-config: 'n-components' is {self.options.n_components}, and all parties together have {rows} rows "
@@ -160,7 +208,7 @@ class Personalised(method.Strategy):
             )
 
     def _fit_pooled(self, used: RowsUsed, notes: list[str]) -> Generator[method.Round, Any, eigen.Eigenpairs]:
-        """The PCA of the rows used: the end mu = infinity, and where V starts."""
+        """Return the PCA of the rows used: the limit of mu to infinity, and the start of V."""
         d = used.mean.size
         block = random_block(d, self.options.width(self.public), self.config.seed)
         iteration = block_iteration.BlockIteration(block, self.options.n_components, trace=used.total)
@@ -181,7 +229,7 @@ class Personalised(method.Strategy):
     def _share_components(
         self, used: RowsUsed, mus: Sequence[float], notes: list[str]
     ) -> Generator[method.Round, Any, SharedComponents]:
-        """V for all values of mu that run."""
+        """Return the shared components for all values of mu of a pass."""
         pairs = yield from self._fit_pooled(used, notes)
         unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected
         strengths, V = np.array(mus) * unit, np.repeat(pairs.vectors[None], len(mus), axis=0)
@@ -208,7 +256,7 @@ class Personalised(method.Strategy):
     def _solution(
         self, used: RowsUsed, components: SharedComponents, mu: float, notes: list[str], choice: dict[str, float]
     ) -> method.Fitting:
-        """The shared components by their variance, and what the parties' own are worth."""
+        """Return the shared components by their variance, with the errors of the parties' own components."""
         finite = components.strengths[np.isfinite(components.strengths)]
         sums: method.Total = yield method.SumRound(
             "report", {"shared": components.shared[0], "strengths": finite, **used.centre}
@@ -235,7 +283,7 @@ class Personalised(method.Strategy):
 
 
 def _pool_heads(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[moments.Head, method.Array]:
-    """Count and mean of the rows used, and the diagonal of their scatter; in an order that the data fix."""
+    """Return count and mean of the rows used and the diagonal of their scatter, in an order that the data fix."""
     ordered = sorted(replies, key=lambda reply: (reply.rows, *(value.tobytes() for value in reply.fields.values())))
     heads = [_read_head(reply, reply.rows - (reply.rows // 5 if holds_out else 0)) for reply in ordered]
     pooled, deviations = moments.pool_heads(heads)
@@ -244,7 +292,7 @@ def _pool_heads(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[mo
 
 
 def _read_head(reply: method.Reply, expected: int) -> moments.Head:
-    """Of the rows that a party uses: fewer than it has while it holds some out."""
+    """Return the head of the rows that a party uses, whose number must be as expected."""
     used_rows, mean, remainder = (reply.fields[name] for name in ("used", "mean", "remainder"))
     if used_rows != expected:
         raise method.ContractError(
@@ -254,13 +302,13 @@ def _read_head(reply: method.Reply, expected: int) -> moments.Head:
 
 
 def _best_mu(errors: method.Array, total: float) -> tuple[tuple[float], int]:
-    """The mu of the least error on the rows held out, and its place; of equals the one that shares most."""
+    """Return the mu of the least validation error and its index; of equal errors, the mu that shares most."""
     best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * total)[-1])
     return ((0.0, *MU_GRID, math.inf)[best],), best
 
 
 def _held_out_errors(errors: method.Array, held_out_rows: int) -> dict[str, float]:
-    """What the rows held out say of the local, the personal and the pooled components."""
+    """Return the validation errors of the local, the personal and the pooled components by name."""
     local, personal, pooled = map(float, errors / max(held_out_rows, 1))
     return {
         "held_out_rows": held_out_rows,

@@ -1,6 +1,6 @@
-"""A party of the personalised method: its own components, which it keeps over the rounds and projects by.
+"""A party of personalised PCA: options, questions, and local components that the party keeps over the rounds.
 
-Each pass over the rows has phases of its own; those of the first, which holds rows out, begin with ``held-out``.
+Each pass over the rows has phases of its own. Those of the first pass, which holds rows out, begin with ``held-out``.
 """
 
 import math
@@ -49,14 +49,29 @@ HELD_OUT_PREFIX = "held-out "
 def centre_fields(
     config: method.RunConfig, options: "PersonalisedOptions", prefix: str
 ) -> tuple[method.Field, method.Field]:
-    """Return the fields of the mean of the rows that a pass uses: one in a pass, that which its sums were about."""
+    """Return the fields of the mean about which a pass' sums are. All questions of a pass send the same mean.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+    options : PersonalisedOptions
+        Options of the method, of which centring counts.
+    prefix : str
+        Prefix of the pass' phases.
+
+    Returns
+    -------
+    tuple of Field
+        Fields ``mean`` and ``remainder``.
+    """
     of_sums = method.by_transport(config, clear="mean", masked="centre") if options.center else "mean"
     mean = method.Field("mean", ("d",), constant=f"{prefix}{of_sums}")
     return mean, method.Field("remainder", ("d",), constant=f"{prefix}remainder")
 
 
 class PersonalisedOptions(method.Options, method.CentreOptions):
-    """Options of the personalised method."""
+    """Options of personalised PCA: components, centring, how strongly parties share, and the solver."""
 
     mu: Annotated[
         Literal["held-out", "infinity"] | Annotated[float, Limits(ge=0)],
@@ -78,18 +93,42 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
 
     @property
     def grid(self) -> tuple[float, ...]:
-        """The values of mu; of one that is given only that."""
+        """Values of mu of the first pass, or the single value that the user named."""
         if self.mu == "held-out":
             return MU_GRID
         return (math.inf if self.mu == "infinity" else float(self.mu),)
 
     def width(self, public: method.Public) -> int:
-        """Columns of a block for the PCA of all rows."""
+        """Return the number of columns of a block for the PCA of all rows.
+
+        Parameters
+        ----------
+        public : Public
+            Public parameters of the run, of which the number of features bounds a block.
+
+        Returns
+        -------
+        int
+            Columns b of a block.
+        """
         return min(self.n_components + 10, public.features)
 
 
 def personalised_script(config: method.RunConfig, options: PersonalisedOptions) -> method.Questions:
-    """One pass, or two."""
+    """Return the questions of personalised PCA: a pass or two, a report, and the projection of the last round.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+    options : PersonalisedOptions
+        Options of the method, which say whether mu is chosen.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+    """
     choosing = options.mu == "held-out"
     first = _pass_questions(config, options, HELD_OUT_PREFIX, len(MU_GRID)) if choosing else {}
     choose = method.Question(
@@ -122,7 +161,7 @@ def personalised_script(config: method.RunConfig, options: PersonalisedOptions) 
 def _pass_questions(
     config: method.RunConfig, options: PersonalisedOptions, prefix: str, strengths: int
 ) -> method.Questions:
-    """Mean and variance of the rows used, their PCA, and the shared components for so many strengths."""
+    """Return the questions of a pass: mean and variances, the pooled PCA, and the shared components."""
     used = method.Field("used", (), dtype="int64", kind="count")
     start = method.Question(
         reply=method.Payload((used, *method.HEAD[1:], method.Field("diagonal", ("d",), kind="size"))),
@@ -154,24 +193,26 @@ def _pass_questions(
 
 
 def _max_deviation(request: method.Fields, public: method.Public) -> method.Array:
-    """The largest size of a value (d,) of rows within `bound`, about the mean that is asked."""
+    """Return the largest deviation (d,) of rows within `bound` from the mean of the request."""
     deviation: method.Array = row_limits.reach(request, public) + np.abs(request["remainder"])
     return deviation
 
 
 def _max_total(request: method.Fields, public: method.Public) -> float:
-    """Limit on the sum of squares of all rows about the mean that is asked, and some rounding."""
+    """Return a limit on the sum of squares of all rows about the mean of the request, with room for rounding."""
     reach = _max_deviation(request, public)
     return 2.0 * row_limits.MAX_ROWS * float(reach @ reach)
 
 
 def _product_limits(request: method.Fields, public: method.Public) -> method.SumLimits:
+    """Return limits on the sum of the products of all rows' scatters with a block."""
     reach = _max_deviation(request, public)
     with np.errstate(over="ignore"):  # what is not finite is refused
         return {"product": 2.0 * row_limits.MAX_ROWS * np.outer(reach, reach @ np.abs(request["block"]))}
 
 
 def _report_limits(request: method.Fields, public: method.Public) -> method.SumLimits:
+    """Return limits on the sums of the parties' reports."""
     k, total = request["shared"].shape[1], _max_total(request, public)
     return {"error": np.array(total), "distance": np.array(2.0 * public.parties * k), "gram": np.full((k, k), total)}
 
@@ -184,7 +225,7 @@ MEAN_KEY = "own mean of rows"
 
 
 class PersonalisedClient(method.Client):
-    """Keeps its own components, and projects its rows by them."""
+    """Client of personalised PCA, which keeps its own components and uses its own components to project."""
 
     options: PersonalisedOptions
 
@@ -195,11 +236,22 @@ class PersonalisedClient(method.Client):
 
     @cached_property
     def held_out(self) -> NDArray[np.bool_]:
-        """Which of this party's rows it holds out while mu is chosen (n,)."""
+        """Boolean mask (n,) of the rows that this party holds out while mu is chosen."""
         return self.site.held_out(self.card.split)
 
     def pass_rows(self, prefix: str) -> Rows:
-        """The rows that it uses in a pass: those of the first, which has a ``prefix``, are not held out."""
+        """Return the rows that a pass uses: in the first pass, which has a prefix, all but the rows held out.
+
+        Parameters
+        ----------
+        prefix : str
+            Prefix of the pass' phases, empty for the second pass.
+
+        Returns
+        -------
+        Rows
+            Rows of this party.
+        """
         return self.data[~self.held_out] if prefix else self.data
 
     def projection(self, request: method.Fields) -> method.Projection:
@@ -216,14 +268,17 @@ class PersonalisedClient(method.Client):
 
 
 def _answer_start(party: PersonalisedClient, prefix: str) -> method.Fields:
-    """Count and mean of the rows used, and their scatter's diagonal."""
+    """Return the count and mean of the rows used, and the diagonal of their scatter."""
     head, diagonal = moments.head_and_diagonal(party.pass_rows(prefix))
     fields = method.head_fields(head, diagonal)
     return {"used": fields["count"], "mean": head.mean, "remainder": fields["remainder"], "diagonal": diagonal}
 
 
 def _centred_rows(party: PersonalisedClient, request: method.Fields, prefix: str) -> LocalRows:
-    """The rows used, about the mean that is asked; of more rows than features the own mean is found once in a pass."""
+    """Return the rows used, about the mean of the request.
+
+    Of more rows than features, the local mean is computed once in a pass.
+    """
     rows, local_head = party.pass_rows(prefix), None
     (n, d), name = rows.shape, f"{MEAN_KEY} {len(rows)}"
     if n > d:
@@ -235,7 +290,7 @@ def _centred_rows(party: PersonalisedClient, request: method.Fields, prefix: str
 
 
 def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str) -> method.Fields:
-    """One iteration at each strength; the shared components are (m, d, k)."""
+    """Return the party's projector times the shared components (m, d, k), after an iteration at each strength."""
     rows, V, strengths, state = (
         _centred_rows(party, request, prefix),
         request["shared"],
@@ -256,7 +311,7 @@ def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str
 
 
 def _answer_choose(party: PersonalisedClient, request: method.Fields) -> method.Fields:
-    """Squared errors on the rows held out: of the local components, of each strength's own, of the shared ones."""
+    """Return squared errors on the rows held out: of local components, of each strength's, and of the shared ones."""
     rows, V = _centred_rows(party, request, HELD_OUT_PREFIX), request["shared"]
     held_out = centre_local_rows(party.data[party.held_out], request["mean"], request["remainder"])
     local = party.site.state[f"{HELD_OUT_PREFIX}{COMPONENTS_KEY}"][0]
@@ -267,7 +322,7 @@ def _answer_choose(party: PersonalisedClient, request: method.Fields) -> method.
 
 
 def _answer_report(party: PersonalisedClient, request: method.Fields) -> method.Fields:
-    """What a party tells of its own components, which stay there; without strength they are the shared ones."""
+    """Return error and distance of a party's own components, or of the shared components without strength."""
     rows, V, strength, state = (
         _centred_rows(party, request, ""),
         request["shared"],
@@ -287,7 +342,7 @@ def _answer_report(party: PersonalisedClient, request: method.Fields) -> method.
 
 
 def _final_components(party: PersonalisedClient, rows: LocalRows, V: method.Array, strength: float) -> method.Array:
-    """A party's own components (d, k) for the final shared ones."""
+    """Return a party's own components (d, k) for the final shared components."""
     if strength == 0:
         return personalised.local_components(rows, V)
     local: method.Array = party.site.state[COMPONENTS_KEY][0][0]

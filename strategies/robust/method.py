@@ -1,15 +1,17 @@
-"""ROBUST: components that a tenth of the rows cannot move, wherever they are, by sums.
+"""ROBUST: components that a tenth of the rows cannot move, wherever the rows are, by sums.
 
-Take it where nobody has looked at the rows for errors, or where their tails are heavy; docs/robust.md has the cost and
-what a site must allow. The components are those of the covariance of all rows but those that lie far off along a
-direction. These are the directions of the rows' signs about their spatial median, and of the signs of whitened rows
-(`fedpca_flwr.maths.spatial_signs`): twice, the second time by the rows that are left. At most `MOST` directions are
-looked along; all of them are ordered by their variances, so the first components are the same for any ``n-components``.
+Take ROBUST where nobody has looked at the rows for errors, or where their tails are heavy; docs/robust.md has the cost
+and what a site must allow. The components are those of the covariance of all rows but those that lie far off along a
+direction. These directions are those of the rows' signs about their spatial median, and of the signs of whitened rows
+(`fedpca_flwr.maths.spatial_signs`). The run looks for rows far off twice, the second time with the rows that are left.
+It looks along at most `MAX_DIRECTIONS` directions and orders all of them by their variances, so the first components
+are the same for any ``n-components``. The result is approximate.
 
 The server looks for the median by one question a step, which asks for sums of the rows' directions from its centre and
-of inverse distances. Counts of how large the scores are along the directions, and how far rows are from the components,
-give spreads and variances by medians. ``robust-parties`` takes the components of the parties whose normalised sums are
-near the spatial median of all.
+of inverse distances: d + 2 numbers for d features in each of some 10 rounds. 13 more rounds send one sum of d (d + 1) /
+2 numbers and, of m directions, some 2 m (m + 1) + 800 m. Counts of how large the scores are along the directions, and
+how far rows are from the components, give spreads and variances by medians. ``robust-parties`` takes the components of
+the parties whose normalised sums are near the spatial median of all.
 """
 
 from collections.abc import Generator, Sequence
@@ -77,12 +79,16 @@ CARD = method.MethodCard(
 
 
 def _deviations(values: method.Array) -> method.Array:
-    """The roots of eigenvalues; the largest instead of one that may be rounding, along which no row is then far off."""
+    """Return the roots of eigenvalues, with the largest root in place of a root that may be rounding.
+
+    Along such a direction no row is then far off.
+    """
     roots = np.sqrt(np.maximum(values, 0.0))
     return np.asarray(np.where(roots > ROUNDING_DEVIATION_SHARE * roots[0], roots, roots[0]))
 
 
 def _coincidence_error() -> method.DataError:
+    """Return the error for rows most of which coincide."""
     return method.DataError(
         "most rows lie in one place: without those that may be far off there is no variance; leave out columns "
         "in which most rows are alike, or use p-cov"
@@ -90,7 +96,32 @@ def _coincidence_error() -> method.DataError:
 
 
 class Robust(method.Strategy):
-    """ROBUST."""
+    """Strategy of ROBUST: eigenvectors of the covariance of the rows that are not far off.
+
+    Attributes
+    ----------
+    limits : ndarray of shape (2,)
+        Limits of Hotelling's T2 and of the squared prediction error, by which the sites judge their rows.
+    excluded_parties : list of str
+        Parties without a part in the components, since their sums are unlike those of the others.
+
+    Notes
+    -----
+    The spatial median c minimises ``sum |x_i - c|``, and ``u_i = (x_i - c) / |x_i - c|`` are the rows' signs
+    about c [2]_ [3]_. Rows of an elliptical distribution have the same eigenvectors in the sign covariance ``sum u_i
+    u_i' / n`` and in the covariance [1]_. One row changes the sign covariance by at most 1 / n.
+
+    Along each of its eigenvectors the scores are divided by their spread (whitened). Eigenvectors of the whitened rows'
+    sign covariance whose eigenvalues stand out are directions along which rows lie far off. The weight of a row falls
+    from 1 to 0 with its distance along these directions. The components are eigenvectors of the weighted covariance,
+    and their variances are by medians.
+
+    References
+    ----------
+    .. [1] Locantore et al. 1999, Robust principal component analysis for functional data.
+    .. [2] Visuri, Koivunen and Oja 2000, Sign and rank covariance matrices.
+    .. [3] Vardi and Zhang 2000, The multivariate L1-median and associated data depth.
+    """
 
     card = CARD
     party = RobustClient
@@ -141,18 +172,18 @@ class Robust(method.Strategy):
     def _find_survivors(
         self, step: str, step_request: dict[str, method.Array], vectors: method.Array, units: method.Array
     ) -> Generator[method.Round, Any, tuple[dict[str, method.Array], float, method.Array, eigen.Eigenpairs]]:
-        """Which rows survive along directions (m, d) of a run's ``step``, and what is left of the others.
+        """Find the rows that count along directions (m, d) of a ``step``, and their covariance.
 
         Returns
         -------
         survivors : dict
-            What the parties are told, by which each finds those of its rows.
-        far_off : float
-            The share of the rows that does not count.
-        centre : ndarray of shape (d,)
-            The mean of the survivors, about the centre.
+            Request by which each party finds those of its rows that count.
+        far_share : float
+            Share of the rows that does not count.
+        shift : ndarray of shape (d,)
+            Mean of the rows that count, about the centre.
         pairs : Eigenpairs
-            Of their covariance along the directions.
+            Eigenpairs of their covariance along the directions.
         """
         sums = yield from self._sum_over_rows(f"{step}scores", {**step_request, "vectors": vectors, "units": units})
         directions = spatial_signs.directions_from_counts(vectors, units, sums["scores"])
@@ -184,8 +215,11 @@ class Robust(method.Strategy):
         variances: method.Array,
         mean_squares: method.Array,
     ) -> Generator[method.Round, Any, method.Solution]:
-        """The components, the first k of all directions (m, d) in the order of their variances (m,) by medians, and the
-        limits of rows by what the components leave of the survivors, whose mean squares are ``mean_squares`` (m,)."""
+        """Return the k directions of the largest variances by medians, and set the limits of rows.
+
+        The directions ``vectors`` are (m, d), ``variances`` (m,) are by medians, and ``mean_squares`` (m,) are those of
+        the rows that count. The limits follow from what the components leave of these rows.
+        """
         if not variances.any():
             raise _coincidence_error()
         k, rows, scale = self.options.n_components, int(survivors["rows"]), survivors["scale"]
@@ -222,7 +256,7 @@ class Robust(method.Strategy):
         )
 
     def _scale(self, sums: method.Fields) -> method.Array:
-        """The harmonic mean of the parties' median absolute deviations; 1 where no party has any."""
+        """Return the harmonic mean of the parties' median absolute deviations, 1 where no party has a deviation."""
         if not self.options.scale:
             return np.empty(0)
         varies = sums["nearness"] > 0
@@ -231,7 +265,7 @@ class Robust(method.Strategy):
     def _find_centre(
         self, request: dict[str, method.Array]
     ) -> Generator[method.Round, Any, tuple[dict[str, method.Array], float]]:
-        """What is asked next, about the centre at which the signs add up to nothing; and the mean sign there."""
+        """Return the next request, about the centre where the rows' signs add up to zero, and the mean sign there."""
         divisor = request["scale"] if request["scale"].size else np.ones_like(request["centre"])
         search = spatial_signs.median_search(request["centre"] / divisor)
         for step in range(1, self.options.max_rounds + 1):
@@ -252,7 +286,7 @@ class Robust(method.Strategy):
     def _sign_scatter(
         self, request: dict[str, method.Array]
     ) -> Generator[method.Round, Any, tuple[method.Array, dict[str, float]]]:
-        """The sign covariance (d, d) as `_matrix` gives it, of parties that are alike."""
+        """Return the sign covariance (d, d) of parties that are alike, with measurements of their differences."""
         scatter, measured = yield from self._pooled_matrix("signs", request, self.quorum.features)
         typical_difference = measured.get("unlike_parties", 0.0)
         if typical_difference > MAX_TYPICAL_DIFFERENCE:
@@ -265,8 +299,7 @@ class Robust(method.Strategy):
     def _pooled_matrix(
         self, phase: str, request: dict[str, method.Array], size: int
     ) -> Generator[method.Round, Any, tuple[method.Array, dict[str, float]]]:
-        """The scatter (size, size) of a phase over all rows; or with ``robust-parties`` the mean of the parties' ones
-        that are near their median, and how far all are from it."""
+        """Return the matrix of a phase over all rows; with ``robust-parties`` the mean of similar parties' matrices."""
         if not self.options.robust_parties:
             sums: method.Total = yield method.SumRound(phase, request)
             matrix, measured = (
@@ -281,7 +314,7 @@ class Robust(method.Strategy):
         return matrix, measured
 
     def _mean_of_similar(self, replies: Sequence[method.Reply], size: int) -> tuple[method.Array, dict[str, float]]:
-        """The mean of the parties' scatters, each of trace 1, without those that are unlike their median."""
+        """Return the mean of the parties' scatters, each of trace 1, without scatters that are unlike their median."""
         matrices = [moments.unpack_symmetric(reply.fields["scatter"], size) for reply in replies]
         matrices = [matrix / (np.trace(matrix) or 1.0) for matrix in matrices]
         median_matrix = spatial_signs.median_of_matrices(matrices)
@@ -304,8 +337,10 @@ class Robust(method.Strategy):
     def _mean_and_scatter(
         self, phase: str, request: dict[str, method.Array], size: int
     ) -> Generator[method.Round, Any, tuple[float, method.Array, method.Array]]:
-        """The share of the rows that does not count, and of the others the mean (size,) and the mean products (size,
-        size); with ``robust-parties`` their mean is the median of the parties' means."""
+        """Return the share of rows that do not count, and the mean and mean products of the others.
+
+        With ``robust-parties`` the mean is the median of the parties' means.
+        """
         if not self.options.robust_parties:
             sums: method.Total = yield method.SumRound(phase, request)
             weight = float(sums["weight"]) or 1.0
@@ -319,8 +354,11 @@ class Robust(method.Strategy):
         return 1 - weight / rows, mean, size * matrix
 
     def _sum_over_rows(self, phase: str, request: method.Fields) -> Generator[method.Round, Any, method.Fields]:
-        """The sums of a phase over the rows, and how many these are; with ``robust-parties`` over those of parties that
-        are not left out, of which each counts as at most twice the median one."""
+        """Return the sums of a phase over all rows, with the number of rows.
+
+        With ``robust-parties`` the sums are over parties that are not left out, each of which counts as at most twice
+        the median party.
+        """
         if not self.options.robust_parties:
             total: method.Total = yield method.SumRound(phase, request)
             return {**total.fields, "rows": total["count"]}

@@ -1,4 +1,4 @@
-"""ROBUST: what a run asks, and what a party answers."""
+"""A party of ROBUST: options, questions, and sums of the directions of its rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -44,7 +44,7 @@ SITE_DISCLOSURE = (
 
 
 class RobustOptions(method.Options):
-    """Options of ROBUST."""
+    """Options of ROBUST: components, scaling, parties at fault, and the search for the median."""
 
     scale: bool = False
     """Divide each feature by its median absolute deviation."""
@@ -70,7 +70,20 @@ UNITS_FIELD = method.Field("units", ("m",), kind="positive")
 
 
 def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Questions:
-    """Where the parties' own rows lie, steps to the median, the directions about it, the variances."""
+    """Return the questions of ROBUST: local medians, steps to the median, directions about the median, and variances.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run.
+    options : RobustOptions
+        Options of ROBUST.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+    """
     deviations = (method.Field("measured", ("d",), kind="size"), method.Field("nearness", ("d",), kind="size"))
     location_fields = (
         method.Field("octave", ()),
@@ -122,7 +135,7 @@ def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Qu
 
 
 def _step_questions(step: str) -> method.Questions:
-    """The questions by which rows that are far off are left out; a run tells a step's directions once for all."""
+    """Return the questions by which rows far off are left out; a run sends the directions of a step once for all."""
     vectors, middles, spreads = (
         method.Field("vectors", ("m", "d"), kind="orthonormal rows", constant=f"{step}vectors"),
         method.Field("middles", ("m",), constant=f"{step}middles"),
@@ -174,16 +187,31 @@ def _step_questions(step: str) -> method.Questions:
 
 
 def _sizes(public: method.Public) -> dict[str, int]:
+    """Return the sizes of the symbols in the questions' shapes."""
     m = direction_count(public.features, public.options.n_components)
     return {"m": m, "m+1": m + 1, "triangle": moments.packed_size(m), "bins": spatial_signs.BINS}
 
 
 def direction_count(features: int, components: int) -> int:
-    """Return along how many directions a run looks."""
+    """Return the number of directions along which a run looks for rows far off.
+
+    Parameters
+    ----------
+    features : int
+        Number of features.
+    components : int
+        Number of components.
+
+    Returns
+    -------
+    int
+        Number of directions m.
+    """
     return min(features, max(MAX_DIRECTIONS, components))
 
 
 def _start_limits(options: RobustOptions, request: method.Fields, public: method.Public) -> method.SumLimits:
+    """Return limits on the sums of the parties' medians, octaves and deviations, times rows."""
     bound, d = public.config.bound, public.features
     limits = {
         "count": np.array(float(MAX_ROWS)),
@@ -196,7 +224,7 @@ def _start_limits(options: RobustOptions, request: method.Fields, public: method
 
 
 def _limits_per_row(**per_row: float) -> Callable[[method.Fields, method.Public], method.SumLimits]:
-    """Limits of sums to which a row adds at most so much, of as many rows as there can be."""
+    """Return a function that limits sums by what a row adds at most, for as many rows as a sum can have."""
     limits = {name: np.array(maximum * MAX_ROWS) for name, maximum in per_row.items()}
     return lambda request, public: limits
 
@@ -205,13 +233,13 @@ def _limits_per_row(**per_row: float) -> Callable[[method.Fields, method.Public]
 
 
 class RobustClient(method.Client):
-    """Returns sums of the directions of its rows, and counts of their scores."""
+    """Client of ROBUST, which returns sums of the directions of its rows and counts of their scores."""
 
     options: RobustOptions
 
     @cached_property
     def median(self) -> method.Array:
-        """The spatial median of its own rows."""
+        """Spatial median (d,) of the party's rows."""
         if MEDIAN_KEY not in self.site.state:
             d = self.data.shape[1]
             mean = sum(rows.sum(axis=0) for rows in self.centred_rows(np.zeros(d))) / len(self.data)
@@ -222,7 +250,18 @@ class RobustClient(method.Client):
         return self.site.state[MEDIAN_KEY][0]
 
     def floor(self, scale: method.Array) -> float:
-        """The distance within which a row counts less, by the party's own rows alone."""
+        """Return the distance within which a row counts less, by the party's rows alone.
+
+        Parameters
+        ----------
+        scale : ndarray of shape (d,) or (0,)
+            Deviations by which features are divided; empty for unscaled features.
+
+        Returns
+        -------
+        float
+            Distance in scaled units.
+        """
         name = SCALED_FLOOR_KEY if scale.size else FLOOR_KEY
         if name not in self.site.state:
             lengths_of_chunks = [row_lengths(rows) for rows in self.centred_rows(self.median, scale)]
@@ -230,7 +269,20 @@ class RobustClient(method.Client):
         return float(self.site.state[name][0])
 
     def whitened(self, request: method.Fields) -> Iterator[tuple[method.Array, method.Array]]:
-        """Its rows about the centre, and their scores along the directions in spreads, chunk by chunk."""
+        """Yield the rows about the centre, and their scores along the directions in spreads, chunk by chunk.
+
+        Parameters
+        ----------
+        request : Fields
+            Centre, scale, and the directions with their middles and spreads.
+
+        Yields
+        ------
+        rows : ndarray of shape (c, d)
+            Chunk of the rows about the centre, divided by the scale.
+        whitened : ndarray of shape (c, m)
+            Their scores along the directions, about the middles and in spreads.
+        """
         directions = spatial_signs.Directions(request["vectors"], request["middles"], request["spreads"])
         for rows in self.centred_rows(request["centre"], request["scale"]):
             yield rows, directions.whitened(rows)
@@ -238,7 +290,24 @@ class RobustClient(method.Client):
     def weigh_rows(
         self, step: str, request: method.Fields
     ) -> Iterator[tuple[method.Array, method.Array, method.Array]]:
-        """By how much each of its rows counts (m,), and what `whitened` gives of them, chunk by chunk."""
+        """Yield the weight of each row with what `whitened` yields, chunk by chunk.
+
+        Parameters
+        ----------
+        step : str
+            Prefix of the step's questions.
+        request : Fields
+            Directions of the rows, and those of the whitened rows with the reach.
+
+        Yields
+        ------
+        weights : ndarray of shape (c,)
+            Weights of the rows, from 0 to 1.
+        rows : ndarray of shape (c, d)
+            Rows about the centre.
+        whitened : ndarray of shape (c, m)
+            Their scores in spreads.
+        """
         shape = spatial_signs.Directions(request["shape_vectors"], request["shape_middles"], request["shape_spreads"])
         spreads, gap = self.site.state[step + SPREADS_KEY]
         survivors = spatial_signs.Survivors(shape, request["reach"]).blunt(spreads, float(gap))
@@ -246,13 +315,35 @@ class RobustClient(method.Client):
             yield survivors.row_weights(whitened), rows, whitened
 
     def suppress_small_counts(self, tallies: Iterable[NDArray[np.int64]]) -> method.Array:
-        """Histograms (m, bins) of its rows, by those of its chunks: no count is below the site's minimum."""
+        """Return the histograms of the rows without counts below the site's minimum.
+
+        Parameters
+        ----------
+        tallies : iterable of ndarray of shape (m, bins)
+            Histograms of the chunks of the rows.
+
+        Returns
+        -------
+        ndarray of shape (m, bins)
+            Histograms of all rows, in which no count is below the site's ``min-rows``.
+        """
         min_rows = self.site.node.min_rows
         counts = sum(tallies, np.zeros((1, spatial_signs.BINS), dtype=np.int64))
         return np.array([spatial_signs.merge_small_bins(histogram, min_rows) for histogram in counts], dtype=np.float64)
 
     def count_survivors(self, parts: Iterable[tuple[method.Array, method.Array]]) -> method.Array:
-        """Histograms (m, bins) of the values (n, m) of its rows that count: of all, where few of them do not."""
+        """Return the histograms of the rows that count, or of all rows where few do not count.
+
+        Parameters
+        ----------
+        parts : iterable of tuple of ndarray
+            Weights (n,) and values (n, m) of the rows, chunk by chunk.
+
+        Returns
+        -------
+        ndarray of shape (m, bins)
+            Histograms of the values, in which no count is below the site's ``min-rows``.
+        """
         inside = outside = np.zeros((1, spatial_signs.BINS), dtype=np.int64)
         for weights, values in parts:
             inside = inside + spatial_signs.tally(values[weights > 0])
@@ -262,7 +353,20 @@ class RobustClient(method.Client):
         )
 
     def centred_rows(self, centre: method.Array, scale: method.Array = NO_SCALE) -> Iterator[method.Array]:
-        """Its rows about a centre, chunk by chunk, divided by a scale (d,) if there is one."""
+        """Yield the rows about a centre, chunk by chunk, divided by a scale where there is a scale.
+
+        Parameters
+        ----------
+        centre : ndarray of shape (d,)
+            Centre, in the unit of the data.
+        scale : ndarray of shape (d,) or (0,)
+            Deviations by which features are divided; empty for unscaled features.
+
+        Yields
+        ------
+        ndarray of shape (c, d)
+            Chunk of the rows.
+        """
         for centred in centred_chunks(self.data, centre, scale if scale.size else None):
             yield from dense_rows(centred)
 
@@ -276,7 +380,7 @@ class RobustClient(method.Client):
 
 
 def _answer_start(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Where its own rows lie, and with ``scale`` how far features are from their medians, times rows."""
+    """Return the party's median and distance floor, and with ``scale`` the deviations of features, times rows."""
     n = len(party.data)
     floor = party.floor(NO_SCALE)
     reply = {"count": np.asarray(n), "location": n * party.median, "octave": np.asarray(n * np.log2(floor))}
@@ -296,24 +400,26 @@ def _answer_start(party: RobustClient, request: method.Fields) -> method.Fields:
 
 
 def _answer_median(party: RobustClient, request: method.Fields) -> method.Fields:
+    """Return the sums of the rows' signs about the centre, and of their inverse distances."""
     rows = party.centred_rows(request["centre"], request["scale"])
     sums = spatial_signs.sign_sums(rows, party.data.shape[1], _distance_floor(party, request))
     return {"count": np.asarray(sums.rows), "signs": sums.signs, "weight": np.asarray(sums.weight * request["unit"])}
 
 
 def _distance_floor(party: RobustClient, request: method.Fields) -> float:
-    """The party's floor, or a larger one where a sum has no room for rows as near as that."""
+    """Return the party's floor, or a larger floor where a sum has no room for rows as near as that."""
     return max(party.floor(request["scale"]), float(request["unit"]) / MAX_INVERSE_DISTANCE)
 
 
 def _answer_signs(party: RobustClient, request: method.Fields) -> method.Fields:
+    """Return the sign covariance of the rows about the centre, times rows."""
     rows = party.centred_rows(request["centre"], request["scale"])
     scatter = spatial_signs.sign_scatter(rows, party.data.shape[1], _distance_floor(party, request))
     return {"count": np.asarray(len(party.data)), "scatter": moments.pack(scatter)}
 
 
 def _answer_scores(party: RobustClient, request: method.Fields) -> method.Fields:
-    """How many rows have scores of which size along each direction."""
+    """Return histograms of the rows' scores along each direction."""
     rows = party.centred_rows(request["centre"], request["scale"])
     histograms = party.suppress_small_counts(
         spatial_signs.tally(chunk @ request["vectors"].T / request["units"]) for chunk in rows
@@ -322,7 +428,7 @@ def _answer_scores(party: RobustClient, request: method.Fields) -> method.Fields
 
 
 def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
-    """The sign covariance of whitened rows, times rows."""
+    """Return the sign covariance of the whitened rows, times rows."""
     m = len(request["middles"])
     scatter = np.zeros((m, m))
     for _, whitened in party.whitened(request):
@@ -332,7 +438,7 @@ def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
 
 
 def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
-    """How many whitened rows have scores of which size along each direction, and are how far from the middle."""
+    """Return histograms of the whitened rows' scores along each direction, and of their distances from the middle."""
     vectors = request["shape_vectors"]
     tallies = [
         spatial_signs.tally(spatial_signs.shape_values(whitened, vectors)) for _, whitened in party.whitened(request)
@@ -343,8 +449,10 @@ def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields)
 
 
 def _answer_survivors(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
-    """The weight, sum and scatter of whitened rows, of which each counts as much as its place allows; of none, where
-    fewer than the site's minimum would."""
+    """Return the weight, sum and scatter of the whitened rows, each weighted by its place.
+
+    All are zero where fewer rows count than the site's minimum.
+    """
     m, inside, weight = len(request["middles"]), 0, 0.0
     shift, scatter = np.zeros(m), np.zeros((m, m))
     for weights, _, whitened in party.weigh_rows(step, request):
@@ -364,7 +472,7 @@ def _answer_survivors(step: str, party: RobustClient, request: method.Fields) ->
 
 
 def _answer_variances(party: RobustClient, request: method.Fields) -> method.Fields:
-    """How many rows that count have scores of which size along each direction."""
+    """Return histograms of the scores of the rows that count along each direction."""
     weighted_scores = (
         (weights, rows @ request["turned"].T / request["units"])
         for weights, rows, _ in party.weigh_rows(SECOND_STEP_PREFIX, request)
@@ -373,7 +481,7 @@ def _answer_variances(party: RobustClient, request: method.Fields) -> method.Fie
 
 
 def _answer_errors(party: RobustClient, request: method.Fields) -> method.Fields:
-    """How many rows that count are how far from all components."""
+    """Return the histogram of the distances of the rows that count from all components."""
     components = request["components"]
     weighted_errors = (
         (weights, row_lengths(rows - rows @ components.T @ components)[:, None] / request["unit"])

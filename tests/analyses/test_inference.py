@@ -38,7 +38,7 @@ def test_bi_cross_validation_holds_out_parties_where_there_are_several():
 
 
 def test_rules_and_spikes_are_those_of_a_known_spectrum():
-    """Of ten features and 100 degrees of freedom: noise reaches 1.8, and what helps to reconstruct begins at 2.6."""
+    """Ten features, 100 degrees of freedom: noise reaches 1.8, and values that help to reconstruct begin at 2.6."""
     values, rng = np.array([10, 5, 2, *np.ones(7)]), np.random.default_rng(0)
     centred = rng.standard_normal((101, 10))
     centred = np.linalg.qr(centred - centred.mean(axis=0))[0] * np.sqrt(100 * values)
@@ -57,7 +57,7 @@ def test_rules_and_spikes_are_those_of_a_known_spectrum():
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("load", [load_wine, load_breast_cancer])
 def test_auto_keeps_what_horns_own_procedure_keeps(load, scale):
-    """As he wrote it: eigenvalues of whole data matrices of unrelated normal features."""
+    """Horn's own procedure takes the eigenvalues of data matrices of unrelated normal features."""
     X = np.insert(load().data, 2, 5.0, axis=1)  # a constant feature among them
     model = fit(X, scale=scale)
     own, rng = X / np.where(X.std(axis=0) > 0, X.std(axis=0), 1) if scale else X, np.random.default_rng(9)

@@ -121,7 +121,7 @@ def test_two_looks_share_the_false_alarms_of_a_drift(model):
 
 @pytest.mark.parametrize("kind", ["within", "off, far too near", "off, a little too far"])
 def test_probabilities_of_a_drift_are_those_of_their_distributions(kind):
-    """Of a model of few rows, whose own mean is as uncertain as that of the new ones."""
+    """A model of few rows has a mean that is as uncertain as that of the new rows."""
     model = run("p-cov", cut(X[:20], 12, 8), n_components=3, min_rows=1)
     left_out = model.total_variance - model.explained_variance_.sum()
     if kind == "within":

@@ -37,7 +37,7 @@ def test_loadings_are_correlations_of_scores_with_features(moments, scale):
 
 @pytest.mark.parametrize("scale", [False, True])
 def test_supplementary_features_are_read_and_have_no_part(moments, scale):
-    """As FactoMineR does: the components are those of the others, which they come behind."""
+    """FactoMineR does the same: the components are those of the active features, which come first."""
     besides = [12, 0]
     rest = [j for j in range(14) if j not in besides]
     found = analyses.read(moments, 2, scale=scale, supplementary=besides)

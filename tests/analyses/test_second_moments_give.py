@@ -48,7 +48,7 @@ def same_pca(model, truth, degrees, digits):
 
 @pytest.mark.parametrize("scale", [False, True])
 def test_the_rounding_of_a_secure_sum_is_in_the_unit_of_the_variances(scale):
-    """Features in units from 1 to 1,000; what rounding missed of each scatter is a millionth of it, times 1 to 5."""
+    """Features have units from 1 to 1,000; the bound on rounding is a millionth of each scatter, times 1 to 5."""
     X = rows(200, 5) * np.array([1, 10, 100, 1000, 3])
     scatters, parts = 200 * X.var(axis=0), 1e-6 * np.arange(1, 6)
     model = analyses.pca(SecondMoments(SecondMoments.of(X).moments, error_bound=parts * scatters), 2, scale=scale)
@@ -80,7 +80,7 @@ def test_ridge(diabetes, alpha):
 
 
 def test_least_squares_of_collinear_features(diabetes):
-    """The two halves of a doubled column share its slope, as least squares of least norm have it."""
+    """The two halves of a doubled column share its slope, as in least squares of least norm."""
     doubled = np.column_stack([diabetes[:, :P], diabetes[:, 3], np.full(len(diabetes), 7.0), diabetes[:, P:]])
     ours = analyses.least_squares(kept(doubled), [12, 13])
     theirs = LinearRegression().fit(doubled[:, :12], doubled[:, 12:])
@@ -102,7 +102,7 @@ def test_principal_component_regression(diabetes, k, scale):
 @pytest.mark.parametrize("responses", [[10], [10, 11]])
 @pytest.mark.parametrize(("k", "scale"), [(1, False), (3, True), (6, False)])
 def test_partial_least_squares(diabetes, k, responses, scale):
-    """In any unit."""
+    """The slopes are equal in any unit."""
     X, Y = diabetes[:, :P], diabetes[:, responses]
     theirs = PLSRegression(k, scale=scale, tol=1e-20, max_iter=10**5).fit(X, Y).predict(X).reshape(len(X), -1)
     for unit in (1.0, 1e-20):
@@ -112,7 +112,7 @@ def test_partial_least_squares(diabetes, k, responses, scale):
 
 @pytest.mark.parametrize("regress", [analyses.principal_component_regression, analyses.partial_least_squares])
 def test_no_more_directions_than_collinear_features_have(regress):
-    """The variance of a further one is rounding, and slopes divided by it are anything."""
+    """The variance of a further direction is rounding, and slopes divided by rounding are arbitrary."""
     X = rows(200, 3)
     X = np.column_stack([X, X[:, 0] + X[:, 1]])
     moments = kept(np.column_stack([X, X @ [1, 2, 3, 0]]))
@@ -122,7 +122,7 @@ def test_no_more_directions_than_collinear_features_have(regress):
 
 
 def test_partial_least_squares_end_where_all_is_explained():
-    """One latent variable explains it, and another would be rounding over rounding."""
+    """The first latent variable explains everything, and a second would be rounding over rounding."""
     X = np.vstack([np.eye(6), -np.eye(6)])
     moments = kept(np.column_stack([X, X @ np.arange(1.0, 7)]))
     close(analyses.partial_least_squares(moments, [6], k=5, scale=False).coefficients[:, 0], np.arange(1.0, 7))
@@ -246,7 +246,7 @@ SIZES = 200, 90, 10
 
 @pytest.fixture(scope="module")
 def aged():
-    """Six features; then age, one sex in the last party, and a copy of age in other units."""
+    """Six features; then age, sex (constant in the last party), and a copy of age in other units."""
     rng = np.random.default_rng(0)
     age, sex = rng.normal(50, 10, 300), (rng.random(300) < 0.5).astype(float)
     sex[290:] = 1
@@ -265,7 +265,7 @@ def residuals(X, Z):
 
 @pytest.mark.parametrize("covariates", [[6], [6, 7], [6, 7, 8]])
 def test_it_is_the_pca_of_the_residuals_of_the_pooled_rows(aged, covariates):
-    """With age twice too, of which one combination does not vary."""
+    """With age twice, a combination of the covariates does not vary."""
     moments = of_parties(aged).select([*range(6), *covariates])
     found = analyses.adjusted(moments, list(range(6, 6 + len(covariates))))
     left = residuals(aged[:, :6], aged[:, covariates])

@@ -94,7 +94,7 @@ class Thresholds(Questions):
         else:
             value = self._valued(shape, field.kind)
         value = value.astype(field.dtypes[-1])
-        if field.fixed:
+        if field.constant:
             self.told[name] = value
         return value
 

@@ -75,7 +75,7 @@ KEYS = [*RunConfig.keys(), LONG, "data_root", "\x1b[2J", "\udc80", "a\nclient 0:
 
 
 def party_reports(config):
-    """What a party says to a run-config, asked in each way; nothing is raised, whose text would travel."""
+    """Return a party's answers to a run-config, asked in each way; nothing is raised, whose text would travel."""
     reports = []
     for ask in ("get_properties", "fit", "evaluate"):
         flower_client: Any = client_fn(Context(1, 1, {"partition-id": 1, "num-partitions": 3}, RecordDict(), config))
@@ -100,7 +100,7 @@ def require_clean(reports, config):
 
 @pytest.mark.parametrize("value", VALUES)
 def test_every_value_at_every_key_is_answered(value):
-    """Where no method is expected, what is wrong in the text of one is a text like any other."""
+    """A faulty text of a method is an ordinary text at all other keys."""
     for key in KEYS if value in ANYWHERE else ("method", "dataset", "features"):
         require_clean(party_reports({key: VALUES[value]}), key)
 

@@ -70,7 +70,7 @@ def pages(frame, columns, k):
     ],
 )
 def test_a_run_is_the_famd_of_all_rows(method, travel, numbers):
-    """Without numbers it is the MCA."""
+    """Without numbers a FAMD is the MCA."""
     frame = table()[[*numbers, *LEVELS]]
     model = fit(method, parts(frame), n_components=3, scale=True, levels=LEVELS, **TRAVEL[travel])
     variances, scores = pages(frame, numbers, 3)
@@ -126,7 +126,7 @@ def test_few_rows_of_a_level_are_others_and_others_are_not_few():
 
 @pytest.mark.parametrize("round_rows", [1, 10, 25])
 def test_levels_are_counted_among_the_rows_that_take_part(round_rows, tmp_path):
-    """The fault: a level of 10 rows, 9 of which the site leaves out, was told of the one that is left."""
+    """The fault: a level of 10 rows, of which the site leaves out 9, was told of the single row that is left."""
     n = 209
     rng = np.random.default_rng(3)
     ward = np.where(rng.random(n) < 0.5, "a", "b").astype(object)
@@ -162,7 +162,7 @@ def test_a_site_counts_levels_that_were_made_elsewhere_among_the_rows_that_take_
 @pytest.mark.parametrize("heavy", [[1.0] + [0.0] * 9, [3.0] + [1.0] * 9])
 @pytest.mark.parametrize("before", [30, 3 * 64], ids=["first piece", "last piece"])
 def test_a_level_of_few_rows_is_refused_by_the_site(before, heavy, monkeypatch):
-    """Of few by their weights the sums would be those of one row, or nearly."""
+    """If weights leave few rows, the sums would be nearly those of a single row."""
     monkeypatch.setattr(policy, "chunks", lambda rows: row_chunks(rows, 64))
     n = before + 10
     frame = pd.DataFrame({"x": np.arange(float(n)), "sex": ["f"] * before + ["m"] * 10})
@@ -301,7 +301,7 @@ def test_a_sites_file_holds_categories_as_texts(suffix, transport, tmp_path):
 
 
 def test_a_site_names_the_columns_of_which_a_run_may_declare_levels(tmp_path):
-    """A run that chose them could have sums over the rows that hold a value; one without levels leaves them out."""
+    """A run that chose the columns could have sums over rows with a value; a run without levels omits the columns."""
     path = tmp_path / "rows.csv"
     table().to_csv(path, index=False)
     node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(path), "categories": "sex, island"})

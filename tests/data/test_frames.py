@@ -249,7 +249,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_whole_numbers_are_exact_or_refused(kind):
-    """Beyond 2^53 float64 rounds them, and the model was called exact."""
+    """Beyond 2^53 float64 rounds whole numbers, and the model was called exact."""
     make = WHOLE[kind]
     exact = LARGE * 2**44 + 2**60  # multiples of a power of two
     found = fit([make(exact[:30]), make(exact[30:])])
@@ -358,7 +358,7 @@ def test_usual_tables_have_none(usual):
 
 @pytest.mark.parametrize("way", [1, -1])
 def test_values_are_apart_beyond_ten_times_the_range_of_all_others(way):
-    """Of 20 rows at least."""
+    """At least 20 rows are needed."""
     for rows_of_it, gap, expected in ((20, 10.5, {0: 1}), (20, 9.5, {}), (19, 10.5, {})):
         column = np.append(np.linspace(0, 1, rows_of_it - 1), 1 + gap)
         assert count_isolated(way * column[:, None]) == expected

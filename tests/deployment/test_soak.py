@@ -25,7 +25,7 @@ class Pretended:
 
     def __init__(self, status=COMPLETED_STATUS, log="", parties=PARTIES):
         self.status, self.log, self.parties = status, log, parties
-        self.processes, self.all_online = {}, None
+        self.processes, self.all_nodes_online = {}, None
 
     def run(self, config):
         if self.parties:

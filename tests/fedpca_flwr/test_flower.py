@@ -25,7 +25,7 @@ def rows_of(context: Context):
 
 
 def by_messages(method, node=lambda party: {}, rows=rows_of, **options):
-    """A strategy of the Message API after its run, and what it gave."""
+    """Run a strategy of the Message API, and return the strategy and its result."""
     strategy = FedPCA(method, clients=3, **options)
     return strategy, strategy.start(GridOfThisProcess(3, client_app(rows, method, **options), node))
 
@@ -44,7 +44,7 @@ def test_the_message_api_gives_the_bits_of_run(method, options):
 
 
 def by_components(strategy, rounds: int | None = None, **options) -> None:
-    """As Flower's ServerApp does with `server_fn`, on its own `Server`."""
+    """Run a strategy as Flower's ServerApp does with `server_fn`, on its own `Server`."""
     app = ClientApp(client_fn=lambda context: type(strategy).client(context, rows_of(context), **options).to_client())
     grid = GridOfThisProcess(3, app, own_key="of the app's own", seed="another meaning")
     start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=rounds or strategy.rounds))
@@ -119,7 +119,7 @@ def test_a_run_whose_sides_differ_ends_at_the_door():
 
 
 def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeypatch):
-    """So a site shows no scores that its node-config does not allow, and secure sums need a journal and identities.
+    """A site shows no scores that its node-config does not allow, and secure sums need a journal and identities.
 
     A process that has started Ray, as a notebook after a simulation, is no simulated party.
     """

@@ -70,7 +70,7 @@ def simulated(parties, folder, **values):
 
 
 def test_a_simulation_says_what_the_components_capture(tmp_path, capsys):
-    """And so what dp-pca's components hold of the variance where these are all noise."""
+    """The share is that of dp-pca's components too, where these are all noise."""
     private = {"epsilon": 1.0, "release": "joint", "clip": 60.0, "noise-seed": 1}
     model = simulated(4, tmp_path, **{"method": "dp-pca", "n-components": 3, "partition": "iid"}, **private)
     rows = load("digits").all_rows()
@@ -110,7 +110,7 @@ def test_a_simulation_of_columns_says_so_of_their_scores(tmp_path, capsys):
     ids=str,
 )
 def test_a_simulation_that_is_not_to_compare_has_no_comparison(options, tmp_path, capsys):
-    """What covariates leave, or a kernel makes of the rows, is no PCA of them."""
+    """Residuals of covariates, or a kernel of the rows, have no PCA of the rows."""
     simulated(2, tmp_path, dataset="wine", **{"n-components": 3}, **options)
     assert "pooled" not in capsys.readouterr().out
 
@@ -174,7 +174,7 @@ def test_a_relative_path_is_in_a_folder_of_the_run_wherever_the_server_was_start
 
 
 def full(monkeypatch, folder):
-    """Let nothing be written to a folder and those in it: its disk is full."""
+    """Refuse to write to a folder and its subfolders, as if the disk were full."""
     honest = files.atomic_file
 
     def written(target, mode=0o666):
@@ -187,7 +187,7 @@ def full(monkeypatch, folder):
 
 @pytest.mark.parametrize("where", ["fedpca-runs", "fedpca-1-"])
 def test_a_finished_run_is_saved_elsewhere_where_the_disk_is_full(quick, where, tmp_path, monkeypatch, capsys):
-    """In the run's own folder, or where that is full too in a temporary one; path and cause are said."""
+    """The run's own folder takes the files, or if that is full a temporary folder; the run prints path and cause."""
     (tmp_path / "system").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "system"))
     full(monkeypatch, tmp_path / "full")

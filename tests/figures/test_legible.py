@@ -102,7 +102,7 @@ def test_ink_is_legible_on_paper_and_lines_are_seen_without_it():
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_ten_classes_have_ten_colours_for_every_sight(sight):
-    """CIE 1976 differences; and ten marks, for those who see no colour."""
+    """CIE 1976 differences; and ten marks, for people who see no colour."""
     seen = [lab(np.asarray(SIGHT[sight]) @ linear(rgb(colour))) for colour in COLOURS]
     nearest = min(combinations(range(10), 2), key=lambda pair: np.linalg.norm(seen[pair[0]] - seen[pair[1]]))
     assert np.linalg.norm(seen[nearest[0]] - seen[nearest[1]]) >= 10, [COLOURS[i] for i in nearest]

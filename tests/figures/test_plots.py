@@ -47,7 +47,7 @@ def looks(marks) -> set[tuple[bytes, bytes]]:
 
 
 def tips_of(axes):
-    """Where arrows end, which are annotations without text."""
+    """Return the ends of arrows, which are annotations without text."""
     texts: list[Any] = axes.texts
     return {tuple(text.xy) for text in texts if text.get_text() == ""}
 
@@ -270,7 +270,7 @@ def test_odd_rows_are_crosses_beyond_the_limits_and_numbers_of_an_axis_do_not_ov
 
 @pytest.mark.engine
 def test_names_of_arrows_are_inside_the_axes_and_do_not_overprint():
-    """30 features that go with the first component, with names of different lengths, one longer than is shown."""
+    """30 features that go with the first component, with names of different lengths, some longer than is shown."""
     rng = np.random.default_rng(0)
     alike = pd.DataFrame(X[:, :1] + 0.01 * rng.standard_normal((300, 30)))
     alike.columns = [f"the concentration of {'n' * (j % 7)} {j}" for j in range(29)] + ["f" * 60]

@@ -30,7 +30,7 @@ def kernel(d, width):
 
 @pytest.mark.parametrize("smooth", [False, True])
 def test_numbers_on_a_shared_step_are_within_half_of_it_and_their_bytes_are_forecast(smooth):
-    """Of pixels, whose differences are small, and of features whose variances differ."""
+    """Encode pixels, whose differences are small, and features whose variances differ."""
     triangle = 900 * kernel(40, 200)[np.triu_indices(40)] if smooth else TRIANGLE
     for step in (1e-3, 1.0):
         coded = SharedStep(step).encode(triangle, 40)

@@ -16,7 +16,7 @@ RNG = np.random.default_rng(0)
 
 
 def table(n=300, f=40):
-    """Few entries, a column without zeros that is far from zero, two constant ones, and one that hardly varies."""
+    """Make few entries: a column without zeros far from zero, two constant columns, and a column that hardly varies."""
     X = RNG.gamma(1.0, 1.0, size=(n, f)) * (RNG.random((n, f)) < 0.05)
     X[:, 7] = 1e6 + RNG.standard_normal(n)
     X[:, 8], X[:, 9] = 0.0, 0.1
@@ -65,7 +65,7 @@ def test_products_are_those_of_the_centred_and_scaled_columns(kind, center, scal
 
 
 def test_what_rounding_the_mean_lost_is_subtracted():
-    """The mean of these is a third of a last digit away from every float64."""
+    """Take columns whose mean is a third of a last digit away from every float64."""
     far = np.repeat(2.0**52 + np.array([[0.0], [0.0], [4.0]]), 100, axis=0)
     found = prepare_columns(far)
     assert abs(found.X.sum()) < 1e-9

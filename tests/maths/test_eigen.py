@@ -42,7 +42,7 @@ def repeated(copies):
     ],
 )
 def test_they_are_the_leading_ones_whatever_the_spectrum_and_the_unit(request, values, k):
-    """ARPACK's own stopping test is absolute: without scaling, what it finds in a unit of 1e-30 is not certified."""
+    """Take units in which ARPACK's absolute stopping test certifies nothing without scaling (1e-30)."""
     S, basis = matrix_of(values)
     pairs = leading_eigenpairs(S, k)
     assert "Lanczos" not in request.node.name or eigen._lanczos(S, k) is not None
@@ -101,7 +101,7 @@ def test_angles_and_signs_of_vectors(angle):
 
 
 def test_a_share_is_exceeded_by_more_than_rounding():
-    """A share that is the sum of the first shares is not exceeded by it, whichever way it was rounded."""
+    """Refuse a sum of the first shares as an excess of their share, whichever way the share was rounded."""
     values = np.array([0.4, 0.3, 0.2, 0.1]) / 3
     for share in (0.7, np.nextafter(0.7, 0), np.nextafter(0.7, 1), 0.7 - 1e-15):
         assert eigen.count_to_exceed_share(values, values.sum(), share) == 3
@@ -114,7 +114,7 @@ def test_a_share_is_exceeded_by_more_than_rounding():
 
 
 def test_no_pair_of_a_tight_cluster_is_lost():
-    """LAPACK's MRRR returns fewer pairs than asked at the edge of a cluster, without a word (13 of these seeds)."""
+    """Take 13 seeds for which LAPACK's MRRR returns too few pairs at the edge of a cluster, without a word."""
     values = np.r_[9.0, 9, 4, np.ones(57)]
     for seed in range(150):
         pairs = leading_eigenpairs(matrix_of(values, seed)[0], 3)

@@ -18,7 +18,7 @@ def scatter(X):
 
 
 def factor_of(F, **left_out):
-    """Of rows F that are taken as the factor itself."""
+    """Return rows F as the factor itself."""
     return Factor(Moments.from_rows(F).head, F, 1.0, **left_out)
 
 
@@ -110,7 +110,7 @@ def about_zero(F, count, trace, **left_out):
 
 
 def test_what_is_left_out_of_a_factor_and_what_is_assumed_for_it():
-    """The filler halves the error bound and keeps it."""
+    """Halve the error bound by the filler, and never exceed the halved bound."""
     plain = truncated_factor(rows(200), 4)
     for factor in (plain, plain.with_floor()):
         error = np.linalg.norm(scatter(rows(200)) - factor.rows.T @ factor.rows - factor.floor * np.eye(12), 2)

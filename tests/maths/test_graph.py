@@ -106,7 +106,7 @@ def flooded(graph, tables, times):
 
 
 def known_to_all(parts):
-    """What one of six parties knows where everybody talks to everybody."""
+    """Return the table of a party among six on a complete graph."""
     return flooded(make_graph("complete", 6), [own_table(i, parts) for i in range(6)], 1)[0]
 
 

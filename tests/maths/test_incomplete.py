@@ -72,7 +72,7 @@ def test_what_is_missing_is_what_regression_on_the_rest_says_in_any_unit(unit):
 
 @pytest.mark.parametrize("elements", [2**22, 1])
 def test_sums_over_rows_that_share_their_gaps_are_those_of_the_rows(elements, monkeypatch):
-    """Of groups of one row, of several, of all features; held at once, or read piece by piece."""
+    """Take groups of one row, of several rows and of all features, loaded at once or read piece by piece."""
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rng, S = np.random.default_rng(2), covariance()
     some, whole = with_holes(rng.standard_normal((240, 6)), 0.1), rng.standard_normal((80, 6)) + 1e6
@@ -143,7 +143,7 @@ def test_em_comes_to_rest_where_the_textbooks_iteration_does_in_fewer_steps(prio
 
 
 def test_one_step_of_em_in_closed_form_and_what_cannot_be_regressed_on():
-    """Of one feature without missing values, n + prior rows whose variances are 1: the model's variance is 1 again."""
+    """Take a single feature without missing values, and n + prior rows of variance 1: the model's variance is 1 again."""
     rows = standardised(np.random.default_rng(3).standard_normal((80, 2)) @ [[1.0, 2.0], [0.0, 1.0]])
     r, S = float(rows[:, 0] @ rows[:, 1]) / 80, fitted(rows, 20.0, 1).fitted_model.covariance
     np.testing.assert_allclose(S, [[1.0, r * 0.8], [r * 0.8, 1.0]], atol=1e-12)
@@ -251,7 +251,7 @@ def incomplete_rows():
 
 
 def log_density(rows, S):
-    """Of what is observed, but for the constant."""
+    """Compute the log density of the observed values, but for the constant."""
     total = 0.0
     for row in rows:
         o = ~np.isnan(row)
@@ -276,7 +276,7 @@ def test_the_squared_error_is_that_of_the_rows_as_they_are_filled(elements, monk
 
 @pytest.mark.parametrize("elements", [2**22, 1])
 def test_sums_are_those_of_the_gaussian_with_that_covariance(elements, monkeypatch):
-    """Rows that share their gaps among them; held at once, or read piece by piece."""
+    """Take rows of which some share their gaps, loaded at once or read piece by piece."""
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rows = incomplete_rows()
     rows = np.vstack([rows, with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1), rows + 1.0])

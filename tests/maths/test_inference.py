@@ -31,7 +31,7 @@ def planted(n, d, strengths, seed=0, noise=1.0):
 
 
 def test_minkas_dimension_is_that_of_scikit_learn():
-    """On the data sets it keeps nearly all; of few planted ones the answer is in the middle, of ten rows one."""
+    """Take data sets of nearly full dimension, a few planted components, and ten rows with a single component."""
     sets = [load().data for load in (load_digits, load_wine, load_breast_cancer)]
     sets += [X / np.where(X.std(axis=0) > 0, X.std(axis=0), 1) for X in sets]
     sets += [planted(150, 12, [30.0, 12.0, 5.0], seed=seed) for seed in range(4)]
@@ -157,7 +157,7 @@ def test_errors_are_those_of_the_pooled_rows_in_any_shape_and_unit():
 
 
 def scatter(n, d, strengths=(), *, seed, correlated=False):
-    """Of rows of noise, in which so many directions are so many times as large."""
+    """Return the scatter of rows of noise, in which some directions are larger by a factor."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
     if correlated:  # blocks of features that go together, as neighbouring genotypes
@@ -210,7 +210,7 @@ def test_the_largest_gap_is_beyond_the_spacing_of_noise_and_of_features_that_go_
 
 @pytest.mark.parametrize(("bound", "error", "told"), [(-1e-9, 0.0, True), (1e-9, 0.0, False), (-1e-9, 0.01, False)])
 def test_components_above_the_edge_or_before_the_gap_are_told_only_where_bounds_settle_it(bound, error, told):
-    """Both ways from bounds as an iteration gives them; the level that is asked for is as low as the rule allows."""
+    """Take bounds as an iteration gives both ways; the level asked for is as low as the rule allows."""
     behind = 50 - 3 * np.arange(1, 9) ** (2 / 3)  # a spacing of 6, so the gap is behind the first one
     asked = []
 

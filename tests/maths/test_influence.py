@@ -15,7 +15,7 @@ from tests.families import cut, rows
 
 
 def found(parties, k, *, scale=None, center=True, between=True, part=Moments.from_rows):
-    """The influences of parties on the first k components of all their rows, these, and the rows about their mean."""
+    """Return the parties' influences on the first k components, these components, and the rows about their mean."""
     pooled = np.vstack(parties)
     mean = pooled.mean(axis=0) if center else np.zeros(pooled.shape[1])
     own = [X - X.mean(axis=0) if not between else X - mean for X in parties]
@@ -60,7 +60,7 @@ def test_shares_are_those_of_the_rows(part, center, scale):
 
 
 def turned(parties, k, left_out, *, scale=None, center=True):
-    """Degrees by which each of k components, and their span, turn without one party: by the rows themselves."""
+    """Compute from the rows by how many degrees each of k components, and their span, turn without a party."""
 
     def components(some):
         X = np.vstack(some) / (1.0 if scale is None else scale)
@@ -72,7 +72,7 @@ def turned(parties, k, left_out, *, scale=None, center=True):
 
 
 def unlike():
-    """Parties whose first components differ: without one of them the first and second change places."""
+    """Make parties of which the first holds the first component: without this party the first two components change places."""
     rng = np.random.default_rng(5)
     scales = [[5, 3, 2, 1.5, 1, 1], [3, 5, 2, 1, 1.5, 1], [2, 4.5, 4, 1, 1, 1], [5, 2, 2, 2, 1, 1]]
     return [rng.normal(size=(50, 6)) * row + rng.normal(size=6) for row in scales]
@@ -95,7 +95,7 @@ def make_dear(monkeypatch):
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("scaled", [True, False])
 def test_angles_are_those_without_the_party_or_bound_them_where_these_are_dear(monkeypatch, scaled, center, name):
-    """Of each axis, which the span of all of them does not tell."""
+    """Compare the angle of each axis, which the span of all axes does not tell."""
     parties = PARTIES[name]
     how = {"scale": np.vstack(parties).std(axis=0) if scaled else None, "center": center}
     for k in (1, 2, 4):
@@ -113,7 +113,7 @@ def test_angles_are_those_without_the_party_or_bound_them_where_these_are_dear(m
 
 
 def test_bounds_are_near_where_a_party_has_little_and_take_in_both_cuts(monkeypatch):
-    """Of eigenvalues 4 and 2, and 1 behind them, a change that couples both to the rest by 0.1 and 0.2."""
+    """Take eigenvalues 4, 2 and 1, and a change that couples the first two to the third by 0.1 and 0.2."""
     parties = cut(rows(5000, 6), 2990, 2000, 10)
     exact = of(parties, 3)[2].turn
     make_dear(monkeypatch)
@@ -212,7 +212,7 @@ def largest(parts) -> float:
 
 
 def erasing(parts):
-    """Moments whose scatter takes the first component of ``parts`` away, with a diagonal that hides it."""
+    """Return moments whose scatter removes the first component of ``parts``, with a diagonal that hides the removal."""
     u, honest = first_of(parts).vectors[:, 0], parts[0]
     taken = largest(parts) * (np.eye(12) * (u**2).max() - np.outer(u, u))
     return Moments(honest.count, honest.mean, honest.remainder, pack(taken))
@@ -247,7 +247,7 @@ def test_scatters_of_rows_pass_whatever_their_rank_and_units_in_which_a_share_is
 
 
 def moments(*diagonal):
-    """Of a diagonal scatter, whose eigenvalues are these."""
+    """Return moments with a diagonal scatter of the given eigenvalues."""
     d = len(diagonal)
     return Moments(9, np.zeros(d), np.zeros(d), pack(np.diag(diagonal)))
 

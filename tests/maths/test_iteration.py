@@ -36,14 +36,14 @@ def iterate(values, *, k, width, **options):
 
 
 def on_axes(k, values, width, *, trace, error=0.0):
-    """After one round from the first axes of a matrix, or of a diagonal one."""
+    """Return an iteration after one round from the first axes of a matrix, or of a diagonal matrix."""
     A = np.diag(values) if np.ndim(values) == 1 else values
     found = BlockIteration(np.eye(len(A))[:, :width], k, trace=trace)
     return found, found.add(np.eye(len(A))[:, :width], A[:, :width], error=error)
 
 
 def lost(values, vectors, basis):
-    """The angle in degrees to the nearest subspace that the eigenvalues allow: those that are equal may be swapped."""
+    """Return the angle in degrees to the nearest subspace that the eigenvalues allow: equal eigenvalues may be swapped."""
     k, last = vectors.shape[1], values[vectors.shape[1] - 1]
     below, upto = int((values > last * (1 + 1e-9)).sum()), int((values >= last * (1 - 1e-9)).sum())
     upto = len(values) if last <= 1e-12 * values[0] else upto
@@ -124,7 +124,7 @@ def test_narrow_blocks_are_certified_and_look_longer(width):
 @pytest.mark.parametrize(("width", "k"), [(1, 1), (1, 2), (2, 2), (3, 3), (2, 4)])
 @pytest.mark.parametrize("others", [(8, 6), (9.9, 1)])
 def test_a_variance_that_occurs_more_often_than_the_block_has_columns_is_not_certified_away(others, width, k, copies):
-    """Where many variances follow closely, three rounds from a random block do not show what hides."""
+    """Take many variances that follow closely: three rounds from a random block do not show hidden components."""
     values = np.concatenate([np.repeat(10.0, copies), np.linspace(*others, 120)])
     A, basis = with_spectrum(values)
     found = run(begin(values, k=k, width=width), A, 120)
@@ -197,7 +197,7 @@ def test_where_a_tie_is_cut_the_certificate_is_that_of_both_its_ends(k, cut):
 
 
 def test_of_a_tie_at_the_cut_nothing_is_certified():
-    """The fault: 1e-14 degrees at most, of a subspace of which there are many. Any is as good, so it is the end."""
+    """Refuse a certificate of 1e-14 degrees for a subspace of which there are many; as any is as good, the run ends."""
     values = np.repeat([5.0, 2.0, 1.0], [1, 3, 8])
     for k, certified in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4)):
         found, _ = iterate(values, k=k, width=k + 3)

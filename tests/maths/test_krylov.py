@@ -50,7 +50,7 @@ def test_errors_of_products_count_by_the_size_of_their_block():
 
 
 def pairs_with(values, residuals, error=0.0):
-    """Pairs of these values (m,) and residuals (d, m); their vectors are the first unit vectors."""
+    """Return Ritz pairs of given values (m,) and residuals (d, m), whose vectors are the first unit vectors."""
     basis = np.eye(len(residuals))[:, : values.size]
     return Ritz(values, np.eye(values.size), basis, residuals + basis * values, error)
 
@@ -100,7 +100,7 @@ def test_the_next_block_fills_an_invariant_span_with_random_directions_as_room_a
 
 
 def test_the_shared_block_is_the_same_everywhere():
-    """Bits from SHAKE-256, so a party with another NumPy makes the same block: these must never change."""
+    """Compare bits from SHAKE-256, which must never change, so that a party with another NumPy makes the same block."""
     block = random_block(50, 7, 1)
     np.testing.assert_array_equal(block.astype(np.float32), block)
     assert 0.9 < np.abs(block).max() < 1
@@ -216,7 +216,7 @@ def ritz_of(A, Q, error=0.0):
 
 
 def test_a_proven_ceiling_is_above_what_the_span_leaves_outside():
-    """Of [[4, 0, 0], [0, 1, b], [0, b, c]] two columns are known: what is outside is tied to the second."""
+    """Know two columns of [[4, 0, 0], [0, 1, b], [0, b, c]]: the third is tied to the second."""
     b, c = 0.9, 1.4
     ritz = ritz_of(np.array([[4, 0, 0], [0, 1, b], [0, b, c]]), np.eye(3)[:, :2])
     second, ceiling = (1 + c) / 2 + np.hypot((c - 1) / 2, b), proven_bound(ritz, 1, c)
@@ -262,7 +262,7 @@ def test_a_presumed_ceiling_holds_and_comes_near_but_not_before_the_block_would_
 
 
 def two_pairs(*, first=0.0, second=0.0, error=0.0):
-    """Ritz values 5 and 1 with residuals of these lengths, in two directions outside."""
+    """Return Ritz values 5 and 1 with residuals of given lengths, in two directions outside."""
     return pairs_with(np.array([5.0, 1.0]), np.eye(4)[:, 2:] * [first, second], error)
 
 
@@ -302,7 +302,7 @@ def test_what_hides_counts_in_full():
 
 
 def test_the_sine_theorem_and_a_random_block_in_numbers():
-    """Singular values of blocks are below the bound as often as it says, or less."""
+    """Count singular values of blocks below the bound: at most as many as its probability says."""
     rng = np.random.default_rng(0)
     for columns, directions in ((1, 1), (5, 1), (8, 4), (6, 6)):
         blocks = rng.uniform(-1, 1, (4000, columns, directions))
@@ -342,7 +342,7 @@ def test_the_outside_of_a_plain_block_is_bounded_in_closed_form(residual, error)
 
 @pytest.mark.parametrize("proven_at", [(), (2,), (4,), (2, 4)])
 def test_a_tie_at_the_cut_is_proven_only_where_both_its_ends_are(proven_at):
-    """Blocks of two columns prove neither by themselves: another variance that occurs twice may hide from them."""
+    """Take blocks of two columns, which prove neither end: another variance that occurs twice may hide."""
     tied, first = np.diag(np.r_[9.0, 8.0, 5.0, 5.0, np.linspace(3, 0.5, 56)]), random_block(60, 2, seed=0)
     known, start = ProductBasis(60), FirstBlock(first)
     V = np.linalg.qr(np.column_stack([np.eye(60)[:, :4], first]))[0]
@@ -362,8 +362,7 @@ def test_a_tie_at_the_cut_is_proven_only_where_both_its_ends_are(proven_at):
 
 
 def test_a_tie_at_the_cut_is_not_certified_while_one_of_it_hides():
-    """Of the eigenvalues 9, 5, 5 the first alone is wider apart than blocks of two can miss; the first three are not:
-    a third 5 may hide from them, and here does."""
+    """Take the eigenvalues 9, 5, 5: blocks of two columns certify the first component, and not the first three."""
 
     def seen(found):
         return np.isclose(found.ritz.values, 5 / 9 * found.ritz.values[0]).sum()

@@ -43,7 +43,7 @@ WEIGHTS = {
 
 
 def statistic(data, sums=0.0, products=0.0, count=0.0):
-    """What a party computes before noise, in units of the bound; products off the diagonal stand for two entries."""
+    """Compute a party's statistic before noise, in units of the bound; products off the diagonal stand for two entries."""
     d = data.shape[1]
     packed = integer_products(data, np.zeros(d), BOUND) / GRID_STEPS**2 * math.sqrt(2)
     packed[diagonal_positions(d)] /= math.sqrt(2)
@@ -107,7 +107,7 @@ INTERVAL = 1e-4
 
 
 def discrete_epsilon(changes, deviations):
-    """What an accountant of discrete noise finds where each whole number changes by so much."""
+    """Compute the epsilon that an accountant of discrete noise finds if each integer changes by a given number."""
     discrete = dp_accounting.pld.privacy_loss_distribution.from_discrete_gaussian_mechanism
     changed = [
         discrete(float(deviation), sensitivity=change, value_discretization_interval=INTERVAL)
@@ -185,7 +185,7 @@ def surprise(drawn, values, expected):
 
 @pytest.mark.parametrize("deviation", [1, 2, 3, 7])
 def test_each_whole_number_has_its_probability(deviation):
-    """Of the whole numbers up to twelve deviations, by the definition."""
+    """Compare the frequencies of integers up to twelve deviations with the definition."""
     values = np.arange(-12 * deviation, 12 * deviation + 1)
     weights = np.exp(-(values**2) / (2 * deviation**2))
     drawn = discrete_gaussian(200_000, deviation, seeded_randomness(1, deviation))
@@ -241,7 +241,7 @@ def test_noise_of_products_is_smaller_for_two_entries_and_the_systems_never_repe
 
 @pytest.mark.parametrize("deviation", [1, 2, 1000, MAX_DEVIATION])
 def test_where_floats_do_not_decide_whole_numbers_decide_the_same(deviation, monkeypatch):
-    """Of 2,000 numbers, each as if floats were sure of nothing."""
+    """Decide 2,000 numbers as if floats were sure of nothing."""
     by_floats = discrete_gaussian(2000, deviation, seeded_randomness(5))
     monkeypatch.setattr(privacy, "PROBABILITY_ERROR", 2.0)
     np.testing.assert_array_equal(discrete_gaussian(2000, deviation, seeded_randomness(5)), by_floats)

@@ -79,7 +79,7 @@ def test_rows_and_scores_are_within_their_bounds_and_each_row_in_one_octave():
 
 
 def test_a_noisy_centre_is_as_far_off_as_it_says():
-    """(|z| + |g| |m|) / n, each with noise that one case in a hundred exceeds, and what this shows of still rows."""
+    """Compute (|z| + |g| |m|) / n, each with noise that 1 case in 100 exceeds, and the second moment of still rows."""
     z, g = 7 * (np.sqrt(2) + 3.04), 2 * 3.04
     near, far = (z + g * 5) / (100 - g), (z + g * 10) / 100
     short, long, few = (
@@ -92,7 +92,7 @@ def test_a_noisy_centre_is_as_far_off_as_it_says():
 
 
 def test_a_noisy_centre_moves_as_far_as_it_is_off_and_not_for_what_noise_explains():
-    """A step of length 5 with noise of 3 in it: 16 / 25 of it are kept, and the rest is how far off it may be."""
+    """Take a step of length 5 with noise of 3: 16 / 25 of the step remain, and the rest is uncertainty."""
     step = NoisyCentre(np.array([3.0, 4.0]), 2, 100.0, 0.0, 3 * 2 / np.sqrt(2))
     centre, radius = move_centre(np.ones(2), step)
     np.testing.assert_allclose(centre, 1 + 0.64 * step.value)
@@ -152,7 +152,7 @@ def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
 
 
 def test_rows_shortened_lose_what_the_numbers_beyond_tell_and_the_noise_may_hide():
-    """Squares of lengths from half of an end to it are 0.375 / ln 2 of its square where their logarithms are even."""
+    """Take squares of lengths from half of an end to the end: with even logarithms, 0.375 / ln 2 of the squared end."""
     next_one, after = 1.5 / np.log(2) - 1, 6 / np.log(2) - 1
     assert clipped_squares_bound(counts({2: 100, 3: 10}), 1.0, 4.0) == pytest.approx(16 * (10 * next_one + 2 * after))
     assert clipped_squares_bound(counts({2: 100, 3: 5}), 1.0, 4.0) == pytest.approx(16 * (5 + 2) * next_one)
@@ -171,7 +171,7 @@ def noise(d, *seed):
 
 
 def planted(*values, width=D):
-    """A packed scatter with these eigenvalues on the first ``width`` features, and its vectors."""
+    """Return a packed scatter with given eigenvalues on the first ``width`` features, and its vectors."""
     basis, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((width, len(values))))
     vectors = np.vstack([basis, np.zeros((D - width, len(values)))])
     return pack((vectors * values) @ vectors.T), vectors
@@ -179,10 +179,7 @@ def planted(*values, width=D):
 
 @pytest.mark.parametrize("times", [0.0, 0.5, 1.0, 1.5, 4.0])
 def test_noise_alone_and_what_the_centre_adds_show_no_component(times):
-    """An eigenvalue of known size beside the noise, around the edge at which it shows; and one that it does not give.
-
-    Also where the noise chooses which features stay; 2 of 200 may be above the 99 % level, 8 are not chance.
-    """
+    """Take eigenvalues around the edge at which they show beside the noise, and a scatter without any."""
     d, edge = 20, np.sqrt(10)
     spike = pack(np.diag([times * edge, *np.zeros(d - 1)]))
     alarms = [denoise(spike + noise(d, 8, i), d, 2, 1.0, excess=times * edge).detectable for i in range(200)]
@@ -192,7 +189,7 @@ def test_noise_alone_and_what_the_centre_adds_show_no_component(times):
 
 
 def test_which_features_stay_and_eigenvalues_lose_what_the_noise_adds():
-    """Those without signal are left out where the components come nearer, beside those of the whole matrix."""
+    """Drop features without signal if the components come nearer, compared with the full matrix."""
     scatter, vectors = planted(480.0, 400.0, 320.0, width=30)
     found, whole = denoise(scatter + noise(D, 5), D, 3, 1.0), np.linalg.eigh(unpack(scatter + noise(D, 5), D))[1]
     lost = [3 - np.linalg.norm(vectors.T @ estimated) ** 2 for estimated in (found.pairs.vectors, whole[:, -3:])]
@@ -249,7 +246,7 @@ def test_a_noisy_centre_is_off_by_its_noise_and_that_of_the_number_of_rows():
 
 
 def test_what_noise_alone_has_and_what_is_behind_an_eigenvalue():
-    """Of 8 features with noise of deviation 3 the edge is 6, and 8^(-2/3) a quarter."""
+    """Take 8 features with noise of deviation 3: the edge is 6, and 8^(-2/3) a quarter."""
     assert noise_limit(8, 3.0) == pytest.approx(2 * 6 + 2.02 * 6 / 4)
     of_spike = 12 * (1 + 0.25) + 2.02 * 6 / 4 + 2.33 * 3 * np.sqrt(0.75)
     assert noise_limit(8, 3.0, excess=12.0) == pytest.approx(of_spike)
@@ -268,7 +265,7 @@ def test_what_noise_alone_has_and_what_is_behind_an_eigenvalue():
 
 
 def test_a_bound_grows_only_where_its_noise_is_slight():
-    """Of 1,000 rows, 60 of which are eight times as far: their noise would be 8 times as large, and is to be 50."""
+    """Take 1,000 rows, 60 of which are eight times as far: their noise would be 8 times as large, and is to be 50."""
     told = counts({2: 900, 3: 40, 5: 60})
     assert row_reach(told, 1.0, noise=6.0) == (32.0, True)
     assert row_reach(told, 1.0, noise=7.0).bound < 32.0
@@ -294,10 +291,7 @@ def test_shells_weigh_by_distances_and_lose_their_noise_first():
 
 @pytest.mark.parametrize("shells", [1, 2])
 def test_intervals_of_variances_take_in_noise_mixing_and_what_is_cut_off(shells):
-    """With an edge of 2, of a component at 8 (2 / 8)^2 are lost and 1 / 8 mixed; of one below the edge, all of it.
-
-    Rows are 101, give or take 1.515: of squares of 100 that is as much as 1.5, beside a noise of 2.
-    """
+    """Take an edge of 2: a component at 8 loses (2 / 8)^2 and mixes by 1 / 8; below the edge everything is lost."""
     pairs = Eigenpairs(np.array([130.0, 40.0]), np.eye(8)[:, :2], 0.0)
     found = Denoised(pairs, 0.0, 2, 8, np.array([8.0, 1.0]))
     of_all = Combined(found, np.array([[8.0, 1.0]] * shells), np.ones(shells), np.ones(shells), 1.0)
@@ -311,7 +305,7 @@ def test_intervals_of_variances_take_in_noise_mixing_and_what_is_cut_off(shells)
 
 
 def test_what_a_bound_cuts_off_of_squares_has_room_for_rows_that_noise_hides():
-    """Squares of 4 to 8 have a mean of 24 / ln 2; in the octave after them two deviations of rows may be hidden."""
+    """Take squares of 4 to 8, with a mean of 24 / ln 2; the next octave may hide two deviations of rows."""
     seen, hidden = 50 * (24 / np.log(2) - 16), 2 * (96 / np.log(2) - 16)
     assert clipped_squares_bound(counts({3: 50}), 1.0, 4.0) == pytest.approx(seen + hidden)
     assert clipped_squares_bound(counts({3: 50, 4: 5}), 1.0, 4.0) == pytest.approx(

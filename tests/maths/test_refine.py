@@ -158,7 +158,7 @@ def rounded(block, bits):
 
 
 def bounds(step: float, most: int) -> list[float]:
-    """What happens: parties whose scatters have errors of rounding, corrected by the method's own update."""
+    """Correct parties' scatters with rounding errors by the method's own update."""
     rng, missing = np.random.default_rng(1), []
     for _ in range(PARTIES):
         noise = np.triu(rng.uniform(-step / 2, step / 2, (D, D)))

@@ -97,7 +97,7 @@ def test_a_product_loses_nothing(a, b):
 
 
 def whole(numbers, exponent=400):
-    """Sums without any rounding, as fixed point has them."""
+    """Return exact sums, as fixed point has them."""
     exact = [sum(Fraction(float(part)) for part in parts) * 2**exponent for parts in zip(*numbers, strict=True)]
     assert all(number.denominator == 1 for number in exact)
     return np.array([int(number) for number in exact], object), np.full(len(exact), exponent, np.int32)

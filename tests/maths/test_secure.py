@@ -34,7 +34,7 @@ def summed(layout, parties):
 @given(LIMITS, st.sampled_from([1, 2, 3, 7, 31, 200]), st.integers(1, 4), st.sampled_from([-1.0, 1.0]), st.booleans())
 @example(1.0, 1000, 1, 1.0, False)
 def test_no_sum_at_its_limit_overflows(limit, parties, words, sign, alone):
-    """Equal shares, or all of it at one party."""
+    """Take equal shares, or the full sum at a single party."""
     layout = Layout({"x": np.array([limit])}, words)
     share = np.array([sign * limit * (1.0 if alone else 1 / parties * (1 - 2**-50))])
     values = [share] + [share * (not alone)] * (parties - 1)
@@ -47,7 +47,7 @@ def test_no_sum_at_its_limit_overflows(limit, parties, words, sign, alone):
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=20), LIMITS, st.integers(1, 4), st.floats(-20, 0))
 def test_the_error_is_at_most_half_a_step_a_party(shares, limit, words, magnitude):
-    """Values far below their limit keep an absolute error; with each further word it is 2^43 times smaller."""
+    """Take values far below their limit: each further word makes the absolute error 2^43 times smaller."""
     layout = Layout({"x": np.array([limit])}, words)
     values = [np.array([share * limit / len(shares) * 10.0**magnitude]) for share in shares]
     _, fields = summed(layout, values)
@@ -85,7 +85,7 @@ def test_fields_keep_their_shapes_and_others_are_refused_without_telling_values(
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=4), st.integers(-3, 3))
 @example([0, 211139005235020, -676671907300, 38719], -3)
 def test_two_floats_hold_what_the_words_do_and_whole_numbers_all_of_it(further, first):
-    """The fault: halves rounded down made 2^32 - 1 and -2^32 steps of -1; what followed was rounded off beside them."""
+    """Take words for which halves rounded down made 2^32 - 1 and -2^32 steps of -1, and lost the digits after."""
     layout, numbers = Layout({"x": np.array([1.0])}, len(further) + 1), [first, *further]
     exponents = (63 - 1 + 43 * word for word in range(len(numbers)))
     exact = sum(Fraction(number) / 2**exponent for number, exponent in zip(numbers, exponents, strict=True))
@@ -181,7 +181,7 @@ def test_fewer_shares_fit_every_secret(threshold, monkeypatch):
 
 
 def test_a_share_alone_is_uniform():
-    """Its leading bytes over many sharings of one secret: the coefficients are random, and new each time."""
+    """Count leading bytes over many sharings of a secret: the coefficients are random, and new each time."""
     shares = [split_secret(bytes(32), 2, 3) for _ in range(2000)]
     for party in range(3):
         leading = [share[party][1] for share in shares]
@@ -193,7 +193,7 @@ def test_a_share_alone_is_uniform():
 
 
 def gaps(parties, colluding, degree):
-    """By placement of the colluders: how many intervals between honest parties hold degree / 2 of them or more."""
+    """Count for each placement of the colluders the intervals between honest parties with degree / 2 colluders or more."""
     for places in combinations(range(parties), colluding):
         honest = [place for place in range(parties) if place not in places]
         steps = np.diff([*honest, honest[0] + parties])

@@ -23,8 +23,7 @@ N, D = 300, 40
 
 
 def matrix(offset=1e6):
-    """Sparse columns, an empty one, one of small integers, full ones far from zero, a constant one, two with so few
-    zeros that they are centred densely."""
+    """Make sparse columns: empty, of small integers, full and far from zero, constant, and two with few entries."""
     rng = np.random.default_rng(8)
     X = rng.standard_normal((N, D)) * (rng.random((N, D)) < 0.05)
     X[20:30] = 0.0

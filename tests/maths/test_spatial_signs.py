@@ -30,7 +30,7 @@ def test_rows_count_less_along_a_direction_and_by_distance_and_edges_are_no_shar
 
 @pytest.mark.parametrize(("own_gap", "far"), [(3.0, 10.0), (6.0, 11.0), (1e9, 1e9 + 5)])
 def test_a_party_moves_the_end_of_a_reach_no_further_than_its_own_distances_differ(own_gap, far):
-    """And however far that is, it counts no row for which a sum has no room."""
+    """Count no row for which a sum has no room, however far the end of the reach is."""
     shape = signs.Directions(np.eye(2), np.zeros(2), np.full(2, 1e6))
     blunted = signs.Survivors(shape, np.array([5.0, 10.0])).blunt(np.zeros(2), own_gap)
     assert blunted.reach.tolist() == [5, far]
@@ -38,7 +38,7 @@ def test_a_party_moves_the_end_of_a_reach_no_further_than_its_own_distances_diff
 
 
 def test_directions_that_do_not_stand_out_leave_no_row_out():
-    """400 rows along 4 directions: 1.21 is the edge of what chance gives; three quarters of the way it begins."""
+    """Take 400 rows along 4 directions: 1.21 is the edge of chance, and cutting begins three quarters of the way there."""
     counts = np.zeros((5, signs.BINS))
     counts[:, signs.SIDE_BINS + np.arange(0, 40)] = 5.0
     for ratio, strength in ((1.1, 2.0**-20), (1.21, 0.5), (1.3, 1.0)):

@@ -161,7 +161,7 @@ def test_merges_give_the_pca_of_the_union_in_any_order_and_add_up_what_is_omitte
 
 @pytest.mark.parametrize(("ranks", "inside"), [((5, 5), False), ((3, 8), False), ((6, 4), True), ((4, 0), False)])
 def test_forgetting_factors_weigh_the_parts(ranks, inside):
-    """Against the SVD of the concatenation; the printed algorithm 2 leaves lambda_2 out of one block."""
+    """Compare with the SVD of the concatenation; the printed algorithm 2 omits lambda_2 from a block."""
     rng = np.random.default_rng(6)
     bases = [np.linalg.qr(rng.standard_normal((30, rank)))[0] for rank in ranks]
     if inside:

@@ -152,7 +152,7 @@ def told(folder):
 
 @pytest.mark.engine
 def test_no_damage_gives_another_federation(folder):
-    """Of single bits everywhere, and of the file's end; what lies where SQLite keeps nothing, changes nothing."""
+    """Flip single bits everywhere, and cut the file; bytes where SQLite keeps nothing change nothing."""
     file, before = folder / FILE, told(folder)
     whole, noticed = file.read_bytes(), 0
     damaged = [whole[:n] for n in range(0, len(whole), 1021)]

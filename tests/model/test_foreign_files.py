@@ -58,7 +58,7 @@ def paths_in(value: Any, path: tuple = ()) -> Iterator[tuple]:
 
 
 def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
-    """Write the archive with something else in it; what has changed."""
+    """Write the archive with a change in it, and return what has changed."""
     with zipfile.ZipFile(source) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     text = next(name for name in members if name.endswith(".json"))
@@ -89,7 +89,7 @@ def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
 
 
 def spoil_store(rng: np.random.Generator, folder: Path, schema: Schema) -> str:
-    """Change a row of a store and seal it again, as somebody who makes one would; what has changed."""
+    """Change a row of a store and seal the store again, as a forger would; return what has changed."""
     store = Store(folder, schema)
     table = str(rng.choice(schema.sealed_tables))
     with closing(sqlite3.connect(store.file, isolation_level=None)) as database:
@@ -106,7 +106,7 @@ def spoil_store(rng: np.random.Generator, folder: Path, schema: Schema) -> str:
 
 
 def use(uses: dict[str, Callable[[], Any]], change: str) -> None:
-    """Use it in every way: each works, or says one sentence."""
+    """Use a file in every way: each use works, or raises a single sentence."""
     for name, once in uses.items():
         try:
             shown = once()
@@ -119,7 +119,7 @@ def use(uses: dict[str, Callable[[], Any]], change: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What runs have written."""
+    """Folder with the files that runs write."""
     folder, parties = tmp_path_factory.mktemp("written"), cut(X, 40, 40, 40)
     options = {"n_components": 2, "reference": False}
     for clustering in ("k-means", "mixture", "harmony"):

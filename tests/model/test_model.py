@@ -143,7 +143,7 @@ def test_shares_of_no_variance_are_none(center, scale):
 
 
 def test_totals_and_mean_angles_hang_on_all_components():
-    """Of new rows the first scores may all be zero, and of noise the first variance."""
+    """The first scores of new rows may all be zero, and so may the first variance of noise."""
     truth = pooled_pca(np.diag([0.0, 3.0, -3.0, 1.0, -1.0])[:, 1:], 3)
     variances = truth.explained_variance_ * [0, 1, 1]
     none = dataclasses.replace(truth, explained_variance_=variances, explained_variance_ratio_=variances / 9)
@@ -170,7 +170,7 @@ def test_captured_variance_is_that_of_a_span_or_of_scores():
 
 
 def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", arrays=(), **about):
-    """The file of a model as somebody else writes it, with other things or without one in its ``model.json``."""
+    """Write the file of a model as somebody else writes it, with entries of ``model.json`` changed or left out."""
     held, told = model_file.read(model.save(path))
     told = {"format": 2, **told, **about}
     with zipfile.ZipFile(path.with_suffix(".npz"), "w", compression) as archive:
@@ -182,7 +182,7 @@ def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", arrays
 
 
 def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
-    """It held texts, from which no number is read."""
+    """Files of format 1 held texts, from which no number is read."""
     log = {**model.log, "measured": {"certified angle": "3e-08 degrees at most"}, "notes": ["a note"]}
     again = PCAModel.load(rewritten(model, tmp_path / "model", format=1, log=log))
     assert again.log["measured"] == {}
@@ -220,7 +220,7 @@ def test_files_of_before_and_scaled_models_are_read_in_their_units(model, tmp_pa
 
 
 def test_an_infinite_number_is_json_and_comes_back(tmp_path):
-    """JSON has no infinity: what Python writes for it, other readers refuse."""
+    """JSON has no infinity: other readers refuse the word that Python writes."""
     model = run("personalised mu=infinity", cut(X, 150, 150), n_components=2)
     with zipfile.ZipFile(model.save(tmp_path / "model")) as archive:
         text = json.loads(archive.read("model.json"), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

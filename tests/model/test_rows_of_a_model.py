@@ -49,7 +49,7 @@ def cells(data=X, names=NAMES, make=np.asarray):
 
 
 def turned(kind, data=X):
-    """The same rows with their columns in another order, as each library holds them."""
+    """Return rows with their columns in another order, as each library holds columns."""
     columns = data[:, ORDER]
     if kind == "arrow":
         return pa.table(dict(zip(TURNED, columns.T, strict=True)))
@@ -69,13 +69,13 @@ def fit(parties, **options):
 
 @pytest.fixture(scope="module")
 def model():
-    """Of two frames, of which the run turned the second."""
+    """Model of two frames, of which the run reorders the second."""
     return fit([frame(PARTS[0]), turned("pandas", PARTS[1])])
 
 
 @pytest.fixture(scope="module")
 def bare():
-    """The same of arrays, without names."""
+    """Model of arrays, without names."""
     return fit(PARTS)
 
 

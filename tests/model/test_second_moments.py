@@ -204,7 +204,7 @@ def test_a_party_taken_out_leaves_the_others_to_the_last_digit(whole):
 
 
 def test_what_rounding_misses_is_kept_in_its_unit_and_adds_up():
-    """Features of deviations 2 and 1 in two rows; what is missed of the second is all that it varies."""
+    """Features of deviations 2 and 1 in two rows; the bound for the second feature is all of its variance."""
     moments = Moments.from_rows(np.array([[-2.0, 1.0], [2.0, 3.0]]))
     one, other = (SecondMoments(moments, error_bound=np.array(missed)) for missed in ([0.5, 2.0], [0.25, 1.0]))
     np.testing.assert_array_equal(one.is_constant, [False, True])

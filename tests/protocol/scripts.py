@@ -1,6 +1,6 @@
-"""The questions that runs may ask, written down by hand: what the code says is held against this.
+"""Questions that runs may ask, written by hand; tests compare the code with this table.
 
-Of a method, or a way of one, that nobody has written down, they are those of its own script.
+For a method, or a transport of a method, that is not in the table, the method's own script stands in.
 """
 
 import ast
@@ -23,9 +23,9 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Script:
-    """A run-config, and how often each phase may be asked, in order.
+    """Run-config, and how often each phase may be asked, in order.
 
-    What is answered in the phases of ``constant`` is the same whatever the values of the rows.
+    Answers in the phases of ``constant`` are the same whatever the values of the rows.
     """
 
     run: Mapping[str, Any]
@@ -54,7 +54,7 @@ class Script:
 
     @property
     def hidden(self) -> bool:
-        """Whether what a party sends is masked or noised."""
+        """True if masks or noise hide what a party sends."""
         return self.secure or self.noised
 
 
@@ -145,7 +145,7 @@ vertical-scores masked: rows!, keys, energy, scores, finer_scores, project!
 
 
 def parse_line(line: str) -> Script:
-    """The script of a line of the table."""
+    """Return the script of a line of the table."""
     run_text, _, phases_text = re.sub(r"\s+", " ", line).partition(": ")
     method, *words = run_text.split()
     way = words.pop() if words and words[-1] in WAYS else "clear"
@@ -163,7 +163,7 @@ def _value(text: str) -> Any:
 
 
 def script_of_card(method: str, way: str) -> Script:
-    """What a method itself says that a run with its card's first example may ask, of few parties."""
+    """Return the script of a run of few parties with the first example of the method's card."""
     options = {"n-components": 2, **METHODS[method].strategy.card.examples[0]}
     script = script_or_none(METHODS[method], EXAMPLE_CONFIGS[way], options) or {}
     times = {name: question.times for name, question in script.items() if not callable(question.times)}

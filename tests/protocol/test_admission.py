@@ -78,7 +78,7 @@ def test_arrays_come_as_they_were_sent_in_either_order(order):
 
 @pytest.mark.parametrize(("node", "party"), [("a", 1), ("b", 2), ("new", 0)])
 def test_a_node_speaks_as_the_partition_that_it_said_first(node, party):
-    """Not as another, nor as nobody yet, nor in the place of one."""
+    """A node must not speak as another partition, as an unknown partition, or in the place of another node."""
     seats = {"a": 0, "b": 1}
     assert len(admission.impersonation_faults([node], [make_info(party)], seats)) == 1
     assert not admission.impersonation_faults(["a", "b", "new"], [make_info(0), make_info(1), make_info(2)], seats)
@@ -117,7 +117,7 @@ PAYLOAD = Payload((Field("count", (), "int64", kind="count"), Field("product", (
 
 
 def test_a_reply_of_another_width_is_named_and_in_no_sum():
-    """It came first: nobody knew yet which one is odd."""
+    """The wrong reply comes first, when nobody can know yet which reply is wrong."""
     consumed, replies = [], []
     incoming = ReplyCollector(
         PAYLOAD, {"d": 2}, lambda fields, sender: consumed.append((sender, fields["product"].size))
@@ -172,7 +172,7 @@ def test_an_error_is_explained_by_numbers_too_large_to_compute_with_only(size, e
 
 
 def test_where_numbers_are_large_an_overflow_is_an_error():
-    """In a run of usual numbers no time is spent on that."""
+    """A run of usual numbers spends no time on the check."""
     numbers = np.array([1e200])
     with refused(ContractError, "'first'"), Magnitudes(sums_only=False).guard("first", {"client 0": 1e150}):
         numbers * numbers

@@ -21,7 +21,7 @@ RUN = {"method": "p-cov", "n-components": 2}
     "wrong", [{"mean": np.zeros(5)}, {"scatter": np.full(10, np.nan)}, {"scatter": -np.ones(10)}], ids=str
 )
 def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
-    """The site checks its own, before the server does."""
+    """The site checks its own reply, before the server does."""
     client = client_of(server_of("p-cov", [rows(30, 4), rows(20, 4)], n_components=2), 0)
     honest = client.statistics
     client.statistics = lambda phase, request: {**honest(phase, request), **wrong}
@@ -31,7 +31,7 @@ def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
 
 
 def journal_events(folder):
-    """What the journal of a site holds, in order."""
+    """Return kind and digest of all events in a site's journal, in order."""
     with closing(sqlite3.connect(folder / "journal" / "site.sqlite")) as database:
         return list(database.execute("SELECT kind, digest FROM event ORDER BY number"))
 

@@ -48,7 +48,7 @@ PLACES = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
 
 
 def in_turn(every, times):
-    """Each case with one of all that there is; with so many for a method's first options."""
+    """Return each case with a value from a cycle; a method's first options get several values."""
     drawn = iter(list(every) * len(CASES) * times)
     return [(*case, next(drawn)) for case in CASES for _ in range(1 if case[1] else times)]
 
@@ -61,9 +61,9 @@ def parties_of_three(method, example):
 
 
 def outcome(method, number, change, *, field=None, round_number=None):
-    """The error's text, or none, of a run in which client 1's real numbers are changed.
+    """Return the error's text, or an empty text, of a run in which client 1's real numbers are changed.
 
-    Only in this array of a reply, and only in the reply to this question, where their numbers are given.
+    Only this array of a reply is changed, and only in the reply to this question, if their numbers are given.
     """
     example, before = CARDS[method].examples[number], []
     options = {"n_components": 2, **example, **own(method)}  # what a run needs here, as a state of its own
@@ -84,6 +84,7 @@ def outcome(method, number, change, *, field=None, round_number=None):
 
 
 def run_to_end(server):
+    """Return the text of the run's error, or an empty text if the model is finite."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         try:
@@ -127,7 +128,7 @@ SUMS = [(name, way) for name in FITTING for way in transports_of(METHODS[name]) 
     [(*one, share) for i, one in enumerate(SUMS) for share in (list(SHARES)[i % 3], list(SHARES)[(i + 1) % 3])],
 )
 def test_a_false_share_of_a_secure_sum_does_too(method, way, share, monkeypatch):
-    """Client 1 takes part by all rules, and says that it is one party, but what it adds is no part of anything."""
+    """Client 1 follows all rules and counts itself once, but adds words that are no part of anything."""
     honest = encoding.encode_answer
 
     def encoded(party, *arguments):

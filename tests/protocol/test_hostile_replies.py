@@ -77,7 +77,7 @@ def test_what_its_message_says_is_checked_in_every_round(phase, rows_said, what)
 @pytest.mark.parametrize("phases", [["moments"], ["project"], ["moments", "project"]], ids=str)
 @pytest.mark.parametrize("partitions", [{1: 2, 2: 1}, {1: 2}, {1: 2, 2: 0, 0: 1}, {1: 7}], ids=str)
 def test_a_node_speaks_as_its_own_partition_in_every_round(phases, partitions):
-    """Two that change places once did so unnoticed; what one of them does would be the other's."""
+    """The fault: two nodes exchanged their partitions unnoticed, so that the acts of each counted as the other's."""
     server = of_three()
     for phase in phases:
         for party, partition in partitions.items():

@@ -42,21 +42,21 @@ def sessions(script: Script, folder, *worlds) -> list[HostileSession]:
 
 
 def with_holes(rows):
-    """The rows with a tenth of the values missing; the row that is another misses others."""
+    """Return the rows with a tenth of the values missing; the changed row misses other values."""
     holes = np.random.default_rng(3).random(rows.shape) < 0.1
     holes[7] = np.arange(rows.shape[1]) % 2 == int(rows[7, 0] == 900.0)
     return np.where(holes, np.nan, rows)
 
 
 def earlier_loadings(folder) -> str:
-    """The file that a party has of an earlier run with `vertical`."""
+    """Return the path of a party's loadings from an earlier run with `vertical`."""
     paths = [folder / f"loadings{party}.npz" for party in range(3)]
     fit("vertical", [FITTED] * 3, n_components=2, loadings=paths)
     return str(paths[0])
 
 
 def hostile_questions(script: Script, seed: int, session: HostileSession, steps: int = 14):
-    """Questions in an order that is often the right one, and arrays that are often of the right form."""
+    """Yield questions in an order that is often right, with arrays that often have the right form."""
     questions = Questions(seed, {"d": 6, "n": 30, "any": 2})
     rng, names = np.random.default_rng(seed), list(script.times)
     position = 0
@@ -113,7 +113,7 @@ def test_a_party_answers_its_script_and_nothing_else_and_one_row_does_not_show(s
 
 
 def ask_properly(session: HostileSession, phase: str):
-    """What leaves, and what is said, where a question of the script comes with arrays of the right form."""
+    """Return the reply and the metrics of a question of the script with arrays of the right form."""
     client = session.client
     question, questions = client.script[phase], Questions(0, {"d": 6, "n": 30, "any": 2})
     return session.ask(phase, questions.arrays(question, session, question.request_sizes(client.public)))

@@ -94,7 +94,7 @@ ALONE = [name for name, card in CARDS.items() if not card.loadings_source and "s
 
 @pytest.mark.parametrize(("method", "way"), [(name, way) for name in ALONE for way in transports_of(METHODS[name])])
 def test_the_most_for_which_a_site_asks_its_limit_is_what_is_sent(method, way, monkeypatch):
-    """What is forecast is never more, so that a limit that replies keep is never refused, and all is looked at."""
+    """A forecast is never too large, so no run within the limit is refused, and every reply is compared."""
     sizes, honest = [], Site.permit_size
     monkeypatch.setattr(Site, "permit_size", lambda self, n, *named: sizes.append(n) or honest(self, n, *named))
     data = rows(60)

@@ -20,7 +20,7 @@ ROWS = Field("block", ("d", "n"), kind="orthonormal rows")
 
 
 def far_from_orthonormal(block):
-    """The last one has inner products that are infinity less infinity."""
+    """Return blocks that are not orthonormal; the last has inner products that are infinity less infinity."""
     return [block * (1 + 1e-5), block[..., ::-1] + 1e-4 * block, np.zeros_like(block), np.copysign(1e200, block)]
 
 
@@ -51,7 +51,7 @@ def test_a_field_holds_numbers_of_its_kind_and_length(field, right, wrong):
 
 @pytest.mark.parametrize("odd", range(3))
 def test_of_several_faults_the_odd_number_of_features_is_named_first(odd):
-    """What the others send may be wrong because of it."""
+    """A wrong number of features may make the fields of all other replies wrong."""
     replies = {f"client {i}": {"mean": np.zeros(3) if i == odd else np.full(2, np.nan)} for i in range(3)}
     with refused(ContractError, f"client {odd}", 3, f"client {int(odd == 0)}", 2):
         check_together(Payload((MEAN,)), replies, {})

@@ -33,7 +33,7 @@ def link(monkeypatch):
 
 
 def arrival_times(link, messages, **options):
-    """When each reply came, which stands for what it replies to."""
+    """Return the arrival time of each reply, which also names the message that the reply answers."""
     replies = server.poll_promptly(link).send_and_receive(messages, **options)
     return sorted(reply.metadata.reply_to_message_id for reply in replies)
 

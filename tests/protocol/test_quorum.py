@@ -27,7 +27,7 @@ def twin(server, party, name="1234"):
 
 
 def before(server, phase, happens):
-    """Let something happen when the first party is asked in a phase; what it holds, where there is none."""
+    """Call a function when the first party is asked in a phase, or is asked to join if the phase is empty."""
     proxy = proxy_of(server, 0)
     kind = "fit" if phase else "get_properties"
     honest = getattr(proxy, kind)
@@ -79,7 +79,7 @@ def test_a_node_that_is_needed_by_nobody_may_die():
 
 @pytest.mark.parametrize("another", [False, True])
 def test_a_member_that_is_away_is_named(another, monkeypatch):
-    """Also where another has come in its place: it knows nothing of the run."""
+    """A newcomer at another node does not replace the member: the newcomer knows nothing of the run."""
     monkeypatch.setattr(quorum, "time", Clock())
     server = of_two(join_deadline=40.0)
     manager, leaves = server.client_manager(), proxy_of(server, 1)

@@ -40,7 +40,7 @@ def test_exact_is_what_is_neither_cut_nor_rounded_and_certified_to_a_millionth_o
 
 @pytest.mark.parametrize(("k", "keep", "columns"), [(2, "nothing", 2), ("auto", "moments", 7), (0.9, "parties", 7)])
 def test_a_model_takes_its_components_eight_vectors_and_the_moments_that_it_keeps(k, keep, columns):
-    """A packed triangle, sums and their low halves of 7 features each; and one MiB for what is said of the run."""
+    """Moments are a packed triangle, sums and their low halves, of 7 features each; the log takes a MiB."""
     strategy = FACTORY.strategy(METHODS.run_config({"method": "p-cov", "n-components": k, "clients": 3, "keep": keep}))
     strategy.quorum.features = 7
     matrices = {"nothing": 0, "moments": 1, "parties": 4}[keep]

@@ -1,4 +1,4 @@
-"""Who lies in clear, and by it moves the components, or has other units, is named; who is only different is not."""
+"""Parties that lie in clear and so move the components, or have other units, are named; honest parties are not."""
 
 import re
 from dataclasses import replace
@@ -21,7 +21,13 @@ from fedpca_flwr.maths.moments import Moments, pack
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import check_together
 from fedpca_flwr.questions.fields import MOMENTS
-from fedpca_flwr.questions.influence import HIDDEN_UNITS_NOTE, PartyInfluence, _require_below, influence_measurements, influence_notes
+from fedpca_flwr.questions.influence import (
+    HIDDEN_UNITS_NOTE,
+    PartyInfluence,
+    _require_below,
+    influence_measurements,
+    influence_notes,
+)
 from fedpca_flwr.simulations.benchmarks.harness import clients
 from fedpca_flwr.simulations.benchmarks.influence import LIES, _excluded, _lied, _middling, _named
 from fedpca_flwr.strategies import METHODS
@@ -87,7 +93,7 @@ def test_honest_parties_that_differ_are_not_named(k):
 
 
 def claiming(parties, party, claimed, method="p-cov", **options):
-    """A run in which a party claims to have these moments, and answers the last round accordingly."""
+    """Return a run in which a party claims to have the given moments, and answers the last round accordingly."""
     server = server_of(method, parties, **{"n_components": 5, **options})
     proxy = proxy_of(server, party)
     honest = proxy.fit
@@ -110,7 +116,7 @@ def claiming(parties, party, claimed, method="p-cov", **options):
 
 
 def erasing(strength):
-    """Moments that take the first component of honest parties away, with a diagonal that hides it."""
+    """Return moments that remove the first component of honest parties, with a diagonal that hides the removal."""
     model, own = fit("p-cov", FOUR, n_components=1), Moments.from_rows(FOUR[0])
     u, value = model.components_[0], strength * model.singular_values_[0] ** 2
     hidden = np.asfortranarray(value * (np.eye(u.size) * (u**2).max() - np.outer(u, u)))
@@ -331,7 +337,7 @@ def dirichlet(X, y, parties, alpha, rng):
 @pytest.mark.parametrize("parties", [2, 3, 10])
 @pytest.mark.parametrize("load", [load_digits, load_wine, load_breast_cancer])
 def test_honest_parties_that_are_unlike_raise_no_alarm(load, parties, alpha):
-    """Digits by label: pixels that one party never inks, constant ones; tumours and wines by kind."""
+    """Digits by label: pixels that some party never inks, constant pixels; tumours and wines by kind."""
     data = load()
     for seed in range(5):
         assert not found(dirichlet(data.data, data.target, parties, alpha, np.random.default_rng(seed)))
@@ -342,7 +348,7 @@ def test_honest_parties_that_are_unlike_raise_no_alarm(load, parties, alpha):
 
 @pytest.mark.parametrize(("parts", "odd"), [(hospitals(), []), (METRES, [0])], ids=["one unit", "metres"])
 def test_with_sums_only_a_run_that_scales_says_that_nobody_but_the_sites_can_see_it(parts, odd):
-    """As the features that are beyond four times the model's own mean or scale."""
+    """Sites can see features that are beyond four times the model's own mean or scale."""
     model, unscaled = (run("p-cov", parts, n_components=2, scale=scale, **SECURE) for scale in (True, False))
     for part in parts:
         times = np.maximum(model.scale_ / part.std(axis=0), np.abs(model.mean_ / part.mean(axis=0)))

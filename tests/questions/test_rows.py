@@ -44,14 +44,14 @@ TOTAL = float(DIAGONAL.sum())
 
 
 def told_share(bound, **options):
-    """Of the variance, what a run says that fixed point may have cost."""
+    """Return the share of the variance that fixed point may have cost, as the model's log says."""
     model = fit("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=bound, **options)
     return model.log["measured"]["fixed_point_variance_share"]
 
 
 @pytest.mark.engine
 def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
-    """Of each of three parties, squares in 13 parts and a scatter in 3: words of 63 bits and then 58."""
+    """Each of three parties rounds squares in 13 parts and a scatter in 3: words of 63 bits and then 58."""
     one = 3 * SUM_PARTS * MAX_ROWS * 1e24**2 * 2.0 ** -(63 + 3 * 58)
     assert told_share(1e24) == pytest.approx(4 * one / TOTAL, rel=1e-9, abs=0)
     # Of scaled features, the larger a share the less it varies.
@@ -68,7 +68,7 @@ def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
     ("way", "named"), [({"secure_aggregation": True, "bound": 100.0}, [89, 90]), ({}, ["client 1", 29, 30])], ids=str
 )
 def test_a_last_round_of_other_rows_is_refused(way, named, monkeypatch):
-    """One party leaves a row out, and says so wherever it is asked."""
+    """A party leaves a row out, and says so wherever the row counts."""
     honest = METHODS["p-cov"].client.statistics
 
     def statistics(self, phase, asked):
@@ -118,7 +118,7 @@ def opened(rows, total, squares, missed):
 
 
 def pooled(total, *, bound=1.0, indicators=0, scaled=True):
-    """What a run takes this sum for."""
+    """Return the centre that a run reads from a sum."""
     config = SimpleNamespace(bound=bound, indicators=indicators, weights="")
     options = SimpleNamespace(centred=True, scaled=scaled)
     program = pooled_centre(SimpleNamespace(stages=(), config=config, options=options))
@@ -136,14 +136,14 @@ def resolved(missed, diagonal, **run):
 
 @pytest.mark.parametrize(("scaled", "expected"), [(True, [4.0, 0.0]), (False, [4.0, 1e-30])])
 def test_of_a_feature_that_fixed_point_does_not_see_nothing_is_scaled(scaled, expected):
-    """Or it would be divided by what rounding left of it."""
+    """The feature would be divided by what rounding left of its variance."""
     found, cautions = resolved([0.0, 1e-30], [4.0, 1e-30], scaled=scaled)
     np.testing.assert_array_equal(found, expected)
     assert [text.split("below ")[1].split(";")[0] for text in cautions] == ["3.2e-16"] * scaled  # of ten rows
 
 
 def test_indicators_that_fixed_point_does_not_see_are_refused():
-    """Those of levels that nobody has are constant; beside a huge bound all of them would be."""
+    """Indicators of levels that nobody has are constant; beside a huge bound all indicators would be."""
     assert resolved([1e-20, 1e-20], [4.0, 0.0], indicators=1) == (pytest.approx([4.0, 0.0]), ())
     with refused(ConfigError, "'bound'", "1e+70"):
         resolved([1e50, 1e50], [4e140, 0.0], bound=1e70, indicators=1)
@@ -160,7 +160,7 @@ def test_a_factor_is_above_the_noise_and_that_above_rounding(variance, noise):
 
 
 def test_a_share_may_be_off_by_the_rounding_of_its_centre():
-    """By 2^-48 of the centre, in the unit of the feature, which is 1 where it is constant; no `bound` is given."""
+    """The rounding is 2^-48 of the centre, in the feature's unit, which is 1 where it is constant; no `bound` is given."""
     asked = {**TEN, "centre": np.array([-(2.0**50), 2.0**50]), "spread": np.array([2.0, 0.0])}
     asked |= {"mean": np.array([-1.0, 0.0]), "covariance": np.zeros(3)}
     public = Public(RunConfig(), None, parties=3)
@@ -174,7 +174,7 @@ def test_a_share_may_be_off_by_the_rounding_of_its_centre():
 
 @pytest.mark.parametrize(("complete", "answered"), [(5, True), (4, False)])
 def test_a_site_answers_about_as_many_rows_as_its_minimum(complete, answered, tmp_path):
-    """Of five more, each of which has gaps of its own."""
+    """The site has five more rows, each of which has gaps of its own."""
     X = np.random.default_rng(0).normal(50, 10, (5 + complete, 3))
     X[[0, 1, 2, 3, 3, 4, 4], [0, 1, 2, 0, 1, 0, 2]] = np.nan
     session = HostileSession(tmp_path, X, {"method": "em", "n-components": 1}, **{"min-rows": 5})
@@ -277,8 +277,11 @@ def test_limits_in_closed_form(limits, expected):
 
 
 def test_what_a_nearly_singular_model_expects_is_within_the_limits():
-    """Four rows have 1 or -1 as the first of two features with the covariance [[f, c], [c, 1]], and not the second: it
-    is expected to be c / f times as large. With f = 2^-39 and c^2 = f / 2 that is 524,288, of a deviation of 1."""
+    """The expected values are 524,288 times as large as the observed.
+
+    Four rows have 1 or -1 as the first of two features with the covariance [[f, c], [c, 1]], and not the second: the
+    second is expected to be c / f times as large. With f = 2^-39 and c^2 = f / 2 that is 524,288, of a deviation of 1.
+    """
     n, f = 4, 2.0**-39
     c = np.sqrt(f / 2)
     sums = {"first": np.zeros(2), "second": n * np.array([1.0, c / f, (c / f) ** 2 + 1 - c**2 / f])}
@@ -292,7 +295,7 @@ def test_what_a_nearly_singular_model_expects_is_within_the_limits():
 
 
 def test_what_is_observed_of_features_in_closed_form():
-    """Of five rows, one of them empty; fixed point may have missed 2e-9 of squares that add up to four.
+    """Five rows, one of which is empty; fixed point may have missed 2e-9 of squares that add up to four.
 
     The second feature's centre is off by 0.1, which is no spread.
     """
@@ -328,7 +331,7 @@ def test_sites_have_their_part_of_the_rows_and_sums_a_billionth_unseen(monkeypat
 
 @pytest.mark.parametrize(("largest", "least"), [(1e4, 1e-26), (1e30, 1e-11)])
 def test_a_variance_that_matters_to_nobody_may_pass_for_none(largest, least):
-    """Of ten rows: below 1e-12 of a row, and 1e-30 of the largest."""
+    """The limits for ten rows are 1e-12 of a row, and 1e-30 of the largest variance."""
     diagonal = np.array([largest, 0.0])
     row_limits.require_scalable(1.0, np.array([0.0, 0.9 * least]), diagonal, 10)
     with refused(ConfigError, "'bound'", 1):
@@ -423,7 +426,7 @@ def test_what_components_leave_is_told_unless_it_is_rounding():
 
 
 def test_what_is_kept_is_forgotten_at_the_end():
-    """In a simulation the parties share a memory, and other runs follow."""
+    """All parties of a simulation share a memory, and other runs follow."""
     server = server_of("sub-it", cut(rows(900, 60), 500, 400), n_components=4)
     finish(server)
     assert [list(context_of(server, party).state.array_records) for party in range(2)] == [[], []]

@@ -115,7 +115,7 @@ def test_the_line_goes_away_also_when_the_run_fails(board):
 
 
 def test_a_short_run_shows_nothing_and_nobody_is_told_who_asked_not_to_be(board, monkeypatch):
-    monkeypatch.setattr(progress, "FIRST_REMINDER_SECONDS", 1e6)
+    monkeypatch.setattr(progress, "PATIENCE", 1e6)
     run("p-cov", PARTIES, n_components=2)
     assert not board.all
     monkeypatch.setattr(progress, "screen", lambda: pytest.fail("looked for a screen"))

@@ -33,7 +33,7 @@ def files(tmp_path):
 
 
 def joined(files, **node):
-    """The run over these files; a party may have keys of its own, of which empty ones are as if they were not there."""
+    """Run over the files; keys of a single party replace the keys of all, and an empty key counts as absent."""
     every = {"label": "kind", "ids": "id", "split": "columns", "may-show": "inner products"}
     nodes = [{"data": file, **every, **node.get(f"p{party}", {})} for party, file in enumerate(files)]
     return finish(at_sites(server_of("vertical", PARTS, n_components=2), nodes))

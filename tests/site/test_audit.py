@@ -29,7 +29,7 @@ SECRET = b"a secret of the run"
 
 
 def written(folder):
-    """A journal of two runs of one party."""
+    """Write a journal of two runs of a party."""
     for run in ("11", "22"):
         journal = FileJournal(str(folder), run, 3)
         for phase in ("keys", "sums"):
@@ -71,7 +71,7 @@ def test_it_is_printed_as_a_table_or_checked_only(tmp_path, capsys):
 
 
 def test_whoever_has_the_export_can_follow_the_chain_and_finds_no_secret(tmp_path, capsys):
-    """By what the docs say of it, and nothing of ours."""
+    """The test follows the chain by the documentation, without code of the project."""
     file, last = tmp_path / "audit" / "journal.jsonl", ""
     key = FileJournal(str(written(tmp_path / "journal")), "11", 3).data_key
     said = told(capsys, tmp_path / "journal", "--export", str(file))[1]
@@ -92,7 +92,7 @@ def test_whoever_has_the_export_can_follow_the_chain_and_finds_no_secret(tmp_pat
 
 
 def test_the_digest_of_a_question_is_that_of_its_numbers(tmp_path):
-    """By which sites see whether the server asked all of them the same."""
+    """Sites compare the digests to see whether the server asked all of them the same."""
     found = []
     for i, seed in enumerate((1, 1, 2)):
         site = HostileSession(tmp_path / str(i), rows(40, 6), {"method": "sub-it", "n-components": 2})
@@ -253,7 +253,7 @@ def test_a_run_whose_configuration_is_wrong_is_noted_too(sites):
 
 
 def test_status_says_what_became_of_each_run_and_which_copies_of_rows_are_left(sites, capsys):
-    """A run that broke off leaves one, until another begins ten minutes later."""
+    """A run that broke off leaves a copy, until another run begins ten minutes later."""
     finish(sites)
     context = context_of(sites, 0)
     context.run_id += 1

@@ -29,7 +29,7 @@ GOOD = "age,weight,height\n" + "".join(f"{i % 7}.5,{i % 5},{i * i % 11}\n" for i
 
 
 def lines(*changed, before=GOOD, separator=","):
-    """A good file with these lines at its end, the first of which is line 32 of the file."""
+    """Return a good file followed by the changed lines, the first of which is line 32."""
     return before.replace(",", separator) + "".join(f"{line}\n" for line in changed)
 
 

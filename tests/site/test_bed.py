@@ -66,7 +66,7 @@ def test_a_file_is_read_in_blocks_of_people_that_give_the_components_of_the_arra
 
 
 def test_sites_whose_files_have_other_orders_alleles_and_strands_count_the_same(tmp_path):
-    """The second site lacks nothing, has more, another order, swapped alleles, the other strand, and one unobserved."""
+    """The second site has another order, swapped alleles, the other strand, an unobserved allele and a further variant."""
     G, known = people(90, 12, missing=0.05), variants(12)
     G[:, 5] = np.where(np.isnan(G[:, 5]), np.nan, 0)
     other, coded = list(known), G.copy()
@@ -143,7 +143,7 @@ def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path,
 
 
 def test_the_list_does_not_depend_on_the_order_of_the_files(tmp_path, capsys):
-    """PLINK writes 0 for an allele that nobody in a file has: any other file may name it."""
+    """PLINK writes 0 for an allele that nobody in a file has: any other file may name the allele."""
     files = {
         "a": "AC AC AG AC 0A GA AG 0C 0A",
         "b": "AC 0C 0A CA 0A AG TC AC 0T",
@@ -207,7 +207,7 @@ def test_what_is_no_such_file_is_said(tmp_path):
 
 @pytest.mark.parametrize(("method", "way"), [("qr-pca", {}), ("sub-it", {"secure_aggregation": True})])
 def test_sites_with_files_of_their_own_get_the_components_of_all(method, way, tmp_path):
-    """Two sites whose alleles are swapped against each other's at every variant, by the list of one of them."""
+    """The alleles of two sites are swapped at every variant, and the list codes variants as the first site does."""
     G, known = people(90, 60, missing=0.05), variants(60)
     files = [write(tmp_path / "0.bed", G[:50], known), write(tmp_path / "1.bed", 2 - G[50:], list(map(swap, known)))]
     every = {"variants": write_list(tmp_path / "list.bim", known), "gaps": "all", "min-parties": 2}
@@ -237,7 +237,7 @@ def test_sites_with_missing_calls_or_other_variants_are_refused(tmp_path):
 
 
 def families(d=3000, missing=0.0):
-    """Nine founders, two children of the first two, one of the second and third, and the fifth founder once more."""
+    """Return nine founders, two children of the first two, a child of the second and third, and the fifth founder again."""
     rng = np.random.default_rng(0)
     copies = rng.random((9, 2, d)) < rng.uniform(0.1, 0.9, d)
     parents = [(0, 1), (0, 1), (1, 2)]

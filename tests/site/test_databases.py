@@ -32,7 +32,7 @@ SELECT = 'SELECT age, dose, smokes, "Weight" FROM visit ORDER BY id'
 
 
 def values():
-    """Rows of a whole number, a decimal one, 0 or 1, and a float64; the texts that a .csv file has of them."""
+    """Return rows of an integer, a decimal number, 0 or 1, and a float64, as a .csv file writes their texts."""
     rng = np.random.default_rng(0)
     return [
         [str(2**53 + 2 * i if i % 50 == 0 else rng.integers(20, 90)), f"{rng.normal():.10f}", str(i % 3 // 2)]
@@ -46,7 +46,7 @@ X = np.array(VALUES, dtype=np.float64)
 
 
 def fill(connection):
-    """The table of these rows, its ids against their order."""
+    """Create the table of the rows, with ids against the order of the rows."""
     columns = ", ".join(f'"{name}" {kind}' for name, kind in zip(NAMES, KINDS, strict=True))
     connection.execute(f"CREATE TABLE visit (id integer, name varchar, born date, {columns})")
     for i, cells in reversed(list(enumerate(VALUES))):

@@ -33,7 +33,7 @@ def site(tmp_path):
 
 @pytest.fixture
 def examined(site, capsys):
-    """A function of changes to the node-config and of further arguments: what is right, and what not, as it is told."""
+    """Return a function of changes to the node-config and of further arguments that runs the doctor."""
 
     def of(changes=(), *more):
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in {**site, **dict(changes)}.items())
@@ -128,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def link(tmp_path, request):
-    """Something with a certificate, of so many days, and a clock, as a SuperLink has: the arguments that name it."""
+    """Serve a certificate of some days and a clock as a SuperLink does; return the arguments that name the server."""
     make_certificates(tmp_path, ["127.0.0.1"], days=getattr(request, "param", 20))
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

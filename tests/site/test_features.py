@@ -75,7 +75,7 @@ def test_a_run_may_choose_features_by_the_names_of_all_alone(tmp_path):
 
 @pytest.mark.engine
 def test_a_site_knows_its_rows_in_whatever_order_a_run_has_their_columns(tmp_path):
-    """Else a second secure sum over the same rows, without a party, would be taken for one over others."""
+    """Otherwise a second secure sum over the same rows, without a party, would pass for a sum over other rows."""
     parties, other = cut(X, 70, 60, 40, 30), 'pulse, age, "height, cm", weight'
     run(tmp_path, parties, **SECURE)
     run(tmp_path, parties, **SECURE, features=other)

@@ -80,7 +80,7 @@ def test_a_command_whose_listener_fails_is_ended_at_once(program, tmp_path):
 
 @pytest.fixture
 def launch(program, capsys, monkeypatch):
-    """Run the command, whose run ends after the first look; its exit code, what it prints, and what is an error."""
+    """Run the command, whose run ends after the first look; return its exit code, output and errors."""
     monkeypatch.setattr(flower_command, "time", Clock())
 
     def launched(*arguments, status="finished:completed", printed="", code=0, link=("lab",)):
@@ -105,7 +105,7 @@ def test_a_run_that_is_completed_ends_with_0_and_all_its_lines(launch, link):
     ],
 )
 def test_a_run_that_fails_ends_with_1_and_one_line(launch, printed, line):
-    """Which repeats no error that the stream has told."""
+    """The line does not repeat an error that the stream has shown."""
     code, _, errors = launch(".", "lab", status="finished:failed", printed=printed)
     assert (code, errors) == (1, f"{line}\n")
 

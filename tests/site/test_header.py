@@ -53,7 +53,7 @@ def file_of(folder, rows, first=None):
 
 @pytest.mark.engine
 def test_hardly_a_row_is_refused_as_names_and_no_names_are_a_row_in_silence(tmp_path):
-    """Of 384 tables one in 100 may be refused. Of 144 lines of names those of five or more are; others are noted."""
+    """The reader may refuse 1 % of 384 tables. Of 144 lines of names it must refuse those of five or more, and note the rest."""
     refusals, total, silent, rows_of_many, named = 0, 0, 0, 0, True
     for seed, n in enumerate(SIZES):
         for d in WIDTHS:

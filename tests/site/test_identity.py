@@ -82,7 +82,7 @@ def test_every_fault_of_the_list_is_named_at_once(lines, tmp_path):
 
 
 def forged(key):
-    """Whether a signature that nobody made, R = 1 and S = 0, is right under one of 200 texts."""
+    """Check a signature that nobody made, R = 1 and S = 0, under each of 200 texts."""
     known, signature = Ed25519PublicKey.from_public_bytes(key), b"\x01" + bytes(63)
     for text in range(200):
         with contextlib.suppress(InvalidSignature):

@@ -48,7 +48,7 @@ def test_a_journal_changes_no_bit(method, tmp_path):
 
 
 def release(folder, party, phase, multiplier):
-    """What had been released in the run by the party, and by others."""
+    """Return the earlier releases of the run by the party, and those by other parties."""
     journal, seen = FileJournal(str(folder), "1", party), []
     journal.record_release(phase, "add-remove", multiplier, lambda own, others: seen.extend((own, others)))
     return seen
@@ -172,7 +172,7 @@ def test_a_journal_that_was_rolled_back_in_a_run_releases_no_phase_twice(tmp_pat
 
 @pytest.mark.parametrize("run", [RUN, SUMS], ids=["private", "clear"])
 def test_a_journal_of_another_past_is_refused_however_long_it_is(tmp_path, run):
-    """Here it has three runs more."""
+    """The other journal has three runs more."""
     session = HostileSession(tmp_path, PEOPLE, run)
     first = next(iter(session.client.script))
     for i in range(3):

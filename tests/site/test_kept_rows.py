@@ -58,7 +58,7 @@ WRITERS = {
 
 @pytest.fixture
 def passes(monkeypatch):
-    """How often each file was read from its beginning."""
+    """Count how often each file is read from its beginning."""
     found: dict[Path, int] = {}
 
     def counted(file, read):
@@ -262,7 +262,7 @@ def in_its_place(file):
 
 @pytest.mark.parametrize("change", [in_place, in_its_place])
 def test_other_rows_show_though_the_size_of_the_file_stays(change, tmp_path):
-    """What a run began with and goes on with must be the same rows."""
+    """A run must go on with the rows with which the run began."""
     file = tmp_path / "rows.npy"
     np.save(file, rows(20, 3))
     before, first = file.stat(), local_table(node_of(file), RunConfig())

@@ -16,7 +16,7 @@ RUN = {"method": "p-cov", "n-components": 2}
 
 
 def one_column(x, least, weights):
-    """Whether a column has rare values, and its dominating row's share of what would be allowed, from definitions."""
+    """Return by definition whether a column has rare values, and the largest share of a row over the allowed share."""
     here = ~np.isnan(x)
     x, weights = x[here], weights[here]
     counts = np.unique(x, return_counts=True)[1] if x.size else np.zeros(1, int)
@@ -29,7 +29,7 @@ def one_column(x, least, weights):
 
 @pytest.mark.parametrize("kind", ["dense", "sparse", "weighted", "integers", "missing"])
 def test_columns_are_those_of_the_definitions(kind):
-    """Of as many rows as the minimum and fewer than twice as many, too, and in several blocks."""
+    """The tables have at least as many rows as the minimum, fewer than twice as many too, and several blocks."""
     rng, hit = np.random.default_rng(3), np.zeros(2, int)
     for trial in range(300):
         n, d, least = int(rng.integers(1, 90)), int(rng.integers(1, 7)), int(rng.integers(1, 25))
@@ -66,7 +66,7 @@ def test_30_normal_rows_are_refused_hardly_ever():
 
 
 def rare(n=200):
-    """Rows with a column that one row alone has a value in, and one that one row dominates."""
+    """Return rows with a column in which a single row has a value, and a column that a single row dominates."""
     X = rows(n, 6)
     X[:, 2], X[:, 4] = 0.0, X[:, 4] + 1e4 * (np.arange(n) == 77)
     X[61, 2] = 1.0

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Told:
-    """A deployment whose run writes a log, and ends as it is told."""
+    """A deployment whose run writes a log and ends with a given status."""
 
     port = 1
 
@@ -32,10 +32,10 @@ class Told:
         self.sites = sites
         return nullcontext(self)
 
-    def run(self, config, *, heard):
+    def run(self, config, *, on_line):
         self.config = config
         for line in ("Federated PCA", "", "  rows  500", "INFO :", "INFO :      "):
-            heard(line)
+            on_line(line)
         return self.status, ""
 
     def kill_node(self, i):
@@ -124,7 +124,7 @@ esac
 
 
 def lives(pid: int) -> bool:
-    """Whether there is such a process; one that has ended and waits to be fetched is none."""
+    """Return whether a process exists and is not a zombie."""
     shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return bool(shown.strip()) and not shown.strip().startswith("Z")
 

@@ -77,7 +77,7 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
     ],
 )
 def test_no_answer_is_over_few_rows_whatever_weighs_them(weights, fits):
-    """Two numbers of rows are held: the effective one, and that of rows as heavy as the heaviest."""
+    """Two numbers count: the effective number of rows, and the number of rows as heavy as the heaviest."""
     if fits:
         permit_rows(node(**{"min-rows": 10}), len(weights), weights)
         return
@@ -109,7 +109,7 @@ def test_all_files_that_a_site_could_not_write_are_named(tmp_path):
 
 
 def table(rows, *observed):
-    """So many rows of which features have values in just these."""
+    """Return a table of rows whose features have values at the given places only."""
     X = np.full((rows, len(observed)), np.nan)
     for feature, places in enumerate(observed):
         X[places, feature] = 1.0
@@ -118,7 +118,7 @@ def table(rows, *observed):
 
 @pytest.mark.parametrize(("rounded", "apart", "least"), [(1, 0, 10), (10, 0, 13), (1, 4, 14), (10, 4, 23)])
 def test_rows_that_take_no_part_may_be_those_with_values(rounded, apart, least, monkeypatch):
-    """Of 103 rows 3 are left out to round: with values in 13, of a feature or of two, at least 10 are in the sums."""
+    """Rounding leaves out 3 of 103 rows: with values in 13 rows, at least 10 are in the sums of a feature or of a pair."""
     rules, every = node(**{"round-rows": rounded}), slice(None)
     monkeypatch.setattr(policy, "PAIR_BLOCK_FEATURES", 1)
 
@@ -155,7 +155,7 @@ def test_a_sum_over_nearly_the_same_rows_is_refused_below_the_minimum_only(more,
 
 
 def clear(folder, run, X, **selection):
-    """A run in clear over rows of which ``selection`` says how the run weighs them and which columns it adds."""
+    """Return the rules of a run in clear; ``selection`` says how the run weighs the rows and which columns it adds."""
     return RepeatRules(FileJournal(str(folder), run, 0), RULES, X, SelectedRows(X, **selection))
 
 
@@ -234,7 +234,7 @@ def test_a_site_knows_the_members_of_its_sums_and_tells_of_three_bounds(tmp_path
 
 
 def test_bounds_count_within_a_run_and_one_that_nearly_the_same_rows_have_told_of_does_not(tmp_path):
-    """Of the three, that of the run itself is one."""
+    """The run's own bound is among the three."""
     X = np.full((20, 2), 8.0)
     for bound in (11.0, 10.0, 9.0):
         repeats(tmp_path, "1", X).permit_bound(bound)
@@ -257,7 +257,7 @@ STAGES = {"centre": ONE / 0.05**0.5, "products": ONE / 0.95**0.5}
 
 
 def test_a_budget_is_spent_to_its_end_and_not_beyond():
-    """Of a run its whole, though it has told a part; with what others have told."""
+    """A run counts with its total, even after a part, together with the releases of other runs."""
     whole, others = 2.0, [3.0, 4.0]
     spent = gaussian_epsilon(compose_multipliers([*others, whole]), 1e-5)
     given = {"run_multipliers": [9.0], "other_multipliers": others, "total_multiplier": whole, "delta": 1e-5}
@@ -278,7 +278,7 @@ def entries(folder):
 
 
 def test_a_budget_of_one_allows_one_run_of_one_and_no_second_of_whatever_party(tmp_path):
-    """In two stages, with each stage's part of the noise; the second run is stopped before its first."""
+    """Each of two stages has its part of the noise; the second run is stopped before its first stage."""
     for phase, multiplier in STAGES.items():
         release(tmp_path, phase=phase, multiplier=multiplier)
     told = entries(tmp_path)

@@ -24,7 +24,7 @@ def body(separator=",", decimal=".", quote="", table=B):
 
 
 def numbered(text, first=""):
-    """Lines with the number of each before it."""
+    """Return the lines with their numbers in front."""
     return "".join(f"{first}{i},{line}\n" for i, line in enumerate(text.splitlines()))
 
 

@@ -43,7 +43,7 @@ def adjusted(parties=PARTIES, method="p-cov", **options):
 
 
 def residuals(rows, covariates, harmonise, sites=SITE):
-    """The same from the rows themselves: means of sites, one regression, deviations of sites."""
+    """Return the residuals from the rows themselves: means of sites, a single regression, deviations of sites."""
     left, each = rows - rows.mean(axis=0), [sites == site for site in np.unique(sites)]
     if harmonise != "nothing":
         for own in each:
@@ -181,7 +181,7 @@ def test_other_places_and_false_scatters_are_told():
 
 
 def test_what_fixed_point_missed_is_told_of_what_is_left():
-    """Of each sum a step for each of three parties; a slope multiplies what was missed of a covariate."""
+    """Each sum is rounded by a step for each of three parties; a slope multiplies the rounding of a covariate."""
 
     def told(model):
         return model.log["measured"]["fixed_point_variance_share"]

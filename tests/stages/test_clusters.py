@@ -1,4 +1,4 @@
-"""Clusters of the scores of all rows, and Harmony, by sums: as over all rows, and what a site answers about them."""
+"""Clusters of the scores of all rows, and Harmony, by sums: equal to those over all rows, and safe for a site."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ SECURE = {"secure_aggregation": True, "bound": 100.0}
 
 
 def written(folder, what="clusters"):
-    """What the sites have written of their rows."""
+    """Return the rows of the files that the sites have written."""
     return np.vstack([np.loadtxt(folder / f"{i}-{what}.csv", delimiter=",", skiprows=1) for i in range(3)])
 
 
@@ -50,7 +50,7 @@ def test_k_means_is_that_of_scikit_learn_from_the_best_of_the_same_starts(way, t
 
 @pytest.mark.parametrize("clustering", ["k-means", "mixture", "harmony"])
 def test_scores_beside_a_huge_first_component_are_within_the_limits_of_secure_sums(clustering):
-    """Their variances are eigenvalues, which rounding of the first may make zero."""
+    """The scores' variances are eigenvalues, which rounding of the first may make zero."""
     rng = np.random.default_rng(0)
     rows = 30 * rng.standard_normal((60, 8)) + np.outer(1e11 * rng.standard_normal(60), rng.standard_normal(8))
     way = {"secure_aggregation": True, "bound": float(np.abs(rows).max())}
@@ -147,7 +147,7 @@ def session(folder, **options):
     ],
 )
 def test_a_run_has_one_set_of_components(tmp_path, caplog, scaled, first, second, named):
-    """A server that turned them, or divided by other deviations, would learn every feature of a row."""
+    """A server that turned the components, or divided by other deviations, would learn every feature of a row."""
     asked, centres = session(tmp_path, scale=scaled), np.zeros((1, 2, 2))
     assert asked.ask("cells", [first[0], MEAN, first[1], centres])[0]
     assert asked.refusal("cells", [second[0], MEAN, second[1], centres])
@@ -173,7 +173,7 @@ def test_steps_that_do_not_fit_are_refused(tmp_path, caplog, phase, step, named)
 
 
 def test_two_centres_tell_the_row_that_lies_between_them(tmp_path):
-    """The attack for which a site must say may-show='scores': what it is told is the scores of one row."""
+    """The attack for which a site must say may-show='scores': the server learns the scores of a single row."""
     asked, edge = session(tmp_path), np.sort(X[:, 0] - MEAN[0])
 
     def sums(boundary):
@@ -205,7 +205,7 @@ BATCH = np.repeat(np.arange(3), [len(rows) for rows in BATCHES])
 
 
 def by_blocks(Z, clusters=12, seed=0):
-    """The paper's program on all rows: counts are taken anew after each twentieth of them."""
+    """Run the paper's program on all rows: counts are taken anew after each twentieth of the rows."""
     rng, (n, _), of_batch = np.random.default_rng(seed), Z.shape, np.eye(3)[BATCH]
     units = harmony.normalise_rows(Z)
     centres, moved = units[rng.choice(n, clusters, replace=False)], Z
@@ -231,7 +231,7 @@ def by_blocks(Z, clusters=12, seed=0):
 
 
 def mixed(Z, labels, near=30):
-    """How many labels are near a row, on average, less 1, of those that could be (the inverse Simpson index)."""
+    """Return the mean number of labels near a row, less 1, as a share of the possible (the inverse Simpson index)."""
     found = NearestNeighbors(n_neighbors=near + 1).fit(Z).kneighbors(Z, return_distance=False)[:, 1:]
     shares = np.stack([(labels[found] == one).mean(axis=1) for one in np.unique(labels)])
     return ((1 / (shares**2).sum(axis=0)).mean() - 1) / (len(np.unique(labels)) - 1)
@@ -275,7 +275,7 @@ def test_one_party_has_nothing_taken_off():
 
 
 def test_a_batch_that_its_clusters_describe_without_error_needs_no_second_correction():
-    """The objective is zero then, and nothing is better by a share of it."""
+    """The objective is zero then, and nothing is better by a share of zero."""
     rows = np.repeat([[-3.0], [5.0]], 20, axis=0)
     model = fit("p-cov", [rows], n_components=1, clusters=2, clustering="harmony", seed=1)
     assert model.log["harmony"]["objective"] == 0
@@ -293,7 +293,7 @@ def test_clusters_of_no_rows_stay_and_batches_are_kept_from_what_holds_more_than
 
 
 def test_the_objective_counts_rows_of_a_batch_beyond_its_part_of_a_cluster():
-    """Of two batches that have four rows each, and three of them in a cluster of their own, where two are expected."""
+    """Two batches have four rows each, and three of the rows in a cluster of their own, where two are expected."""
     total = Total({"counts": np.array([[3.0, 1.0], [1.0, 3.0]]), "objective": np.asarray(5.0)}, 2)
     expected = 5 + 0.1 * 2 * (6 * np.log(4 / 3) + 2 * np.log(2 / 3))
     assert steps_of_harmony._objective(total) == pytest.approx(expected, rel=1e-14)

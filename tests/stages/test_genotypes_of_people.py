@@ -1,4 +1,4 @@
-"""PCA of standardised genotypes, as the textbook has it, whoever holds which people, and of the variants kept."""
+"""PCA of standardised genotypes by the textbook, whoever holds which people, and of the retained variants."""
 
 import numpy as np
 import pandas as pd
@@ -131,7 +131,7 @@ def test_rows_that_are_no_genotypes_or_of_few_people_are_refused(parties, option
 
 
 def alleles_asked(parties=PEOPLE, **options):
-    """A server's question of allele counts answered by a party, whose client it returns."""
+    """Ask a party for its allele counts, and return the party's client."""
     server = server_of("qr-pca", parties, n_components=2, genotypes=True, **options)
     assert client_of(server, 0).fit([], {"phase": "alleles"})[0]
     return client_of(server, 0)
@@ -157,7 +157,7 @@ def test_a_party_projects_by_the_frequencies_that_it_was_told(place):
 
 
 def opened(called, alleles, squares):
-    """What the counts of two parties with five rows, one of one variant, are taken for."""
+    """Return the result of the counts of two parties with five rows and a single variant."""
     program = genotypes.pooled_counts()
     next(program)
     counts = {"called": called, "alleles": alleles, "squares": squares}
@@ -246,7 +246,7 @@ def test_limits_in_closed_form(limits, expected):
 
 
 def test_what_counts_tell_of_standardised_genotypes():
-    """Of four people with three copies, and of two who are called with two: the last variant is left out."""
+    """Four people have three copies, and two people are called with two; the last variant is left out."""
     counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
     stage = genotypes.Genotypes(None)
     stage.counts, stage.pruned = counts, np.array([False, False, True])

@@ -1,4 +1,4 @@
-"""What sites find of their rows in the last round, what they tell of it, and what a server makes of that."""
+"""Judgements that sites make of their rows in the last round, what they report, and the server's use of the reports."""
 
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ each_way = pytest.mark.parametrize("way", [{}, SECURE, {**SECURE, "survivors": 3
 
 
 def mixed():
-    """Rows of which some are of another kind, many of them at the first party and four at the second."""
+    """Return rows of two kinds, many of the second kind at the first party and four at the second party."""
     X = rows(600, 12) + np.arange(12)
     X[:60] += 9 * np.random.default_rng(3).standard_normal((60, 12))
     X[300:304] *= 20
@@ -162,7 +162,7 @@ def test_a_site_tells_nothing_of_single_rows_unless_it_says_so(tmp_path, options
 
 @pytest.mark.engine
 def test_no_boundary_is_drawn_around_a_few_rows(tmp_path):
-    """A server that knows a person's values draws it around them, and all others, at any size."""
+    """A server that knows a person's values draws the boundary around the person, at any size."""
     person, limits = PEOPLE[7], np.geomspace(1e-6, 2e4, 30)
     for i, limit in enumerate(limits):
         session = asked_for_moments(tmp_path / str(i), run_id=i + 1, **{"min-rows": 10})

@@ -13,7 +13,7 @@ from tests.refusals import refused
 
 
 def test_a_file_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
-    """Else a machine that stops may leave a name without what it stands for."""
+    """Otherwise a machine that stops may leave a name without the content."""
     target, synced = tmp_path / "model.npz", []
     target.write_bytes(b"before")
 

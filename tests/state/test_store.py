@@ -69,7 +69,7 @@ def test_a_transaction_keeps_others_out_from_its_beginning_and_they_wait(tmp_pat
 
 
 def test_the_very_first_transactions_may_meet(tmp_path):
-    """All of them make the file."""
+    """All threads create the file."""
     threads = [threading.Thread(target=add, args=(tmp_path, str(i))) for i in range(8)]
     for thread in threads:
         thread.start()
@@ -150,7 +150,7 @@ def test_a_file_that_is_no_database_is_named_and_stays(tmp_path, content):
     [({"application": b"abcd"}, []), ({"application": b""}, []), ({"format": 2}, [3, 2]), ({"format": 4}, [3, 4])],
 )
 def test_a_store_of_another_kind_or_format_is_named(other, named, tmp_path):
-    """Of the same file name and tables."""
+    """The other store has the same file name and tables."""
     add(tmp_path, "one")
     with refused(StoreError, tmp_path / "shelf.sqlite", *named):
         titles(tmp_path, replace(SCHEMA, **other))

@@ -38,7 +38,7 @@ def spent(model):
 
 
 def survey(n, values, coded):
-    """Of so many rows about zero, whose variances times rows are their eigenvalues."""
+    """Return the survey of ``n`` rows about zero whose variances times rows are their eigenvalues."""
     d = values.size
     return Survey(Head(n, np.zeros(d), np.zeros(d)), n * values, n * values, np.eye(d)[:, :4], coded)
 
@@ -163,7 +163,7 @@ def test_heterogeneity_and_what_is_pooled_in_numbers():
 
 
 def test_the_variance_between_parties_is_that_along_all_directions_of_their_means():
-    """Of three parties these lie in a plane."""
+    """The means of three parties lie in a plane."""
     parts = [rows(40, 4) + 9 * direction for direction in np.eye(4)[:3]]
     means, pooled = np.array([part.mean(axis=0) for part in parts]), np.vstack(parts)
     share = 40 * np.square(means - means.mean(axis=0)).sum() / np.square(pooled - pooled.mean(axis=0)).sum()
@@ -172,7 +172,7 @@ def test_the_variance_between_parties_is_that_along_all_directions_of_their_mean
 
 
 def test_bytes_in_code_are_those_that_the_parties_told_at_their_own_units():
-    """A step is told in the mean variance of all rows, and a party's list in its own, which is a part of them."""
+    """A step is in mean variances of all rows, and a party's list of bytes is in mean variances of the party's rows."""
     values, code_bytes = np.array([5.0, 3.0, 1.0, 0.5]), np.arange(21.0)[::-1]
     np.testing.assert_allclose(
         Forecast.from_surveys([survey(n, values, 0 * code_bytes) for n in (10, 30)]).spectrum, 40 * values

@@ -118,7 +118,7 @@ def test_the_step_the_rank_and_what_is_measured_are_those_of_the_documentation()
 
 
 def with_altered_replies(change, **options):
-    """A run in which client 1's replies are altered on their way."""
+    """Return a server of a run in which client 1's replies are altered on their way."""
     server = server_of("compressed", parties(), n_components=4, **options)
     tamper_arrays(server, 1, change)
     return server
@@ -165,14 +165,14 @@ def test_the_unit_of_the_data_does_not_matter(options, unit):
 
 
 def test_equal_errors_of_several_parties_add_up():
-    """As a share of the variance: the largest alone would be a third."""
+    """Errors are shares of the variance: the largest error alone would be a third of the sum."""
     X = rows(200, 40)
     single, triple = (fit([X] * number, bits=8).log["measured"]["scatter_error_variance_share"] for number in (1, 3))
     assert single == pytest.approx(triple, rel=1e-9)
 
 
 def test_the_bound_after_a_correction_is_that_of_davis_and_kahan():
-    """Closed form, from what travelled: the errors on the block, and what the components have outside of it."""
+    """The closed form follows from the sent errors on the block, and from the components' parts outside the block."""
     server = server_of("compressed", parties(), n_components=4, codec="low-rank", rank=10, bits=8, corrections=1)
     exchanged = [heard(server, party) for party in range(3)]
     model = finish(server)
@@ -234,7 +234,7 @@ def test_a_party_answers_about_no_other_block(block, bits, what):
 
 
 def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
-    """Both sides take the same orthonormal columns for it, whatever the bits."""
+    """Both sides decode the same orthonormal columns, whatever the bits."""
     tall, errors = ORTHONORMAL[:, :14], []
     for number in range(4):
         bits = block_bits(number)
@@ -301,7 +301,7 @@ def test_no_party_is_asked_what_rounding_takes_off_its_own_numbers(bits, each):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_features_too_small_to_travel_are_in_the_products_all_the_same(seed):
-    """In units this far apart a block has vectors of such features only: their products were beyond their limit."""
+    """A fault: a block had vectors of features with tiny units only, whose products were beyond their limit."""
     X = rows(60, 12) * 10.0 ** np.random.default_rng(seed).uniform(-16, 16, 12)
     model = in_short_words(cut(X, 40, 20), bits=8, corrections=10, min_parties=2, bound=1.1 * float(np.abs(X).max()))
     assert principal_angles(model, pooled_pca(X, 4)).max <= bound_of(model)

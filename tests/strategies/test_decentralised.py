@@ -1,4 +1,4 @@
-"""What only DSA and FAST-PCA have: the papers' iterations over a graph, a server that relays, each party's estimate."""
+"""DSA and FAST-PCA: the papers' iterations over a graph, a server that relays, each party's estimate."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def parties():
 
 
 def dissimilar_parties():
-    """Parties that differ in size, mean and spectrum; one of a single row."""
+    """Return parties that differ in size, mean and spectrum; a party has a single row."""
     parts = parties()
     return [parts[0] * [9, 1, 1, 1, 1, 1, 1, 1], parts[1][:1], parts[2] + 50, parts[3]]
 
@@ -40,7 +40,7 @@ def truth(parts, k=2):
 
 
 def observed(method, parts, **options):
-    """A finished run: model, what each party was sent, what each party sent, both by round before the last."""
+    """Return the model of a finished run, and each party's arrays down and up in all rounds but the last."""
     server = server_of(method, parts, **{"n_components": 2, "graph": "ring", **options})
     exchanged = [heard(server, party) for party in range(len(parts))]
     model = finish(server)
@@ -49,7 +49,7 @@ def observed(method, parts, **options):
 
 
 def program(method, A, W, first, step, iterations):
-    """What the papers' formulas make of the same first iterate: by iteration, of each party X and what it follows."""
+    """Return each party's X and followed direction after each iteration of the papers' formulas."""
 
     def directions(X):
         return np.array([a @ x - x @ np.triu(x.T @ a @ x) for a, x in zip(A, X, strict=True)])
@@ -196,7 +196,7 @@ def test_one_and_two_parties_are_a_graph_too(method, count, graph):
 
 
 def test_products_of_a_covariance_are_counted():
-    """Forty to find the largest eigenvalue, and in each iteration one of each component."""
+    """There are 40 products to find the largest eigenvalue, and a product for each component in each iteration."""
     assert GraphOptions(n_components=2, iterations=3).product_columns(None) == 4 * 10 + 2 * 4
 
 

@@ -1,4 +1,4 @@
-"""DP-PCA by directions of rows, which needs no bound: what it finds, and what it says of variances."""
+"""DP-PCA by directions of rows, which needs no bound: the components, and the notes on variances."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ def parties(scale=1.0, offset=0.0):
 
 
 def captured_share(model, data):
-    """What the components hold of the variance that the best ones do."""
+    """Return the variance along the components, as a share of that along the best components."""
     centred = data - data.mean(axis=0)
     best = np.linalg.svd(centred, compute_uv=False)[: model.n_components_]
     return float(((centred @ model.components_.T) ** 2).sum() / (best**2).sum())
@@ -47,7 +47,7 @@ def test_rows_of_any_unit_and_far_from_zero_need_no_option(scale, offset, relati
 
 @pytest.mark.engine
 def test_rows_that_are_far_off_do_no_harm():
-    """Every twentieth row is replaced by 1e6 in each feature: with a clip it would be the first component."""
+    """Every twentieth row is replaced by 1e6 in each feature, and with a clip would be the first component."""
     data = np.vstack(parties())
     dirty = data.copy()
     dirty[::20] = 1e6
@@ -74,7 +74,7 @@ def test_shares_are_told_of_what_stands_out_only():
 
 
 def with_far_rows(rng, share, factor):
-    """Rows of which a share is so many times as long."""
+    """Return rows of which a share is multiplied by a factor."""
     X = rng.standard_normal((1500, 6)) * [5, 4, 3, 2, 1, 1]
     X[: round(share * len(X))] *= factor
     return X[rng.permutation(len(X))]
@@ -92,7 +92,7 @@ SHAPES = {
 @pytest.mark.engine
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_intervals_hold_the_variances_of_rows_that_are_shortened_to_the_reach(shape):
-    """Of 24 runs 19 or more but for chance of 4 in 1,000; none is told of a component that the noise hides."""
+    """The intervals of 19 of 24 runs hold, but for a chance of 4 in 1,000. Hidden components have none."""
     inside = []
     for seed in range(1, 25):
         X = shape(np.random.default_rng(seed))
@@ -109,7 +109,7 @@ def test_intervals_hold_the_variances_of_rows_that_are_shortened_to_the_reach(sh
 
 
 def test_the_variance_behind_the_components_keeps_its_share_of_the_last():
-    """Of one shell the variances are told, and of two they are those of the sums."""
+    """A single shell has released variances, and two shells have the variances of their sums."""
     sums = np.array([pack(np.diag(diagonal)) for diagonal in ([900.0, 500, 300, 0, 0, 0], [90.0, 50, 0, 0, 60, 60])])
     energies, shells = np.array([1000.0, 100.0]), np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
     run = SimpleNamespace(quorum=SimpleNamespace(features=6))
@@ -130,7 +130,7 @@ def test_without_noise_an_interval_is_the_variance_itself(monkeypatch):
 
 
 class Sums(dict[str, Any]):
-    """What four parties' answers add up to."""
+    """Sum of the answers of four parties."""
 
     parties = 4
 
@@ -162,13 +162,13 @@ def test_sums_and_their_noise_are_in_units_of_the_data_and_of_all_parties():
 
 
 def test_components_are_counted_beside_what_rows_without_variance_have_about_a_noisy_centre():
-    """Of 900 rows that are all alike, at a distance that a centre is off by 0.5, squares of 5,000 leave 46 in 1,000."""
+    """The centre is off by 0.5, and squares of 5,000 of 900 equal rows leave 46 in 1,000 of the rows' second moment."""
     run = SimpleNamespace(quorum=SimpleNamespace(features=6))
     added, pairs = {"squares": 10.0, "rows": 5.0}, Eigenpairs(np.array([2.0, 1.0]), np.eye(6)[:, :2], 0.0)
     of_all = Combined(Denoised(pairs, 0.0, 0, 6, np.zeros(2)), np.zeros((1, 2)), np.ones(1), np.ones(1), 20.0)
 
     def counted(of_all, squares, limits):
-        """With one eigenvalue a thousandth above the limit of each shell, and one as far below."""
+        """Return the components above the noise, with eigenvalues a thousandth above and below each shell's limit."""
         noisy = np.outer(limits, [1.001, 0.999])
         released = {"squares": np.array(squares), "rows": 900.0}
         return DPPCA._estimate_variances(run, of_all._replace(noisy=noisy), released, added, 0.5)

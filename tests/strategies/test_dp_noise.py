@@ -1,4 +1,4 @@
-"""DP-PCA's noise: what one row changes, whatever the data and the server, and what each party adds for it."""
+"""DP-PCA's noise: the change by a row, whatever the data and the server, and the noise that each party adds."""
 
 from typing import Any
 
@@ -58,12 +58,12 @@ def server(release="joint", parties=1, **options):
 
 
 def ask(server, phase="joint", request=(), party=0):
-    """A party's answer to one question: arrays, the number of rows that it tells, and what it says of itself."""
+    """Return a party's answer to a question: arrays, the number of rows, and the metrics."""
     return client_of(server, party).fit(list(request), {"phase": phase})
 
 
 def exact(name, data, *, centre=0.0, bound=1.0, shells=None, components=None):
-    """What a field tells without noise."""
+    """Return a field of an answer without noise."""
     centre = np.zeros(data.shape[1]) + centre
     if name == "products" and shells is not None:
         return integer_shell_products(data, centre, shells)
@@ -78,13 +78,13 @@ def exact(name, data, *, centre=0.0, bound=1.0, shells=None, components=None):
 
 
 def noise_of(running, release):
-    """By phase and field, what a party adds to what its rows say, and how large the deviation of that should be."""
+    """Return the noise of a party's answers and its expected deviation, by phase and field."""
     deviations = {}
     for phase, request in REQUESTS[release].items():
         sums, _, metrics = ask(running, phase, request.values())
         assert "error" not in metrics
         bound = {"bound": 5.0} if release == "joint" else {}
-        for (name, deviation), array in zip(client_of(running, 0).options.noise(phase).of.items(), sums, strict=True):
+        for (name, deviation), array in zip(client_of(running, 0).options.noise(phase).deviations.items(), sums, strict=True):
             deviations[phase, name] = array - exact(name, rows(50), **{**bound, **request}), deviation
     return deviations
 
@@ -105,7 +105,7 @@ def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
 
 
 def change_by_one_row(relation, deviations):
-    """The most that one row (or another in its place) changes what is told, in deviations of its noise."""
+    """Return the largest change of the sums by a row that comes, goes or is replaced, in deviations of the noise."""
     count, length, products = (
         FIELD_STEPS[name] / deviations[name] if deviations.get(name) else 0.0 for name in ("rows", "sum", "products")
     )
@@ -143,7 +143,7 @@ def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(p
     other_rows, two_entries = rows(5, 4), (2 - np.eye(4)[np.triu_indices(4)]) ** 0.5
 
     def tell(data):
-        """In deviations; products off the diagonal stand for two entries of half the variance."""
+        """Return the sums in deviations of their noise; off-diagonal products count twice with half the variance."""
         statistics = {
             name: exact(name, data, centre=[0.5, -2, 1, 0], **fields) for name, fields in TELLS[phase].items()
         }
@@ -184,7 +184,7 @@ def test_budgets_are_spent_and_weights_are_as_said():
 
 
 def test_each_phase_and_shell_has_noise_of_its_own():
-    """Of a fixed seed, too."""
+    """The noise of a fixed seed differs from phase to phase, too."""
     replies = noise_of(server("shells", noise_seed=7), "shells")
     first, second = (replies[phase, "octaves"][0] for phase in ("octaves", "nearer_octaves"))
     assert (first != second).mean() > 0.9
@@ -227,7 +227,7 @@ def test_replacements_and_rounded_rows_are_of_one_row():
 
 
 def refusal_in(phase, request, release="shells"):
-    """What a party says that is asked so in a phase, after all that comes before."""
+    """Return the party's error for a request in a phase, after the usual requests of all phases before."""
     running = server(release)
     for name, usual in REQUESTS["shells"].items():
         sums, _, metrics = ask(running, name, (request if name == phase else usual).values())
@@ -259,7 +259,7 @@ def test_a_site_with_more_rows_than_whole_numbers_hold_takes_no_part(monkeypatch
 
 @pytest.mark.parametrize("size", [1e-300, 1.0, 1e150, 1e300])
 def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
-    """Whatever is asked about, answers are whole numbers within what so many rows can make them."""
+    """Whatever the server names, answers are integers within the limits of so many rows."""
     data = rows(20)
     fields = {"shells": SHELLS, "components": np.eye(D)[:2], "bound": size}
     for centre in (0.0, size):
@@ -277,7 +277,7 @@ def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
 
 @pytest.mark.parametrize("trust", [{}, {"trust": "distributed", "honest-parties": 3}], ids=["local", "distributed"])
 def test_the_limits_of_a_sum_have_room_for_all_rows_and_the_noise_of_all_parties(trust):
-    """Beyond 60 deviations there is no noise; without room for it a full sum would not open."""
+    """No noise is beyond 60 deviations, and without that room a full sum would not open."""
     options = DPOptions.parse({"n-components": 2, "epsilon": 0.1, **trust})
     for phase in options.phases:
         limits, noise = options.limits(phase, 4, 5), options.noise(phase).deviations

@@ -1,4 +1,4 @@
-"""DP-PCA: what a party sends, what it refuses, what the model says of it."""
+"""DP-PCA: a party's messages and refusals, and the model's notes."""
 
 import contextlib
 import threading
@@ -37,7 +37,7 @@ def parties():
 
 
 def ask(server, phase="joint", received=(), party=0):
-    """A party's answer to one question: arrays, the number of rows that it tells, and what it says of itself."""
+    """Return a party's answer to a question: arrays, the number of rows, and the metrics."""
     return client_of(server, party).fit(list(received), {"phase": phase})
 
 
@@ -88,10 +88,7 @@ OF_DIRECTIONS = [({}, 4.9), ({}, 1e6), ({"count": "public"}, 0.0), ({"relation":
     ids=str,
 )
 def test_rows_without_variance_show_no_component(options, length, size):
-    """The noise of the products is not the only one: the centre has noise, and so has what is subtracted.
-
-    From a noisy centre all rows are in one direction, which says nothing of them.
-    """
+    """Besides the products, the centre and the subtracted product of the centre have noise."""
     equal_rows = [np.full((size, D), length / np.sqrt(D))] * 16
     for seed in (1, 2):
         model = harness.fit("dp-pca", equal_rows, n_components=3, **{**options, "noise_seed": seed})
@@ -168,7 +165,7 @@ def test_the_model_says_what_it_does_not_promise():
 
 
 def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
-    """A site that dies in between has spent it: nobody can tell what has left."""
+    """A site that dies after the note has spent the release, since nobody can tell what has left the site."""
     monkeypatch.setattr("fedpca_flwr.maths.privacy.system_randomness", lambda: pytest.fail("died", pytrace=False))
     run = {"method": "dp-pca", "n-components": 2, **JOINT}
     with pytest.raises(pytest.fail.Exception):
@@ -205,7 +202,7 @@ def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatc
 
 
 def test_budgets_are_held_at_the_sites_delta_and_refuse_what_is_not_private(tmp_path):
-    """The same noise has a larger epsilon at a smaller delta."""
+    """Equal noise has a larger epsilon at a smaller delta."""
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0, "delta-budget": 1e-9}
     with refused(DisclosureError, 1, "1e-09", 0, "epsilon-budget"):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, delta=1e-5, site=site))

@@ -126,7 +126,7 @@ def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(o
 
 @every_way
 def test_expected_moments_are_kept_and_tell_how_many_components_stand_out(way):
-    """With no gap they are those that p-cov keeps; with gaps the model's variances are those of the kept moments."""
+    """Without gaps the moments equal p-cov's, and with gaps the model's variances equal the stored moments'."""
     complete = cut(rows(300), 180, 100, 20)
     ours, theirs = (fit(method, complete, n_components="auto", keep="moments", **way) for method in ("em", "p-cov"))
     np.testing.assert_allclose(ours.moments_.covariance, theirs.moments_.covariance, rtol=1e-9, atol=1e-9)
@@ -196,7 +196,7 @@ write.table(loadings, path[2], sep = ",", quote = FALSE, row.names = FALSE, col.
 
 
 def loadings_of_r(X, folder):
-    """By R's pcaMethods, the package r-bioc-pcamethods of Debian."""
+    """Return loadings of R's pcaMethods, the package r-bioc-pcamethods of Debian."""
     if shutil.which("Rscript") is None:
         pytest.skip("R is not installed (apt-get install --no-install-recommends r-bioc-pcamethods)")
     np.savetxt(folder / "rows.csv", X, delimiter=",", fmt="%.17g")
@@ -257,7 +257,7 @@ def test_sites_keep_the_scores_of_incomplete_rows(tmp_path, way, own, scaled):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_constant_feature_is_not_scaled_by_what_rounding_or_fixed_point_leaves_of_it(model):
-    """The faults: deviations of 1e-16 and 1e-29 passed for some, and a new row in which it differs had huge scores."""
+    """Faults: deviations of 1e-16 and 1e-29 passed for some, and a new row with another value had huge scores."""
     X = rows(100, 14)
     X[:, 4:] = [0.0, 5.3, *rows(1, 8, seed=1)[0]]  # sums of the latter over so many rows are rounded
     X[::7, 4] = X[::5, 5] = X[::9, 2] = np.nan
@@ -285,7 +285,7 @@ def test_a_constant_feature_keeps_its_mean_and_is_foretold_to_have_it(way):
 
 
 def test_rows_at_both_ends_of_the_bound_are_within_the_limits():
-    """Few at the lower one: far more of them than by the distance of their mean from the upper."""
+    """Few rows are at the lower end: far more than the distance of their mean from the upper end suggests."""
     X = rows(200, 6)
     X[:, 0], X[::7, 1] = np.where(np.arange(200) % 20, 99.0, -99.0), np.nan
     assert fit("em", cut(X, 100, 60, 40), n_components=2, tolerance=1.0, **{**MASKED, "bound": 100.0}).n_samples_ == 200
@@ -340,7 +340,7 @@ COVARIANCE = np.array([1.0, 0.5, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 1])
 
 
 def with_gaps():
-    """40 complete rows, 30 that miss the last of five features, and among them 5 with gaps of their own; one empty."""
+    """Return 40 complete rows, 30 without the last of five features (5 with further gaps), and an empty row."""
     X = np.random.default_rng(0).normal(50, 10, (76, 5))
     X[40:70, 4] = np.nan
     for row, gaps in zip(range(3, 53, 10), ([0], [1], [2, 3], [0, 4], [1, 4]), strict=True):
@@ -354,7 +354,7 @@ def rare(X):
 
 
 def site_refusal(folder, X, run, **node):
-    """What a site says to an honest server's questions, but for the last one."""
+    """Return a site's error to an honest server's questions, but for the last question."""
     session = HostileSession(folder, X, run, journal="", **node)
     first = session.ask("observed", [])[0]
     second = session.ask("deviations", [first[0], CENTRE])[0]
@@ -444,7 +444,7 @@ def test_a_party_with_a_feature_in_another_unit_is_named_as_with_other_methods(o
 
 
 def test_what_follows_the_components_is_the_next_factor_or_the_noise():
-    """Of variances 4, 3 and 0.5 of factors, and 10 of all five features."""
+    """The factors have the variances 4, 3 and 0.5, and all five features together 10."""
     fitted = SimpleNamespace(total=10.0, values=np.array([4, 3, 0.5]), vectors=np.eye(5)[:, :3], rows=7)
     for k, following in ((2, 0.5), (3, (10 - 7.5) / 2)):
         for scaled, square in ((True, 1), (False, 4)):
@@ -483,7 +483,7 @@ def test_the_server_cannot_send_a_covariance_or_a_noise_that_is_none(monkeypatch
     ("model", "phase", "field"), [("gaussian", "expected", "second"), ("factors", "products", "product")]
 )
 def test_sums_of_no_rows_are_a_share_that_is_false(monkeypatch, model, phase, field, way):
-    """The larger of two parties changes the sign of what it answers."""
+    """The larger of two parties changes the sign of its answer."""
     honest = IncompleteClient.statistics
 
     def statistics(self, current_phase, request):

@@ -62,14 +62,14 @@ def fitted(method, way, parties):
 
 
 def counts(n=150, d=12):
-    """Small whole numbers, most of them 0, from factors of falling strength."""
+    """Return small integers, most of which are 0, from factors of falling strength."""
     rng = np.random.default_rng(4)
     strengths = rng.gamma(1.0, 1.0, size=(n, 6)) * [4, 2, 1, 0.5, 0.25, 0.1]
     return rng.poisson(strengths @ rng.gamma(0.3, 1.0, size=(6, d))).clip(max=100).astype(np.int8)
 
 
 def in_blocks(rows):
-    """The same in blocks of uneven size."""
+    """Return the rows in blocks of uneven size."""
     at = np.cumsum([1, 7, 20, 2])
     return Blocks(lambda: (part for part in np.split(rows, at) if len(part)), rows.shape[1], rows.dtype)
 
@@ -96,7 +96,7 @@ def test_numbers_of_any_kind_give_the_bits_of_an_array_of_floats(method, way, ki
 
 
 def few_entries():
-    """One entry in twenty, but for a feature without zeros that is far from zero, and a constant one."""
+    """Return rows with an entry in twenty, but for a feature without zeros far from zero and a constant feature."""
     rng = np.random.default_rng(5)
     X = rng.gamma(1.0, 1.0, size=(150, 4)) @ rng.gamma(0.5, 1.0, size=(4, 90)) * (rng.random((150, 90)) < 0.05)
     X[:, 40], X[:, 41] = 50 + 3 * rng.standard_normal(150), 0.1
@@ -130,7 +130,7 @@ def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
 @pytest.mark.engine
 @pytest.mark.parametrize("way", ["clear", "masked"])
 def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_path):
-    """Those of `vertical` and of the scores of new rows, sparse and block by block."""
+    """Columns of `vertical` and of the scores of new rows stay sparse and in blocks."""
     X = few_entries()
     cuts = np.split(X, [20, 60], axis=1)
     kinds = [sparse.csr_array(cuts[0]), in_blocks(cuts[1]), sparse.csr_array(cuts[2])]
@@ -213,7 +213,7 @@ MU: dict[str, dict[str, Any]] = {"personalised": {"mu": 1.0}}
 @pytest.mark.parametrize("method", FITTING)
 @pytest.mark.parametrize("unit", [2.0**460, 2.0**-455], ids=["1e138", "1e-137"])
 def test_what_can_be_squared_gives_the_same_components_in_any_unit(method, unit):
-    """Where a method takes the square of a square, that is infinite or zero."""
+    """A fault: the square of a square is infinite or zero."""
     method_options = {**MU, "dp-pca": {"release": "joint", "clip": 5.0}}.get(method, {})
     components = []
     for scale in (1.0, unit):

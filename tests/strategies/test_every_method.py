@@ -34,13 +34,13 @@ every_family = pytest.mark.parametrize("name", FAMILIES)
 
 
 def three(method, n=300):
-    """Three parties, by rows or by columns as the method takes them."""
+    """Return three parties, by rows or by columns as the method takes data."""
     return cut(rows(n), n - 120, 100, 20) if method in BY_ROWS else np.split(rows(60), [6, 10], axis=1)
 
 
 @cache
 def clear(method, name, **options):
-    """The model of a family in clear, for the tests that look at it."""
+    """Return the model of a family in clear."""
     return fit(method, FAMILIES[name].parties, n_components=FAMILIES[name].k, **options)
 
 
@@ -62,7 +62,7 @@ def scalings(method):
 
 
 def exact_runs():
-    """Every exact method, and one that is where it truncates nothing, with families and options."""
+    """Yield every exact method, and SAPCA without truncation, with families and options."""
     for method in EXACT:
         yield from ((method, name, {}) for name in FAMILIES)
         for options in scalings(method):  # about zero, components beside such an offset are too small to be resolved
@@ -119,7 +119,7 @@ def test_every_model_is_well_formed(method, name):
 @pytest.mark.parametrize(("name", "epsilon"), list(zip(FAMILIES, cycle([1.0, 100.0, "infinity"]), strict=False)))
 @pytest.mark.parametrize("method", PRIVATE)
 def test_every_private_model_is_well_formed(method, epsilon, name):
-    """Its variances are unknown, all of them, where no component stands out of the noise, and there alone."""
+    """All variances are unknown where no component stands out of the noise, and only there."""
     family = FAMILIES[name]
     model = fit(method, family.parties, n_components=family.k, epsilon=epsilon)
     require_directions(model, family.k)
@@ -206,7 +206,7 @@ OF_SO_MANY = {"ap-stack", "dsa", "fast-pca"}
 
 @pytest.mark.parametrize("method", [name for name in DETERMINED if name not in OF_SO_MANY])
 def test_the_first_components_do_not_depend_on_how_many_there_are(method):
-    """Of variances so near to each other that medians and sums say other orders."""
+    """The variances are so near to each other that medians and sums put the components into different orders."""
     parties = three(method)
     if method in BY_ROWS:
         near = np.random.default_rng(0).standard_normal((300, 12)) * np.sqrt(np.linspace(4, 1, 12))
@@ -349,7 +349,7 @@ BAD = [
     ("method", "options", "named"), [(name, *bad) for i, name in enumerate(FITTING) for bad in BAD[i % 5 :: 5]], ids=str
 )
 def test_a_bad_configuration_is_named(method, options, named):
-    """The methods take turns: an option that is wrong is so for all of them."""
+    """The methods take turns, since a wrong option is wrong for all methods."""
     with refused(ConfigError, *named):
         fit(method, three(method), **options)
 

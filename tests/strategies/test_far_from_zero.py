@@ -36,7 +36,7 @@ ROUNDING = 3e-13
 
 @cache
 def ladder():
-    """By name, the rows of every rung, and the axes of their ellipsoid, from the centred rows in 80 bits."""
+    """Return the rows of every rung by name, and the axes of their ellipsoid from the centred rows in 80 bits."""
     rng = np.random.default_rng(4)
     near, towards = rng.normal(size=(60, 7)) * np.linspace(3, 1, 7), rng.normal(size=7)
     rungs = {f"{offset:.0e} deviations": near + offset * towards for offset in OFFSETS}

@@ -1,4 +1,4 @@
-"""What only methods of one round have: of moments (P-COV, AP-COV) and of factors (QR-PCA, AP-STACK)."""
+"""Methods of a single round: of moments (P-COV, AP-COV) and of factors (QR-PCA, AP-STACK)."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def three(X):
 
 
 def parties():
-    """Of 40 features, and of unequal means."""
+    """Return parties with 40 features and unequal means."""
     X = rows(600, 40)
     X[400:] += rows(1, 40, seed=9)
     return cut(X, 400, 150, 50)
@@ -74,7 +74,7 @@ def test_a_variance_fraction_keeps_as_many_components_as_scikit_learn(fraction):
 
 
 def test_shifted_clients_need_the_correction_and_lies_do_not_pass():
-    """The fault of averaging covariances: 86 degrees here, and it says so itself."""
+    """Averaged covariances are off by 86 degrees here, and the model says so."""
     averaged = fit("ap-cov", SHIFTED.parties, n_components=3)
     off = principal_angles(averaged, pooled_pca(SHIFTED.pooled, 3))
     assert off.max > 10

@@ -1,4 +1,4 @@
-"""What only the personalised method has: own components that stay with the parties, mu and its ends, two solvers."""
+"""Personalised PCA: own components that stay with the parties, mu and its limits, two solvers."""
 
 from types import SimpleNamespace
 
@@ -28,11 +28,13 @@ def related(spread=0.04, m=6, n=30, d=16, r=3):
 
 
 def finished(parts, **options):
-    """A finished run: model, and what each party keeps as its own components (d, k), if it keeps any."""
+    """Return the model of a finished run, and each party's own components (d, k) or None."""
     server = server_of("personalised", parts, **{"n_components": 3, "iterations": 100, **options})
     model = finish(server)
     records = [_records_of(proxy_of(server, i)) for i in range(len(parts))]
-    return model, [record[COMPONENTS_KEY].to_numpy_ndarrays()[0][0] if COMPONENTS_KEY in record else None for record in records]
+    return model, [
+        record[COMPONENTS_KEY].to_numpy_ndarrays()[0][0] if COMPONENTS_KEY in record else None for record in records
+    ]
 
 
 def centred(parts):
@@ -41,7 +43,7 @@ def centred(parts):
 
 
 def strength_of(parts, mu):
-    """How strongly three shared components draw each party's own."""
+    """Return the strength with which three shared components draw each party's own."""
     return mu * np.linalg.svd(np.vstack(centred(parts)), compute_uv=False)[2] ** 2 / len(parts)
 
 
@@ -169,7 +171,7 @@ def test_every_party_projects_by_its_own_components(tmp_path):
 
 @pytest.mark.engine
 def test_the_last_round_measures_what_own_components_leave_and_each_other_sends_a_block():
-    """In each iteration d k values up, for each mu that runs; own components never leave."""
+    """Each iteration sends d k values up for each mu, and own components never leave."""
     parts = related()
     model, local = finished(parts, mu=1.0)
     error = sum(np.square(X - X @ U @ U.T).sum() for X, U in zip(centred(parts), local, strict=True)) / 180
@@ -224,7 +226,7 @@ def test_parts_that_no_orthonormal_columns_add_up_to_are_refused():
 
 
 def test_the_rounding_of_fixed_point_is_in_the_pca_of_all_rows(monkeypatch):
-    """Of each entry of a product, for each party a step of four words."""
+    """Each entry of a product is off by a step of four words for each party."""
     parts, added, add = related(m=3), [], BlockIteration.add
 
     def noting(self, V, AV, *, error):
@@ -249,7 +251,7 @@ def test_a_mu_that_is_none_is_named(mu):
 @pytest.mark.parametrize("number", [2, 6])
 @pytest.mark.parametrize("mu", [0.5, 4.0])
 def test_the_strength_is_mu_times_the_last_eigenvalue_over_the_parties(number, mu):
-    """So that the same mu draws as much however many parties there are."""
+    """A mu draws with the same strength, however many parties there are."""
     parts = related(m=number)
     server = server_of("personalised", parts, n_components=3, mu=mu, iterations=2)
     exchanged = heard(server, 0)
@@ -261,7 +263,7 @@ def test_the_strength_is_mu_times_the_last_eigenvalue_over_the_parties(number, m
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("secure", [{}, {"secure_aggregation": True, "bound": 20.0}], ids=["clear", "masked"])
 def test_all_questions_of_a_pass_tell_the_same_mean(secure, center, monkeypatch):
-    """A site may hold a later question of the pass against an earlier one."""
+    """A site may compare a later question of the pass with an earlier question."""
     means, honest = {}, PersonalisedClient.statistics
 
     def listen(client, phase, request):

@@ -1,4 +1,4 @@
-"""What rounding leaves of components: what a scatter cannot hold is said, what a factor can hold is exact."""
+"""Rounding of components: a model says what a scatter cannot hold, and factors resolve small components exactly."""
 
 import numpy as np
 import pytest
@@ -27,17 +27,17 @@ PRODUCTS = {
 
 
 def notes_of(model):
-    """All notes but that a component is one column, as it is where rows are drawn along the axes."""
+    """Return all notes but that on a component of a single column, as of rows drawn along the axes."""
     return [note for note in model.log["notes"] if "are one column" not in note]
 
 
 def parties_of(method, X):
-    """Three parties, by rows or by columns as the method takes them."""
+    """Return three parties, by rows or by columns as the method takes data."""
     return np.split(X, [3, 5], axis=1) if method == "vertical" else cut(X, len(X) - 50, 40, 10)
 
 
 def tied(*sizes):
-    """240 rows with these singular values."""
+    """Return 240 rows with the given singular values."""
     basis = np.linalg.qr(np.random.default_rng(1).standard_normal((240, len(sizes))) - 1)[0]
     return np.linalg.qr(basis - basis.mean(axis=0))[0] * sizes
 
@@ -63,7 +63,7 @@ def decades(n=300, d=15, minimum=1e-14):
 
 
 def angle(model, X, k):
-    """Largest angle, in degrees, to scikit-learn's components; features by descending size, as LAPACK needs them."""
+    """Return the largest angle in degrees to scikit-learn's components, with features in descending size for LAPACK."""
     order = np.argsort(-X.std(axis=0))
     truth = PCA(k, svd_solver="full").fit(X[:, order]).components_
     return np.degrees(subspace_angles(model.components_[:, order].T, truth.T)).max()
@@ -110,7 +110,7 @@ def test_qr_pca_resolves_small_components_beside_a_huge_one(column, k):
 
 @pytest.mark.parametrize("k", [3, 7])
 def test_an_angle_by_which_rounding_may_turn_the_components_is_said(k):
-    """Variances from 1 to 1e-12: those of 1e-4 are certain to 1e-6 degrees in a covariance, those of 1e-12 are not."""
+    """Variances run from 1 to 1e-12: a covariance holds components of 1e-4 to 1e-6 degrees, but none of 1e-12."""
     X = decades(d=7, minimum=1e-6)
     model = fit("p-cov", cut(X, 150, 100, 50), n_components=k)
     assert model.log["exact"] == (k == 3)
@@ -200,7 +200,7 @@ def test_a_tie_is_told_and_no_basis_of_it_is_called_exact(method, k):
 @pytest.mark.parametrize("method", ["sub-it", "vertical"])
 @pytest.mark.parametrize(("k", "certified"), [(1, 0), (2, 0), (3, 3), (4, 3)])
 def test_of_a_tie_at_the_cut_no_certificate_is_told(method, k, certified):
-    """The fault: 1e-11 degrees at most, of one basis among many."""
+    """A fault: the certificate of a single basis among many was 1e-11 degrees at most."""
     model = fit(method, parties_of(method, tied(*[4.0] * 3, *[2.0] * 9)), n_components=k)
     assert model.log["measured"]["certified_components"] == certified
     assert (model.log["measured"]["certified_angle_degrees"] < 1e-6) == (certified > 0)
@@ -272,7 +272,7 @@ def test_constant_is_what_the_rounding_of_a_mean_explains():
 
 @pytest.mark.parametrize("method", ["sub-it", "vertical"])
 def test_a_certificate_does_not_speak_of_components_that_are_noise(method):
-    """It said 1e-12 degrees at most of components that rounding had turned by 80."""
+    """A fault: the certificate was 1e-12 degrees at most for components that rounding had turned by 80."""
     X = rows(80, 6) * np.where(np.arange(6) == 2, 1e10, 1.0)
     model = fit(method, parties_of(method, X), n_components=3)
     assert not model.log["exact"]

@@ -196,13 +196,13 @@ def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
 
 
 def lied(arrays):
-    """A sum of products that no rows have: it mixes the third and the last feature, in their spreads."""
+    """Return a sum of products that no rows have, which mixes the third and the last feature in their spreads."""
     mixed = AXES[2] / 6 + AXES[7]
     return [*arrays[:-1], 1e6 * pack(np.outer(mixed, mixed))]
 
 
 def inflate(reply):
-    """As of so many times the rows."""
+    """Multiply the rows and the sums of a reply by 10,000."""
     arrays = parameters_to_ndarrays(reply.parameters)
     reply.num_examples *= 10_000
     reply.parameters = ndarrays_to_parameters([(10_000 * array).astype(array.dtype) for array in arrays])
@@ -245,7 +245,7 @@ def test_where_each_party_was_unlike_the_others_in_some_step_none_is_left():
 
 
 def sum_of_replies(step, replies):
-    """What a step of a run with robust-parties makes of what its parties told, and the run itself."""
+    """Return the result of a step of a run with robust-parties from the parties' replies, and the run."""
     options, quorum = SimpleNamespace(robust_parties=True), SimpleNamespace(features=2)
     server = SimpleNamespace(options=options, quorum=quorum, excluded_parties=[])
     server._pooled_matrix, server._mean_of_similar = (
@@ -260,7 +260,7 @@ def sum_of_replies(step, replies):
 
 
 def test_unlike_by_more_than_three_times_the_median_are_left_out_and_by_three_tenths_too_much():
-    """By an exact share each of the size of the median matrix, diag(1/2, 1/2), whatever their traces are."""
+    """Each differs by an exact share of the size of the median matrix, diag(1/2, 1/2), whatever the traces."""
     offsets = np.array([-2.9, -1, -1, 0, 1, 1, 3.1])
 
     def solve_for(share):
@@ -306,7 +306,7 @@ def local_floor():
 
 
 def upto(session, phase, spread=1.0, first="median"):
-    """Ask what comes from one phase on before another, along the axes; what the last one is told."""
+    """Ask the questions from a phase on before another along the axes, and return the last reply."""
     request, spreads = [*centre_request(LOCAL_ROWS[7]), AXES], np.full(8, spread)
     script = {
         "median": centre_request(LOCAL_ROWS[7]),
@@ -322,7 +322,7 @@ def upto(session, phase, spread=1.0, first="median"):
 
 
 def survivors(centre, spread, along, reach, near=0):
-    """What is asked of survivors: along the first axis those within so many spreads count, and by their distance."""
+    """Return the request for survivors: rows count within so many spreads on the first axis, and by their distance."""
     whitened = [0 * AXES[0], np.full(8, spread)]
     shape = [AXES, 0 * AXES[0], np.where(AXES[near] > 0, along, 1e6)]
     return [*centre_request(centre), AXES, *whitened, *shape, np.asarray(reach)]
@@ -335,7 +335,7 @@ def test_a_centre_on_a_row_has_no_weight_but_the_floors(session):
 
 
 def test_no_edge_of_a_reach_tells_which_row_it_passes(session):
-    """A ball of most rows with a sharp edge is told as one whose edge is as wide as the site's own distances differ."""
+    """A sharp edge around most rows becomes as wide as the site's distances differ."""
     upto(session, "survivors", 10.0)
     distances = np.linalg.norm(LOCAL_ROWS - LOCAL_ROWS[7], axis=1) / 10
     edge = np.sort(distances)[30]

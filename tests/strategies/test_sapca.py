@@ -233,7 +233,7 @@ def test_what_does_not_fit_the_running_model_or_cannot_be_one_is_named(tmp_path)
 
 @pytest.mark.parametrize(("forgetting", "exact"), [(1.0, True), (0.8, False)])
 def test_a_model_that_forgets_rows_is_not_called_exact(forgetting, exact):
-    """Though every direction is tracked: each block of 50 rows makes those before it count less."""
+    """Every direction is tracked, but each block of 50 rows lowers the weight of the rows before."""
     parts = parties(90, 60)
     model = fit(parts, tracked=12, forgetting=forgetting)
     assert model.log["exact"] is exact
@@ -255,7 +255,7 @@ def test_what_one_block_leaves_out_is_told():
 
 
 def test_columns_of_other_names_are_not_merged(tmp_path):
-    """A model keeps the names that it once had."""
+    """A model keeps the names of its first columns."""
     for seed, columns in enumerate(["ab" * 8, ""]):
         finish(named_columns(tmp_path, columns, seed))
     with refused(ConfigError, tmp_path):

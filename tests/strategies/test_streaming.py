@@ -31,7 +31,7 @@ def fit(state, parties, **options):
 
 
 def server_with(state, parties, **options):
-    """A run in which those parties that are None do not take part; the others keep their partition."""
+    """Return a server of a run without the parties that are None; the others keep their partition."""
     here = [i for i, X in enumerate(parties) if X is not None]
     filled = [rows(20) if X is None else X for X in parties]
     server = server_of("streaming", filled, state=state, clients=len(here), **{"n_components": 4, **options})
@@ -41,14 +41,14 @@ def server_with(state, parties, **options):
 
 
 def is_that_of(model, parties, **options):
-    """Bit for bit what P-COV computes of these rows."""
+    """Assert that the model is bit for bit that of P-COV on the parties' rows."""
     fresh = run("p-cov", parties, **{"n_components": 4, **options})
     assert model.n_samples_ == fresh.n_samples_
     assert not differences(model, fresh)
 
 
 def changes(model):
-    """The numbers of the parties of which something is true, by the word for it."""
+    """Return the numbers of the parties by what happened to each."""
     measured = model.log["measured"]
     assert all(measured[f"{word}_members"] == len(names) for word, names in model.log["members"].items())
     return {
@@ -123,7 +123,7 @@ def test_appended_rows_are_added_once_to_those_sent_before(state, options):
 
 
 def test_the_prediction_is_for_the_rows_that_take_part():
-    """Of any rows, by their moments: what the parties measure in the last round."""
+    """The last round measures the error that the moments of the present rows foretell."""
     X, model = rows(90) * 2 + 5, pooled_pca(rows(300), 3, scale=True)
     residual = (X - model.mean_) / model.scale_
     residual -= residual @ model.components_.T @ model.components_
@@ -302,7 +302,7 @@ def test_a_sum_over_appended_rows_is_added_once(state):
 
 
 def test_other_parties_add_nothing_to_a_sum(state):
-    """Refused before a sum is asked for: the difference to the last one would be somebody's share."""
+    """The server refuses before asking for a sum, whose difference to the last sum would be somebody's share."""
     fit(state, [A, B, C], **SECURE)
     before = content(state)
     server = server_of("streaming", [A, B], state=state, n_components=4, **SECURE)

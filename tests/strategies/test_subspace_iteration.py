@@ -1,4 +1,4 @@
-"""What only SUB-IT has: the certificate, block sizes, the plain iteration, warm starts, float32 on the wire."""
+"""SUB-IT: the certificate, block sizes, the plain iteration, warm starts, float32 on the wire."""
 
 import math
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ def parties(d=60):
 
 
 def spiked(n, d, strengths, seed=0):
-    """Rows of noise, and components in it that are so many times as large."""
+    """Return rows of noise with components a factor larger than the noise."""
     rng = np.random.default_rng(seed)
     directions = np.linalg.qr(rng.standard_normal((d, len(strengths))))[0]
     return rng.standard_normal((n, d)) + rng.standard_normal((n, len(strengths))) * strengths @ directions.T
@@ -153,7 +153,7 @@ def test_what_it_cannot_do_is_refused(options, named):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_first_block_is_no_eigenvector(seed):
-    """Features of equal variance have eigenvectors (1, 1) and (1, -1): a vector of signs is one."""
+    """Features of equal variance have eigenvectors (1, 1) and (1, -1), which a vector of signs would hit."""
     z = np.array([[3.0, 1], [-3, -1], [1, 3], [-1, -3]] * 5)
     model = fit(cut(z, 8, 6, 6), n_components=1, block_size=1, seed=seed, min_rows=1)
     assert model.explained_variance_ratio_[0] == pytest.approx(0.8)
@@ -191,7 +191,7 @@ def test_a_warm_start_certifies_in_any_unit(unit, wire):
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize(("decades", "seed"), [(3, 0), (8, 5), (8, 9), (12, 2), (12, 3)])
 def test_scaling_takes_any_units_away_without_loss(decades, seed, secure):
-    """The first block is random in the scaled features: in raw ones it would hold little but the largest."""
+    """The first block is random in scaled features; in raw features only the largest would count."""
     units = 10.0 ** np.random.default_rng(seed).uniform(-decades / 2, decades / 2, 12)
     X = rows(400, 12, seed=seed) * units
     options = {"secure_aggregation": True, "bound": 1e16, "min_parties": 2} if secure else {}
@@ -209,7 +209,7 @@ def test_scaled_features_cost_one_round_more_and_go_down_in_float64_beyond_float
 
 @pytest.mark.parametrize("d", [12, 60])
 def test_where_blocks_span_everything_products_with_the_components_are_had_again_in_full(d):
-    """Eigenvalues close together: float32 products leave some thousandths of a degree, and two blocks span it all."""
+    """Eigenvalues are close together: float32 leaves some thousandths of a degree. Two blocks span all features."""
     X = np.random.default_rng(3).standard_normal((300, d)) * np.linspace(1.05, 1, d)
     options = {"n_components": 2, "warm_start": "svd", "warm_rank": 2, "wire": "float32", "block_size": d // 2}
     model = fit_certified(cut(X, 150, 100, 50), **options)
@@ -235,7 +235,7 @@ def test_float32_is_certified_for_what_it_is_next_to_a_large_variance(largest):
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_the_rounding_of_fixed_point_is_in_the_certificate(scaled, monkeypatch):
-    """Of each entry the same, for each party a step, of rows that are within the bound of their mean."""
+    """Each entry is off by a step for each party, of rows within the bound of their mean."""
     X = np.vstack(parties(12)) * np.logspace(0, 2, 12)
     options = {"n_components": 4, "scale": scaled, "secure_aggregation": True, "bound": 1e4, "min_parties": 2}
     server, added, add = server_of("sub-it", cut(X, 400, 150, 50), **options), [], BlockIteration.add
@@ -254,7 +254,7 @@ def test_the_rounding_of_fixed_point_is_in_the_certificate(scaled, monkeypatch):
 
 
 def test_variances_of_a_sketch_are_never_more_than_there_is():
-    """A sketch of one direction a party guesses the others; before any correction these added up to 123 %."""
+    """A party's sketch of a single direction guesses the others, and before any correction the sum was 123 %."""
     X = np.random.default_rng(0).standard_normal((60, 36))
     options = {"block_size": 31, "warm_start": "svd", "warm_rank": 1, "max_rounds": 1, "min_rows": 1}
     model = fit([*X[:11, None], X[11:]], n_components=30, **options)

@@ -52,7 +52,7 @@ def test_certificates_hold_in_as_many_rounds_as_they_need():
 
 
 def test_the_rounding_of_fixed_point_is_in_the_certificate(monkeypatch):
-    """Of each entry of a product a step, for each party; and blocks are made orthonormal for it."""
+    """Each entry of a product is off by a step for each party, and blocks are made orthonormal before."""
     X, added, add = rows(40, 12), [], BlockIteration.add
 
     def noting(self, V, AV, *, error):
@@ -371,7 +371,7 @@ def test_other_columns_or_sites_that_show_no_scores_refuse(way, kept):
 
 
 def test_columns_that_one_party_does_not_scale_are_of_any_unit_for_all(tmp_path):
-    """The columns of the last party are constant, and divided by 1; those of the others are a thousandth of a bound."""
+    """The last party's columns are constant and divided by 1, and the others' are a thousandth of a bound."""
     X, paths = old() * 1e-6, [tmp_path / f"own{party}.npz" for party in range(3)]
     X[:, 10:] = 1e-6
     fitted(paths, X, scale=True)

@@ -43,7 +43,7 @@ def angle(model, k=1):
 @pytest.mark.parametrize("largest", [307, 312], ids=["sums", "entries"])
 @pytest.mark.parametrize("method", ["vfedakpca", "vertical-kernel"])
 def test_a_kernel_that_overflows_is_refused(method, largest):
-    """The fault: NaN, and a party of weight zero; or, if it was every party, rows that were said to be identical."""
+    """Faults: NaN and a party of weight zero, or for every party an error that rows were identical."""
     parties = cut(3)
     parties[1] = parties[1] * 10 ** (largest / 6) / np.linalg.norm(parties[1], axis=1).max()
     with refused(DataError, "float64", "'gamma'"):
@@ -72,7 +72,7 @@ def test_the_faithful_variant_is_the_authors_program(parties, scaling):
 
 
 def authors_program(blocks, component, scaling):
-    """One component (n,): four periods, the first of them isolated."""
+    """Return a component (n,) after four periods, the first of which is isolated."""
     values, vectors = [], []
     for period in range(4):
         start = np.random.default_rng((42, component, period)).random(len(X))
@@ -214,7 +214,7 @@ def test_merges_updates_and_directions_in_closed_form():
 @pytest.mark.parametrize("graph", ["server", "complete"])
 @pytest.mark.parametrize("parties", [1, 2])
 def test_components_beyond_the_rank_hold_nothing_and_are_orthonormal(method, graph, parties):
-    """Two rows differ in one direction: a second one, made of what rounding leaves, was the first again."""
+    """A fault: two rows differ in a single direction, and a second direction, made of rounding, was the first again."""
     blocks = np.array_split(np.random.default_rng(2).standard_normal((2, 4)), parties, axis=1)
     options = {"n_components": 2, "graph": graph, "periods": 2, "center": True, "min_rows": 1, "kernel": "linear"}
     if method == "vfedpca":

@@ -29,7 +29,7 @@ FURTHER = {
 
 
 def pooled(method, options):
-    """Rows of three unlike groups, one after another, and a few that are far off; with gaps, of one pattern, for EM."""
+    """Return rows of three different groups with a few outliers, for EM with gaps in a single pattern."""
     rng = np.random.default_rng(7)
     if options.get("genotypes"):
         return rng.binomial(2, rng.uniform(0.2, 0.8, D), (N, D)).astype(float)
@@ -43,7 +43,7 @@ def pooled(method, options):
 
 
 def divisions(rows):
-    """Three ways in which three parties may hold these rows: group by group, in turns, and shuffled."""
+    """Return three divisions of the rows among three parties: group by group, in turns, and shuffled."""
     turns = np.concatenate([np.arange(N)[start::3] for start in range(3)])
     shuffled = np.random.default_rng(3).permutation(N)
     return [
@@ -57,7 +57,7 @@ def of_columns(rows):
 
 
 def opened_sums(method, parties, options, monkeypatch):
-    """All sums that open in a run, in order."""
+    """Return all sums that open in a run, in order."""
     sums, decoded = [], MaskedSum.decode
 
     def noting(self, *arguments):
@@ -71,7 +71,7 @@ def opened_sums(method, parties, options, monkeypatch):
 
 
 def option_sets():
-    """Every method that sums, with the examples of its card, each value that an option lists, and some further ones."""
+    """Yield every method that sums, with the card's examples, all listed values of options, and further options."""
     for method in SUMMING:
         card = CARDS[method]
         examples = [
@@ -125,13 +125,13 @@ def test_what_a_site_answers_by_default_adds_up(method, options, tmp_path, monke
 
 
 def require_equal(first, *further):
-    """The same sums, up to rounding: of fixed point, and of float64 where much cancels."""
+    """Require equal sums, up to rounding in fixed point, and in float64 if much cancels."""
     assert first
     for sums in further:
         assert len(first) == len(sums)
         for total, other_total in zip(first, sums, strict=True):
             for name in total:
-                rounding = 4 * np.max(total.missed[name], initial=0.0) + 1e-13 * N * BOUND
+                rounding = 4 * np.max(total.error_bounds[name], initial=0.0) + 1e-13 * N * BOUND
                 size = float(np.abs(total[name]).max(initial=0.0))
                 np.testing.assert_allclose(
                     total[name], other_total[name], rtol=0, atol=1e-9 * size + rounding, err_msg=name

@@ -27,7 +27,7 @@ SURVIVING = {**MASKED, "survivors": 5}
 
 @pytest.fixture(autouse=True)
 def few_bytes(monkeypatch):
-    """Nothing is kept for the parties' influence."""
+    """Store nothing for the parties' influence."""
     monkeypatch.setattr(arriving_moments, "MAX_INFLUENCE_BYTES", 0)
 
 
@@ -125,7 +125,7 @@ def test_a_fault_is_told_of_its_party_though_the_others_are_taken(way, party, fa
 @pytest.mark.parametrize("options", [{}, {"scale": True}])
 @pytest.mark.parametrize(("more", "said"), [({}, "client 4"), ({"max_share": 1.0}, "^client 4:")], ids=str)
 def test_a_scatter_that_takes_away_what_others_have_is_found_among_its_group(options, more, said):
-    """And the run that keeps what each sent names it."""
+    """The run that stores each party's moments also names the party."""
 
     def negative(arrays):
         dense = np.full((FEATURES, FEATURES), -0.9 * arrays[3].max())
@@ -147,7 +147,7 @@ def test_a_party_that_is_not_one_of_the_run_ends_it():
 
 @pytest.mark.parametrize("values", [(np.nextafter(2.0, 3), 0.0), (0.0, np.nextafter(-6.0, -7)), (5.0, 0.0)])
 def test_a_share_beyond_twice_what_any_rows_can_add_names_its_party(values):
-    """In clear, where the method says what that is; the factor is for rounding and for limits that are estimates."""
+    """The check is made in clear, if the method states limits; the factor allows for rounding and estimated limits."""
     limits = {"values": np.array([1.0, 3.0])}
     limited = Question(reply=Payload((Field("values", ("d",)),)), share_limits=lambda request, public: limits)
     run = SimpleNamespace(script={"values": limited}, public=None)

@@ -99,7 +99,7 @@ def test_a_key_of_small_order_is_refused(point):
 
 
 def test_two_parties_agree_once_for_all_sums_of_a_run(monkeypatch):
-    """Of a run of several sums: one key exchange for each other party, and the same masks as of one for each sum."""
+    """A run of several sums has a key exchange for each peer, and the same masks as with an exchange for each sum."""
     agreed, honest = [], pairwise_masks._exchange_key
     monkeypatch.setattr(pairwise_masks, "_exchange_key", lambda key, other: agreed.append(other) or honest(key, other))
     model = fit("p-cov", cut(rows(80), 20, 20, 20, 20), n_components=2, secure_aggregation=True, bound=100.0)
@@ -120,7 +120,7 @@ PARTIES, THRESHOLD = 5, 4
 
 
 class Parties:
-    """Five with their keys, seeds and shares."""
+    """Five parties with their keys, seeds and shares."""
 
     def __init__(self, contexts=(b"{}",) * PARTIES):
         self.runs, self.masks = ([new_private_key() for _ in range(PARTIES)] for _ in range(2))
@@ -139,7 +139,7 @@ class Parties:
         return plain, double_masks.hide(plain, self.ring, self.context(members, request), members, *secrets)
 
     def reveal(self, members, survivors):
-        """By party, a share of each member's seed or key."""
+        """Return a share of each member's seed or key, by the revealing party."""
         secret = {m: self.seeds[m] if m in survivors else self.masks[m] for m in members}
         shares = {m: secure.split_secret(secret[m], THRESHOLD, PARTIES) for m in members}
         return {place: {m: shares[m][place] for m in members} for place in survivors[:THRESHOLD]}
@@ -157,7 +157,7 @@ def test_whoever_survives_the_sum_is_theirs(members):
 
 
 def test_wrong_shares_and_parties_that_were_asked_something_else_are_noticed():
-    """A server that asks all others for nothing learns nothing about the one."""
+    """A server that asks all other parties for nothing learns nothing about the first."""
     group, members, survivors = Parties(), tuple(range(PARTIES)), (0, 1, 2, 3)
     total = np.add.reduce([group.hide(place, members, request=float(place == 1))[1] for place in survivors])
     revealed = group.reveal(members, survivors)
@@ -216,7 +216,7 @@ def test_the_threshold_leaves_no_vector_to_a_server_with_less_than_a_third_of_th
 
 @pytest.mark.parametrize(("survivors", "parties", "fewest"), [(3, 4, 2), (4, 5, 3), (7, 10, 4), (9, 10, 8), (5, 5, 4)])
 def test_the_note_names_the_fewest_who_see_more(survivors, parties, fewest):
-    """The first number that 2 t > n + c does not bear; of parties that all must stay, those beside one."""
+    """The number is the first that 2 t > n + c does not allow; if all parties must stay, all but the first."""
     assert double_masks.min_colluders(survivors, parties) == fewest
     if survivors < parties:
         assert [2 * survivors > parties + colluders for colluders in (fewest - 1, fewest)] == [True, False]
@@ -229,7 +229,7 @@ RUN_CONTEXT = b"run"
 
 
 def graph_of(seed, parties, selected=None):
-    """A matrix, as all parties find it, or those among them."""
+    """Return the adjacency matrix that all, or the selected, parties find."""
     adjacency = np.zeros((parties, parties), bool)
     for party in selected or range(parties):
         adjacency[party, neighbours.neighbours(seed, parties, party)] = True
@@ -291,7 +291,7 @@ def test_a_commitment_is_compared_to_its_last_byte():
 
 @pytest.mark.engine
 def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
-    """And the sum that a site is in is over all of them, whoever its neighbours are."""
+    """The sum that a site joins extends over all parties, whoever the site's neighbours are."""
     members, summed, parties = SumPolicy.members, [], MAX_COMPLETE_PARTIES + 1
     monkeypatch.setattr(SumPolicy, "members", lambda self, of: summed.append(len(of)) or members(self, of))
     data, secure = [rows(6, 4, seed=party) for party in range(parties)], {"secure_aggregation": True, "bound": 1e3}

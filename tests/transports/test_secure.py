@@ -159,7 +159,7 @@ def test_three_parties_are_the_default_minimum_and_without_one_there_is_nothing(
     ],
 )
 def test_a_party_that_is_asked_something_else_leaves_noise(method, phase):
-    """Else a server could send zeros to all but one and read that one's reply."""
+    """Otherwise a server could send zeros to all other parties and read the reply of the first."""
 
     server = secure_server(method)
     on_request(server, 1, phase, lambda arrays: [array[::-1].copy() for array in arrays])
@@ -216,7 +216,7 @@ def test_what_the_server_sends_is_checked_by_field(phase, change, named):
 
 @pytest.mark.parametrize("said", [-300, -301, 2**32])
 def test_a_false_share_of_the_count_is_named(said):
-    """A party that lies can make the count of all whatever it likes: 0 once passed for keys that came twice."""
+    """A lying party can set the total count at will: 0 once passed for keys that came twice."""
     server = secure_server()
 
     def lie(arrays):
@@ -259,7 +259,7 @@ def test_a_feature_too_small_to_be_scaled_is_told(method, sizes, options):
 
 
 def test_features_that_fixed_point_rounds_off_are_refused_or_taken_for_constant():
-    """The one sum of a run with survivors resolves less; the last round then finds rows that do not fit the model."""
+    """The sum of a run with survivors resolves less; the last round then finds rows that do not fit the model."""
     two = np.isin(np.arange(12), [3, 4])
     tiny, constant = (cut(rows(60) * np.where(two, size, 1), 30, 10, 10, 10) for size in (1e-24, 0))
     options = {"scale": True, "bound": 2 * float(np.abs(rows(60)[:, ~two]).max()), "survivors": 4}
@@ -272,7 +272,7 @@ def test_features_that_fixed_point_rounds_off_are_refused_or_taken_for_constant(
 
 @pytest.mark.parametrize("method", ["vertical", "vertical-kernel kernel=linear gamma=1.0"])
 def test_scaled_columns_need_no_bound(method):
-    """They have no unit; sums that know it resolve them beside a bound of any size."""
+    """Scaled columns have no unit; sums of such columns resolve their values beside a bound of any size."""
     parties, options = three(method), {"n_components": 2, "scale": True, "center": True}
     assert principal_angles(fit(method, parties, **options), secure(method, parties, bound=1e90, **options)).max < 1e-9
     # With their means a nearer bound does not help where the columns are as large; another unit does.
@@ -308,7 +308,7 @@ def test_values_and_landmarks_at_the_ends_of_float64_are_taken_or_named():
 
 
 def test_loadings_of_components_without_variance_are_no_longer_than_one(tmp_path):
-    """What rounding leaves of them, divided by nearly nothing, made scores that no public limit holds."""
+    """The fault: their rounding errors, divided by nearly nothing, made scores that no public limit holds."""
     X = np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0)
     parties, loadings = np.split(X, 2, axis=1), [tmp_path / f"{party}.npz" for party in range(2)]
     options = {"n_components": 20, "loadings": loadings}

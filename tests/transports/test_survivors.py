@@ -37,7 +37,7 @@ def options_of(method):
 
 
 def server(method="p-cov", parties=PARTIES, *, gone=(), **options):
-    """With some `gone`: pairs of a party and the round from which on it is silent."""
+    """Return a server; ``gone`` has pairs of a party and the round from which on the party is silent."""
     secure = {"secure_aggregation": True, "bound": 20.0, "survivors": 4}
     running = server_of(method, parties, **{**options_of(method), **secure, **options})
     for party, at in gone:
@@ -46,12 +46,12 @@ def server(method="p-cov", parties=PARTIES, *, gone=(), **options):
 
 
 def plain(method, parties, **options):
-    """The same method of the same parties, all there, without secure aggregation."""
+    """Return the model of the same method and parties, all present, without secure aggregation."""
     return fit(method, parties, **{**options_of(method), **options})
 
 
 def drop(running, party, at):
-    """Let one party be silent from a round on, and note what it is asked."""
+    """Let a party be silent from a round on, and return the list of the phases that the party was asked."""
     proxy, phases = proxy_of(running, party), []
     honest, at = proxy.fit, SUM[running.strategy.card.name] if at == "sum" else at
 
@@ -161,7 +161,7 @@ def test_several_sums_open_each_with_its_noise_and_keys():
 @pytest.mark.engine
 @pytest.mark.parametrize("at", ["octaves", "nearer_octaves shares", "directions", "variances agree"])
 def test_a_party_may_leave_between_two_sums_that_have_noise(at):
-    """It is in those before, and asked for nothing more; whoever is left agrees on new keys."""
+    """The party is in the sums before, and asked for nothing more; the remaining parties agree on new keys."""
     running = server("dp-pca", **DIRECTIONS)
     phases = drop(running, 4, at)
     model = finish(running)
@@ -184,7 +184,7 @@ def test_masks_depend_on_the_run_and_its_configuration(module, options, monkeypa
 
 
 def test_what_is_signed_for_one_noisy_sum_is_not_signed_for_the_next():
-    """The same list of survivors would else be agreed to twice."""
+    """Otherwise parties would agree twice to the same list of survivors."""
     signer, contexts = Signer(simulated_identity(5, 0), run="17", configuration="{}"), []
     party = SurvivingParty(SumPolicy(parties=5, min_parties=2, signer=signer, survivors=4))
     party.sum_phases = ["first", "second", "third"]

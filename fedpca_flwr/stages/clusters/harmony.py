@@ -1,10 +1,11 @@
 """Harmony on the scores of all rows (``clustering='harmony'``), by sums: the parties are the batches.
 
-The server names centres and corrections, every party tells how much of its rows each cluster holds and the sums of
-their scores, and the next centres and corrections follow (`fedpca_flwr.maths.harmony`). Which batch a number belongs to
-must be known: also in secure sums, each party's own part of the counts and sums by cluster shows.
+The server sends centres and corrections, every party replies how much of its rows each cluster holds and the sums of
+the rows' scores, and the next centres and corrections follow (`fedpca_flwr.maths.harmony`). The server must know to
+which batch a number belongs: also in secure sums, each party's own part of the counts and sums by cluster shows.
 
-What the server names meets scores before they are summed, as of all clusters (`fedpca_flwr.questions.clusters`).
+The server's centres meet scores before the scores are summed, as for all clusters
+(`fedpca_flwr.stages.clusters.stage`).
 """
 
 from collections.abc import Generator, Iterator
@@ -57,17 +58,44 @@ STEP_SUMS = Payload(
 
 
 def sizes(public: Public) -> dict[str, int]:
-    """What symbols in these shapes stand for."""
+    """Return the values of the symbols in the shapes of the fields.
+
+    Parameters
+    ----------
+    public : Public
+        Public parameters of the run.
+
+    Returns
+    -------
+    mapping of str to int
+    """
     return {"t": MAX_CORRECTIONS + 1, "parties": public.parties}
 
 
 def times() -> int:
-    """How often a run asks."""
+    """Return how often a run may ask for a step, at most.
+
+    Returns
+    -------
+    int
+    """
     return FIRST_STEPS + MAX_CORRECTIONS * MAX_STEPS
 
 
 def limits(request: Fields, max_score: float) -> SumLimits:
-    """Limits of sums over rows of which each counts once, and whose scores are at most ``farthest`` in size."""
+    """Return limits of sums over rows, each counted once.
+
+    Parameters
+    ----------
+    request : mapping of str to ndarray
+        Fields that the server sent.
+    max_score : float
+        Largest size of a score.
+
+    Returns
+    -------
+    mapping of str to ndarray
+    """
     rows = 2.0 * MAX_ROWS
     return {
         "counts": np.array(rows),
@@ -78,7 +106,24 @@ def limits(request: Fields, max_score: float) -> SumLimits:
 
 
 def read_steps(request: Fields, batch: int) -> harmony.Steps:
-    """The steps that a server named, held against each other."""
+    """Return the steps that a server sent, checked against each other.
+
+    Parameters
+    ----------
+    request : mapping of str to ndarray
+        Fields of `STEP_FIELDS`, and ``components``.
+    batch : int
+        Number of the party.
+
+    Returns
+    -------
+    Steps
+
+    Raises
+    ------
+    ContractError
+        If the fields are not of the same steps.
+    """
     centres, penalties = request["centres"], request["penalties"]
     t, m, k = centres.shape
     moves = request["moves"].reshape(-1, m, penalties.shape[-1], k) if m * k else request["moves"]
@@ -89,7 +134,22 @@ def read_steps(request: Fields, batch: int) -> harmony.Steps:
 
 
 def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
-    """What a party answers: sums over its rows, in its own part of the fields, and zeros in the others'."""
+    """Return the sums over a party's rows, in the party's own part of the fields, and zeros in the others' parts.
+
+    Parameters
+    ----------
+    request : mapping of str to ndarray
+        Fields that the server sent.
+    parts : iterator of ndarray of shape (m, k)
+        Scores of the party's rows.
+    batch : int
+        Number of the party.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        Fields of `STEP_SUMS`.
+    """
     local = harmony.BatchSums.from_scores(read_steps(request, batch), parts, batch)
     shape = request["penalties"].shape[1:]
     counts, sums = np.zeros(shape), np.zeros((*shape, local.sums.shape[1]))
@@ -98,7 +158,19 @@ def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
 
 
 def write_corrected(scores: str, request: Fields, parts: Iterator[Array], batch: int) -> None:
-    """Write beside a site's own scores what Harmony makes of them."""
+    """Write the scores that Harmony has corrected, beside a site's own scores.
+
+    Parameters
+    ----------
+    scores : str
+        Path of the site's scores; empty: nothing is written.
+    request : mapping of str to ndarray
+        Fields of the last question.
+    parts : iterator of ndarray of shape (m, k)
+        Scores of the site's rows.
+    batch : int
+        Number of the party.
+    """
     steps = read_steps(request, batch)
     names = ",".join(f"harmony{j + 1}" for j in range(steps.centres.shape[2]))
     with companion_file(scores, "harmony", f"{names}\n".encode()) as stream:
@@ -112,7 +184,28 @@ ClusterFields = Generator[Round, Any, dict[str, Array]]
 
 
 def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -> ClusterFields:
-    """The steps of Harmony, as sites are told them; the log of the model has them, too."""
+    """Return the steps of Harmony as fields for the sites; the log of the model has the steps, too.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Model of the run.
+    request : mapping of str to ndarray
+        Fields that rows are projected with.
+    clusters : int
+        Number of clusters.
+    public : Public
+        Public parameters of the run.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``centres``, ``penalties`` and ``moves``.
+    """
     variances, step_count, objective, improves = model.explained_variance_, 0, np.inf, True
     steps = harmony.Steps.empty(clusters, public.parties, variances.size)
     centres = harmony.normalise_rows(clustering.draw_starts(variances, clusters, 1, public.config.seed)[0])
@@ -133,9 +226,9 @@ def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -
 def _converge_step(
     request: Fields, steps: harmony.Steps, centres: Array, penalty: Array, free: int
 ) -> Generator[Round, Any, tuple[harmony.Steps, Total, int]]:
-    """One more step, by which no row changes clusters any more, the sums by it, and how many questions it took.
+    """Return a further step after which no row changes clusters, the sums of the step, and the number of questions.
 
-    In the first ``free`` of them no batch is kept from a cluster.
+    In the first ``free`` questions no batch is kept from a cluster.
     """
     counts, moved_share, questions = np.zeros(penalty.shape), 1.0, 0
     while True:
@@ -153,7 +246,7 @@ def _converge_step(
 
 
 def _objective(total: Total) -> float:
-    """What Harmony makes small, of all rows: their distances, how mixed their shares are, and how uneven clusters."""
+    """Return Harmony's objective over all rows: distances, mixing of the rows' shares, and unevenness of clusters."""
     counts = total["counts"]
     uneven = float((counts * harmony.log_excess(counts)).sum())
     return float(total["objective"]) + harmony.CLUSTER_WIDTH * harmony.DIVERSITY * uneven

@@ -1,13 +1,13 @@
 """Clusters of the scores of all rows (options ``clusters``, ``clustering``), by sums, once the components are known.
 
-The server names centres, every party tells how many of its rows are nearest to each and the sum of their scores, and
-the means are the next centres; ``clustering='mixture'`` goes on from there with shares by probability
+The server sends centres, every party replies how many of its rows are nearest to each centre and the sum of the rows'
+scores, and the means are the next centres. ``clustering='mixture'`` goes on from there with shares by probability
 (`fedpca_flwr.maths.clustering`), and ``'harmony'`` brings the scores of the parties together. Several starts, drawn
-from the run's seed, go side by side in the same questions, and that of the least sum of squared distances is taken.
+from the run's seed, go side by side in the same questions, and the start with the least sum of squared distances wins.
 
-A centre of the server's meets scores before they are summed: two questions that differ by one row tell its scores. So
-a site must allow that scores of single rows are seen. They are those on one set of components, which a site is told
-once in a run. The model says how many rows a cluster has where they are not few.
+A centre of the server's meets scores before the scores are summed: two questions that differ by one row tell the row's
+scores. So a site must allow that scores of single rows are seen. The scores are those on one set of components, which a
+site receives once in a run. The model says how many rows a cluster has where they are not few.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -57,7 +57,7 @@ MIXTURE_FIELDS = (
 
 
 class ClusterOptions(PCAOptions):
-    """Which clusters a run goes on to."""
+    """Options of the stage: how many clusters a run finds, and how."""
 
     clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
     """Find so many clusters among the scores of all rows, if sites allow it (docs/clusters.md); 0: none."""
@@ -66,7 +66,7 @@ class ClusterOptions(PCAOptions):
 
 
 class Clusters(RowsStage):
-    """Clusters of the scores of all rows, between a method's fit and the last round."""
+    """Stage that finds clusters of the scores of all rows, between a method's fit and the last round."""
 
     Options = ClusterOptions
     needs = ("rows",)
@@ -116,7 +116,7 @@ class Clusters(RowsStage):
         }
 
     def _cells_questions(self, projection_fields: tuple[Field, ...], last: Question) -> Questions:
-        """How many rows are nearest to each centre, and the sums of their scores."""
+        """Return the question how many rows are nearest to each centre, and for the sums of the rows' scores."""
         sums = (Field("counts", ("s", "m"), kind="size"), Field("sums", ("s", "m", "k")))
         cells = Question(
             request=Payload((*projection_fields, Field("centres", ("<=s", "<=m", "<=k")))),
@@ -128,7 +128,7 @@ class Clusters(RowsStage):
         return {"cells": cells}
 
     def _shares_questions(self, projection_fields: tuple[Field, ...], last: Question) -> Questions:
-        """The sums over rows that are shared out by the probabilities of a mixture."""
+        """Return the question for sums over rows that are shared out by the probabilities of a mixture."""
         mixture = (Field("means", ("<=m", "<=k")), *(replace(item, optional=False) for item in MIXTURE_FIELDS))
         sums = (Field("counts", ("m",), kind="size"), Field("sums", ("m", "k")), Field("products", ("m", "k", "k")))
         shares = Question(
@@ -141,7 +141,7 @@ class Clusters(RowsStage):
         return {"shares": shares}
 
     def _harmony_questions(self, projection_fields: tuple[Field, ...], last: Question) -> Questions:
-        """The sums of a step of Harmony."""
+        """Return the question for the sums of a step of Harmony."""
         mixed = Question(
             request=Payload((*projection_fields, *harmony.STEP_FIELDS)),
             reply=harmony.STEP_SUMS,
@@ -156,7 +156,21 @@ class Clusters(RowsStage):
     # A party
 
     def points(self, party: RowsClient, request: Fields, *, all_rows: bool = False) -> Iterator[Array]:
-        """The scores of the rows of the run, chunk by chunk, or of every row of the site."""
+        """Project the rows of the run, or every row of the site, to scores, chunk by chunk.
+
+        Parameters
+        ----------
+        party : RowsClient
+            The party.
+        request : mapping of str to ndarray
+            Fields that rows are projected with.
+        all_rows : bool
+            Whether rows that take no part are projected, too.
+
+        Yields
+        ------
+        ndarray of shape (m, k)
+        """
         projection = party.projection(request)
         require_scale(request["scale"], scaled=party.options.scaled or any(stage.scales for stage in party.stages))
         for part in party.row_parts if all_rows else (party.raw_rows,):
@@ -176,7 +190,7 @@ class Clusters(RowsStage):
 
 
 def _cell_limits(request: Fields, max_score: float) -> SumLimits:
-    """Limits of sums over rows whose scores are at most ``farthest`` in size, with room for rounding."""
+    """Return limits of sums over rows whose scores are at most ``max_score`` in size, with room for rounding."""
     distance = np.abs(request["centres"]).max(axis=(0, 1)) + max_score
     with np.errstate(over="ignore"):  # what is not finite is refused
         inertia = 2 * MAX_ROWS * np.square(distance).sum()
@@ -196,7 +210,7 @@ def _share_limits(request: Fields, max_score: float) -> SumLimits:
 
 
 def _max_score(last: Question, request: Fields, public: Public) -> float:
-    """No score is larger in size: its square is in the sum of squares that limits what the ``last`` question leaves."""
+    """Return the largest size of a score: its square is in the sum of squares that limits the last question's error."""
     assert last.limits is not None
     return float(np.sqrt(last.limits(request, public)["squared"]))
 
@@ -205,7 +219,7 @@ def _max_score(last: Question, request: Fields, public: Public) -> float:
 
 
 def _local_cells(request: Fields, parts: Iterator[Array]) -> Fields:
-    """Of each set of centres how many rows are nearest to each, the sums of their scores, and of squared distances."""
+    """Return, for each set of centres, counts of the rows nearest to each centre, and sums of scores and distances."""
     centres = request["centres"]
     require_axes(request["components"], centres)
     cells = clustering.CellSums.empty(centres)
@@ -215,7 +229,7 @@ def _local_cells(request: Fields, parts: Iterator[Array]) -> Fields:
 
 
 def _local_shares(request: Fields, parts: Iterator[Array]) -> Fields:
-    """Sums over rows that are shared out by the probabilities of a mixture."""
+    """Return sums over a party's rows that are shared out by the probabilities of a mixture."""
     mixture = read_mixture(request, "means")
     shares = clustering.MixtureSums.empty(mixture)
     for points in parts:
@@ -225,19 +239,63 @@ def _local_shares(request: Fields, parts: Iterator[Array]) -> Fields:
 
 
 def require_scale(scale: Array, *, scaled: bool) -> None:
-    """Refuse deviations in a run that does not scale, and a run without them that does: then both could be asked."""
+    """Refuse deviations in a run that does not scale, and missing deviations in a run that does.
+
+    Else a server could ask for both.
+
+    Parameters
+    ----------
+    scale : ndarray of shape (d,) or (0,)
+        Deviations that the server sent.
+    scaled : bool
+        Whether the run scales features.
+
+    Raises
+    ------
+    ContractError
+        If ``scale`` is empty in a run that scales, or not empty in another.
+    """
     if (scale.size > 0) != scaled:
         raise ContractError(f"{SERVER}: 'scale' holds {scale.size} deviations, and the run has scale={scaled}")
 
 
 def require_axes(components: Array, *arrays: Array) -> None:
-    """Refuse centres or covariances of other dimensions than there are components."""
+    """Refuse centres or covariances of other dimensions than there are components.
+
+    Parameters
+    ----------
+    components : ndarray of shape (k, d)
+        Components of the request.
+    *arrays : ndarray
+        Arrays whose last axis must have length k.
+
+    Raises
+    ------
+    ContractError
+        If an array's last axis has another length.
+    """
     if any(place.shape[-1] != len(components) for place in arrays):
         raise ContractError(f"{SERVER}: what it says of clusters is not of {len(components)} components")
 
 
 def labels(points: Array, means: Array, mixture: clustering.Mixture | None) -> tuple[NDArray[np.intp], Array]:
-    """Of points (n, k) the number of the cluster, and the distance to its centre, or of a mixture the probability."""
+    """Return the cluster of each point, and the distance to its centre, or in a mixture the cluster's probability.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n, k)
+        Scores.
+    means : ndarray of shape (m, k)
+        Centres of the clusters.
+    mixture : Mixture or None
+        The mixture, if the clusters are of one.
+
+    Returns
+    -------
+    clusters : ndarray of int of shape (n,)
+    values : ndarray of shape (n,)
+        Distances or probabilities.
+    """
     if mixture is None:
         cells, squares = clustering.assign_to_nearest(points, means)
         return cells, np.sqrt(squares)
@@ -246,7 +304,24 @@ def labels(points: Array, means: Array, mixture: clustering.Mixture | None) -> t
 
 
 def read_mixture(request: Fields, means: str) -> clustering.Mixture:
-    """The mixture that a server named, whose means are in the field of this name."""
+    """Return the mixture that a server sent, or refuse parameters that no mixture has.
+
+    Parameters
+    ----------
+    request : mapping of str to ndarray
+        ``weights``, ``covariances``, ``components``, and the means.
+    means : str
+        Name of the field with the means.
+
+    Returns
+    -------
+    Mixture
+
+    Raises
+    ------
+    ContractError
+        If weights are zero, covariances are not positive definite, or dimensions differ.
+    """
     mixture = clustering.Mixture(request["weights"], request[means], request["covariances"])
     require_axes(request["components"], mixture.means, mixture.covariances)
     try:
@@ -259,7 +334,17 @@ def read_mixture(request: Fields, means: str) -> clustering.Mixture:
 
 
 def write_clusters(scores: str, request: Fields, points: Iterator[Array]) -> None:
-    """Write beside a site's own scores of which cluster each row is, and how far from its centre or how probably."""
+    """Write the cluster of each row, and the distance to its centre or its probability, beside a site's own scores.
+
+    Parameters
+    ----------
+    scores : str
+        Path of the site's scores; empty: nothing is written.
+    request : mapping of str to ndarray
+        Fields of the last question.
+    points : iterator of ndarray of shape (m, k)
+        Scores of the site's rows.
+    """
     means = request["centres"]
     mixture = read_mixture(request, "centres") if request["weights"].size else None
     require_axes(request["components"], means)
@@ -281,10 +366,29 @@ ClusterFields = Generator[Round, Any, dict[str, Array]]
 
 
 def find_clusters(model: PCAModel, projection: Fields, options: ClusterOptions, public: Public) -> ClusterFields:
-    """The clusters of all rows' scores, the largest first; ``told`` is what rows are projected with.
+    """Return the clusters of all rows' scores, the largest first, as fields for the sites.
 
-    What is found is what sites are told (``centres``, and of a mixture ``weights`` and ``covariances``); the log of the
-    model says how many steps it took, and how many rows each has.
+    The log of the model says how many steps the search took, and how many rows each cluster has.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Model of the run.
+    projection : mapping of str to ndarray
+        Fields that rows are projected with.
+    options : ClusterOptions
+        Options of the stage.
+    public : Public
+        Public parameters of the run.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``centres``, and of a mixture ``weights`` and ``covariances``.
     """
     variances = model.explained_variance_
     if options.clustering == "harmony":
@@ -309,7 +413,7 @@ def find_clusters(model: PCAModel, projection: Fields, options: ClusterOptions, 
 def _fit_k_means(
     model: PCAModel, projection: Fields, clusters: int, seed: int
 ) -> Generator[Round, Any, tuple[Array, Array, float, int]]:
-    """Centres, counts of rows, sum of squared distances, and steps."""
+    """Return centres, counts of rows, sum of squared distances, and number of steps."""
     variances, max_move, steps = model.explained_variance_, np.inf, 0
     centres = clustering.draw_starts(variances, clusters, STARTS, seed)
     while max_move > clustering.CENTRE_TOLERANCE * np.sqrt(variances[0]) and steps < MAX_STEPS:
@@ -327,7 +431,7 @@ def _fit_k_means(
 def _fit_mixture(
     model: PCAModel, projection: Fields, start: clustering.Mixture, regular: float
 ) -> Generator[Round, Any, tuple[dict[str, Array], Array, float, int]]:
-    """The same of a mixture, with the mean logarithm of the density."""
+    """Return the fields of a mixture, counts of rows, mean logarithm of the density, and number of steps."""
     mixture, density, gain, steps = start, -np.inf, np.inf, 0
     while gain > MIN_DENSITY_GAIN and steps < MAX_STEPS:
         request = {"means": mixture.means, "weights": mixture.weights, "covariances": mixture.covariances}

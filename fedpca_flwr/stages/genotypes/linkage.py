@@ -1,10 +1,10 @@
 """Pruning by linkage (option ``prune``): which variants take part, from sums over pairs of neighbours.
 
 After the allele counts the server asks the parties for the products of each variant with those after it in a window: a
-band, and never d x d numbers. Where a call is missing it also asks for what the correlation among the people called at
-both variants needs (`fedpca_flwr.maths.linkage`). The sums are whole numbers, so masked ones open exactly, and the kept
-variants are those that PLINK keeps of all people together. With the frequencies the server tells the parties which
-variants are left out. From then on these count for nothing, as constant variants do.
+band, and never d x d numbers. Where a call is missing the server also asks for what the correlation among the people
+called at both variants needs (`fedpca_flwr.maths.linkage`). The sums are integers, so masked sums open exactly, and the
+retained variants are those that PLINK retains of all people together. With the frequencies the server tells the parties
+which variants are left out. From then on these count for nothing, as constant variants do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ COMPLETE, GAPPED = "neighbours", "gapped_neighbours"
 
 
 def linkage_questions() -> Questions:
-    """One of the two is asked: where all calls are there, one number of each pair is enough."""
+    """Return two questions, of which a run asks the shorter if no call is missing: a number per pair is enough then.
+
+    Returns
+    -------
+    mapping of str to Question
+        ``neighbours`` and ``gapped_neighbours``.
+    """
     return {COMPLETE: _question(1), GAPPED: _question(linkage.PAIR_SUMS)}
 
 
@@ -63,30 +69,47 @@ def _limits(request: Fields, public: Public) -> SumLimits:
 
 
 def _starts(public: Public) -> range:
-    """Where the band of each question begins."""
+    """Return the first variant of each question's band."""
     return range(0, public.features, _width(public))
 
 
 def _width(public: Public) -> int:
-    """Variants of a question: as few questions as `PAIRS` allows, all about the same number of variants."""
+    """Return the number of variants of a question: as few questions as `MAX_PAIRS` allows, all with the same number."""
     d = max(public.features, 1)
     questions = -(-d * (int(public.options.prune_window) - 1) // MAX_PAIRS)
     return -(-d // questions)
 
 
 def _chromosomes(names: tuple[str, ...], variants: int) -> NDArray[np.float64]:
-    """At which variants (d,) a chromosome begins, by names CHROMOSOME:POSITION:ALLELE:ALLELE; else at the first one."""
+    """Return at which variants (d,) a chromosome begins, by names CHROMOSOME:POSITION:ALLELE:ALLELE, or the first."""
     chromosomes = [name.split(":")[0] if name.count(":") == 3 else "" for name in names] or [""] * variants
     return np.array([float(place == 0 or chromosomes[place] != chromosomes[place - 1]) for place in range(variants)])
 
 
 def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Generator[Round, Any, NDArray[np.bool_]]:
-    """Which variants (d,) pruning leaves out; without ``prune`` none.
+    """Return which variants pruning leaves out; without ``prune`` none.
+
+    Parameters
+    ----------
+    public : Public
+        Public parameters of the run.
+    counts : AlleleCounts
+        Counts of all rows.
+    options : GenotypeOptions
+        Options of the stage.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    ndarray of bool of shape (d,)
 
     Raises
     ------
     ContractError
-        Where no genotypes have such sums, or the parties' variants are of other chromosomes.
+        If no genotypes have such sums, or the parties' variants are of other chromosomes.
     """
     d = public.features
     if not options.prune:

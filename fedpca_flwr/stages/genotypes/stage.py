@@ -1,16 +1,16 @@
 """Genotypes (option ``genotypes``): allele counts of all rows first, then the method on standardised genotypes.
 
-Standardising needs the allele frequencies of all rows, and so one question before the method's own. That is all that a
-method knows of it: `genotype_phases` puts the question before its script, `told_frequencies` the answer into its first
-question, and from then on a party's ``data`` are standardised. So it composes with any method for rows, and whatever
-the method says of blocks, bytes and certificates holds of the standardised rows.
+Standardising needs the allele frequencies of all rows, and so a question before the method's own. A method knows no
+more of genotypes: the stage puts the question before the method's script and the frequencies into its first request,
+and from then on a party's ``data`` are standardised. So genotypes compose with any method for rows, and whatever the
+method says of blocks, bytes and certificates holds of the standardised rows.
 
-It is an option of the method and not a property of the rows, because a script must follow from the run-config alone: a
-site whose rows are no genotypes refuses. And it is not a value of ``scale``, which means the pooled deviation: that of
-genotypes among relatives or a mixture of peoples is not ``sqrt(2p(1 - p))``, and a missing call needs p before anything
-else can be computed.
+Genotypes are an option of the method and not a property of the rows, because a script must follow from the run-config
+alone: a site whose rows are no genotypes refuses. And they are not a value of ``scale``, which means the pooled
+deviation: that of genotypes among relatives or a mixture of peoples is not ``sqrt(2p(1 - p))``, and a missing call
+needs p before anything else can be computed.
 
-The counts are whole numbers, so that masked they open exactly. They give the mean (zero) and the scatter's diagonal
+The counts are integers, so that masked sums open exactly. The counts give the mean (zero) and the scatter's diagonal
 too: where only sums are shown the sum that `sub-it` needs for these is left out, and `bound` is not needed: it is 2.
 """
 
@@ -75,7 +75,7 @@ COUNTS = ("called", "alleles", "squares")
 
 
 def _alleles(party: RowsClient, request: Fields) -> Fields:
-    """Of each variant the calls, the copies of the counted allele, and the sum of squares."""
+    """Return the calls of each variant, the copies of the counted allele, and the sum of squares."""
     rows, called, alleles, squares = count_alleles(party.raw_rows)
     return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
 
@@ -99,7 +99,7 @@ MAX_COPIES = 2.0
 
 
 class GenotypeOptions(PCAOptions):
-    """What rows of genotypes are, and which variants count."""
+    """Options of the stage: whether rows are genotypes, and which variants count."""
 
     genotypes: Annotated[bool, Limits(examples=[])] = False
     """Rows are genotypes: 0, 1 or 2 copies of an allele, or missing (docs/genotypes.md)."""
@@ -118,7 +118,7 @@ REQUIRED_OPTIONS = {"scale": False, "center": True, "keep": "nothing", "adjust_f
 
 @dataclass(frozen=True)
 class GenotypeProjection(Projection):
-    """A party's genotypes, standardised by the frequencies of all rows; a missing call is the variant's mean."""
+    """Projection of a party's genotypes, standardised by the frequencies of all rows, missing calls at the mean."""
 
     def centred(self, rows: Rows) -> Iterator[Array]:
         return standardised_chunks(rows, self.mean, self.scale)
@@ -128,7 +128,15 @@ class GenotypeProjection(Projection):
 
 
 class Genotypes(RowsStage):
-    """Allele counts of all rows before a method on standardised genotypes."""
+    """Stage that counts alleles of all rows before a method on standardised genotypes.
+
+    Attributes
+    ----------
+    counts : AlleleCounts or None
+        Counts of all rows, at the server.
+    pruned : ndarray of bool of shape (d,)
+        Variants that count for nothing.
+    """
 
     Options = GenotypeOptions
     needs = ("groups",)
@@ -225,7 +233,7 @@ class Genotypes(RowsStage):
         later_broadcast = by_transport(run.config, clear=dict.fromkeys(broadcast, np.empty(0)), masked=broadcast)
 
         def put(question: Round) -> Program:
-            """Tell every party the frequencies, and what is left out, with the first question that has them."""
+            """Add the frequencies, and which variants are left out, to the first question that has such fields."""
             nonlocal broadcast
             names = {field.name for field in run.script[question.phase].request.fields} & broadcast.keys()
             if names:
@@ -252,7 +260,7 @@ def _text(value: object) -> str:
 
 
 def _bounded(question: Question, config: RunConfig) -> Question:
-    """A question whose limits follow from the bound of this configuration, of rows divided by their deviations."""
+    """Return a question whose limits follow from this configuration's bound, of rows divided by their deviations."""
     limits = question.limits
     if limits is None:
         return question
@@ -268,12 +276,20 @@ def _bounded(question: Question, config: RunConfig) -> Question:
 
 
 def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
-    """The counts of all rows.
+    """Return the allele counts of all rows.
+
+    Yields
+    ------
+    SumRound
+
+    Returns
+    -------
+    AlleleCounts
 
     Raises
     ------
     ContractError
-        Where no genotypes have such counts: nobody can check a single share.
+        If no genotypes have such counts: nobody can check a single party's share.
     """
     total: Total = yield SumRound("alleles")
     counts = AlleleCounts(
@@ -290,7 +306,18 @@ def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
 
 
 def require_frequencies(request: Fields) -> None:
-    """Refuse frequencies that those of as many rows as there can be cannot be."""
+    """Refuse frequencies that allele counts of the largest possible number of rows cannot have.
+
+    Parameters
+    ----------
+    request : mapping of str to ndarray
+        Fields that the server sent.
+
+    Raises
+    ------
+    ContractError
+        If frequencies are missing or impossible.
+    """
     frequencies = request[FREQUENCIES.name]
     if not frequencies.size:
         raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
@@ -300,7 +327,18 @@ def require_frequencies(request: Fields) -> None:
 
 
 def require_genotypes(rows: Rows) -> None:
-    """Refuse rows that are no genotypes."""
+    """Refuse rows that are no genotypes.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        Rows of the party.
+
+    Raises
+    ------
+    DataError
+        If values other than 0, 1, 2 and missing occur.
+    """
     columns = non_genotype_columns(rows)
     if columns.size:
         raise DataError(
@@ -311,7 +349,21 @@ def require_genotypes(rows: Rows) -> None:
 
 
 def genotype_notes(counts: AlleleCounts, pruned: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
-    """What a reader of the model must know."""
+    """Return the notes on genotypes for the reader of the model.
+
+    Parameters
+    ----------
+    counts : AlleleCounts
+        Counts of all rows.
+    pruned : ndarray of bool of shape (d,)
+        Variants that count for nothing.
+    options : GenotypeOptions
+        Options of the stage.
+
+    Returns
+    -------
+    list of str
+    """
     notes = [f"genotypes of {counts.called.size} variants, divided by sqrt(2p(1 - p)); the model holds the frequencies"]
     if counts.constant_count:
         notes.append(f"{counts.constant_count} variants have one allele only, or no call, and count for nothing")
