@@ -409,7 +409,7 @@ class Adaptive(method.Strategy):
         self.script = dict(script)
         return (yield from _address_to_method(inner.aggregate(), candidate.text))
 
-    def modelled(self, solution: method.Solution) -> method.PCAModel:
+    def build_model(self, solution: method.Solution) -> method.PCAModel:
         """The chosen method's model, which says of itself what that method knows, and how it was chosen."""
         model = self.inner.build_model(solution)
         model.log["method"], model.log["options"] = self.card.name, self.options.model_dump(by_alias=True)
@@ -417,10 +417,10 @@ class Adaptive(method.Strategy):
         model.log["candidates"] = [vars(candidate) for candidate in self._candidates]
         return model
 
-    def closed(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
+    def run_closing(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
         return (yield from _address_to_method(super().run_closing(model, solution), self._choice.text))
 
-    def projected(self, model: method.PCAModel, request: method.Fields) -> method.Program:
+    def run_projection(self, model: method.PCAModel, request: method.Fields) -> method.Program:
         return self.inner.run_projection(model, request)
 
 

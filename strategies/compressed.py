@@ -87,12 +87,12 @@ class CompressedOptions(method.Options):
         """Largest number of correction rounds."""
         return self.corrections or (MAX_CORRECTIONS if self.tolerance else 0)
 
-    def columns(self, public: method.Public) -> int:
+    def product_columns(self, public: method.Public) -> int:
         """How many the scatter is multiplied with: in short words by blocks."""
         return self.max_corrections * self.block_width(public.features) if uses_short_words(public.config) else 0
 
     @property
-    def site_sums(self) -> Mapping[str, str]:
+    def sum_disclosures(self) -> Mapping[str, str]:
         return {"compressed": SITE_DISCLOSURE}
 
     def make_codec(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:

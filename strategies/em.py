@@ -293,10 +293,10 @@ class EM(method.Strategy):
         assert self.factors is not None
         return {**super().loadings(model, solution), "factors": self.factors}
 
-    def modelled(self, solution: method.Solution) -> method.PCAModel:
+    def build_model(self, solution: method.Solution) -> method.PCAModel:
         return replace(super().build_model(solution), covariance_=self.covariance, factors_=self.factors)
 
-    def rows_here(self, model: method.PCAModel) -> int:
+    def projected_rows(self, model: method.PCAModel) -> int:
         return self.all_rows
 
 

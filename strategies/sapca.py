@@ -415,7 +415,7 @@ class SAPCA(method.Strategy):
         due_fields = [reply.fields for reply in due]
         return self._solve([read_subspace(part) for part in due_fields], [_read_rank(part) for part in due_fields])
 
-    def rows_here(self, model: method.PCAModel) -> int:
+    def projected_rows(self, model: method.PCAModel) -> int:
         return self._present_rows
 
     # Inside

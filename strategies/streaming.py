@@ -123,7 +123,7 @@ class Streaming(method.Strategy):
         self._member_groups = self._group_members(operations)
         return solution.with_details(notes=self._notes(operations), measurements=self._measurements(len(operations)))
 
-    def rows_here(self, model: method.PCAModel) -> float:
+    def projected_rows(self, model: method.PCAModel) -> float:
         assert self._present_moments is not None
         return self._present_moments.count
 

@@ -75,7 +75,7 @@ class VerticalOptions(method.Options):
         """
         return min(self.rank or 2 * self.n_components, rows)
 
-    def products(self, rows: int) -> int:
+    def max_gram_columns(self, rows: int) -> int:
         columns_by_solver = {
             "krylov": self.max_rounds * self.width(rows),
             "merge": self.directions_sent(rows),

@@ -218,7 +218,7 @@ class VerticalKernel(method.Strategy):
             spectrum = replace(pairs, error=kernel.error_bound(quantity, self.n_rows, error_bound)), total, positive
         return self._solution(*spectrum, kernel=kernel, size=float(np.abs(K).max()), error_bound=error_bound)
 
-    def projected(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
+    def run_projection(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
         # nobody can tell the error in feature space at home
         yield method.Round("project", {"directions": solution.pairs.vectors, "singular": model.singular_values_})
 

@@ -78,7 +78,7 @@ def _score_limits(request: method.Fields, public: method.Public) -> method.SumLi
 
 def _answer_scores(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
     """Return a party's part of the scores of its rows."""
-    return {"scores": party.own_columns @ party.fitted_loadings.components[request["components"]].T}
+    return {"scores": party.local_columns @ party.fitted_loadings.components[request["components"]].T}
 
 
 def _loadings_info(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
@@ -156,12 +156,12 @@ class VerticalScoresClient(method.Client):
         """True where the loadings divide by deviations."""
         return bool((self.fitted_loadings.scale != 1).any())
 
-    def take(self, request: method.Fields) -> None:
+    def store_request(self, request: method.Fields) -> None:
         if self.scaled and not request.get("scaled", 1):
             raise method.ContractError("the server says that no party's loadings divide by deviations; this site's do")
 
     @cached_property
-    def own_columns(self) -> Columns:
+    def local_columns(self) -> Columns:
         none = np.zeros_like(self.fitted_loadings.mean)
         return Columns(self.data, self.fitted_loadings.mean, none, self.fitted_loadings.scale, none.astype(bool))
 

@@ -276,7 +276,7 @@ class DPPCA(method.Strategy):
             pairs=estimate.pairs, mean=centre, total=estimate.total, rows=rows, notes=notes, measurements=measured
         )
 
-    def modelled(self, solution: method.Solution) -> method.PCAModel:
+    def build_model(self, solution: method.Solution) -> method.PCAModel:
         """Where no component stands out of the noise, its variances are numbers of the noise: the model has none."""
         model, detectable = super().build_model(solution), int(solution.measurements.get("components_above_noise", 1))
         if self.intervals is not None:

@@ -375,5 +375,5 @@ class Robust(method.Strategy):
         fields = super().loadings(model, solution)
         return {**fields, "variances": model.explained_variance_, "limits": self.limits}
 
-    def projected(self, model: method.PCAModel, request: method.Fields) -> method.Program:
+    def run_projection(self, model: method.PCAModel, request: method.Fields) -> method.Program:
         yield method.Round("project", request)

@@ -54,7 +54,7 @@ class RobustOptions(method.Options):
     """At most so many steps to the median; the model says how far it still was."""
 
     @property
-    def site_sums(self) -> Mapping[str, str]:
+    def sum_disclosures(self) -> Mapping[str, str]:
         return {"robust": SITE_DISCLOSURE}
 
 
