@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module, metadata
 from inspect import getdoc
 from io import TextIOWrapper
@@ -230,6 +230,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     program = "fedpca" if Path(sys.argv[0]).stem == "fedpca" else "python -m fedpca_flwr"
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     return run(typer.main.get_command(app), words, program, obj=factory)
+
+
+def run_listed(loaders: Mapping[str, Callable[[], click.Command]], doc: str, words: Sequence[str], program: str) -> int:
+    """Run the command that the first word names, which alone is imported.
+
+    Parameters
+    ----------
+    loaders : mapping
+        Functions that return the commands, by name.
+    doc : str
+        Help of the program.
+    words : sequence of str
+        The words behind the program's name.
+    program : str
+        Name of the program.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    commands: dict[str, click.Command] = {name: TyperCommand(name, callback=loader) for name, loader in loaders.items()}
+    settings: Any = {"help": readable(doc), "context_settings": HELP_OPTIONS, "rich_markup_mode": None}
+    return run(Group(commands=commands, **settings), words, program)
 
 
 def run(command: click.Command, words: Sequence[str], program: str, **settings: Any) -> int:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typer import Option
 
-from fedpca_flwr import cli
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.state.files import atomic_file
 
@@ -284,4 +283,6 @@ def download(name: str, data_root: Annotated[str, Option(metavar="FOLDER")]) -> 
 
 
 if __name__ == "__main__":
+    from fedpca_flwr import cli  # here: no run needs the commands
+
     sys.exit(cli.main())

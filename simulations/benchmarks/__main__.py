@@ -9,10 +9,8 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any
 
 import click
-from typer.core import TyperCommand
 
 from fedpca_flwr import cli
 
@@ -38,9 +36,8 @@ def _load(name: str) -> click.Command:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark that the first argument names; return the exit code."""
-    commands: dict[str, click.Command] = {name: TyperCommand(name, callback=partial(_load, name)) for name in NAMES}
-    texts: Any = {"help": cli.readable(__doc__), "context_settings": cli.HELP_OPTIONS, "rich_markup_mode": None}
-    return cli.run(cli.Group(commands=commands, **texts), arguments, "python -m fedpca_flwr.simulations.benchmarks")
+    loaders = {name: partial(_load, name) for name in NAMES}
+    return cli.run_listed(loaders, __doc__, arguments, "python -m fedpca_flwr.simulations.benchmarks")
 
 
 if __name__ == "__main__":

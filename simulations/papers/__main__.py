@@ -10,10 +10,8 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any
 
 import click
-from typer.core import TyperCommand
 
 from fedpca_flwr import cli
 
@@ -57,12 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     int
         Exit code.
     """
-    commands: dict[str, click.Command] = {
-        name: TyperCommand(name, callback=partial(load, name)) for name in (*NAMES, "all")
-    }
-    texts: Any = {"help": cli.readable(__doc__), "context_settings": cli.HELP_OPTIONS, "rich_markup_mode": None}
-    group = cli.Group(commands=commands, **texts)
-    return cli.run(group, arguments, "python -m fedpca_flwr.simulations.papers")
+    loaders = {name: partial(load, name) for name in (*NAMES, "all")}
+    return cli.run_listed(loaders, __doc__, arguments, "python -m fedpca_flwr.simulations.papers")
 
 
 if __name__ == "__main__":
