@@ -58,12 +58,12 @@ def array_of(key):
 def sign_as(colluder, claimed, key):
     """A signature by the colluder's identity under keys that are said to be those of another party."""
     identity = load_identity(NodeConfig.parse(colluder.context.node_config))
-    signer = replace(colluder.client.transport.group.signer, identity=identity)
+    signer = replace(colluder.client.transport.policy.signer, identity=identity)
     return array_of(identity.sign(signer._message(claimed, "run keys", [key.tobytes()])))
 
 
 def asked_of(session, publics):
-    return transcript("moments", session.client.transport.group.signer.about, publics, [np.asarray(1)])
+    return transcript("moments", session.client.transport.policy.signer.about, publics, [np.asarray(1)])
 
 
 def layout_of(session, phase="moments"):

@@ -197,7 +197,7 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path):
     def listen(client, phase, asked):
         if phase.endswith(("start", "sums")):
             prefix = HELD_OUT_PREFIX if phase.startswith(HELD_OUT_PREFIX) else ""
-            seen.append((client.site.node.partition_id, phase, client.used(prefix).sum(axis=0).tobytes()))
+            seen.append((client.site.node.partition_id, phase, client.pass_rows(prefix).sum(axis=0).tobytes()))
         return honest(client, phase, asked)
 
     with pytest.MonkeyPatch.context() as patch:
