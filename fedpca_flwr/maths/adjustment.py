@@ -2,7 +2,8 @@
 
 *Covariates.* With :math:`S` the scatter of d features of which q are covariates (z), the slopes of all features on the
 covariates are :math:`B = S_{zz}^+ S_{zx}`. A centred row becomes :math:`x - B^T z`, and the scatter becomes
-:math:`S_{xx} - S_{xz} S_{zz}^+ S_{zx}`. Covariates keep their columns and become zero, so that all arrays keep d columns.
+:math:`S_{xx} - S_{xz} S_{zz}^+ S_{zx}`. Covariates keep their columns and become zero, so that all arrays keep d
+columns.
 
 *Other units.* The means and deviations of all parties show which party has a feature in another unit. Another unit
 multiplies the mean and the standard deviation of a feature by the same factor and leaves their ratio. Honest
@@ -50,8 +51,8 @@ class Adjustment:
         Slopes of each feature; zero for the covariates themselves.
     """
 
-    covariate_columns: NDArray[np.int64]  # (q,), where the covariates stand among the features
-    slopes: Array  # (q, d), of each feature; zero for the covariates themselves
+    covariate_columns: NDArray[np.int64]
+    slopes: Array
 
     def residuals(self, centred: Array) -> Array:
         """Subtract the covariates' part from centred rows.
@@ -83,7 +84,8 @@ class Adjustment:
         Returns
         -------
         ndarray of shape (d, d)
-            Scatter of the residuals. Features of which the covariates leave only rounding (`MIN_RESIDUAL_SHARE`) are zero.
+            Scatter of the residuals. Features of which the covariates leave only rounding (`MIN_RESIDUAL_SHARE`) are
+            zero.
         """
         if not self.covariate_columns.size:
             return S

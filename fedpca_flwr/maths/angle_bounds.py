@@ -250,8 +250,8 @@ def least_overlap(columns: int, directions: int, probability: float = MISS_PROBA
 def bound_outside_last_block(ritz: Ritz, start: Array, product_count: int) -> float:
     """Bound the matrix orthogonal to the last block of a plain iteration.
 
-    If no eigenvalue outside is larger than the last Ritz value and its residual, the part of eigenvector i that the block
-    lacks falls as the powers of their ratio (Saad 2011, theorem 5.2).
+    If no eigenvalue outside is larger than the last Ritz value and its residual, the part of eigenvector i that the
+    block lacks falls as the powers of their ratio (Saad 2011, theorem 5.2).
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def _trial_levels(lowest: float, above: float) -> list[float]:
 
 
 def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float = np.inf) -> float:
-    """Return the largest norm of F at ``level`` and above: twice the maximum on a grid, as F varies slowly between points.
+    """Return the largest norm of F at ``level`` and above: twice the maximum on a grid, as F varies slowly.
 
     The search ends as soon as the norm is certain to be more than ``allowed``.
     """
@@ -312,8 +312,8 @@ class AngleBounds:
     """Bounds on the angles of an iteration's Ritz vectors, which only become sharper while the iteration goes on.
 
     `proven` says whether the latest bound presumes nothing; otherwise the bound presumes that no eigenvalue occurs more
-    often than the first block has columns. `leading_bound` is for the first `last_pair` pairs: k, or more if pair k is tied
-    with the following ones.
+    often than the first block has columns. `leading_bound` is for the first `last_pair` pairs: k, or more if pair k is
+    tied with the following ones.
 
     Parameters
     ----------
@@ -371,8 +371,8 @@ class AngleBounds:
     def leading_bound(self) -> tuple[float, int]:
         """Bound the angle of the first k components.
 
-        The matrix does not determine components that are tied with the next one, or whose variance float64 cannot tell from
-        zero. Of tied components the bound is the angle to the nearest of their bases.
+        The matrix does not determine components that are tied with the next one, or whose variance float64 cannot tell
+        from zero. Of tied components the bound is the angle to the nearest of their bases.
 
         Returns
         -------
@@ -574,9 +574,9 @@ def _format_ranges(numbers: list[int]) -> str:
 class Probe:
     """A second block Krylov iteration that looks for eigenvectors which the first j Ritz vectors leave.
 
-    It tells whether eigenvalue j + 1 is below a level. More vectors than j are left out if more have converged well enough.
-    `block` (d, b) is the block to multiply with ``A`` next, and `top_value` a lower bound, or nearly so, on an eigenvalue of
-    ``A`` after the first j.
+    It tells whether eigenvalue j + 1 is below a level. More vectors than j are left out if more have converged well
+    enough. `block` (d, b) is the block to multiply with ``A`` next, and `top_value` a lower bound, or nearly so, on an
+    eigenvalue of ``A`` after the first j.
 
     Parameters
     ----------
@@ -661,7 +661,7 @@ class Probe:
         return {**between, self.j: first}
 
     def all_products(self) -> ProductBasis:
-        """Join the products with the first j Ritz vectors and those of this probe.
+        """Join the products with the first j Ritz vectors and the products of this probe.
 
         Returns
         -------

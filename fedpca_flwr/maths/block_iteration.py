@@ -1,8 +1,8 @@
 """Block iteration: eigenpairs of a symmetric matrix from one product with a block at a time, to a certified angle.
 
 The matrix :math:`A` (d x d, positive semidefinite) is known only through products with blocks. Block Krylov with
-Rayleigh-Ritz keeps the span of all blocks (`fedpca_flwr.maths.krylov`), and restarts a basis that is too long; the plain
-iteration keeps the last block only; from an approximation, each block corrects the approximation
+Rayleigh-Ritz keeps the span of all blocks (`fedpca_flwr.maths.krylov`), and restarts a basis that is too long; the
+plain iteration keeps the last block only; from an approximation, each block corrects the approximation
 (`fedpca_flwr.maths.refine`). One loop serves all::
 
     iteration = BlockIteration(random_block(d, b, seed), k, trace=trace)
@@ -39,11 +39,11 @@ class BlockIteration:
 
     Attributes: `pairs` are the first k eigenpairs so far; `block` (d, b <= width) is the block to multiply next,
     orthonormal but for the first one, and empty once the span is everything; `renewal_vectors` (d, k) are orthonormal
-    vectors whose product is needed in all of float64 too, if that would help; `product_count` is the number of products so
-    far; `above_edge` is the number of leading components that are certified to be above the edge of the noise, 0 while that
-    is not certain; `proven` says whether the last bound presumes nothing (else it is no certificate, but a reason to look
-    for hidden eigenvalues); `determined_count` is the number of components above a tie at the cut whose variance is not
-    lost in rounding.
+    vectors whose product is needed in all of float64 too, if that would help; `product_count` is the number of products
+    so far; `above_edge` is the number of leading components that are certified to be above the edge of the noise, 0
+    while that is not certain; `proven` says whether the last bound presumes nothing (else it is no certificate, but a
+    reason to look for hidden eigenvalues); `determined_count` is the number of components above a tie at the cut whose
+    variance is not lost in rounding.
 
     Parameters
     ----------
@@ -65,14 +65,12 @@ class BlockIteration:
         Whether products have few digits, and can be had again in all of float64.
     """
 
-    pairs: Eigenpairs  # the first k of ``A``, as far as they are known
-    block: Array  # (d, b <= width), what to multiply next; orthonormal but for the first; empty: the span is everything
-    renewal_vectors: (
-        Array | None
-    )  # (d, k), orthonormal, whose product is wanted in all of float64 too, where this would help
-    product_count: int  # how many products were taken so far
-    above_edge: int  # so many of the first are certified to be above the edge of the noise; 0 while that is not certain
-    proven: bool  # whether the last bound presumes nothing; else it is no certificate, but a reason to look what hides
+    pairs: Eigenpairs
+    block: Array
+    renewal_vectors: Array | None
+    product_count: int
+    above_edge: int
+    proven: bool
     ritz: Ritz
 
     def __init__(
@@ -153,20 +151,20 @@ class BlockIteration:
 
     @property
     def exact(self) -> bool:
-        """Whether the certificate is that of an exact model."""
+        """True if the certificate is that of an exact model."""
         return self.certificate <= EXACT_ANGLE_DEGREES
 
     @property
     def precision_limited(self) -> bool:
-        """Whether the certificate is large because of the products' error, which no further product mends."""
+        """True if the products' error makes the certificate large, which no further product mends."""
         return self._idle > 0 and self._bound > self.tolerance and (self._bound < 90 or self._idle > MAX_IDLE_ROUNDS)
 
     @property
     def allows_float32(self) -> bool:
-        """Whether the next block may be rounded to float32 at no loss, if the product is that of the rounded block.
+        """True if the next block may be rounded to float32 before its product, at no loss.
 
-        The plain iteration forgets all but its last block. Narrow blocks build their space over many rounds: rounding an early
-        block costs later rounds (Simoncini and Szyld 2003).
+        The plain iteration forgets all but its last block. Narrow blocks build their space over many rounds: rounding
+        an early block costs later rounds (Simoncini and Szyld 2003).
         """
         return self.accelerated and self._probe is None and not (self.width <= self.k and self._bound == 90.0)
 
@@ -177,7 +175,7 @@ class BlockIteration:
 
     @property
     def converged(self) -> bool:
-        """Whether all components are certified to the tolerance."""
+        """True if all components are certified to the tolerance."""
         return self._bound <= self.tolerance and self.proven  # in this order: the bound, once searched, says if so
 
     def _decide(self, AV: Array) -> bool:
@@ -202,7 +200,7 @@ class BlockIteration:
 
     @property
     def _worth_bounding(self) -> bool:
-        """Whether the bound is worth its search: in most rounds the residuals alone are larger."""
+        """True if the bound is worth its search: in most rounds the residuals alone are larger."""
         if self.ritz.values.size < self.k:
             return False
         return self._probes > 0 or self._angles.can_reach(self.tolerance)
@@ -234,7 +232,7 @@ class BlockIteration:
         return self.ritz.leading_vectors(self.k)
 
     def _set_pairs(self) -> None:
-        """Take the Ritz pairs, or those of the corrected approximation if they are certainly as near."""
+        """Take the Ritz pairs, or the pairs of the corrected approximation if they are certainly as near."""
         if self.ritz.values.size >= self.k:
             pairs = self.ritz.pairs(self.k)
             self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)
@@ -260,7 +258,7 @@ class BlockIteration:
         return False
 
     def _add_to_probe(self, probe: Probe, V: Array, AV: Array, error: float) -> bool:
-        """Take the product with a probe's block; the probe ends once nothing hides, or once it found a hidden eigenvalue."""
+        """Take the product with a probe's block, which ends once nothing hides or a hidden eigenvalue is found."""
         self.product_count, level = self.product_count + 1, self._angles.level(self.tolerance)
         probe.add(V, AV, error=error)
         if ceilings := probe.ceilings(level):

@@ -42,7 +42,7 @@ class Coded:
         Compressed integers.
     """
 
-    scales: NDArray[np.float32]  # one a block
+    scales: NDArray[np.float32]
     code: NDArray[np.uint8]
 
 
@@ -348,9 +348,9 @@ class Quantise:
 class SharedStep:
     """A codec of integer multiples of a step that is the same at every party: the integers could be summed.
 
-    The integers are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of
-    the symmetric matrix, which are small if neighbouring features are similar, as pixels are. The codec chooses the form of
-    less entropy (`_entropy_bits`), and the first byte says which.
+    The integers are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]``
+    of the symmetric matrix, which are small if neighbouring features are similar, as pixels are. The codec chooses the
+    form of less entropy (`_entropy_bits`), and the first byte says which.
 
     Parameters
     ----------
@@ -443,8 +443,8 @@ def mixed_differences(triangle: Array, d: int) -> Array:
 def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
     """Forecast how many bytes `SharedStep` needs for a triangle.
 
-    The forecast is the entropy of multiples of a step whose sizes are distributed exponentially about their mean, for each
-    `FORECAST_RUN` consecutive entries. It is some tenth more than LZMA needs for covariances.
+    The forecast is the entropy of multiples of a step whose sizes are distributed exponentially about their mean, for
+    each `FORECAST_RUN` consecutive entries. It is some tenth more than LZMA needs for covariances.
 
     Parameters
     ----------
@@ -477,8 +477,8 @@ def _entropy_bits(entries: Array, steps: Array) -> Array:
 class LowRank:
     """A codec of the leading eigenvectors times the roots of their eigenvalues.
 
-    Half of the first omitted eigenvalue is assumed in every omitted direction (see `Factor.with_floor`); it travels as the
-    last of the scales.
+    Half of the first omitted eigenvalue is assumed in every omitted direction (see `Factor.with_floor`); it travels as
+    the last of the scales.
 
     Parameters
     ----------

@@ -34,8 +34,8 @@ class Patterns(NamedTuple):
         Pattern of each row.
     """
 
-    missing: NDArray[np.bool_]  # (p, d), the features that each pattern misses
-    of: NDArray[np.int64]  # (n,), the pattern of each row
+    missing: NDArray[np.bool_]
+    of: NDArray[np.int64]
 
     @classmethod
     def from_rows(cls, rows: Rows) -> Patterns:
@@ -99,7 +99,7 @@ class Patterns(NamedTuple):
 
 
 def select_rows(rows: Rows, selected: NDArray[np.bool_]) -> Blocks:
-    """Select rows without copying them.
+    """Select rows without a copy.
 
     Parameters
     ----------
@@ -132,15 +132,14 @@ class Groups:
         Gives the rows of a group, by its number, less the group's mean, piece by piece; 0 for missing values.
     """
 
-    missing: NDArray[np.bool_]  # (g, d)
-    counts: Array  # (g,), rows, as float64
-    means: Array  # (g, d), means less the reference; 0 where a group misses the feature
-    # gives the rows of a group, by its number, less the group's mean, piece by piece; 0 where values are missing
+    missing: NDArray[np.bool_]
+    counts: Array
+    means: Array
     residuals: Callable[[int], Iterator[Array]]
 
     @property
     def has_scatter(self) -> NDArray[np.bool_]:
-        """Groups of more than one row (g,): the others have no scatter."""
+        """Groups of several rows (g,): groups of a single row have no scatter."""
         return self.counts > 1
 
     def scatter(self, group: int) -> Array:
@@ -251,7 +250,7 @@ class GappedRows:
 
     @cached_property
     def observed_moments(self) -> ObservedMoments:
-        """Moments of each feature about its own mean: a constant feature has no squares, however large it is."""
+        """Moments of each feature about its own mean: a constant feature has no squares, however large its value."""
         counts, shifts, squares = [], [], np.zeros(self.reference.size)
         for chunk in chunks(self.rows):
             missing = np.isnan(chunk)

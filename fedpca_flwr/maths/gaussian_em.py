@@ -36,8 +36,8 @@ from fedpca_flwr.maths.moments import pack, unpack_symmetric
 class Squarem:
     """A SQUAREM iteration whose map the caller computes.
 
-    `point` is the point whose image the iteration needs next; it always satisfies ``is_valid``. After the second step of a
-    cycle, `steps_ahead` estimates how many such steps remain; otherwise it is None.
+    `point` is the point whose image the iteration needs next; it always satisfies ``is_valid``. After the second step
+    of a cycle, `steps_ahead` estimates how many such steps remain; otherwise it is None.
 
     Parameters
     ----------
@@ -121,8 +121,8 @@ class Expected(NamedTuple):
         Packed triangle of the sum of their expected products.
     """
 
-    first: Array  # (d,), sum of the expected deviations from the model's mean
-    second: Array  # (d (d + 1) / 2,), packed triangle of the sum of their expected products
+    first: Array
+    second: Array
 
 
 def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:
@@ -157,8 +157,8 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
 class GaussianEM:
     """An EM iteration of a Gaussian model, which begins with a mean and the identity as covariance.
 
-    Attributes: `model` is the model whose expected sums the iteration needs next; `mean` (d,) is the mean m' of the last
-    step; `scatter` (d (d + 1) / 2,) is the packed triangle of T of the last step.
+    Attributes: `model` is the model whose expected sums the iteration needs next; `mean` (d,) is the mean m' of the
+    last step; `scatter` (d (d + 1) / 2,) is the packed triangle of T of the last step.
 
     Parameters
     ----------
@@ -170,9 +170,9 @@ class GaussianEM:
         Number of rows that the prior is worth, above 0.
     """
 
-    model: Gaussian  # whose expected sums are wanted next
-    mean: Array  # (d,), the mean m' of the last step
-    scatter: Array  # (d (d + 1) / 2,), packed triangle of T of the last step
+    model: Gaussian
+    mean: Array
+    scatter: Array
 
     def __init__(self, rows: int, start: Array, *, prior: float) -> None:
         self.rows = rows
@@ -208,7 +208,7 @@ class GaussianEM:
 
 
 def _to_vector(model: Gaussian) -> Array:
-    """Return the mean and the Cholesky factor of the covariance as one vector."""
+    """Return the mean and the Cholesky factor of the covariance in a vector."""
     factor = np.linalg.cholesky(model.covariance)
     return np.concatenate([model.mean, factor[np.tril_indices(model.mean.size)]])
 

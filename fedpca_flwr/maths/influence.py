@@ -73,7 +73,7 @@ Part = Moments | Factor
 
 @dataclass(frozen=True)
 class Influence:
-    """The influence of one party on a model.
+    """The influence of a party on a model.
 
     Parameters
     ----------
@@ -82,24 +82,22 @@ class Influence:
     variance : float
         Its share of the trace, 0 to 1.
     components : ndarray of shape (r,)
-        Its share of the variance of each of the first r components, 0 to 1: at most `MAX_COMPONENTS`, and only components
-        that float64 resolves.
+        Its share of the variance of each of the first r components, 0 to 1: at most `MAX_COMPONENTS`, and only
+        components that float64 resolves.
     turn : Turn
-        Bounds on the turn of each of these components, and of their span, in the PCA of all other rows with the same scale.
+        Bounds on the turn of each of these components, and of their span, in the PCA of all other rows with the same
+        scale.
     fit : float
         Share of the party's own variance in the components' span, 0 to 1; NaN if the party has no variance.
     spread : float
         Variance of its rows about the pooled mean, in multiples of that of the median party; NaN if that is 0.
     """
 
-    rows: float  # the party's share of all rows
-    variance: float  # the party's share of the trace
-    # (r,), the party's share of the variance of each of the first r components: at most `LEADING`, and such as float64
-    # resolves
+    rows: float
+    variance: float
     components: Array
-    turn: Turn  # bounds on how far each of these, and their span, turn in the PCA of all other rows with the same scale
-    fit: float  # the share of the party's own variance that the components hold; NaN where it has none
-    # variance of its rows about the pooled mean, in multiples of that of the median party; NaN where that is 0
+    turn: Turn
+    fit: float
     spread: float
 
 
@@ -194,7 +192,7 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
 def _exact_turns(
     parts: Sequence[Part], deviations: Array, leaving: Array, weights: Array, unit: float, V: Array
 ) -> list[Turn]:
-    """Return the turns of components ``V`` (d, r) without each part; ``deviations`` (K, d) are the parts of the means."""
+    """Return the turns of components ``V`` (d, r) without each part, whose means add ``deviations`` (K, d)."""
 
     def scatter(k: int, factor: float) -> Array:
         local_scatter = parts[k].times(np.diag(weights)) / unit * weights[:, None]
@@ -218,12 +216,12 @@ class Turn:
         Largest principal angle of all components together.
     """
 
-    axes: Array  # (r,), the angle from each component to the one of the same number
-    span: float  # the largest principal angle of all of them together
+    axes: Array
+    span: float
 
 
 def exact_turn(remaining: Array, V: Array) -> Turn:
-    """Compute the turn from components to those of another scatter.
+    """Compute the turn from components to the components of another scatter.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ sums of squares."""
 
 
 def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> Array:
-    """Compute sums of variants with the variants after them in a window.
+    """Compute sums of each variant with the variants that follow in a window.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> 
 
 
 def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
-    """Return the sums of the first ``width`` columns with those after them."""
+    """Return the sums of the first ``width`` columns with the columns that follow."""
     called = (~np.isnan(calls)).astype(np.float64)
     genotypes = np.nan_to_num(calls)
     pairs = [
@@ -112,7 +112,7 @@ def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float
 
 
 def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return the ``values`` (d,) of the first and the second variant of each pair of a band; beyond the last variant zeros."""
+    """Return the ``values`` (d,) of both variants of each pair of a band; zeros beyond the last variant."""
     positions = start + np.arange(shape[0])[:, None]
     padded = np.pad(values, (0, sum(shape)))
     return padded[positions], padded[positions + 1 + np.arange(shape[1])]
@@ -123,9 +123,9 @@ def prune_variants(
 ) -> NDArray[np.bool_]:
     """Find the variants that pruning leaves, by the rule of PLINK.
 
-    A window of variants moves along each chromosome by a ``step``. Of a correlated pair in the window the variant with the
-    rarer minor allele goes, or the second one if the frequencies are equal. Every variant loses one partner at most, or
-    goes itself, before the next has its turn, until the window holds no such pair.
+    A window of variants moves along each chromosome by a ``step``. Of a correlated pair in the window the variant with
+    the rarer minor allele goes, or the second one if the frequencies are equal. Every variant loses one partner at
+    most, or goes itself, before the next has its turn, until the window holds no such pair.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def _windows(chromosomes: NDArray[np.bool_], window: int, step: int) -> Iterator
 def _prune_window(
     retained: NDArray[np.bool_], partners: list[int], next_partners: list[int], major: list[float], start: int, end: int
 ) -> bool:
-    """Let each variant of a window lose one correlated partner, or go itself, and return whether any did."""
+    """Let each variant of a window lose a correlated partner, or go itself, and return whether any did."""
     changed = False
     present = int.from_bytes(np.packbits(retained[start:end], bitorder="little").tobytes(), "little")
     for first in range(start, end):

@@ -56,8 +56,8 @@ Stripe = tuple[Array, Array]  # of an upper triangle: the block (w, w) on the di
 def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
     """Compute the standard deviation of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
 
-    A constant feature gives 1, so that dividing by the result is always safe, and no other feature does: a deviation of 1
-    gives the next number. A feature is constant if it has no more variance than the rounding of its own mean explains
+    A constant feature gives 1, so that dividing by the result is always safe, and no other feature does: a deviation of
+    1 gives the next number. A feature is constant if it has no more variance than the rounding of its own mean explains
     (scikit-learn's ``_is_constant_feature``).
 
     Parameters
@@ -231,19 +231,18 @@ class Moments:
         Packed triangle of the scatter about ``mean + remainder``, in squared units of the data.
     """
 
-    count: int | float  # rows, or the sum of their weights
-    mean: Array  # (d,), the mean, rounded to float64
-    remainder: Array  # (d,), what that rounding lost: the mean is ``mean + remainder``
-    # (d (d + 1) / 2,), packed triangle of the scatter about ``mean + remainder``, in squared units of the data
+    count: int | float
+    mean: Array
+    remainder: Array
     scatter: Array
 
     @classmethod
     def from_rows(cls, data: Rows, threads: int = 1) -> Moments:
         """Compute the moments of rows, read in chunks.
 
-        Memory is O(d^2 + chunk) for each thread whatever the number of rows, so the rows may be memory-mapped. Integers of one
-        byte take an exact route at half the time (`_byte_stripes`), and sparse rows stay sparse, in one thread. The chunks are
-        the same for any number of threads, and are added in their order: so are the bits.
+        Memory is O(d^2 + chunk) for each thread whatever the number of rows, so the rows may be memory-mapped. Integers
+        of one byte take an exact route at half the time (`_byte_stripes`), and sparse rows stay sparse, in one thread.
+        The chunks are the same for any number of threads, and are added in their order: so are the bits.
 
         Parameters
         ----------
@@ -460,8 +459,8 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
 def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
     """Centre rows by their mean.
 
-    The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the scatter
-    can come out negative.
+    The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
+    scatter can come out negative.
 
     Parameters
     ----------
@@ -552,8 +551,8 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 def _stripes(rows: NDArray[Any]) -> list[Stripe]:
     """Return the upper triangle of ``rows.T @ rows`` in stripes.
 
-    The products are NumPy's: other threads go on meanwhile, which SciPy's syrk lets none do. A product of an array with its
-    own transpose is a syrk.
+    The products are NumPy's: other threads go on meanwhile, which SciPy's syrk lets none do. A product of an array with
+    its own transpose is a syrk.
     """
     stripes = []
     for start in range(0, rows.shape[1], STRIPE_COLUMNS):
@@ -577,11 +576,11 @@ def _float_stripes(chunk: NDArray[Any], weights: Array | None) -> tuple[Head, li
 
 
 def _byte_stripes(chunk: NDArray[np.uint8]) -> tuple[Head, list[Stripe]]:
-    """Return the head and the exact scatter of one-byte integers, through float32.
+    """Return the head and the exact scatter of integers of a byte, through float32.
 
-    Pixels minus an integer are small integers. Their float32 products, summed over few enough rows, are integers below 2^24
-    and so exact; the largest diagonal entry bounds all others (Cauchy-Schwarz) and tells whether the rows were few enough.
-    The blocks are added in float64, which holds integers exactly up to 2^53.
+    Pixels minus an integer are small integers. Their float32 products, summed over few enough rows, are integers below
+    2^24 and so exact; the largest diagonal entry bounds all others (Cauchy-Schwarz) and tells whether the rows were few
+    enough. The blocks are added in float64, which holds integers exactly up to 2^53.
     """
     mean = np.rint(chunk.mean(axis=0, dtype=np.float64))
     centred = chunk.astype(np.float32)
@@ -657,7 +656,7 @@ def rescale_features(moments: Moments, unit: Array) -> Moments:
 
 
 def subtract_part(total: Moments, part: Moments) -> Moments:
-    r"""Return the moments of all rows but those of a part.
+    r"""Return the moments of all rows but the rows of a part.
 
     With n rows in all, p in the part, and :math:`\delta` the difference of their means::
 

@@ -38,8 +38,8 @@ class LocalRows:
         The vector sqrt(n) (m - c): one further row, with which the others have the scatter about c.
     """
 
-    centred: Array | Columns  # (n, d), rows about their own mean; one array where there are no more rows than features
-    shift: Array  # (d,), sqrt(n) (m - c): one further row, with which the others have the scatter about c
+    centred: Array | Columns
+    shift: Array
 
     @cached_property
     def energy(self) -> float:

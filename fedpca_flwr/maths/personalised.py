@@ -153,7 +153,9 @@ def subspace_distance(U: Array, V: Array) -> Array:
 
 
 def project_components(U: Array, V: Array) -> Array:
-    """Project V to the span of a party's components: the reply in the closed form, of which the server needs only the sum.
+    """Project V to the span of a party's components: the reply in the closed form.
+
+    The server needs only the sum of these replies.
 
     Parameters
     ----------
@@ -347,8 +349,8 @@ def gradient_step(
 ) -> tuple[Array, Array]:
     """Take a party's step of Algorithm 1.
 
-    Steps are ``1 / (largest + c)`` and for V (in units of 1 / c) one: the stability limits of both parts, which the paper's
-    tuned rates miss as soon as n changes.
+    Steps are ``1 / (largest + c)`` and for V (in units of 1 / c) one: the stability limits of both parts, which the
+    paper's tuned rates miss as soon as n changes.
 
     Parameters
     ----------

@@ -26,8 +26,8 @@ probability of an integer x is proportional to :math:`e^{-x^2 / 2 \sigma^2}` (Ca
 discrete Gaussian for differential privacy"). Only integers are drawn, and nothing is rounded: floats that hide a
 sum show it again, since they are not evenly spaced and so few of them can be reached (Mironov 2012).
 
-With an integer :math:`\sigma`, :math:`|x| = k \sigma + j` for integers k and :math:`0 \le j < \sigma`. So a sign, k with
-probability :math:`2^{-k-1}` (how often a coin falls on one side) and a uniform j are drawn, and accepted with
+With an integer :math:`\sigma`, :math:`|x| = k \sigma + j` for integers k and :math:`0 \le j < \sigma`. So a sign, k
+with probability :math:`2^{-k-1}` (how often a coin falls on one side) and a uniform j are drawn, and accepted with
 probability
 
 .. math:: p = 2^{k-1} e^{(1 - (k + j / \sigma)^2) / 2} \le 1
@@ -46,11 +46,11 @@ without another delta. For the same reason the sum of several parties' shares is
 such factors (Kairouz, Liu and Steinke 2021, "The distributed discrete Gaussian mechanism").
 
 **Rows on a grid.** Rows are shortened, measured in steps of ``bound / GRID_STEPS`` and rounded *as vectors*: to the
-nearest integers, which makes a row longer by ``sqrt(d) / 2`` steps at most, and rows are first shortened to so much less
-than the bound. No row is longer than the bound then, and so no sum over rows becomes more sensitive, as it would if the
-sum were rounded. Sums of rows are integers of steps, and sums of products integers of squared steps. (Rounding toward
-zero would need no such margin, but it makes all variances smaller: by 2 % if the bound is ten times the length of
-rows.)
+nearest integers, which makes a row longer by ``sqrt(d) / 2`` steps at most, and rows are first shortened to so much
+less than the bound. No row is longer than the bound then, and so no sum over rows becomes more sensitive, as it would
+if the sum were rounded. Sums of rows are integers of steps, and sums of products integers of squared steps. (Rounding
+toward zero would need no such margin, but it makes all variances smaller: by 2 % if the bound is ten times the length
+of rows.)
 """
 
 import math
@@ -308,8 +308,8 @@ def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
     d : int
         Number of features.
     deviation : int
-        Deviation on the diagonal. Off the diagonal, where each value stands for two entries, it is :math:`\sqrt{1/2}` of
-        this number, rounded up.
+        Deviation on the diagonal. Off the diagonal, where each value stands for two entries, it is :math:`\sqrt{1/2}`
+        of this number, rounded up.
     source : callable
         Source of random bytes.
 
@@ -342,7 +342,7 @@ def _propose(size: int, deviation: int, source: Source) -> tuple[Integers, Mask]
 
 
 def _accept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: int, source: Source) -> Mask:
-    """Return whether uniform numbers, by their first 53 bits, are below the probabilities with which sizes are accepted."""
+    """Return whether uniform numbers, by their first 53 bits, are below the acceptance probabilities of sizes."""
     margins = np.ldexp(np.exp((1 - (sizes / deviation) ** 2) / 2), k - 1) - bits * 2.0**-53
     accepted: Mask = margins > 0
     for i in np.flatnonzero(np.abs(margins) <= PROBABILITY_ERROR):
@@ -397,7 +397,7 @@ def clip_rows(rows: Array, bound: float) -> Array:
 
 
 def round_to_grid(rows: Array, bound: float) -> Array:
-    """Clip rows and round them to integers of ``bound / GRID_STEPS``.
+    """Clip rows and round to integers of ``bound / GRID_STEPS``.
 
     Parameters
     ----------

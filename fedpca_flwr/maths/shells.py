@@ -124,10 +124,10 @@ class Combined(NamedTuple):
     """
 
     denoised: Denoised
-    noisy: Array  # (s, k), the leading eigenvalues of each sum, with the noise
-    traces: Array  # (s,), of each sum
-    squares: Array  # (s,), estimates of the mean squared distance in each shell
-    deviation: float  # of the noise on the diagonal of each
+    noisy: Array
+    traces: Array
+    squares: Array
+    deviation: float
 
 
 def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, deviation: float) -> Combined:

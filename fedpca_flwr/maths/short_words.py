@@ -25,7 +25,7 @@ MAX_EXACT_MULTIPLE = 2.0**51
 
 
 class WordSharing(NamedTuple):
-    """How the values of a field share words.
+    """The way in which the values of a field share words.
 
     Parameters
     ----------
@@ -35,19 +35,19 @@ class WordSharing(NamedTuple):
         Whether the limits are those of the sum less a value that the server knows.
     """
 
-    values_per_word: int  # values in a word, two or more
-    residual: bool = False  # whether the limits are those of the sum less what the server knows
+    values_per_word: int
+    residual: bool = False
 
 
 @dataclass(frozen=True)
 class ShortWords:
-    """The words of one field in the sum over parties.
+    """The words of a field in the sum over parties.
 
     Parameters
     ----------
     limit : ndarray
-        Bound on each entry of the sum, or of its difference to the value that the server knows; entries of limit 0 do not
-        travel.
+        Bound on each entry of the sum, or of its difference to the value that the server knows; entries of limit 0 do
+        not travel.
     sharing : WordSharing
         How values share words.
     parties : int
@@ -61,8 +61,8 @@ class ShortWords:
     @cached_property
     def base(self) -> int:
         """Largest integer B of which the power for the values of a word fits into the word."""
-        found = round(2 ** (WORD_BITS / self.sharing.values_per_word))
-        return found if found**self.sharing.values_per_word <= 2**WORD_BITS else found - 1
+        base = round(2 ** (WORD_BITS / self.sharing.values_per_word))
+        return base if base**self.sharing.values_per_word <= 2**WORD_BITS else base - 1
 
     @cached_property
     def step(self) -> Array:
@@ -93,7 +93,7 @@ class ShortWords:
         return self.parties / 2 * self.step
 
     def round_value(self, value: Array) -> Array:
-        """Round a party's value as the sum has it.
+        """Round a party's value to the multiples of the steps that enter the sum.
 
         Parameters
         ----------
@@ -105,9 +105,9 @@ class ShortWords:
         ndarray
             The rounded value.
         """
-        found = np.zeros(self.limit.size)
-        found[self.sent_positions] = self._multiples(value) * self.step.flat[self.sent_positions]
-        return found.reshape(self.limit.shape)
+        rounded = np.zeros(self.limit.size)
+        rounded[self.sent_positions] = self._multiples(value) * self.step.flat[self.sent_positions]
+        return rounded.reshape(self.limit.shape)
 
     def encode(self, value: Array, name: str) -> NDArray[np.int64]:
         """Encode a party's value in words.

@@ -101,8 +101,8 @@ class SignSums(NamedTuple):
         Number of rows.
     """
 
-    signs: Array  # (d,): of u
-    weight: float  # of 1 / r
+    signs: Array
+    weight: float
     rows: float
 
     @property
@@ -193,7 +193,7 @@ def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Arr
 
 
 def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Array) -> Array:
-    """Replace the median by the row nearest to it if half of all rows or more equal this row: the median itself.
+    """Replace the median by the nearest row if half of all rows or more equal this row, the true median.
 
     The search only comes near to it, and rounding would be the distance of most rows.
 
@@ -258,7 +258,7 @@ def distance_floor(distances: Array) -> float:
 
 @dataclass(frozen=True)
 class Directions:
-    """Orthonormal directions with the middles and spreads of the rows' scores along them.
+    """Orthonormal directions, with the middles and spreads of the rows' scores.
 
     Parameters
     ----------
@@ -302,9 +302,7 @@ class Survivors:
     """
 
     shape: Directions
-    """Of the whitened rows."""
     reach: Array
-    """Distances from the middle, in spreads, from which on a whitened row counts less, and nothing (2,)."""
 
     def blunt(self, local_spreads: Array, local_gap: float) -> Survivors:
         """Return the rule with edges that do not tell which of a party's rows they pass.
@@ -505,7 +503,7 @@ def quantile(counts: Array, share: float) -> float:
 
 
 def median_and_spread(counts: Array) -> tuple[float, float]:
-    """Compute the median from a histogram, and the deviation of normal values with the same median distance from it.
+    """Compute the median from a histogram, and the deviation of normal values of the same median distance.
 
     Parameters
     ----------
@@ -576,8 +574,8 @@ class SquaredErrors(NamedTuple):
         Deviation of the cube roots, from their quartiles.
     """
 
-    middle: float  # median of the cube roots
-    deviation: float  # of the cube roots, from their quartiles
+    middle: float
+    deviation: float
 
     @classmethod
     def from_counts(cls, counts: Array, unit: float) -> SquaredErrors:
