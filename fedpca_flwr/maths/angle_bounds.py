@@ -36,9 +36,8 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import FirstBlock, ProductBasis, Ritz, random_block
 from fedpca_flwr.maths.refine import RefinedSketch
 
-MISS_PROBABILITY = (
-    1e-6  # probability that an eigenvector exists although a random block shows less of it than `least_overlap`
-)
+# probability that an eigenvector exists although a random block shows less of it than `least_overlap`
+MISS_PROBABILITY = 1e-6
 LEVEL_SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz value at which a bound is tried
 
 
@@ -269,10 +268,9 @@ def bound_outside_last_block(ritz: Ritz, start: Array, product_count: int) -> fl
     """
     values, b = ritz.values, start.shape[1]
     last = float(values[-1]) + float(np.linalg.norm(ritz.residuals[:, -1])) + ritz.error
+    length = float(np.linalg.norm(start, 2))
     with np.errstate(over="ignore", divide="ignore"):
-        deficits = (
-            (last / values.clip(min=0.0)) ** (product_count - 1) * float(np.linalg.norm(start, 2)) / least_overlap(b, b)
-        )
+        deficits = (last / values.clip(min=0.0)) ** (product_count - 1) * length / least_overlap(b, b)
     resolved = int((deficits < 0.01).sum())  # they rise
     if not resolved:
         return np.inf
@@ -386,10 +384,8 @@ class AngleBounds:
         tie_width = eigen.TIE_TOLERANCE * len(self._ritz.basis) * float(values[0])
         if self._products.error > tie_width:
             return self.angle(k), k  # equal values may be what the wire made of them
-        distinct, last_pair = (
-            int((values[:k] > values[k - 1] + tie_width).sum()),
-            int((values >= values[k - 1] - tie_width).sum()),
-        )
+        distinct = int((values[:k] > values[k - 1] + tie_width).sum())
+        last_pair = int((values >= values[k - 1] - tie_width).sum())
         if max(values[k - 1], self._rest) <= tie_width:
             return self.angle(distinct), distinct  # no variance is left, of which the last pairs could have any
         if last_pair == k:
@@ -434,9 +430,8 @@ class AngleBounds:
             True if they are.
         """
         residual, values = self._ritz.residual_norm(j), self._ritz.values
-        lower_bound = eigen.sine_theorem(
-            residual, float(values[j - 1] - values[j])
-        )  # no Ritz value is above its eigenvalue
+        # no Ritz value is above its eigenvalue
+        lower_bound = eigen.sine_theorem(residual, float(values[j - 1] - values[j]))
         return lower_bound <= tolerance and self.angle(j) <= tolerance and self.proven
 
     def angle(self, j: int) -> float:
@@ -553,11 +548,10 @@ def describe_cuts(cuts: list[tuple[int, float]]) -> str:
         else:
             clusters.append(f"{before + 1} to {j}")
         before, above = j, degrees
-    single_text = [f"{_format_ranges(single)} each"] if single else []
-    cluster_text = (
-        [f"{' and '.join(clusters)} as {'subspaces' if len(clusters) > 1 else 'a subspace'}"] if clusters else []
-    )
-    return f"{', '.join([*single_text, *cluster_text])}, to {eigen.format_upper_bound(max_degrees)} degrees"
+    texts = [f"{_format_ranges(single)} each"] if single else []
+    if clusters:
+        texts.append(f"{' and '.join(clusters)} as {'subspaces' if len(clusters) > 1 else 'a subspace'}")
+    return f"{', '.join(texts)}, to {eigen.format_upper_bound(max_degrees)} degrees"
 
 
 def _format_ranges(numbers: list[int]) -> str:

@@ -186,24 +186,19 @@ class BlockIteration:
         self._set_pairs()
         idle = self.ritz.values.size >= self.k and self.ritz.residual_norm(self.k) <= 2 * self.ritz.error_bound(self.k)
         self._idle = self._idle + 1 if idle and not self._probes else 0  # what hid may take longer to converge
-        if self._worth_bounding and self._bound <= self.tolerance:
+        # in most rounds the residuals alone are larger than the tolerance: the bound is not worth its search
+        worth_bounding = self.ritz.values.size >= self.k and (
+            self._probes > 0 or self._angles.can_reach(self.tolerance)
+        )
+        if worth_bounding and self._bound <= self.tolerance:
             return self.proven or self._begin_probe()
         if self._probes and self._angles.level(self.tolerance) > self._angles.following:
             return self._begin_probe()  # what the first block shows has been found wrong
         if self._noise is not None:
             self.above_edge = self._noise.count_certified(self.ritz, self._trace, self.k, self._angles, self.tolerance)
-        self.block = self._next_block(AV)
-        self.renewal_vectors = self._choose_renewal()
-        return (
-            self.precision_limited or self.above_edge > 0 or (self.block.shape[1] == 0 and self.renewal_vectors is None)
-        )
-
-    @property
-    def _worth_bounding(self) -> bool:
-        """True if the bound is worth its search: in most rounds the residuals alone are larger."""
-        if self.ritz.values.size < self.k:
-            return False
-        return self._probes > 0 or self._angles.can_reach(self.tolerance)
+        self._choose_block(AV)
+        nothing_left = self.block.shape[1] == 0 and self.renewal_vectors is None
+        return self.precision_limited or self.above_edge > 0 or nothing_left
 
     def _reset_bound(self) -> None:
         """Forget the certificate of the last round."""
@@ -214,22 +209,11 @@ class BlockIteration:
     @cached_property
     def _bound(self) -> float:
         """Certificate if nothing hides from the blocks; of a tie, the angle to the nearest of its bases."""
-        return self._angle_bound()
-
-    def _angle_bound(self) -> float:
         if self.ritz.values.size < self.k:
             return 90.0
         bound, self.determined_count = self._angles.leading_bound()
         self.proven = self._angles.proven
         return bound
-
-    def _choose_renewal(self) -> Array | None:
-        """Return the first Ritz vectors if the error of their products will soon be all that remains."""
-        last = self._idle > 0 or self.block.shape[1] == self.products.room
-        if self._renewal is None or not self._renewal.is_due(self.ritz, last=last):
-            return None
-        self._idle = 0
-        return self.ritz.leading_vectors(self.k)
 
     def _set_pairs(self) -> None:
         """Take the Ritz pairs, or the pairs of the corrected approximation if they are certainly as near."""
@@ -242,13 +226,19 @@ class BlockIteration:
             if angle <= self._bound:
                 self.pairs, self._bound = better, min(90.0, self._bound + angle)
 
-    def _next_block(self, AV: Array) -> Array:
-        """Choose the next block to multiply."""
+    def _choose_block(self, AV: Array) -> None:
+        """Choose the next block, and vectors to renew if the error of their products will soon be all that remains."""
         if not self.accelerated:
-            return np.asarray(qr(AV, mode="economic")[0])
-        if self._sketch is not None:
-            return self._sketch.next_block(self.width)
-        return self.products.next_block(self.ritz, self.width, self.k)
+            self.block = np.asarray(qr(AV, mode="economic")[0])
+        elif self._sketch is not None:
+            self.block = self._sketch.next_block(self.width)
+        else:
+            self.block = self.products.next_block(self.ritz, self.width, self.k)
+        self.renewal_vectors = None
+        last = self._idle > 0 or self.block.shape[1] == self.products.room
+        if self._renewal is not None and self._renewal.is_due(self.ritz, last=last):
+            self._idle = 0
+            self.renewal_vectors = self.ritz.leading_vectors(self.k)
 
     def _begin_probe(self) -> bool:
         """Start a fresh random block that looks for hidden eigenvalues."""
@@ -265,7 +255,7 @@ class BlockIteration:
             self._angles.add_ceilings(ceilings)
             self._probe = None
             self._reset_bound()
-            self._bound = self._angle_bound()
+            _ = self._bound  # the search for the bound sets `proven`
             return True
         if probe.top_value < level:
             self.block = probe.block

@@ -37,9 +37,8 @@ from fedpca_flwr.maths.moments import (
 from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, chunk_energy, dense_rows
 
 KERNEL_ROUNDING = 1e-12  # eigenvalues of a kernel matrix below this share of the largest are rounding
-MIN_DIRECTION_SHARE = (
-    1e-10  # where other directions leave a smaller share of a direction than this, what they leave is rounding
-)
+# where other directions leave a smaller share of a direction than this, what they leave is rounding
+MIN_DIRECTION_SHARE = 1e-10
 
 Name = Literal["rbf", "sigmoid", "linear", "polynomial"]
 
@@ -341,9 +340,8 @@ class Kernel:
         """
         eps = float(np.finfo(np.float64).eps)
         if self.uses_distances:
-            entry_error = (
-                4 * eps * np.sqrt(packed) * np.sqrt(packed.max(initial=0.0)) + rounding_bound(n) * packed + input_error
-            )
+            cancelled = 4 * eps * np.sqrt(packed) * np.sqrt(packed.max(initial=0.0))
+            entry_error = cancelled + rounding_bound(n) * packed + input_error
             below = np.maximum(packed - entry_error, 0.0)
         else:
             lengths = np.sqrt(np.diagonal(unpack(packed, n)).clip(min=0.0))

@@ -266,9 +266,8 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     d = matrix.shape[0]
     if isinstance(k, float):
         values, vectors = eigh(matrix, driver="evd", check_finite=False)
-        return _leading_pairs(
-            values, vectors, count_to_exceed_share(values[::-1].clip(min=0.0), total or float(np.trace(matrix)), k)
-        )
+        total = total or float(np.trace(matrix))
+        return _leading_pairs(values, vectors, count_to_exceed_share(values[::-1].clip(min=0.0), total, k))
     if d >= MIN_LANCZOS_SIZE and 4 * (k + 1) < d:
         pairs = _lanczos(matrix, k)
         if pairs is not None:

@@ -116,7 +116,12 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
     head: Head | None = None
     for chunk in chunks(data, max(2**20, d * (d + 1)) if n > d else 2**22):  # the first loses a row
         chunk_head, centred = centre_rows(chunk)
-        rows = contrasts(centred)
+        # n rows that sum to zero have the scatter of n - 1 rows: the reflection that takes the first unit vector to the
+        # direction (1, ..., 1) leaves a first row of zeros. Cutting a row off the triangular factor instead would be
+        # wrong: if columns depend on each other, the zero row need not be the last one.
+        if len(centred) > 1:
+            centred[1:] += centred[0] / (np.sqrt(len(centred)) - 1)
+        rows = centred[1:] if len(centred) > 1 else centred[:0]
         if head is not None:
             pooled, deviations = pool_heads([head, chunk_head])
             centred[0] = np.sqrt(chunk_head.n * pooled.n / head.n) * deviations[1]  # the row that is free now
@@ -125,29 +130,6 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
         head = chunk_head if head is None else pooled
     assert head is not None
     return head, fix_signs(R.T).T  # how rows are reflected is no moment of theirs: it stays here
-
-
-def contrasts(centred: Array) -> Array:
-    """Return n - 1 rows with the scatter of n rows that sum to zero.
-
-    The reflection that takes the first unit vector to the direction (1, ..., 1) leaves a first row of zeros, which is
-    omitted. Cutting a row off a triangular factor instead would be wrong: if columns depend on each other, the zero row
-    need not be the last one.
-
-    Parameters
-    ----------
-    centred : ndarray of shape (n, d)
-        Rows that sum to zero; they are overwritten.
-
-    Returns
-    -------
-    ndarray of shape (n - 1, d)
-        The rows.
-    """
-    if len(centred) == 1:
-        return centred[:0]
-    centred[1:] += centred[0] / (np.sqrt(len(centred)) - 1)
-    return centred[1:]
 
 
 def truncated_factor(data: Rows, rank: int) -> Factor:
@@ -266,22 +248,21 @@ def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Call
         (graded,) = qr(rows[:, order], mode="r", overwrite_a=True, check_finite=False)  # descending rows, too
         (reflectors, tau), triangle = qr(graded.T, mode="raw", check_finite=False)
         U, s, _ = svd(triangle[:m], overwrite_a=True, check_finite=False)
-        return s, lambda k: _apply_reflectors(reflectors, tau, U[:, :k])
+
+        def right_vectors(k: int) -> Array:
+            padded = np.zeros((d, k), order="F")
+            padded[:m] = U[:, :k]
+            product: Array
+            product, _, info = lapack.dormqr("L", "N", reflectors, tau, padded, 64 * max(1, k), overwrite_c=1)
+            assert info == 0, info
+            return product
+
+        return s, right_vectors
     triangle = np.empty((0, d))
     for chunk in chunks(rows, max(2**20, d * d)):
         triangle = _append_rows(triangle, chunk[:, order])
     _, s, transposed = svd(triangle, overwrite_a=True, check_finite=False)
     return s, lambda k: transposed[:k].T
-
-
-def _apply_reflectors(reflectors: Array, tau: Array, U: Array) -> Array:
-    """Return ``Q U`` (d, k) for an orthogonal factor Q (d, m) in LAPACK's reflectors, and ``U`` (m, k)."""
-    padded = np.zeros((len(reflectors), U.shape[1]), order="F")
-    padded[: len(U)] = U
-    product: Array
-    product, _, info = lapack.dormqr("L", "N", reflectors, tau, padded, 64 * max(1, U.shape[1]), overwrite_c=1)
-    assert info == 0, info
-    return product
 
 
 def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:

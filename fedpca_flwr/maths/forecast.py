@@ -222,18 +222,18 @@ def make_survey(data: Rows, block: Array, max_features: int) -> Survey:
     n, d = data.shape
     if n <= d and d > max_features:
         head, variances = head_and_diagonal(data)
-        return Survey(
-            head, variances, _gram_eigenvalues(data), scatter_product(data, head, block), np.zeros(CODED_STEPS.size)
-        )
+        sketch = scatter_product(data, head, block)
+        return Survey(head, variances, _gram_eigenvalues(data), sketch, np.zeros(CODED_STEPS.size))
     local = Moments.from_rows(data)
     variances = local.diagonal()
     steps = CODED_STEPS * float(variances.mean())
-    coded = (
-        forecast_bytes(local.scatter, d, steps) if steps[0] > 0 and d <= max_features else np.zeros(CODED_STEPS.size)
-    )
-    values = (
-        _gram_eigenvalues(data) if n <= d else eigvalsh(unpack(local.scatter, d), lower=True, check_finite=False)[::-1]
-    )
+    coded = np.zeros(CODED_STEPS.size)
+    if steps[0] > 0 and d <= max_features:
+        coded = forecast_bytes(local.scatter, d, steps)
+    if n <= d:
+        values = _gram_eigenvalues(data)
+    else:
+        values = eigvalsh(unpack(local.scatter, d), lower=True, check_finite=False)[::-1]
     return Survey(local.head, variances, values.clip(min=0.0), local.times(block), coded)
 
 

@@ -89,11 +89,8 @@ class Patterns(NamedTuple):
         selected = ~rare[self.of]
         while excess := int(selected.sum()) % multiple:
             remaining = np.where(self.without_values, 0, np.bincount(self.of[selected], minlength=len(self.missing)))
-            largest = (
-                np.flatnonzero(selected & (self.of == remaining.argmax()))
-                if remaining.any()
-                else np.flatnonzero(selected)
-            )
+            in_largest = selected & (self.of == remaining.argmax()) if remaining.any() else selected
+            largest = np.flatnonzero(in_largest)
             selected[largest[-excess:] if largest.size >= min_rows + excess else largest] = False
         return selected
 
@@ -307,10 +304,8 @@ class GappedRows:
         """Return a large group whose rows are read piece by piece."""
         selected = np.arange(len(self.patterns.missing)) == large
         count = self.patterns.counts[large]
-        mean: Array = (
-            sum((deviations.sum(axis=0) for deviations, _ in self._rows_of_patterns(selected)), start=np.zeros(()))
-            / count
-        )
+        pieces = self._rows_of_patterns(selected)
+        mean: Array = sum((deviations.sum(axis=0) for deviations, _ in pieces), start=np.zeros(())) / count
 
         def residuals(group: int) -> Iterator[Array]:
             return (deviations - mean for deviations, _ in self._rows_of_patterns(selected))

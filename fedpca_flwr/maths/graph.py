@@ -348,10 +348,8 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
     ndarray
         The weighted mean.
     """
-    products = [
-        (1 - weights.sum()) * local,
-        *(weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)),
-    ]
+    weighted = [weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)]
+    products = [(1 - weights.sum()) * local, *weighted]
     total: Array = np.sort(products, axis=0).sum(axis=0)
     return total
 

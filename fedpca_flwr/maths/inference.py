@@ -55,9 +55,8 @@ from fedpca_flwr.maths.sums import pool
 MIN_VARIANCE_SHARE = 1e-13  # share of the first variance below which another is none
 NULL_PERCENTILE = 95.0  # the percentile of the null eigenvalues with which `parallel_analysis` compares
 MAX_ROW_FOLDS, MAX_FEATURE_BLOCKS = 5, 5  # folds of rows, at most, and blocks of features, in bi-cross-validation
-MIN_REGRESSED_SHARE = (
-    1e-12  # share of the first eigenvalue below which another is rounding, on which nothing is regressed
-)
+# share of the first eigenvalue below which another is rounding, on which nothing is regressed
+MIN_REGRESSED_SHARE = 1e-12
 # where components leave a smaller share of the variance, what they leave is rounding and has no directions
 MIN_REMAINDER_SHARE = 1e-10
 

@@ -46,12 +46,10 @@ from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Moments, pack
 
 MAX_GROUPS = 5  # most groups in which scatters are added up. Each costs a Cholesky factor.
-MAX_COMPONENTS = (
-    10  # influence is told of so many components at most: of more it costs more than the components themselves
-)
-RESOLVED_SHARE = (
-    1e-12  # share of the first eigenvalue up to which eigenvalues, and gaps between them, are not told from none
-)
+# influence is told of so many components at most: of more it costs more than the components themselves
+MAX_COMPONENTS = 10
+# share of the first eigenvalue up to which eigenvalues, and gaps between them, are not told from none
+RESOLVED_SHARE = 1e-12
 # with K parties and d features: up to this K d^3 the components without each party are computed, in some 20 ms
 MAX_EXACT_COST = 2**25
 # beyond `CHEAP` they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost
@@ -148,9 +146,8 @@ def party_influences(
         turns = [bounded_turn(product, V, values[:r], float(following)) for product in removed_products]
     median = float(np.median(traces / rows))
     shares = (component_energies + inner**2) / values[:r]
-    fits = np.divide(
-        component_energies.sum(axis=1), local_traces, out=np.full(len(rows), np.nan), where=local_traces > 0
-    )
+    unknown = np.full(len(rows), np.nan)
+    fits = np.divide(component_energies.sum(axis=1), local_traces, out=unknown, where=local_traces > 0)
     spread = traces / rows / median if median > 0 else np.full(len(rows), np.nan)
     columns = (rows / total, traces / traces.sum(), shares, turns, fits, spread)
     return [Influence(float(n), float(t), c, a, float(f), float(s)) for n, t, c, a, f, s in zip(*columns, strict=True)]
@@ -169,12 +166,11 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
     dict of int to list of str
         Reasons by the number of the party.
     """
-    rows, largest, fits, spread = (
-        np.array(numbers)
-        for numbers in zip(
-            *((record.rows, record.components.max(), record.fit, record.spread) for record in influences), strict=True
-        )
-    )
+    if len(influences) == 1:
+        return {}
+    rows, largest, fits, spread = np.array(
+        [(record.rows, record.components.max(), record.fit, record.spread) for record in influences]
+    ).T
     many = rows > MAX_ROW_SHARE
     fair = rows / (rows[~many].sum() or 1.0)  # who claims nearly all rows makes those of the others nothing
     finite_fits = fits[~np.isnan(fits)]
@@ -185,8 +181,11 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
         "spread": (spread > MAX_SPREAD) & (len(influences) > 2),  # of two, neither is the odd one
         "fit": (fits < MIN_FIT_RATIO * typical) & (typical >= MIN_TYPICAL_FIT) & (len(influences) > 2),
     }
-    everyone = {party: [name for name, holds in reasons.items() if holds[party]] for party in range(len(influences))}
-    return {party: party_reasons for party, party_reasons in everyone.items() if party_reasons and len(influences) > 1}
+    outlying: dict[int, list[Reason]] = {}
+    for name, holds in reasons.items():
+        for party in np.flatnonzero(holds).tolist():
+            outlying.setdefault(party, []).append(name)
+    return dict(sorted(outlying.items()))
 
 
 def _exact_turns(
@@ -272,22 +271,19 @@ def bounded_turn(removed_product: Array, V: Array, values: Array, following: flo
     remaining_values, U = np.linalg.eigh(np.diag(values) - (inside + inside.T) / 2)
     remaining_values, U = remaining_values[::-1], U[:, ::-1]
     R = (removed_product - V @ inside) @ U
-    cuts = np.array([0.0, *(_cut_angle(R, remaining_values, following, j) for j in range(1, r + 1))])
+    cuts = np.zeros(r + 1)  # bounds on the angle of the first j components together, in radians
+    for j in range(1, r + 1):
+        above, below = float(np.linalg.norm(R[:, :j], 2)), following
+        if j < r:
+            middle, half = (remaining_values[j] + following) / 2, (remaining_values[j] - following) / 2
+            below = float(middle + np.hypot(half, float(np.linalg.norm(R[:, j:], 2))))
+        gap = float(remaining_values[j - 1]) - below
+        cuts[j] = np.arctan2(2 * above, gap) / 2 if gap > RESOLVED_SHARE else np.pi / 2
     if r == d:
         cuts[-1] = 0.0
     sines = np.sqrt(np.minimum(1.0, np.sin(cuts[:-1]) ** 2 + np.sin(cuts[1:]) ** 2))
     axes = np.arcsin(sines) + np.arccos(np.minimum(1.0, np.abs(np.diagonal(U))))
     return Turn(np.minimum(90.0, np.degrees(axes)), float(np.degrees(cuts[-1])))
-
-
-def _cut_angle(R: Array, remaining_values: Array, following: float, j: int) -> float:
-    """Return a bound on the angle of the first j components together, in radians."""
-    above, below = float(np.linalg.norm(R[:, :j], 2)), following
-    if j < remaining_values.size:
-        later = float(np.linalg.norm(R[:, j:], 2))
-        below = float((remaining_values[j] + following) / 2 + np.hypot((remaining_values[j] - following) / 2, later))
-    gap = float(remaining_values[j - 1]) - below
-    return float(np.arctan2(2 * above, gap) / 2) if gap > RESOLVED_SHARE else np.pi / 2
 
 
 class RandomGroups:

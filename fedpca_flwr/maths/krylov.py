@@ -66,11 +66,7 @@ class Ritz:
         fine_columns: int = 0,
     ) -> None:
         self.values, self.rotation, self.basis, self.products = values, rotation, basis, products
-        self.error = (
-            error  # bound on the spectral norm of the error of the residuals: the wire's and float64's rounding
-        )
-        self.fine_error = fine_error  # the same for products in full (`KnownProducts.renew`)
-        self.fine_columns = fine_columns  # how many columns of the basis, the first ones, have products in full
+        self.error, self.fine_error, self.fine_columns = error, fine_error, fine_columns
         self._vectors, self._residuals = basis[:, :0], basis[:, :0]
 
     @property
@@ -233,10 +229,8 @@ class ProductBasis:
             V, AV = V - self.Q @ inside, AV - self.AQ @ inside
             V, AV, shortest = _orthonormalise(V, AV, 1e-10 * size)
             inside_norm = float(np.linalg.norm(inside))
-            error, rounded = (
-                (error + inside_norm * self.error) / shortest,
-                (rounded + inside_norm * self.rounding) / shortest,
-            )
+            error = (error + inside_norm * self.error) / shortest
+            rounded = (rounded + inside_norm * self.rounding) / shortest
             if shortest >= size / 2:
                 break
             size = 1.0

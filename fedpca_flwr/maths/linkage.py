@@ -7,8 +7,6 @@ each variant. `prune_variants` is the rule of PLINK's ``--indep-pairwise``, in t
 versions of PLINK 2 have that order as ``--indep-order 1``).
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -147,18 +145,12 @@ def prune_variants(
     major = np.maximum(counts.frequencies, 1 - counts.frequencies).tolist()
     partners = [int.from_bytes(row.tobytes(), "little") for row in np.packbits(linked, axis=1, bitorder="little")]
     next_partners = list(range(1, len(retained) + 1))
-    for start, end in _windows(chromosomes, window, step):
-        while _prune_window(retained, partners, next_partners, major, start, end):
-            pass
-    return retained
-
-
-def _windows(chromosomes: NDArray[np.bool_], window: int, step: int) -> Iterator[tuple[int, int]]:
-    """Yield where each window begins and ends."""
     begins = np.flatnonzero(chromosomes).tolist()
     for begin, last in zip(begins, [*begins[1:], chromosomes.size], strict=True):
         for start in range(begin, max(last - window + step, begin + 1), step):
-            yield start, min(start + window, last)
+            while _prune_window(retained, partners, next_partners, major, start, min(start + window, last)):
+                pass
+    return retained
 
 
 def _prune_window(

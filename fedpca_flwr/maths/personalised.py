@@ -392,10 +392,8 @@ def perpca(rows: Array, start: Array, shared_count: int, *, iterations: int = 10
     ndarray of shape (m, d, r)
         Components of each party, the shared ones first.
     """
-    U, local = (
-        start[:, :shared_count],
-        np.broadcast_to(start[:, shared_count:], (len(rows), *start[:, shared_count:].shape)),
-    )
+    U, local = start[:, :shared_count], start[:, shared_count:]
+    local = np.broadcast_to(local, (len(rows), *local.shape))
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[:, None, None] ** 2
     for _ in range(iterations):
         joint = np.concatenate([np.broadcast_to(U, (len(rows), *U.shape)), local], axis=-1)

@@ -327,10 +327,8 @@ def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
 def _propose(size: int, deviation: int, source: Source) -> tuple[Integers, Mask]:
     """Return proposed integers (size,), and whether each is accepted."""
     words = np.frombuffer(source(8 * size), "<u8")
-    negative, k = (
-        (words & np.uint64(1)).astype(np.bool_),
-        ZEROS_BEFORE_ONE[(words >> np.uint64(1)) & np.uint64(2**COINS_PER_WORD - 1)],
-    )
+    negative = (words & np.uint64(1)).astype(np.bool_)
+    k = ZEROS_BEFORE_ONE[(words >> np.uint64(1)) & np.uint64(2**COINS_PER_WORD - 1)]
     unfinished = np.flatnonzero(k == COINS_PER_WORD)
     while unfinished.size:
         k[unfinished] += (zeros := ZEROS_BEFORE_ONE[_uniform_integers(2**COINS_PER_WORD, unfinished.size, source)])
@@ -484,12 +482,10 @@ def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
         for rows in _differences(data, centre):
             length = row_lengths(rows)
             in_shell = assign_shells(length, shells) == shell
-            with np.errstate(over="ignore"):
-                relative_lengths = (
-                    np.minimum(length[in_shell] / shells[shell, SHELL_LENGTH_LIMIT], 1.0)
-                    if shells[shell, SHELL_LENGTH_LIMIT]
-                    else np.ones(in_shell.sum())
-                )
+            relative_lengths = np.ones(in_shell.sum())
+            if limit := shells[shell, SHELL_LENGTH_LIMIT]:
+                with np.errstate(over="ignore"):
+                    relative_lengths = np.minimum(length[in_shell] / limit, 1.0)
             yield round_to_grid(row_directions(rows[in_shell]) * relative_lengths[:, None], 1.0)
 
     return np.stack([_sum_of_products(shell_rows(shell), data.shape[1]) for shell in range(len(shells))])

@@ -32,17 +32,13 @@ from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.maths.rows import row_lengths
 
-SHELL_START, SHELL_END, SHELL_LENGTH_LIMIT = range(
-    3
-)  # columns of shells: where one begins, where it ends, up to where rows keep their length
-MIN_EXPONENT, MAX_EXPONENT = (
-    -500,
-    500,
-)  # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
+# columns of shells: where a shell begins, where it ends, and up to where rows keep their length
+SHELL_START, SHELL_END, SHELL_LENGTH_LIMIT = range(3)
+# exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
+MIN_EXPONENT, MAX_EXPONENT = -500, 500
 OCTAVES = MAX_EXPONENT - MIN_EXPONENT + 1
-DETECTION_DEVIATIONS = (
-    5.2  # of all noisy numbers of no rows, one is above so many standard deviations in one of 10,000 cases
-)
+# of all noisy numbers of no rows, one is above so many standard deviations in one of 10,000 cases
+DETECTION_DEVIATIONS = 5.2
 BOUND_ROW_SHARE = 0.9  # this share of the rows is to be within the bound that is read off; the others may be anywhere
 MAX_NOISE_SHARE = 0.05  # a bound is made larger only where the noise stays below this share of what most rows reach
 # a coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise
@@ -177,10 +173,8 @@ def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: 
     significant = np.where(counts > DETECTION_DEVIATIONS * deviation, counts, 0.0)
     if not significant.any():
         return Reach(2.0 ** (int(counts.argmax()) + MIN_EXPONENT), False)
-    filled, within = (
-        np.flatnonzero(significant),
-        int(np.searchsorted(np.cumsum(significant), BOUND_ROW_SHARE * significant.sum())),
-    )
+    filled = np.flatnonzero(significant)
+    within = int(np.searchsorted(np.cumsum(significant), BOUND_ROW_SHARE * significant.sum()))
     best, best_error = within, np.inf
     for octave in filled[filled >= within].tolist():
         with np.errstate(all="ignore"):  # a bound that is beyond float64 is none
@@ -428,6 +422,16 @@ class _CoordinateSubset(NamedTuple):
 
         A noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own (Benaych-Georges and Nadakuditi 2011,
         theorem 2.2).
+
+        Parameters
+        ----------
+        max_spike : float
+            Largest spike that counts in full.
+
+        Returns
+        -------
+        float
+            The variance.
         """
         spikes = self.spikes
         return float((np.minimum(spikes, max_spike) * (1 - (self.edge / spikes) ** 2)).sum())

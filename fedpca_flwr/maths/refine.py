@@ -427,6 +427,5 @@ class Corrections:
         values, k = np.append(self.spectrum, 0.0)[: max(self.k, self.width) + 1], self.k
         errors = CorrectionErrors(everywhere, on_block, on_block, offset(k), 0.0)
         angles = [_angle_bound(values, k, end, errors._replace(next=offset(end))) for end in range(k, values.size)]
-        return min(angles) <= tolerance and (
-            tolerance > EXACT_ANGLE_DEGREES or errors.inner_first <= EXACT_ERROR_SHARE * values[k - 1]
-        )
+        values_reached = tolerance > EXACT_ANGLE_DEGREES or errors.inner_first <= EXACT_ERROR_SHARE * values[k - 1]
+        return min(angles) <= tolerance and values_reached

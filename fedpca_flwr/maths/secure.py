@@ -120,10 +120,8 @@ class Layout:
             digits = np.zeros((len(self.digits(name)), limit.size), np.int64)
             flat, flat_limit = [value.reshape(-1) for value in values], _flat(limit)
             for part in _slices(limit.size):
-                block_values, limits = (
-                    [value[part] for value in flat],
-                    flat_limit[part] if flat_limit.size > 1 else flat_limit,
-                )
+                block_values = [value[part] for value in flat]
+                limits = flat_limit[part] if flat_limit.size > 1 else flat_limit
                 if not (np.abs(sum(block_values)) <= limits).all():
                     raise ValueError(f"'{name}' is beyond its public limit")
                 self._encode(block_values, self._exponents(name, limits), digits[:, part])

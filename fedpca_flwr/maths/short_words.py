@@ -1,7 +1,7 @@
-"""Sums whose values share words of 64 bits: a few bits each, and corrections of what they round off.
+r"""Sums whose values share words of 64 bits: a few bits each, and corrections of what they round off.
 
 **Digits.** A party's m values, whole multiples :math:`n_j` of a step that all parties share, travel as one number
-:math:`\\sum_j n_j B^j` modulo :math:`2^{64}`, with the largest base for which :math:`B^m \\le 2^{64}`. Such numbers add
+:math:`\sum_j n_j B^j` modulo :math:`2^{64}`, with the largest base for which :math:`B^m \le 2^{64}`. Such numbers add
 up like their digits. So where each digit of the *sum over all parties* is smaller than B / 2 in size, the sum says them
 all, the lowest first, however large a party's own digits are. Each party rounds by half a step at most.
 
@@ -92,23 +92,6 @@ class ShortWords:
         """Bound on the rounding error of each entry of the sum."""
         return self.parties / 2 * self.step
 
-    def round_value(self, value: Array) -> Array:
-        """Round a party's value to the multiples of the steps that enter the sum.
-
-        Parameters
-        ----------
-        value : ndarray
-            The value.
-
-        Returns
-        -------
-        ndarray
-            The rounded value.
-        """
-        rounded = np.zeros(self.limit.size)
-        rounded[self.sent_positions] = self._multiples(value) * self.step.flat[self.sent_positions]
-        return rounded.reshape(self.limit.shape)
-
     def encode(self, value: Array, name: str) -> NDArray[np.int64]:
         """Encode a party's value in words.
 
@@ -151,19 +134,15 @@ class ShortWords:
             The sum.
         """
         offset = np.zeros(self.sent_positions.size) if near is None else self._multiples(near)
-        remaining, digits, half = (
-            words - self._join_digits(offset),
-            np.empty((self.size, self.sharing.values_per_word)),
-            self.base // 2,
-        )
+        remaining, half = words - self._join_digits(offset), self.base // 2
+        digits = np.empty((self.size, self.sharing.values_per_word))
         for i in range(self.sharing.values_per_word):
             digit = (remaining + half) % self.base - half
             digits[:, i] = digit
             remaining = (remaining - digit) // self.base
+        multiples = offset + digits.ravel()[: self.sent_positions.size]
         total = np.zeros(self.limit.size)
-        total[self.sent_positions] = (offset + digits.ravel()[: self.sent_positions.size]) * self.step.flat[
-            self.sent_positions
-        ]
+        total[self.sent_positions] = multiples * self.step.flat[self.sent_positions]
         return total.reshape(self.limit.shape)
 
     def _multiples(self, value: Array) -> Array:

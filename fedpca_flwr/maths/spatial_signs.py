@@ -36,10 +36,8 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import row_lengths
 
 BINS_PER_OCTAVE = 8  # bins an octave, all of the same width
-MIN_OCTAVE, MAX_OCTAVE = (
-    -6,
-    4,
-)  # octaves of the unit that a histogram has; what is nearer or farther is counted at its ends
+# octaves of the unit that a histogram has; nearer and farther values are counted at its ends
+MIN_OCTAVE, MAX_OCTAVE = -6, 4
 SIDE_BINS = BINS_PER_OCTAVE * (MAX_OCTAVE - MIN_OCTAVE)
 BINS = 2 * SIDE_BINS
 _POSITIVE_EDGES = 2.0 ** np.repeat(np.arange(MIN_OCTAVE, MAX_OCTAVE), BINS_PER_OCTAVE) * np.tile(
@@ -446,10 +444,8 @@ def tally(values: Array) -> NDArray[np.int64]:
     ndarray of shape (m, BINS)
         The counts.
     """
-    bins = (np.abs(values).view(np.int64) >> (52 - 3)) - BINS_PER_OCTAVE * (
-        1023 + MIN_OCTAVE
-    )  # exponent, and the bin in its octave
-    bins = bins.clip(0, SIDE_BINS - 1)
+    exponents_and_bins = np.abs(values).view(np.int64) >> (52 - 3)  # exponent, and the bin in its octave
+    bins = (exponents_and_bins - BINS_PER_OCTAVE * (1023 + MIN_OCTAVE)).clip(0, SIDE_BINS - 1)
     positions = np.where(np.signbit(values), SIDE_BINS - 1 - bins, SIDE_BINS + bins) + BINS * np.arange(values.shape[1])
     return np.bincount(positions.ravel(), minlength=BINS * values.shape[1]).reshape(-1, BINS)
 

@@ -30,9 +30,8 @@ from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding_bound
 from fedpca_flwr.maths.moments import Head, centre_rows, head_order, pool_heads, rows_between
 from fedpca_flwr.maths.rows import Rows, row_chunks
 
-MIN_SINGULAR_SHARE = (
-    1e-12  # singular values below this share of the largest are rounding: their directions would be arbitrary
-)
+# singular values below this share of the largest are rounding: their directions would be arbitrary
+MIN_SINGULAR_SHARE = 1e-12
 
 
 class RankRule(Protocol):
@@ -303,10 +302,12 @@ def track(
         The rows.
     rank : int
         Number of directions.
-    tracked, forgetting, center
+    tracked : int, optional
         As in `Tracker`.
     block : int, optional
         Rows of a block.
+    forgetting, center
+        As in `Tracker`.
 
     Returns
     -------

@@ -317,10 +317,8 @@ def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
     """
     n, mean, rest = float(head.n), head.mean, head.remainder
     squares = [*two_product(mean, mean), *two_product(2 * mean, rest), *two_product(rest, rest)]
-    return (
-        [part for value in (mean, rest) for part in two_product(value, n)],
-        [part for value in squares for part in two_product(value, n)],
-    )
+    sums = [part for value in (mean, rest) for part in two_product(value, n)]
+    return sums, [part for value in squares for part in two_product(value, n)]
 
 
 def shift_head(head: Head, centre: Array) -> Head:
