@@ -2,7 +2,8 @@
 
 *Covariates.* With :math:`S` the scatter of d features of which q are covariates (z), the slopes of all features on the
 covariates are :math:`B = S_{zz}^+ S_{zx}`. A centred row becomes :math:`x - B^T z`, and the scatter becomes
-:math:`S_{xx} - S_{xz} S_{zz}^+ S_{zx}`. Covariates keep their columns and become zero, so that all arrays keep d columns.
+:math:`S_{xx} - S_{xz} S_{zz}^+ S_{zx}`. Covariates keep their columns and become zero, so that all arrays keep d
+columns.
 
 *Other units.* The means and deviations of all parties show which party has a feature in another unit. Another unit
 multiplies the mean and the standard deviation of a feature by the same factor and leaves their ratio. Honest
@@ -26,15 +27,13 @@ from fedpca_flwr.maths.eigen import diagonal_roots, pseudo_inverse
 
 # where covariates leave no larger share of a feature's variance than this, what they leave is rounding
 MIN_RESIDUAL_SHARE = 1e-13
-NULL_DIRECTION_SHARE = (
-    1e-6  # a covariate is called collinear where directions without variance have a larger share of it than this
-)
+# a covariate is called collinear where directions without variance have a larger share of it than this
+NULL_DIRECTION_SHARE = 1e-6
 MIN_UNIT_RATIO = 5.0  # the least factor that is taken for another unit: children weigh a quarter of what adults do
 # up to this factor, ratios of mean and deviation are the same, and so are the means and deviations of two parties
 SIMILAR_RATIO = 2.0
-MIN_MEAN_DEVIATIONS = (
-    1.0  # in standard deviations: a smaller mean is a matter of how often a feature is zero, or of its sign
-)
+# in standard deviations: a smaller mean is a matter of how often a feature is zero, or of its sign
+MIN_MEAN_DEVIATIONS = 1.0
 MIN_PARTY_ROWS = 10  # mean and deviation of a party with fewer rows say little
 
 
@@ -50,8 +49,8 @@ class Adjustment:
         Slopes of each feature; zero for the covariates themselves.
     """
 
-    covariate_columns: NDArray[np.int64]  # (q,), where the covariates stand among the features
-    slopes: Array  # (q, d), of each feature; zero for the covariates themselves
+    covariate_columns: NDArray[np.int64]
+    slopes: Array
 
     def residuals(self, centred: Array) -> Array:
         """Subtract the covariates' part from centred rows.
@@ -83,17 +82,14 @@ class Adjustment:
         Returns
         -------
         ndarray of shape (d, d)
-            Scatter of the residuals. Features of which the covariates leave only rounding (`MIN_RESIDUAL_SHARE`) are zero.
+            Scatter of the residuals. Features of which the covariates leave only rounding (`MIN_RESIDUAL_SHARE`) are
+            zero.
         """
         if not self.covariate_columns.size:
             return S
         between = S[self.covariate_columns].T @ self.slopes
-        residual = (
-            S
-            - between
-            - between.T
-            + self.slopes.T @ S[np.ix_(self.covariate_columns, self.covariate_columns)] @ self.slopes
-        )
+        S_zz = S[np.ix_(self.covariate_columns, self.covariate_columns)]
+        residual = S - between - between.T + self.slopes.T @ S_zz @ self.slopes
         diagonal, before = np.einsum("jj->j", residual), np.diagonal(S)
         explained = diagonal <= MIN_RESIDUAL_SHARE * before
         explained[self.covariate_columns] = True
@@ -188,9 +184,8 @@ def fit_adjustment(S: Array, covariate_columns: NDArray[np.int64]) -> tuple[Adju
     inverse, null_basis = pseudo_inverse(S_zz / unit / unit[:, None])
     other_columns = np.setdiff1d(np.arange(len(S)), covariate_columns)
     slopes[:, other_columns] = (inverse / unit / unit[:, None]) @ S[np.ix_(covariate_columns, other_columns)]
-    return Adjustment(covariate_columns, slopes), covariate_columns[
-        (np.abs(null_basis) > NULL_DIRECTION_SHARE).any(axis=1)
-    ]
+    collinear = (np.abs(null_basis) > NULL_DIRECTION_SHARE).any(axis=1)
+    return Adjustment(covariate_columns, slopes), covariate_columns[collinear]
 
 
 def harmonising_unit(diagonal: Array, n: float, deviation: Array) -> Array:
@@ -271,9 +266,8 @@ def _peers_in_other_unit(logs: Array, signs: Array, party: int, peers: NDArray[n
     Each peer must be near this party or distant from it: a ratio in between is no change of unit.
     """
     mean, deviation = np.abs(log_ratios := logs[:, peers] - logs[:, None, party])
-    distant = (np.minimum(mean, deviation) >= np.log(MIN_UNIT_RATIO)) & (
-        np.abs(log_ratios[0] - log_ratios[1]) <= np.log(SIMILAR_RATIO)
-    )
+    same_factor = np.abs(log_ratios[0] - log_ratios[1]) <= np.log(SIMILAR_RATIO)
+    distant = (np.minimum(mean, deviation) >= np.log(MIN_UNIT_RATIO)) & same_factor
     near = np.maximum(mean, deviation) <= np.log(SIMILAR_RATIO)
     decided = (distant | near | np.isnan(mean)) & (signs[peers] == signs[party])
     unlike: NDArray[np.bool_] = distant & decided.all(axis=0) & (distant.mean(axis=0) > 0.5)

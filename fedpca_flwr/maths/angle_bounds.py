@@ -36,9 +36,8 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import FirstBlock, ProductBasis, Ritz, random_block
 from fedpca_flwr.maths.refine import RefinedSketch
 
-MISS_PROBABILITY = (
-    1e-6  # probability that an eigenvector exists although a random block shows less of it than `least_overlap`
-)
+# probability that an eigenvector exists although a random block shows less of it than `least_overlap`
+MISS_PROBABILITY = 1e-6
 LEVEL_SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz value at which a bound is tried
 
 
@@ -250,8 +249,8 @@ def least_overlap(columns: int, directions: int, probability: float = MISS_PROBA
 def bound_outside_last_block(ritz: Ritz, start: Array, product_count: int) -> float:
     """Bound the matrix orthogonal to the last block of a plain iteration.
 
-    If no eigenvalue outside is larger than the last Ritz value and its residual, the part of eigenvector i that the block
-    lacks falls as the powers of their ratio (Saad 2011, theorem 5.2).
+    If no eigenvalue outside is larger than the last Ritz value and its residual, the part of eigenvector i that the
+    block lacks falls as the powers of their ratio (Saad 2011, theorem 5.2).
 
     Parameters
     ----------
@@ -269,10 +268,9 @@ def bound_outside_last_block(ritz: Ritz, start: Array, product_count: int) -> fl
     """
     values, b = ritz.values, start.shape[1]
     last = float(values[-1]) + float(np.linalg.norm(ritz.residuals[:, -1])) + ritz.error
+    length = float(np.linalg.norm(start, 2))
     with np.errstate(over="ignore", divide="ignore"):
-        deficits = (
-            (last / values.clip(min=0.0)) ** (product_count - 1) * float(np.linalg.norm(start, 2)) / least_overlap(b, b)
-        )
+        deficits = (last / values.clip(min=0.0)) ** (product_count - 1) * length / least_overlap(b, b)
     resolved = int((deficits < 0.01).sum())  # they rise
     if not resolved:
         return np.inf
@@ -286,7 +284,7 @@ def _trial_levels(lowest: float, above: float) -> list[float]:
 
 
 def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float = np.inf) -> float:
-    """Return the largest norm of F at ``level`` and above: twice the maximum on a grid, as F varies slowly between points.
+    """Return the largest norm of F at ``level`` and above: twice the maximum on a grid, as F varies slowly.
 
     The search ends as soon as the norm is certain to be more than ``allowed``.
     """
@@ -312,8 +310,8 @@ class AngleBounds:
     """Bounds on the angles of an iteration's Ritz vectors, which only become sharper while the iteration goes on.
 
     `proven` says whether the latest bound presumes nothing; otherwise the bound presumes that no eigenvalue occurs more
-    often than the first block has columns. `leading_bound` is for the first `last_pair` pairs: k, or more if pair k is tied
-    with the following ones.
+    often than the first block has columns. `leading_bound` is for the first `last_pair` pairs: k, or more if pair k is
+    tied with the following ones.
 
     Parameters
     ----------
@@ -371,8 +369,8 @@ class AngleBounds:
     def leading_bound(self) -> tuple[float, int]:
         """Bound the angle of the first k components.
 
-        The matrix does not determine components that are tied with the next one, or whose variance float64 cannot tell from
-        zero. Of tied components the bound is the angle to the nearest of their bases.
+        The matrix does not determine components that are tied with the next one, or whose variance float64 cannot tell
+        from zero. Of tied components the bound is the angle to the nearest of their bases.
 
         Returns
         -------
@@ -386,10 +384,8 @@ class AngleBounds:
         tie_width = eigen.TIE_TOLERANCE * len(self._ritz.basis) * float(values[0])
         if self._products.error > tie_width:
             return self.angle(k), k  # equal values may be what the wire made of them
-        distinct, last_pair = (
-            int((values[:k] > values[k - 1] + tie_width).sum()),
-            int((values >= values[k - 1] - tie_width).sum()),
-        )
+        distinct = int((values[:k] > values[k - 1] + tie_width).sum())
+        last_pair = int((values >= values[k - 1] - tie_width).sum())
         if max(values[k - 1], self._rest) <= tie_width:
             return self.angle(distinct), distinct  # no variance is left, of which the last pairs could have any
         if last_pair == k:
@@ -434,9 +430,8 @@ class AngleBounds:
             True if they are.
         """
         residual, values = self._ritz.residual_norm(j), self._ritz.values
-        lower_bound = eigen.sine_theorem(
-            residual, float(values[j - 1] - values[j])
-        )  # no Ritz value is above its eigenvalue
+        # no Ritz value is above its eigenvalue
+        lower_bound = eigen.sine_theorem(residual, float(values[j - 1] - values[j]))
         return lower_bound <= tolerance and self.angle(j) <= tolerance and self.proven
 
     def angle(self, j: int) -> float:
@@ -553,11 +548,10 @@ def describe_cuts(cuts: list[tuple[int, float]]) -> str:
         else:
             clusters.append(f"{before + 1} to {j}")
         before, above = j, degrees
-    single_text = [f"{_format_ranges(single)} each"] if single else []
-    cluster_text = (
-        [f"{' and '.join(clusters)} as {'subspaces' if len(clusters) > 1 else 'a subspace'}"] if clusters else []
-    )
-    return f"{', '.join([*single_text, *cluster_text])}, to {eigen.format_upper_bound(max_degrees)} degrees"
+    texts = [f"{_format_ranges(single)} each"] if single else []
+    if clusters:
+        texts.append(f"{' and '.join(clusters)} as {'subspaces' if len(clusters) > 1 else 'a subspace'}")
+    return f"{', '.join(texts)}, to {eigen.format_upper_bound(max_degrees)} degrees"
 
 
 def _format_ranges(numbers: list[int]) -> str:
@@ -574,9 +568,9 @@ def _format_ranges(numbers: list[int]) -> str:
 class Probe:
     """A second block Krylov iteration that looks for eigenvectors which the first j Ritz vectors leave.
 
-    It tells whether eigenvalue j + 1 is below a level. More vectors than j are left out if more have converged well enough.
-    `block` (d, b) is the block to multiply with ``A`` next, and `top_value` a lower bound, or nearly so, on an eigenvalue of
-    ``A`` after the first j.
+    It tells whether eigenvalue j + 1 is below a level. More vectors than j are left out if more have converged well
+    enough. `block` (d, b) is the block to multiply with ``A`` next, and `top_value` a lower bound, or nearly so, on an
+    eigenvalue of ``A`` after the first j.
 
     Parameters
     ----------
@@ -661,7 +655,7 @@ class Probe:
         return {**between, self.j: first}
 
     def all_products(self) -> ProductBasis:
-        """Join the products with the first j Ritz vectors and those of this probe.
+        """Join the products with the first j Ritz vectors and the products of this probe.
 
         Returns
         -------

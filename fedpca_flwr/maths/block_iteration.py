@@ -1,8 +1,8 @@
 """Block iteration: eigenpairs of a symmetric matrix from one product with a block at a time, to a certified angle.
 
 The matrix :math:`A` (d x d, positive semidefinite) is known only through products with blocks. Block Krylov with
-Rayleigh-Ritz keeps the span of all blocks (`fedpca_flwr.maths.krylov`), and restarts a basis that is too long; the plain
-iteration keeps the last block only; from an approximation, each block corrects the approximation
+Rayleigh-Ritz keeps the span of all blocks (`fedpca_flwr.maths.krylov`), and restarts a basis that is too long; the
+plain iteration keeps the last block only; from an approximation, each block corrects the approximation
 (`fedpca_flwr.maths.refine`). One loop serves all::
 
     iteration = BlockIteration(random_block(d, b, seed), k, trace=trace)
@@ -39,11 +39,11 @@ class BlockIteration:
 
     Attributes: `pairs` are the first k eigenpairs so far; `block` (d, b <= width) is the block to multiply next,
     orthonormal but for the first one, and empty once the span is everything; `renewal_vectors` (d, k) are orthonormal
-    vectors whose product is needed in all of float64 too, if that would help; `product_count` is the number of products so
-    far; `above_edge` is the number of leading components that are certified to be above the edge of the noise, 0 while that
-    is not certain; `proven` says whether the last bound presumes nothing (else it is no certificate, but a reason to look
-    for hidden eigenvalues); `determined_count` is the number of components above a tie at the cut whose variance is not
-    lost in rounding.
+    vectors whose product is needed in all of float64 too, if that would help; `product_count` is the number of products
+    so far; `above_edge` is the number of leading components that are certified to be above the edge of the noise, 0
+    while that is not certain; `proven` says whether the last bound presumes nothing (else it is no certificate, but a
+    reason to look for hidden eigenvalues); `determined_count` is the number of components above a tie at the cut whose
+    variance is not lost in rounding.
 
     Parameters
     ----------
@@ -65,14 +65,12 @@ class BlockIteration:
         Whether products have few digits, and can be had again in all of float64.
     """
 
-    pairs: Eigenpairs  # the first k of ``A``, as far as they are known
-    block: Array  # (d, b <= width), what to multiply next; orthonormal but for the first; empty: the span is everything
-    renewal_vectors: (
-        Array | None
-    )  # (d, k), orthonormal, whose product is wanted in all of float64 too, where this would help
-    product_count: int  # how many products were taken so far
-    above_edge: int  # so many of the first are certified to be above the edge of the noise; 0 while that is not certain
-    proven: bool  # whether the last bound presumes nothing; else it is no certificate, but a reason to look what hides
+    pairs: Eigenpairs
+    block: Array
+    renewal_vectors: Array | None
+    product_count: int
+    above_edge: int
+    proven: bool
     ritz: Ritz
 
     def __init__(
@@ -153,20 +151,20 @@ class BlockIteration:
 
     @property
     def exact(self) -> bool:
-        """Whether the certificate is that of an exact model."""
+        """True if the certificate is that of an exact model."""
         return self.certificate <= EXACT_ANGLE_DEGREES
 
     @property
     def precision_limited(self) -> bool:
-        """Whether the certificate is large because of the products' error, which no further product mends."""
+        """True if the products' error makes the certificate large, which no further product mends."""
         return self._idle > 0 and self._bound > self.tolerance and (self._bound < 90 or self._idle > MAX_IDLE_ROUNDS)
 
     @property
     def allows_float32(self) -> bool:
-        """Whether the next block may be rounded to float32 at no loss, if the product is that of the rounded block.
+        """True if the next block may be rounded to float32 before its product, at no loss.
 
-        The plain iteration forgets all but its last block. Narrow blocks build their space over many rounds: rounding an early
-        block costs later rounds (Simoncini and Szyld 2003).
+        The plain iteration forgets all but its last block. Narrow blocks build their space over many rounds: rounding
+        an early block costs later rounds (Simoncini and Szyld 2003).
         """
         return self.accelerated and self._probe is None and not (self.width <= self.k and self._bound == 90.0)
 
@@ -177,7 +175,7 @@ class BlockIteration:
 
     @property
     def converged(self) -> bool:
-        """Whether all components are certified to the tolerance."""
+        """True if all components are certified to the tolerance."""
         return self._bound <= self.tolerance and self.proven  # in this order: the bound, once searched, says if so
 
     def _decide(self, AV: Array) -> bool:
@@ -188,24 +186,19 @@ class BlockIteration:
         self._set_pairs()
         idle = self.ritz.values.size >= self.k and self.ritz.residual_norm(self.k) <= 2 * self.ritz.error_bound(self.k)
         self._idle = self._idle + 1 if idle and not self._probes else 0  # what hid may take longer to converge
-        if self._worth_bounding and self._bound <= self.tolerance:
+        # in most rounds the residuals alone are larger than the tolerance: the bound is not worth its search
+        worth_bounding = self.ritz.values.size >= self.k and (
+            self._probes > 0 or self._angles.can_reach(self.tolerance)
+        )
+        if worth_bounding and self._bound <= self.tolerance:
             return self.proven or self._begin_probe()
         if self._probes and self._angles.level(self.tolerance) > self._angles.following:
             return self._begin_probe()  # what the first block shows has been found wrong
         if self._noise is not None:
             self.above_edge = self._noise.count_certified(self.ritz, self._trace, self.k, self._angles, self.tolerance)
-        self.block = self._next_block(AV)
-        self.renewal_vectors = self._choose_renewal()
-        return (
-            self.precision_limited or self.above_edge > 0 or (self.block.shape[1] == 0 and self.renewal_vectors is None)
-        )
-
-    @property
-    def _worth_bounding(self) -> bool:
-        """Whether the bound is worth its search: in most rounds the residuals alone are larger."""
-        if self.ritz.values.size < self.k:
-            return False
-        return self._probes > 0 or self._angles.can_reach(self.tolerance)
+        self._choose_block(AV)
+        nothing_left = self.block.shape[1] == 0 and self.renewal_vectors is None
+        return self.precision_limited or self.above_edge > 0 or nothing_left
 
     def _reset_bound(self) -> None:
         """Forget the certificate of the last round."""
@@ -216,25 +209,14 @@ class BlockIteration:
     @cached_property
     def _bound(self) -> float:
         """Certificate if nothing hides from the blocks; of a tie, the angle to the nearest of its bases."""
-        return self._angle_bound()
-
-    def _angle_bound(self) -> float:
         if self.ritz.values.size < self.k:
             return 90.0
         bound, self.determined_count = self._angles.leading_bound()
         self.proven = self._angles.proven
         return bound
 
-    def _choose_renewal(self) -> Array | None:
-        """Return the first Ritz vectors if the error of their products will soon be all that remains."""
-        last = self._idle > 0 or self.block.shape[1] == self.products.room
-        if self._renewal is None or not self._renewal.is_due(self.ritz, last=last):
-            return None
-        self._idle = 0
-        return self.ritz.leading_vectors(self.k)
-
     def _set_pairs(self) -> None:
-        """Take the Ritz pairs, or those of the corrected approximation if they are certainly as near."""
+        """Take the Ritz pairs, or the pairs of the corrected approximation if they are certainly as near."""
         if self.ritz.values.size >= self.k:
             pairs = self.ritz.pairs(self.k)
             self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)
@@ -244,13 +226,19 @@ class BlockIteration:
             if angle <= self._bound:
                 self.pairs, self._bound = better, min(90.0, self._bound + angle)
 
-    def _next_block(self, AV: Array) -> Array:
-        """Choose the next block to multiply."""
+    def _choose_block(self, AV: Array) -> None:
+        """Choose the next block, and vectors to renew if the error of their products will soon be all that remains."""
         if not self.accelerated:
-            return np.asarray(qr(AV, mode="economic")[0])
-        if self._sketch is not None:
-            return self._sketch.next_block(self.width)
-        return self.products.next_block(self.ritz, self.width, self.k)
+            self.block = np.asarray(qr(AV, mode="economic")[0])
+        elif self._sketch is not None:
+            self.block = self._sketch.next_block(self.width)
+        else:
+            self.block = self.products.next_block(self.ritz, self.width, self.k)
+        self.renewal_vectors = None
+        last = self._idle > 0 or self.block.shape[1] == self.products.room
+        if self._renewal is not None and self._renewal.is_due(self.ritz, last=last):
+            self._idle = 0
+            self.renewal_vectors = self.ritz.leading_vectors(self.k)
 
     def _begin_probe(self) -> bool:
         """Start a fresh random block that looks for hidden eigenvalues."""
@@ -260,14 +248,14 @@ class BlockIteration:
         return False
 
     def _add_to_probe(self, probe: Probe, V: Array, AV: Array, error: float) -> bool:
-        """Take the product with a probe's block; the probe ends once nothing hides, or once it found a hidden eigenvalue."""
+        """Take the product with a probe's block, which ends once nothing hides or a hidden eigenvalue is found."""
         self.product_count, level = self.product_count + 1, self._angles.level(self.tolerance)
         probe.add(V, AV, error=error)
         if ceilings := probe.ceilings(level):
             self._angles.add_ceilings(ceilings)
             self._probe = None
             self._reset_bound()
-            self._bound = self._angle_bound()
+            _ = self._bound  # the search for the bound sets `proven`
             return True
         if probe.top_value < level:
             self.block = probe.block

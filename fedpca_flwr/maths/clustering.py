@@ -86,9 +86,9 @@ class CellSums:
         Sums of squared distances to the nearest centre.
     """
 
-    counts: Array  # (s, m)
-    sums: Array  # (s, m, k), of points less their centre
-    inertia: Array  # (s,), of squared distances to the nearest centre
+    counts: Array
+    sums: Array
+    inertia: Array
 
     @classmethod
     def empty(cls, centres: Array) -> Self:
@@ -152,9 +152,9 @@ class Mixture:
         Their covariances.
     """
 
-    weights: Array  # (m,), which add up to 1
-    means: Array  # (m, k)
-    covariances: Array  # (m, k, k)
+    weights: Array
+    means: Array
+    covariances: Array
 
     def log_densities(self, points: Array) -> Array:
         """Compute the logarithm of each component's weighted density.
@@ -217,9 +217,9 @@ class MixtureSums:
         Sum of the logarithms of the density.
     """
 
-    counts: Array  # (m,)
-    sums: Array  # (m, k)
-    products: Array  # (m, k, k)
+    counts: Array
+    sums: Array
+    products: Array
     log_density: float
 
     @classmethod
@@ -259,7 +259,7 @@ class MixtureSums:
             self.products[j] += weighted.T @ deviations
 
     def step(self, means: Array, ridge: float) -> Mixture:
-        """Compute the mixture of the greatest likelihood given these sums.
+        """Compute the mixture of the greatest likelihood given the sums.
 
         Parameters
         ----------

@@ -42,7 +42,7 @@ class Coded:
         Compressed integers.
     """
 
-    scales: NDArray[np.float32]  # one a block
+    scales: NDArray[np.float32]
     code: NDArray[np.uint8]
 
 
@@ -71,7 +71,11 @@ def quantise(values: Array, bits: int, block: int) -> Coded:
     blocks = padded.reshape(-1, block)
     scales = np.nextafter((np.abs(blocks).max(axis=1) / max_integer).astype(np.float32), np.float32(np.inf))
     integers = np.rint(blocks / scales.astype(np.float64)[:, None]).astype(np.int64).reshape(-1)[: values.size]
-    return Coded(scales, compress(_pack((integers + max_integer).astype(np.uint64), bits)))
+    shifted = (integers + max_integer).astype(np.uint64)
+    if bits in {8, 16, 32}:
+        return Coded(scales, compress(shifted.astype(f"<u{bits // 8}").view(np.uint8)))
+    columns = [(shifted >> np.uint64(j)).astype(np.uint8) & 1 for j in range(bits)]
+    return Coded(scales, compress(np.packbits(np.stack(columns, axis=1))))
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
@@ -102,7 +106,13 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
     max_integer = 2 ** (bits - 1) - 1
-    integers = _unpack(decompress(coded.code, -(-size * bits // 8)), bits, size).astype(np.int64) - max_integer
+    content = decompress(coded.code, -(-size * bits // 8))
+    if bits in {8, 16, 32}:
+        shifted = content.view(f"<u{bits // 8}").astype(np.uint64)
+    else:
+        table = np.unpackbits(content)[: size * bits].reshape(size, bits).astype(np.uint64)
+        shifted = table @ (np.uint64(1) << np.arange(bits, dtype=np.uint64))
+    integers = shifted.astype(np.int64) - max_integer
     if np.abs(integers).max(initial=0) > max_integer:
         raise ValueError("a code word that no number has")
     numbers: Array = integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
@@ -281,22 +291,6 @@ def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8)
 
 
-def _pack(integers: NDArray[np.uint64], bits: int) -> NDArray[np.uint8]:
-    """Pack integers into bytes, ``bits`` bits each."""
-    if bits in {8, 16, 32}:
-        return integers.astype(f"<u{bits // 8}").view(np.uint8)
-    columns = [(integers >> np.uint64(j)).astype(np.uint8) & 1 for j in range(bits)]
-    return np.packbits(np.stack(columns, axis=1))
-
-
-def _unpack(content: NDArray[np.uint8], bits: int, size: int) -> NDArray[np.uint64]:
-    """Read ``size`` integers of ``bits`` bits each."""
-    if bits in {8, 16, 32}:
-        return content.view(f"<u{bits // 8}").astype(np.uint64)
-    table = np.unpackbits(content)[: size * bits].reshape(size, bits).astype(np.uint64)
-    return table @ (np.uint64(1) << np.arange(bits, dtype=np.uint64))
-
-
 @dataclass(frozen=True)
 class Quantise:
     """A codec that rounds every entry to few bits, each 128 entries by a scale of their own.
@@ -348,9 +342,9 @@ class Quantise:
 class SharedStep:
     """A codec of integer multiples of a step that is the same at every party: the integers could be summed.
 
-    The integers are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of
-    the symmetric matrix, which are small if neighbouring features are similar, as pixels are. The codec chooses the form of
-    less entropy (`_entropy_bits`), and the first byte says which.
+    The integers are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]``
+    of the symmetric matrix, which are small if neighbouring features are similar, as pixels are. The codec chooses the
+    form of less entropy (`_entropy_bits`), and the first byte says which.
 
     Parameters
     ----------
@@ -443,8 +437,8 @@ def mixed_differences(triangle: Array, d: int) -> Array:
 def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
     """Forecast how many bytes `SharedStep` needs for a triangle.
 
-    The forecast is the entropy of multiples of a step whose sizes are distributed exponentially about their mean, for each
-    `FORECAST_RUN` consecutive entries. It is some tenth more than LZMA needs for covariances.
+    The forecast is the entropy of multiples of a step whose sizes are distributed exponentially about their mean, for
+    each `FORECAST_RUN` consecutive entries. It is some tenth more than LZMA needs for covariances.
 
     Parameters
     ----------
@@ -477,8 +471,8 @@ def _entropy_bits(entries: Array, steps: Array) -> Array:
 class LowRank:
     """A codec of the leading eigenvectors times the roots of their eigenvalues.
 
-    Half of the first omitted eigenvalue is assumed in every omitted direction (see `Factor.with_floor`); it travels as the
-    last of the scales.
+    Half of the first omitted eigenvalue is assumed in every omitted direction (see `Factor.with_floor`); it travels as
+    the last of the scales.
 
     Parameters
     ----------
@@ -602,9 +596,9 @@ class Sketch:
         # eigenvalues at the level of the rounding carry nothing, and dividing by them would blow it up
         resolved = values > values[-1] * d * 2.0 ** (1 - self.bits)
         rows = (products @ (vectors[:, resolved] / np.sqrt(values[resolved]))).T
-        return (
-            pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)) if resolved.any() else np.zeros(packed_size(d))
-        )
+        if not resolved.any():
+            return np.zeros(packed_size(d))
+        return pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1))
 
 
 ScatterCodec = Quantise | SharedStep | LowRank | Sketch

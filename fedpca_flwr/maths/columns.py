@@ -37,9 +37,8 @@ from fedpca_flwr.maths.moments import (
 from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, chunk_energy, dense_rows
 
 KERNEL_ROUNDING = 1e-12  # eigenvalues of a kernel matrix below this share of the largest are rounding
-MIN_DIRECTION_SHARE = (
-    1e-10  # where other directions leave a smaller share of a direction than this, what they leave is rounding
-)
+# where other directions leave a smaller share of a direction than this, what they leave is rounding
+MIN_DIRECTION_SHARE = 1e-10
 
 Name = Literal["rbf", "sigmoid", "linear", "polynomial"]
 
@@ -64,11 +63,11 @@ class Columns:
         Columns that are taken for zero.
     """
 
-    data: Rows  # (n, f), before they are centred
-    centre: Array  # (f,), the mean
-    remainder: Array  # (f,), what rounding the mean lost
-    scale: Array  # (f,), what each column is divided by
-    zero: NDArray[np.bool_]  # (f,), which columns are taken for zero
+    data: Rows
+    centre: Array
+    remainder: Array
+    scale: Array
+    zero: NDArray[np.bool_]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -77,7 +76,7 @@ class Columns:
 
     @property
     def mean(self) -> Array:
-        """Means (f,) of the columns in one float each."""
+        """Means (f,) of the columns, each in a single float."""
         return self.centre + self.remainder
 
     @cached_property
@@ -88,7 +87,7 @@ class Columns:
 
     @cached_property
     def X(self) -> Array:  # noqa: N802  # the notes' name
-        """All columns in one array (n, f), for computations that compare each row with each other row."""
+        """All columns in an array (n, f), for computations that compare each row with each other row."""
         parts = (part - self._remaining_mean for chunk in self._chunks() for part in dense_rows(chunk))
         return np.concatenate([np.empty((0, self.shape[1])), *parts])
 
@@ -305,12 +304,12 @@ class Kernel:
 
     @property
     def uses_distances(self) -> bool:
-        """Whether the kernel is a function of squared distances, not of inner products."""
+        """True if the kernel is a function of squared distances, not of inner products."""
         return self.name == "rbf"
 
     @property
     def is_semidefinite(self) -> bool:
-        """Whether all eigenvalues are nonnegative for any rows."""
+        """True if all eigenvalues are nonnegative for any rows."""
         return self.name in {"rbf", "linear"} or (self.name == "polynomial" and self.coef0 >= 0)
 
     def __call__(self, sums: Array) -> Array:
@@ -341,9 +340,8 @@ class Kernel:
         """
         eps = float(np.finfo(np.float64).eps)
         if self.uses_distances:
-            entry_error = (
-                4 * eps * np.sqrt(packed) * np.sqrt(packed.max(initial=0.0)) + rounding_bound(n) * packed + input_error
-            )
+            cancelled = 4 * eps * np.sqrt(packed) * np.sqrt(packed.max(initial=0.0))
+            entry_error = cancelled + rounding_bound(n) * packed + input_error
             below = np.maximum(packed - entry_error, 0.0)
         else:
             lengths = np.sqrt(np.diagonal(unpack(packed, n)).clip(min=0.0))
@@ -562,7 +560,7 @@ def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
 
 
 def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool, scaled: bool) -> Array:
-    """Merge p vectors to ``sum w_i a_i`` with weights in proportion to the eigenvalues (Cheung et al. 2022, equation 13).
+    """Merge p vectors to ``sum w_i a_i``, weighted by their eigenvalues (Cheung et al. 2022, equation 13).
 
     Parameters
     ----------
@@ -571,10 +569,11 @@ def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful
     vectors : sequence of ndarray of shape (n,)
         The vectors.
     faithful : bool
-        Whether signs are taken as they come, and p // 2 vectors are boosted. Otherwise all vectors are turned towards the
-        leading direction of ``sum w_i a_i a_i'``, and ceil(p / 2) are boosted.
+        Whether signs are taken as they come, and p // 2 vectors are boosted. Otherwise all vectors are turned towards
+        the leading direction of ``sum w_i a_i a_i'``, and ceil(p / 2) are boosted.
     scaled : bool
-        Whether the larger weights are boosted by 1 + eta and the others by 1 - eta, with eta the mean weight (equation 15).
+        Whether the larger weights are boosted by 1 + eta and the others by 1 - eta, with eta the mean weight (equation
+        15).
 
     Returns
     -------
@@ -597,7 +596,7 @@ def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful
 
 
 def project_on_direction(X: Array, u: Array) -> Array:
-    """Replace rows by their projection, ``X m m'`` with ``m`` the direction of ``X' u`` (equation 14): of rank one ever after.
+    """Project rows on the direction ``m`` of ``X' u``, to ``X m m'`` (equation 14), which has rank 1.
 
     Parameters
     ----------
@@ -619,8 +618,8 @@ def project_on_direction(X: Array, u: Array) -> Array:
 def orthogonal_direction(u: Array, basis: Array) -> Array:
     """Orthogonalise a vector against a basis and normalise the result.
 
-    If only rounding is left of the vector, or the vector is zero (a component without variance), any direction serves: the
-    result is made from the axis with the smallest part in the basis.
+    If only rounding is left of the vector, or the vector is zero (a component without variance), any direction serves:
+    the result is made from the axis with the smallest part in the basis.
 
     Parameters
     ----------

@@ -33,8 +33,8 @@ def rounding_bound(d: int) -> float:
     """Bound the relative float64 error of a scatter (d, d), or of its product with a unit block.
 
     Measured: at most 38 machine epsilons, 8e-15, in a scatter (spectra over 1 to 7 decades, 5 to 200 features, against
-    singular vectors of the rows), and 9 in a product (100 to 200,000 rows, 12 to 1,000 features, in 80 bits); half the time
-    a hundredth of that.
+    singular vectors of the rows), and 9 in a product (100 to 200,000 rows, 12 to 1,000 features, in 80 bits); half the
+    time a hundredth of that.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def principal_angles(a: Array, b: Array) -> Array:
 
 
 def projector_distance(a: Array, b: Array) -> float:
-    """Compute the spectral norm of the difference of two orthogonal projectors: the sine of the largest principal angle.
+    """Compute the sine of the largest principal angle: the norm of the difference of two projectors.
 
     Parameters
     ----------
@@ -177,8 +177,8 @@ class Resolution:
         other components.
     """
 
-    floor: float  # the vector of an eigenvalue that is not larger is noise
-    angle: float  # by which rounding may turn the components above the floor together, in degrees; 90: tied with others
+    floor: float
+    angle: float
 
 
 @dataclass(frozen=True)
@@ -201,12 +201,12 @@ class Eigenpairs:
         Precision of the pairs if the matrix was never formed; otherwise it follows from the eigenvalues.
     """
 
-    values: Array  # (k,), descending
-    vectors: Array  # (d, k), orthonormal columns, with the signs of `fix_signs`
-    following: float  # eigenvalue k + 1, which tells how well the subspace is determined; 0.0 where k = d
-    rank: int | None = None  # bound on the rank of the matrix, where more than the eigenvalues makes it certain
-    error: float = 0.0  # bound on the spectral norm of what is wrong with the matrix besides the rounding of float64
-    resolution: Resolution | None = None  # where the matrix was never formed; else it follows from the eigenvalues
+    values: Array
+    vectors: Array
+    following: float
+    rank: int | None = None
+    error: float = 0.0
+    resolution: Resolution | None = None
 
     def leading(self, k: int) -> Eigenpairs:
         """Select the first k pairs.
@@ -243,10 +243,10 @@ class Eigenpairs:
 def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = None) -> Eigenpairs:
     """Compute the leading eigenpairs of a symmetric positive semidefinite matrix.
 
-    Large matrices go through Lanczos (ARPACK on BLAS ``dsymv``), which alone might miss one of several equal eigenvalues.
-    So the result is certified: ``sigma I - (A - V diag(values) V')`` with ``sigma`` between ``lambda_k`` and
-    ``lambda_{k+1}`` has a Cholesky factor exactly when nothing above ``sigma`` was missed (Sylvester's law of inertia), and
-    the residuals are at the level of rounding. Without certificate a direct solver decides.
+    Large matrices go through Lanczos (ARPACK on BLAS ``dsymv``), which alone might miss one of several equal
+    eigenvalues. So the result is certified: ``sigma I - (A - V diag(values) V')`` with ``sigma`` between ``lambda_k``
+    and ``lambda_{k+1}`` has a Cholesky factor exactly when nothing above ``sigma`` was missed (Sylvester's law of
+    inertia), and the residuals are at the level of rounding. Without certificate a direct solver decides.
 
     Parameters
     ----------
@@ -266,9 +266,8 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     d = matrix.shape[0]
     if isinstance(k, float):
         values, vectors = eigh(matrix, driver="evd", check_finite=False)
-        return _leading_pairs(
-            values, vectors, count_to_exceed_share(values[::-1].clip(min=0.0), total or float(np.trace(matrix)), k)
-        )
+        total = total or float(np.trace(matrix))
+        return _leading_pairs(values, vectors, count_to_exceed_share(values[::-1].clip(min=0.0), total, k))
     if d >= MIN_LANCZOS_SIZE and 4 * (k + 1) < d:
         pairs = _lanczos(matrix, k)
         if pairs is not None:
@@ -285,7 +284,7 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
 
 
 def count_to_exceed_share(values: Array, total: float, share: float) -> int:
-    """Count the leading values that it takes to exceed a share of the total.
+    """Count the leading values that together exceed a share of the total.
 
     A sum that is larger by rounding only does not exceed the share.
 
@@ -327,7 +326,7 @@ def angle_bound(error: float, pairs: Eigenpairs) -> float:
 
 
 def resolution(pairs: Eigenpairs) -> Resolution:
-    """Compute the precision with which float64 resolves eigenpairs of a scatter, a covariance or products with one.
+    """Compute the precision with which float64 resolves eigenpairs of a scatter, a covariance or their products.
 
     Rounding is relative to the largest eigenvalue: a variance below some 1e-13 of it is noise, and so is its component.
 
@@ -528,7 +527,7 @@ def column_signs(vectors: Array) -> Array:
 
 
 def fix_signs(vectors: Array) -> Array:
-    """Flip columns so that the largest absolute entry of each is positive; among entries of equal size the first decides.
+    """Flip columns so that their largest absolute entry is positive; among equal entries the first decides.
 
     Parameters
     ----------
@@ -569,7 +568,7 @@ def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:
 
 
 def _is_complete(matrix: Array, pairs: Eigenpairs) -> bool:
-    """Return whether no eigenvalue above the gap was missed (see `leading_eigenpairs`) and the vectors are orthonormal."""
+    """Return whether no eigenvalue was missed (see `leading_eigenpairs`) and the vectors are orthonormal."""
     last, following = pairs.values[-1], pairs.following
     identity = pairs.vectors.T @ pairs.vectors
     if last - following <= 1e-12 * pairs.values[0] or following < 0:

@@ -3,8 +3,8 @@
 The model has the mean m, q directions V (d, q) with variances L, and the variance s in all other directions:
 ``x = m + W e + noise`` with ``W = V (L - s)^1/2``.
 
-*At a party* (`factor_sums`). For a row with observed deviations x_o, and with the rows W_o and W_u of W for the observed
-and the missing features::
+*At a party* (`factor_sums`). For a row with observed deviations x_o, and with the rows W_o and W_u of W for the
+observed and the missing features::
 
     A = (I + W_o' W_o / s)^-1,    E[x_u] = W_u A W_o' x_o / s,    cov[x_u] = s I + W_u A W_u'
 
@@ -58,10 +58,10 @@ class FactorGaussian(NamedTuple):
         Variance s in all other directions.
     """
 
-    mean: Array  # (d,)
-    basis: Array  # (d, q), V: orthonormal columns
-    variances: Array  # (q,), L, each larger than the noise
-    noise: float  # s, the variance in all other directions
+    mean: Array
+    basis: Array
+    variances: Array
+    noise: float
 
     @property
     def loadings(self) -> Array:
@@ -84,10 +84,10 @@ class FactorSums(NamedTuple):
         Sum of the logarithms of the densities of observed values, but for a constant.
     """
 
-    first: Array  # (d,), sum of the expected deviations from the model's mean
-    product: Array  # (d, q), sum of their expected products, times the basis
-    square: float  # sum of their expected squares
-    likelihood: float  # sum of the logarithms of the densities of what is observed, but for a constant
+    first: Array
+    product: Array
+    square: float
+    likelihood: float
 
 
 def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Array) -> FactorSums:
@@ -140,8 +140,8 @@ def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Ar
 def _within_group_sums(groups: Groups, triangles: Array, model: FactorGaussian, unit: Array) -> FactorSums:
     """Return the part of the sums that comes from the scatters R of groups; their A have the given triangles.
 
-    A filled row is x_o and W_u e, with ``e = N V_o'x_o``. So of the products of filled rows with V the rows o are
-    ``R V_o Z``, and the rows u ``W_u N (V_o'R V_o) Z``, with ``Z = I + N' W_u'V_u``. The triangles are (g, q (q + 1) / 2).
+    A filled row is x_o and W_u e, with ``e = N V_o'x_o``. So of the products of filled rows with V the rows o are ``R
+    V_o Z``, and the rows u ``W_u N (V_o'R V_o) Z``, with ``Z = I + N' W_u'V_u``. The triangles are (g, q (q + 1) / 2).
     """
     V, W, sizes = model.basis, model.loadings, np.sqrt(model.variances - model.noise)
     (d, q), squares = V.shape, groups.squares() / unit / unit
@@ -258,7 +258,7 @@ def _posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float
 
 
 def _grams(chosen: Array, W: Array) -> Array:
-    """Return for each row of 0 and 1 (n, d) the product ``W'W`` (q, q) over the rows of ``W`` (d, q) that it chooses."""
+    """Return for each row of 0 and 1 (n, d) the product ``W'W`` (q, q) over the chosen rows of ``W`` (d, q)."""
     i, j = np.triu_indices(W.shape[1])
     return _unpack_symmetric(chosen @ (W[:, i] * W[:, j]), W.shape[1])
 
@@ -275,8 +275,8 @@ class FactorEM:
     """An EM iteration of a model with few factors, in the unit in which features have variances of 1 in the mean.
 
     Attributes: `model` is the model whose sums the iteration needs next; `mean` (d,) is the mean m' of the last step;
-    `vectors` (d, q) are the best approximations, in the span of the last V, to eigenvectors of T; `values` (q,) are their
-    eigenvalues, descending; `total` is the trace of T.
+    `vectors` (d, q) are the best approximations, in the span of the last V, to eigenvectors of T; `values` (q,) are
+    their eigenvalues, descending; `total` is the trace of T.
 
     Parameters
     ----------
@@ -290,11 +290,11 @@ class FactorEM:
         Number of rows that the prior is worth, above 0.
     """
 
-    model: FactorGaussian  # whose sums are wanted next
-    mean: Array  # (d,), the mean m' of the last step
-    vectors: Array  # (d, q), the best approximations, in the span of the last V, to eigenvectors of T
-    values: Array  # (q,), their eigenvalues, descending
-    total: float  # the trace of T
+    model: FactorGaussian
+    mean: Array
+    vectors: Array
+    values: Array
+    total: float
 
     def __init__(self, rows: int, mean: Array, block: Array, *, prior: float) -> None:
         self.rows = rows
@@ -340,7 +340,7 @@ class FactorEM:
 
 
 def _to_vector(mean: Array, block: Array, noise: float) -> Array:
-    """Return mean, block and log noise as one vector."""
+    """Return mean, block and log noise in a vector."""
     return np.concatenate([mean, block.ravel(), [math.log(noise)]])
 
 

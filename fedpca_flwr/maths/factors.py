@@ -42,11 +42,11 @@ class Factor:
         Variance that is assumed in every direction that the rows omit.
     """
 
-    head: Head  # count and mean
-    rows: Array  # (h, d), ``rows.T @ rows + floor * identity`` is, or approximates, the scatter
-    trace: float  # trace of the true scatter
-    omitted: float = 0.0  # largest eigenvalue that the rows leave out; 0 where they leave nothing out
-    floor: float = 0.0  # the variance that is assumed in every direction that ``rows`` leaves out
+    head: Head
+    rows: Array
+    trace: float
+    omitted: float = 0.0
+    floor: float = 0.0
 
     @property
     def error(self) -> float:
@@ -82,8 +82,8 @@ class Factor:
     def with_floor(self) -> Factor:
         """Assume half of the first omitted eigenvalue in every omitted direction.
 
-        The omitted eigenvalues lie between zero and that number, so this halves the error bound, at no bytes: the assumed
-        variance is subtracted from the rows. The rows must be orthogonal, as `truncated_factor` makes them.
+        The omitted eigenvalues lie between zero and that number, so this halves the error bound, at no bytes: the
+        assumed variance is subtracted from the rows. The rows must be orthogonal, as `truncated_factor` makes them.
 
         Returns
         -------
@@ -116,7 +116,12 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
     head: Head | None = None
     for chunk in chunks(data, max(2**20, d * (d + 1)) if n > d else 2**22):  # the first loses a row
         chunk_head, centred = centre_rows(chunk)
-        rows = contrasts(centred)
+        # n rows that sum to zero have the scatter of n - 1 rows: the reflection that takes the first unit vector to the
+        # direction (1, ..., 1) leaves a first row of zeros. Cutting a row off the triangular factor instead would be
+        # wrong: if columns depend on each other, the zero row need not be the last one.
+        if len(centred) > 1:
+            centred[1:] += centred[0] / (np.sqrt(len(centred)) - 1)
+        rows = centred[1:] if len(centred) > 1 else centred[:0]
         if head is not None:
             pooled, deviations = pool_heads([head, chunk_head])
             centred[0] = np.sqrt(chunk_head.n * pooled.n / head.n) * deviations[1]  # the row that is free now
@@ -125,29 +130,6 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
         head = chunk_head if head is None else pooled
     assert head is not None
     return head, fix_signs(R.T).T  # how rows are reflected is no moment of theirs: it stays here
-
-
-def contrasts(centred: Array) -> Array:
-    """Return n - 1 rows with the scatter of n rows that sum to zero.
-
-    The reflection that takes the first unit vector to the direction (1, ..., 1) leaves a first row of zeros, which is
-    omitted. Cutting a row off a triangular factor instead would be wrong: if columns depend on each other, the zero row
-    need not be the last one.
-
-    Parameters
-    ----------
-    centred : ndarray of shape (n, d)
-        Rows that sum to zero; they are overwritten.
-
-    Returns
-    -------
-    ndarray of shape (n - 1, d)
-        The rows.
-    """
-    if len(centred) == 1:
-        return centred[:0]
-    centred[1:] += centred[0] / (np.sqrt(len(centred)) - 1)
-    return centred[1:]
 
 
 def truncated_factor(data: Rows, rank: int) -> Factor:
@@ -224,10 +206,11 @@ def stack_factors(parts: list[Factor]) -> Factor:
 def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
     """Compute the leading eigenpairs of ``rows.T @ rows + floor * identity`` from singular values: nothing is squared.
 
-    Rows are orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed if there are fewer rows
-    than features. The features go in by descending size: then the rounding of a feature is relative to its own size, not to
-    that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). If there are fewer rows than features, the
-    rows are first reflected among themselves: else one huge value in a row would round all features of that row.
+    Rows are orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed if there are fewer
+    rows than features. The features go in by descending size: then the rounding of a feature is relative to its own
+    size, not to that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). If there are fewer rows
+    than features, the rows are first reflected among themselves: else one huge value in a row would round all features
+    of that row.
 
     Parameters
     ----------
@@ -256,16 +239,25 @@ def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
 
 
 def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Callable[[int], Array]]:
-    """Return the singular values (h,) of ``rows[:, order]`` (m, d), h = min(m, d), and a function for the right vectors.
+    """Return the singular values (h,) of ``rows[:, order]`` (m, d), and a function for the right vectors.
 
-    The function gives the first k right singular vectors.
+    The function gives the first k right singular vectors; h = min(m, d).
     """
     m, d = rows.shape
     if m < d:
         (graded,) = qr(rows[:, order], mode="r", overwrite_a=True, check_finite=False)  # descending rows, too
         (reflectors, tau), triangle = qr(graded.T, mode="raw", check_finite=False)
         U, s, _ = svd(triangle[:m], overwrite_a=True, check_finite=False)
-        return s, lambda k: _apply_reflectors(reflectors, tau, U[:, :k])
+
+        def right_vectors(k: int) -> Array:
+            padded = np.zeros((d, k), order="F")
+            padded[:m] = U[:, :k]
+            product: Array
+            product, _, info = lapack.dormqr("L", "N", reflectors, tau, padded, 64 * max(1, k), overwrite_c=1)
+            assert info == 0, info
+            return product
+
+        return s, right_vectors
     triangle = np.empty((0, d))
     for chunk in chunks(rows, max(2**20, d * d)):
         triangle = _append_rows(triangle, chunk[:, order])
@@ -273,24 +265,14 @@ def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Call
     return s, lambda k: transposed[:k].T
 
 
-def _apply_reflectors(reflectors: Array, tau: Array, U: Array) -> Array:
-    """Return ``Q U`` (d, k) for an orthogonal factor Q (d, m) in LAPACK's reflectors, and ``U`` (m, k)."""
-    padded = np.zeros((len(reflectors), U.shape[1]), order="F")
-    padded[: len(U)] = U
-    product: Array
-    product, _, info = lapack.dormqr("L", "N", reflectors, tau, padded, 64 * max(1, U.shape[1]), overwrite_c=1)
-    assert info == 0, info
-    return product
-
-
 def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
     """Return the precision of the first k of the singular values ``s`` (h,) and their ``vectors`` (d, k).
 
-    Rounding changes each feature by some 1e-15 of its own size, and LAPACK's iteration by up to `SVD_TOLERANCE`:
-    ``E diag(sizes)`` with ``|E| <= error``. To first order that turns vector i towards those that follow, W, by
-    ``(s_i |E D W| + s_k+1 |E D v_i|) / (s_i^2 - s_k+1^2)``. (Measured in 5,800 tables with gaps from 1e-2 to 1e-10,
-    features over up to 16 decades and single huge values, against Jacobi rotations in 80 bits: the true angle is at most
-    half of that if it is above 1e-11 degrees, and never more.)
+    Rounding changes each feature by some 1e-15 of its own size, and LAPACK's iteration by up to `SVD_TOLERANCE`: ``E
+    diag(sizes)`` with ``|E| <= error``. To first order that turns vector i towards those that follow, W, by ``(s_i |E D
+    W| + s_k+1 |E D v_i|) / (s_i^2 - s_k+1^2)``. (Measured in 5,800 tables with gaps from 1e-2 to 1e-10, features over
+    up to 16 decades and single huge values, against Jacobi rotations in 80 bits: the true angle is at most half of that
+    if it is above 1e-11 degrees, and never more.)
     """
     rounded, k = 1e-15 * float(np.sqrt(sizes.size)), vectors.shape[1]
     floor, total, error = rounded * float(s[0]), float(sizes @ sizes), rounded + SVD_TOLERANCE

@@ -33,7 +33,7 @@ step that is small beside all rows is large."""
 
 @dataclass(frozen=True)
 class Survey:
-    """Numbers of one party, before a method is chosen.
+    """Numbers of a party, before a method is chosen.
 
     Parameters
     ----------
@@ -50,10 +50,10 @@ class Survey:
     """
 
     head: Head
-    variances: Array  # (d,), diagonal of the party's scatter
-    spectrum: Array  # (d,), eigenvalues of this scatter, descending
-    sketch: Array  # (d, s), this scatter times random vectors
-    coded: Array  # (21,), bytes of this scatter in multiples of each of `CODED_STEPS`, about
+    variances: Array
+    spectrum: Array
+    sketch: Array
+    coded: Array
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class Heterogeneity:
         Distance of the total variances to their average, relative to it.
     """
 
-    means: float  # share of the variance that lies between the parties
-    covariances: float  # Frobenius distance to the average covariance, relative to it, on the sketches
-    spectra: float  # Jensen-Shannon divergence (base 2) of the normalised spectra
-    variances: float  # distance of the total variances to their average, relative to it
+    means: float
+    covariances: float
+    spectra: float
+    variances: float
 
     @property
     def score(self) -> float:
@@ -116,15 +116,13 @@ class Forecast:
         For each party the mean variance of its scatter, and its bytes by `CODED_STEPS`.
     """
 
-    head: Head  # pooled
-    counts: NDArray[np.int64]  # (K,)
-    total: float  # trace of the pooled scatter, exact
-    variances: Array  # (d,), diagonal of the pooled scatter, exact
-    spectrum: Array  # (d,), forecast eigenvalues of the pooled scatter, descending
+    head: Head
+    counts: NDArray[np.int64]
+    total: float
+    variances: Array
+    spectrum: Array
     heterogeneity: Heterogeneity
-    party_codes: tuple[
-        tuple[float, Array], ...
-    ]  # of each party the mean variance of its scatter, and its bytes by `CODED_STEPS`
+    party_codes: tuple[tuple[float, Array], ...]
 
     @classmethod
     def from_surveys(cls, surveys: Sequence[Survey]) -> Forecast:
@@ -158,8 +156,8 @@ class Forecast:
     def krylov_rounds(self, k: int, block: int, tolerance: float) -> int:
         """Count the rounds that block Krylov will need until its certificate reaches a tolerance.
 
-        The loop itself runs on the diagonal matrix of the forecast eigenvalues: from a Gaussian start the number of rounds does
-        not depend on the basis.
+        The loop itself runs on the diagonal matrix of the forecast eigenvalues: from a Gaussian start the number of
+        rounds does not depend on the basis.
 
         Parameters
         ----------
@@ -187,7 +185,7 @@ class Forecast:
         return iteration.product_count
 
     def coded_bytes(self, step: float) -> float:
-        """Forecast the bytes of one party's scatter in multiples of a step, on average.
+        """Forecast the bytes of a party's scatter in multiples of a step, on average.
 
         Parameters
         ----------
@@ -205,7 +203,7 @@ class Forecast:
 
 
 def make_survey(data: Rows, block: Array, max_features: int) -> Survey:
-    """Compute the numbers of one party.
+    """Compute the survey of a party.
 
     Parameters
     ----------
@@ -224,18 +222,18 @@ def make_survey(data: Rows, block: Array, max_features: int) -> Survey:
     n, d = data.shape
     if n <= d and d > max_features:
         head, variances = head_and_diagonal(data)
-        return Survey(
-            head, variances, _gram_eigenvalues(data), scatter_product(data, head, block), np.zeros(CODED_STEPS.size)
-        )
+        sketch = scatter_product(data, head, block)
+        return Survey(head, variances, _gram_eigenvalues(data), sketch, np.zeros(CODED_STEPS.size))
     local = Moments.from_rows(data)
     variances = local.diagonal()
     steps = CODED_STEPS * float(variances.mean())
-    coded = (
-        forecast_bytes(local.scatter, d, steps) if steps[0] > 0 and d <= max_features else np.zeros(CODED_STEPS.size)
-    )
-    values = (
-        _gram_eigenvalues(data) if n <= d else eigvalsh(unpack(local.scatter, d), lower=True, check_finite=False)[::-1]
-    )
+    coded = np.zeros(CODED_STEPS.size)
+    if steps[0] > 0 and d <= max_features:
+        coded = forecast_bytes(local.scatter, d, steps)
+    if n <= d:
+        values = _gram_eigenvalues(data)
+    else:
+        values = eigvalsh(unpack(local.scatter, d), lower=True, check_finite=False)[::-1]
     return Survey(local.head, variances, values.clip(min=0.0), local.times(block), coded)
 
 

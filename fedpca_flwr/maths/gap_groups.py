@@ -34,8 +34,8 @@ class Patterns(NamedTuple):
         Pattern of each row.
     """
 
-    missing: NDArray[np.bool_]  # (p, d), the features that each pattern misses
-    of: NDArray[np.int64]  # (n,), the pattern of each row
+    missing: NDArray[np.bool_]
+    of: NDArray[np.int64]
 
     @classmethod
     def from_rows(cls, rows: Rows) -> Patterns:
@@ -89,17 +89,14 @@ class Patterns(NamedTuple):
         selected = ~rare[self.of]
         while excess := int(selected.sum()) % multiple:
             remaining = np.where(self.without_values, 0, np.bincount(self.of[selected], minlength=len(self.missing)))
-            largest = (
-                np.flatnonzero(selected & (self.of == remaining.argmax()))
-                if remaining.any()
-                else np.flatnonzero(selected)
-            )
+            in_largest = selected & (self.of == remaining.argmax()) if remaining.any() else selected
+            largest = np.flatnonzero(in_largest)
             selected[largest[-excess:] if largest.size >= min_rows + excess else largest] = False
         return selected
 
 
 def select_rows(rows: Rows, selected: NDArray[np.bool_]) -> Blocks:
-    """Select rows without copying them.
+    """Select rows without a copy.
 
     Parameters
     ----------
@@ -132,15 +129,14 @@ class Groups:
         Gives the rows of a group, by its number, less the group's mean, piece by piece; 0 for missing values.
     """
 
-    missing: NDArray[np.bool_]  # (g, d)
-    counts: Array  # (g,), rows, as float64
-    means: Array  # (g, d), means less the reference; 0 where a group misses the feature
-    # gives the rows of a group, by its number, less the group's mean, piece by piece; 0 where values are missing
+    missing: NDArray[np.bool_]
+    counts: Array
+    means: Array
     residuals: Callable[[int], Iterator[Array]]
 
     @property
     def has_scatter(self) -> NDArray[np.bool_]:
-        """Groups of more than one row (g,): the others have no scatter."""
+        """Groups of several rows (g,): groups of a single row have no scatter."""
         return self.counts > 1
 
     def scatter(self, group: int) -> Array:
@@ -251,7 +247,7 @@ class GappedRows:
 
     @cached_property
     def observed_moments(self) -> ObservedMoments:
-        """Moments of each feature about its own mean: a constant feature has no squares, however large it is."""
+        """Moments of each feature about its own mean: a constant feature has no squares, however large its value."""
         counts, shifts, squares = [], [], np.zeros(self.reference.size)
         for chunk in chunks(self.rows):
             missing = np.isnan(chunk)
@@ -308,10 +304,8 @@ class GappedRows:
         """Return a large group whose rows are read piece by piece."""
         selected = np.arange(len(self.patterns.missing)) == large
         count = self.patterns.counts[large]
-        mean: Array = (
-            sum((deviations.sum(axis=0) for deviations, _ in self._rows_of_patterns(selected)), start=np.zeros(()))
-            / count
-        )
+        pieces = self._rows_of_patterns(selected)
+        mean: Array = sum((deviations.sum(axis=0) for deviations, _ in pieces), start=np.zeros(())) / count
 
         def residuals(group: int) -> Iterator[Array]:
             return (deviations - mean for deviations, _ in self._rows_of_patterns(selected))

@@ -36,8 +36,8 @@ from fedpca_flwr.maths.moments import pack, unpack_symmetric
 class Squarem:
     """A SQUAREM iteration whose map the caller computes.
 
-    `point` is the point whose image the iteration needs next; it always satisfies ``is_valid``. After the second step of a
-    cycle, `steps_ahead` estimates how many such steps remain; otherwise it is None.
+    `point` is the point whose image the iteration needs next; it always satisfies ``is_valid``. After the second step
+    of a cycle, `steps_ahead` estimates how many such steps remain; otherwise it is None.
 
     Parameters
     ----------
@@ -48,13 +48,11 @@ class Squarem:
     """
 
     def __init__(self, start: Array, is_valid: Callable[[Array], bool]) -> None:
-        self.point = start  # whose image is wanted next
-        self.steps_ahead: float | None = (
-            None  # after the second step of a cycle: an estimate of how many such steps are left
-        )
+        self.point = start
+        self.steps_ahead: float | None = None
         self._is_valid = is_valid
-        self._path = [start]  # of the cycle: a point and its images
-        self._first_step = np.inf  # by the cycle's first step
+        self._path = [start]  # a point of the cycle and its images
+        self._first_step = np.inf  # length of the cycle's first step
 
     def add(self, image: Array) -> None:
         """Take the image of `point` and choose the next point.
@@ -66,33 +64,26 @@ class Squarem:
         """
         start, *images = self._path
         self.steps_ahead = None
-        if len(images) == 2:
-            went_wrong = float(np.linalg.norm(image - self.point)) > self._first_step
-            self._restart(images[-1] if went_wrong else image)
-        elif not images:
+        if not images:
             self._path.append(image)
             self._first_step = float(np.linalg.norm(image - start))
             self.point = image
+            return
+        next_start = image
+        if len(images) == 2:
+            if float(np.linalg.norm(image - self.point)) > self._first_step:
+                next_start = images[-1]  # the extrapolation went wrong
         else:
-            self._extrapolate(start, images[0], image)
-
-    def _extrapolate(self, start: Array, first_image: Array, second_image: Array) -> None:
-        """Go on from two steps of a cycle to the extrapolated point."""
-        r = first_image - start
-        v = (second_image - first_image) - r
-        bend = float(np.linalg.norm(v))
-        length = max(1.0, self._first_step / bend) if bend > 0 else 1.0
-        self.steps_ahead = length
-        candidate = start + 2 * length * r + length**2 * v
-        if length > 1 and self._is_valid(candidate):
-            self._path.append(second_image)
-            self.point = candidate
-        else:
-            self._restart(second_image)
-
-    def _restart(self, start: Array) -> None:
-        """Begin a cycle at a point."""
-        self._path, self.point = [start], start
+            r = images[0] - start
+            v = (image - images[0]) - r
+            bend = float(np.linalg.norm(v))
+            self.steps_ahead = length = max(1.0, self._first_step / bend) if bend > 0 else 1.0
+            candidate = start + 2 * length * r + length**2 * v
+            if length > 1 and self._is_valid(candidate):
+                self._path.append(image)
+                self.point = candidate
+                return
+        self._path, self.point = [next_start], next_start
 
 
 class Gaussian(NamedTuple):
@@ -121,8 +112,8 @@ class Expected(NamedTuple):
         Packed triangle of the sum of their expected products.
     """
 
-    first: Array  # (d,), sum of the expected deviations from the model's mean
-    second: Array  # (d (d + 1) / 2,), packed triangle of the sum of their expected products
+    first: Array
+    second: Array
 
 
 def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:
@@ -157,8 +148,8 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
 class GaussianEM:
     """An EM iteration of a Gaussian model, which begins with a mean and the identity as covariance.
 
-    Attributes: `model` is the model whose expected sums the iteration needs next; `mean` (d,) is the mean m' of the last
-    step; `scatter` (d (d + 1) / 2,) is the packed triangle of T of the last step.
+    Attributes: `model` is the model whose expected sums the iteration needs next; `mean` (d,) is the mean m' of the
+    last step; `scatter` (d (d + 1) / 2,) is the packed triangle of T of the last step.
 
     Parameters
     ----------
@@ -170,15 +161,19 @@ class GaussianEM:
         Number of rows that the prior is worth, above 0.
     """
 
-    model: Gaussian  # whose expected sums are wanted next
-    mean: Array  # (d,), the mean m' of the last step
-    scatter: Array  # (d (d + 1) / 2,), packed triangle of T of the last step
+    model: Gaussian
+    mean: Array
+    scatter: Array
 
     def __init__(self, rows: int, start: Array, *, prior: float) -> None:
         self.rows = rows
         self.prior = max(prior, 4 * MIN_EIGENVALUE * rows)
         self.model = Gaussian(start, np.eye(start.size))
-        self._squarem = Squarem(_to_vector(self.model), lambda point: _is_valid(point, start.size))
+
+        def has_positive_covariance(point: Array) -> bool:
+            return invert_covariance(_from_vector(point, start.size).covariance) is not None
+
+        self._squarem = Squarem(_to_vector(self.model), has_positive_covariance)
 
     @property
     def steps_ahead(self) -> float | None:
@@ -208,7 +203,7 @@ class GaussianEM:
 
 
 def _to_vector(model: Gaussian) -> Array:
-    """Return the mean and the Cholesky factor of the covariance as one vector."""
+    """Return the mean and the Cholesky factor of the covariance in a vector."""
     factor = np.linalg.cholesky(model.covariance)
     return np.concatenate([model.mean, factor[np.tril_indices(model.mean.size)]])
 
@@ -218,7 +213,3 @@ def _from_vector(point: Array, d: int) -> Gaussian:
     factor = np.zeros((d, d))
     factor[np.tril_indices(d)] = point[d:]
     return Gaussian(point[:d], factor @ factor.T)
-
-
-def _is_valid(point: Array, d: int) -> bool:
-    return invert_covariance(_from_vector(point, d).covariance) is not None

@@ -36,9 +36,9 @@ class AlleleCounts(NamedTuple):
     """
 
     rows: int
-    called: Array  # (d,), rows in which each variant was called
-    alleles: Array  # (d,), copies of the counted allele in these
-    squares: Array  # (d,), sum of the squares of the genotypes
+    called: Array
+    alleles: Array
+    squares: Array
 
     @property
     def frequencies(self) -> Array:
@@ -53,7 +53,7 @@ class AlleleCounts(NamedTuple):
 
     @property
     def constant_count(self) -> int:
-        """Number of variants with one allele only among all calls, or no call: they do not vary."""
+        """Number of variants that do not vary: with a single allele among all calls, or no call."""
         return int(((self.alleles == 0) | (self.alleles == 2 * self.called)).sum())
 
     @property

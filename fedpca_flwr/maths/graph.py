@@ -13,8 +13,8 @@ eigenvectors in order. ``H`` is linear in ``A``: at a common ``X`` the mean of t
 of the mean of their matrices. ``A`` is known only through the product ``A X``.
 
 *The remaining distance*: if steps shrink by a factor r < 1 in each iteration, the distance to the limit after a step s
-is ``s r / (1 - r)``, and after m more iterations ``r^m`` times that. It is an extrapolation: a mode that is still hidden
-may be slower, and near a saddle point steps shrink before they grow again.
+is ``s r / (1 - r)``, and after m more iterations ``r^m`` times that. It is an extrapolation: a mode that is still
+hidden may be slower, and near a saddle point steps shrink before they grow again.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ MIN_SLOPE = 1e-9  # a slope of the steps' logarithms below this is rounding, not
 
 
 def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
-    """Make a connected graph of parties, the same wherever it is made.
+    """Make a connected graph of parties, the same at every party.
 
-    A ring, a star about party 0, a complete graph, a grid (with lines of as many parties as make it nearly a square; the
-    last line may be shorter), or an Erdős-Rényi graph, which has each of the K (K - 1) / 2 edges with a probability,
-    independently, and is drawn again until it is connected.
+    A ring, a star about party 0, a complete graph, a grid (with lines of as many parties as make it nearly a square;
+    the last line may be shorter), or an Erdős-Rényi graph, which has each of the K (K - 1) / 2 edges with a
+    probability, independently, and is drawn again until it is connected.
 
     Parameters
     ----------
@@ -178,10 +178,9 @@ class MeanTable(NamedTuple):
         Means as in `fedpca_flwr.maths.moments.Head`.
     """
 
-    counts: NDArray[np.int64]  # (K,)
-    traces: Array  # (K,), trace of the scatter of each party's rows about their own mean
-    tops: Array  # (K,), largest eigenvalue of that scatter, from below (`largest_eigenvalue`)
-    # (K, d), see `fedpca_flwr.maths.moments.Head`
+    counts: NDArray[np.int64]
+    traces: Array
+    tops: Array
     means: Array
     remainders: Array
 
@@ -311,9 +310,9 @@ def safe_step(largest: float, mixing: float) -> float:
 
     At a solution a single party's iteration contracts along the solution itself by ``1 - 2 alpha L``, with the largest
     eigenvalue ``L`` of its matrix: it is stable for ``alpha L < 1`` and fastest at a half, also if parties follow each
-    other's directions. If the parties differ, the disagreement that an exchange leaves adds up over some
-    ``1 / (1 - mixing)`` exchanges (by the `mixing_rate`), and the step is smaller, by the root of that. There is no proof of
-    it for all parties and graphs.
+    other's directions. If the parties differ, the disagreement that an exchange leaves adds up over some ``1 / (1 -
+    mixing)`` exchanges (by the `mixing_rate`), and the step is smaller, by the root of that. There is no proof of it
+    for all parties and graphs.
 
     Parameters
     ----------
@@ -331,7 +330,7 @@ def safe_step(largest: float, mixing: float) -> float:
 
 
 def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
-    """Compute the weighted mean of a party's array and its neighbours': one row of ``W @ arrays``.
+    """Compute the weighted mean of a party's array and its neighbours': a row of ``W @ arrays``.
 
     The products are sorted before they are added: the order of the neighbours changes no bit.
 
@@ -349,10 +348,8 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
     ndarray
         The weighted mean.
     """
-    products = [
-        (1 - weights.sum()) * local,
-        *(weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)),
-    ]
+    weighted = [weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)]
+    products = [(1 - weights.sum()) * local, *weighted]
     total: Array = np.sort(products, axis=0).sum(axis=0)
     return total
 
@@ -377,8 +374,8 @@ def orthonormalise(X: Array) -> Array:
 def linear_rate(steps: Sequence[float]) -> float | None:
     """Estimate the factor by which positive steps shrink in an iteration.
 
-    The logarithms of the steps must fall by straight lines in the third and in the last quarter and from one quarter's mean
-    to the other's, and the slopes must agree up to a factor 2. (The means of a cycle do not fall.)
+    The logarithms of the steps must fall by straight lines in the third and in the last quarter and from one quarter's
+    mean to the other's, and the slopes must agree up to a factor 2. (The means of a cycle do not fall.)
 
     Parameters
     ----------

@@ -44,9 +44,9 @@ class Steps:
         Offsets subtracted from a row's scores, by its cluster and batch.
     """
 
-    centres: Array  # (t, m, k), of unit length
-    penalties: Array  # (t, m, B), what is added to the logarithm of a row's share, by its batch
-    moves: Array  # (t or t - 1, m, B, k), what is taken off a row's scores, by its cluster and batch
+    centres: Array
+    penalties: Array
+    moves: Array
 
     @classmethod
     def empty(cls, clusters: int, batches: int, k: int) -> Self:
@@ -97,7 +97,7 @@ class Steps:
         return Steps(self.centres, self.penalties, np.append(self.moves, [moves], 0))
 
     def correct(self, points: Array, batch: int) -> Array:
-        """Apply all steps that have moves to the scores of one batch.
+        """Apply all steps that have moves to the scores of a batch.
 
         Parameters
         ----------
@@ -111,10 +111,10 @@ class Steps:
         ndarray of shape (n, k)
             Corrected scores.
         """
-        found = points
+        corrected = points
         for centres, penalty, moves in zip(self.centres, self.penalties[:, :, batch], self.moves, strict=False):
-            found = points - cluster_shares(normalise_rows(found), centres, penalty)[0] @ moves[:, batch]
-        return found
+            corrected = points - cluster_shares(normalise_rows(corrected), centres, penalty)[0] @ moves[:, batch]
+        return corrected
 
     def correct_parts(self, parts: Iterator[Array], batch: int) -> Iterator[Array]:
         """Apply `correct` to scores that come some at a time.
@@ -195,9 +195,9 @@ class BatchSums:
         The batch's part of the objective.
     """
 
-    counts: Array  # (m,)
-    units: Array  # (m, k), of unit vectors
-    sums: Array  # (m, k), of the scores before any step
+    counts: Array
+    units: Array
+    sums: Array
     objective: float
 
     @classmethod

@@ -66,10 +66,8 @@ class CompletedSums(NamedTuple):
         products. NaN if a pattern's part cannot be inverted.
     """
 
-    first: Array  # (d,), sum of the filled rows
-    second: Array  # (d, d), sum of their products
-    # (d, d), sum of the conditional covariances of what was missing, zero elsewhere: added to ``second`` it gives the
-    # expected products. NaN where a pattern's part cannot be inverted.
+    first: Array
+    second: Array
     uncertainty: Array
 
 
@@ -108,8 +106,8 @@ def _add_groups(
 ) -> None:
     """Add some groups to the sums.
 
-    Their means go to ``total``. The scatters of observed values go to ``within``, in the unit of the data. The products of
-    observed with expected values go to ``across``, whose symmetric part counts twice.
+    Their means go to ``total``. The scatters of observed values go to ``within``, in the unit of the data. The products
+    of observed with expected values go to ``across``, whose symmetric part counts twice.
     """
     d = offset.size
     means = np.where(groups.missing, 0.0, groups.means / unit + offset)
@@ -237,7 +235,7 @@ def squared_error_by_covariance(
 def _batches_by_missing_count(
     missing: NDArray[np.bool_], max_elements: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield numbers (g,) of groups that miss equally many features, and these features (g, u), with g u^2 <= ``max_elements``."""
+    """Yield groups (g,) that miss u features each, and the features (g, u), with g u^2 <= ``max_elements``."""
     numbers = missing.sum(axis=1)
     for u in np.unique(numbers[numbers > 0]):
         members = np.flatnonzero(numbers == u)

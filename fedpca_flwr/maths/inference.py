@@ -55,9 +55,8 @@ from fedpca_flwr.maths.sums import pool
 MIN_VARIANCE_SHARE = 1e-13  # share of the first variance below which another is none
 NULL_PERCENTILE = 95.0  # the percentile of the null eigenvalues with which `parallel_analysis` compares
 MAX_ROW_FOLDS, MAX_FEATURE_BLOCKS = 5, 5  # folds of rows, at most, and blocks of features, in bi-cross-validation
-MIN_REGRESSED_SHARE = (
-    1e-12  # share of the first eigenvalue below which another is rounding, on which nothing is regressed
-)
+# share of the first eigenvalue below which another is rounding, on which nothing is regressed
+MIN_REGRESSED_SHARE = 1e-12
 # where components leave a smaller share of the variance, what they leave is rounding and has no directions
 MIN_REMAINDER_SHARE = 1e-10
 
@@ -81,8 +80,8 @@ def leading_run(above: NDArray[np.bool_]) -> int:
 def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Array:
     """Draw eigenvalues of covariances of rows with independent normal features.
 
-    Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal and
-    chi on the diagonal, so that no rows are drawn.
+    Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal
+    and chi on the diagonal, so that no rows are drawn.
 
     Parameters
     ----------
@@ -269,7 +268,7 @@ def validation_errors(parts: Sequence[Moments]) -> Array:
 
 
 def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
-    """Return squared errors (m,) of one fold and one block of features."""
+    """Return squared errors (m,) of a fold of rows and a block of features."""
     predictors = np.setdiff1d(np.arange(len(S)), block)
     values, V = eigh(S[np.ix_(predictors, predictors)])
     values, V = values[::-1], V[:, ::-1]
@@ -416,7 +415,7 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
 
 
 def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Array) -> tuple[Array, Array]:
-    """Estimate a statistic and its variance by omitting one group after the other (Busing et al. 1999).
+    """Estimate a statistic and its variance by omitting each group in turn (Busing et al. 1999).
 
     Parameters
     ----------
@@ -441,7 +440,7 @@ def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Arra
 
 
 def student_quantile(groups: int, level: float) -> float:
-    """Compute how many standard errors an interval reaches, if these were estimated from few groups.
+    """Compute how many standard errors an interval reaches, if few groups estimate the error.
 
     Parameters
     ----------

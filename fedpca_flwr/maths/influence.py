@@ -46,12 +46,10 @@ from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Moments, pack
 
 MAX_GROUPS = 5  # most groups in which scatters are added up. Each costs a Cholesky factor.
-MAX_COMPONENTS = (
-    10  # influence is told of so many components at most: of more it costs more than the components themselves
-)
-RESOLVED_SHARE = (
-    1e-12  # share of the first eigenvalue up to which eigenvalues, and gaps between them, are not told from none
-)
+# influence is told of so many components at most: of more it costs more than the components themselves
+MAX_COMPONENTS = 10
+# share of the first eigenvalue up to which eigenvalues, and gaps between them, are not told from none
+RESOLVED_SHARE = 1e-12
 # with K parties and d features: up to this K d^3 the components without each party are computed, in some 20 ms
 MAX_EXACT_COST = 2**25
 # beyond `CHEAP` they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost
@@ -73,7 +71,7 @@ Part = Moments | Factor
 
 @dataclass(frozen=True)
 class Influence:
-    """The influence of one party on a model.
+    """The influence of a party on a model.
 
     Parameters
     ----------
@@ -82,24 +80,22 @@ class Influence:
     variance : float
         Its share of the trace, 0 to 1.
     components : ndarray of shape (r,)
-        Its share of the variance of each of the first r components, 0 to 1: at most `MAX_COMPONENTS`, and only components
-        that float64 resolves.
+        Its share of the variance of each of the first r components, 0 to 1: at most `MAX_COMPONENTS`, and only
+        components that float64 resolves.
     turn : Turn
-        Bounds on the turn of each of these components, and of their span, in the PCA of all other rows with the same scale.
+        Bounds on the turn of each of these components, and of their span, in the PCA of all other rows with the same
+        scale.
     fit : float
         Share of the party's own variance in the components' span, 0 to 1; NaN if the party has no variance.
     spread : float
         Variance of its rows about the pooled mean, in multiples of that of the median party; NaN if that is 0.
     """
 
-    rows: float  # the party's share of all rows
-    variance: float  # the party's share of the trace
-    # (r,), the party's share of the variance of each of the first r components: at most `LEADING`, and such as float64
-    # resolves
+    rows: float
+    variance: float
     components: Array
-    turn: Turn  # bounds on how far each of these, and their span, turn in the PCA of all other rows with the same scale
-    fit: float  # the share of the party's own variance that the components hold; NaN where it has none
-    # variance of its rows about the pooled mean, in multiples of that of the median party; NaN where that is 0
+    turn: Turn
+    fit: float
     spread: float
 
 
@@ -150,9 +146,8 @@ def party_influences(
         turns = [bounded_turn(product, V, values[:r], float(following)) for product in removed_products]
     median = float(np.median(traces / rows))
     shares = (component_energies + inner**2) / values[:r]
-    fits = np.divide(
-        component_energies.sum(axis=1), local_traces, out=np.full(len(rows), np.nan), where=local_traces > 0
-    )
+    unknown = np.full(len(rows), np.nan)
+    fits = np.divide(component_energies.sum(axis=1), local_traces, out=unknown, where=local_traces > 0)
     spread = traces / rows / median if median > 0 else np.full(len(rows), np.nan)
     columns = (rows / total, traces / traces.sum(), shares, turns, fits, spread)
     return [Influence(float(n), float(t), c, a, float(f), float(s)) for n, t, c, a, f, s in zip(*columns, strict=True)]
@@ -171,12 +166,11 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
     dict of int to list of str
         Reasons by the number of the party.
     """
-    rows, largest, fits, spread = (
-        np.array(numbers)
-        for numbers in zip(
-            *((record.rows, record.components.max(), record.fit, record.spread) for record in influences), strict=True
-        )
-    )
+    if len(influences) == 1:
+        return {}
+    rows, largest, fits, spread = np.array(
+        [(record.rows, record.components.max(), record.fit, record.spread) for record in influences]
+    ).T
     many = rows > MAX_ROW_SHARE
     fair = rows / (rows[~many].sum() or 1.0)  # who claims nearly all rows makes those of the others nothing
     finite_fits = fits[~np.isnan(fits)]
@@ -187,14 +181,17 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
         "spread": (spread > MAX_SPREAD) & (len(influences) > 2),  # of two, neither is the odd one
         "fit": (fits < MIN_FIT_RATIO * typical) & (typical >= MIN_TYPICAL_FIT) & (len(influences) > 2),
     }
-    everyone = {party: [name for name, holds in reasons.items() if holds[party]] for party in range(len(influences))}
-    return {party: party_reasons for party, party_reasons in everyone.items() if party_reasons and len(influences) > 1}
+    outlying: dict[int, list[Reason]] = {}
+    for name, holds in reasons.items():
+        for party in np.flatnonzero(holds).tolist():
+            outlying.setdefault(party, []).append(name)
+    return dict(sorted(outlying.items()))
 
 
 def _exact_turns(
     parts: Sequence[Part], deviations: Array, leaving: Array, weights: Array, unit: float, V: Array
 ) -> list[Turn]:
-    """Return the turns of components ``V`` (d, r) without each part; ``deviations`` (K, d) are the parts of the means."""
+    """Return the turns of components ``V`` (d, r) without each part, whose means add ``deviations`` (K, d)."""
 
     def scatter(k: int, factor: float) -> Array:
         local_scatter = parts[k].times(np.diag(weights)) / unit * weights[:, None]
@@ -218,12 +215,12 @@ class Turn:
         Largest principal angle of all components together.
     """
 
-    axes: Array  # (r,), the angle from each component to the one of the same number
-    span: float  # the largest principal angle of all of them together
+    axes: Array
+    span: float
 
 
 def exact_turn(remaining: Array, V: Array) -> Turn:
-    """Compute the turn from components to those of another scatter.
+    """Compute the turn from components to the components of another scatter.
 
     Parameters
     ----------
@@ -274,22 +271,19 @@ def bounded_turn(removed_product: Array, V: Array, values: Array, following: flo
     remaining_values, U = np.linalg.eigh(np.diag(values) - (inside + inside.T) / 2)
     remaining_values, U = remaining_values[::-1], U[:, ::-1]
     R = (removed_product - V @ inside) @ U
-    cuts = np.array([0.0, *(_cut_angle(R, remaining_values, following, j) for j in range(1, r + 1))])
+    cuts = np.zeros(r + 1)  # bounds on the angle of the first j components together, in radians
+    for j in range(1, r + 1):
+        above, below = float(np.linalg.norm(R[:, :j], 2)), following
+        if j < r:
+            middle, half = (remaining_values[j] + following) / 2, (remaining_values[j] - following) / 2
+            below = float(middle + np.hypot(half, float(np.linalg.norm(R[:, j:], 2))))
+        gap = float(remaining_values[j - 1]) - below
+        cuts[j] = np.arctan2(2 * above, gap) / 2 if gap > RESOLVED_SHARE else np.pi / 2
     if r == d:
         cuts[-1] = 0.0
     sines = np.sqrt(np.minimum(1.0, np.sin(cuts[:-1]) ** 2 + np.sin(cuts[1:]) ** 2))
     axes = np.arcsin(sines) + np.arccos(np.minimum(1.0, np.abs(np.diagonal(U))))
     return Turn(np.minimum(90.0, np.degrees(axes)), float(np.degrees(cuts[-1])))
-
-
-def _cut_angle(R: Array, remaining_values: Array, following: float, j: int) -> float:
-    """Return a bound on the angle of the first j components together, in radians."""
-    above, below = float(np.linalg.norm(R[:, :j], 2)), following
-    if j < remaining_values.size:
-        later = float(np.linalg.norm(R[:, j:], 2))
-        below = float((remaining_values[j] + following) / 2 + np.hypot((remaining_values[j] - following) / 2, later))
-    gap = float(remaining_values[j - 1]) - below
-    return float(np.arctan2(2 * above, gap) / 2) if gap > RESOLVED_SHARE else np.pi / 2
 
 
 class RandomGroups:

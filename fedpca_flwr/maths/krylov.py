@@ -66,11 +66,7 @@ class Ritz:
         fine_columns: int = 0,
     ) -> None:
         self.values, self.rotation, self.basis, self.products = values, rotation, basis, products
-        self.error = (
-            error  # bound on the spectral norm of the error of the residuals: the wire's and float64's rounding
-        )
-        self.fine_error = fine_error  # the same for products in full (`KnownProducts.renew`)
-        self.fine_columns = fine_columns  # how many columns of the basis, the first ones, have products in full
+        self.error, self.fine_error, self.fine_columns = error, fine_error, fine_columns
         self._vectors, self._residuals = basis[:, :0], basis[:, :0]
 
     @property
@@ -188,8 +184,8 @@ class Ritz:
 class ProductBasis:
     """An orthonormal basis ``Q`` (d, m) of all blocks so far, and its products with ``A``.
 
-    Attributes: `error` bounds the Frobenius norm of the wire's error in ``AQ``; `rounding` bounds that of float64, relative
-    to the largest eigenvalue; `fine_columns` is the number of leading columns that have products in full.
+    Attributes: `error` bounds the Frobenius norm of the wire's error in ``AQ``; `rounding` bounds that of float64,
+    relative to the largest eigenvalue; `fine_columns` is the number of leading columns that have products in full.
 
     Parameters
     ----------
@@ -233,10 +229,8 @@ class ProductBasis:
             V, AV = V - self.Q @ inside, AV - self.AQ @ inside
             V, AV, shortest = _orthonormalise(V, AV, 1e-10 * size)
             inside_norm = float(np.linalg.norm(inside))
-            error, rounded = (
-                (error + inside_norm * self.error) / shortest,
-                (rounded + inside_norm * self.rounding) / shortest,
-            )
+            error = (error + inside_norm * self.error) / shortest
+            rounded = (rounded + inside_norm * self.rounding) / shortest
             if shortest >= size / 2:
                 break
             size = 1.0
@@ -312,16 +306,16 @@ class ProductBasis:
         self._append(other_vectors, self._use_symmetry(other_vectors, other_products))
 
     def _use_symmetry(self, V: Array, AV: Array) -> Array:
-        """Return the product with ``V`` (d, b), orthogonal to the basis, corrected by the symmetry of ``A`` from those in full."""
+        """Return the product with ``V`` (d, b), corrected by the symmetry of ``A`` and the products in full."""
         U, AU = self.Q[:, : self.fine_columns], self.AQ[:, : self.fine_columns]
         return AV + U @ (AU.T @ V - U.T @ AV) if self.fine_columns else AV
 
     def next_block(self, ritz: Ritz, size: int, k: int) -> Array:
         """Choose an orthonormal block to multiply next: the largest directions in the leading residuals.
 
-        In exact arithmetic all residuals lie in the span of the newest products. Taking the block from the residuals also
-        repeats the part that rounding a block on the wire has lost. If no residual exceeds rounding, the span is invariant, and
-        random directions look for other eigenvectors; so they do until k directions are reached.
+        In exact arithmetic all residuals lie in the span of the newest products. Taking the block from the residuals
+        also repeats the part that rounding a block on the wire has lost. If no residual exceeds rounding, the span is
+        invariant, and random directions look for other eigenvectors; so they do until k directions are reached.
 
         Parameters
         ----------
@@ -383,9 +377,10 @@ def random_block(d: int, b: int, seed: int) -> Array:
     """Make a random block of numbers between -1 and 1 that every party can make from a seed.
 
     The numbers come from SHAKE-256, not from a random generator whose stream could differ between versions of NumPy:
-    parties that disagree about the block would give a wrong answer without notice. They are odd multiples of 2^-23, which
-    float32 holds exactly: a square block of signs would be singular with a noticeable probability, and a vector of signs
-    can be orthogonal to an eigenvector. A square block is the identity: it shows everything, and loses no digits.
+    parties that disagree about the block would give a wrong answer without notice. They are odd multiples of 2^-23,
+    which float32 holds exactly: a square block of signs would be singular with a noticeable probability, and a vector
+    of signs can be orthogonal to an eigenvector. A square block is the identity: it shows everything, and loses no
+    digits.
 
     Parameters
     ----------
@@ -426,16 +421,16 @@ class Restart:
         Norm of its part outside the basis, as it was rounded on its way.
     """
 
-    turn: Array  # (m, c), maps coordinates of the block before to coordinates in these Ritz vectors
-    values: Array  # (g,), Ritz values of the vectors that are given up, the last ones
-    into: Array  # (b, g), C: coordinates of their residuals in the next block
-    wrong: float  # bound on the part of their residuals outside the next block (spectral norm)
-    place: Array  # (m - g + b, b), coordinates of the next block in the basis
-    outside: float = 0.0  # norm of its part outside the basis, as it was rounded on its way
+    turn: Array
+    values: Array
+    into: Array
+    wrong: float
+    place: Array
+    outside: float = 0.0
 
 
 class FirstBlock:
-    """The random block (d, b) with which an iteration began, and the coordinates that its restarts leave of it.
+    """The random block (d, b) with which an iteration began, and its coordinates after restarts.
 
     Parameters
     ----------
@@ -583,7 +578,8 @@ class Renewal:
     def is_due(self, ritz: Ritz, *, last: bool) -> bool:
         """Return whether the products should be renewed next.
 
-        They should as soon as two more rounds at the present rate would reach the tolerance: then the renewal costs no round.
+        They should as soon as two more rounds at the present rate would reach the tolerance: then the renewal costs no
+        round.
 
         Parameters
         ----------

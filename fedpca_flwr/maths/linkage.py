@@ -7,8 +7,6 @@ each variant. `prune_variants` is the rule of PLINK's ``--indep-pairwise``, in t
 versions of PLINK 2 have that order as ``--indep-order 1``).
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +24,7 @@ sums of squares."""
 
 
 def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> Array:
-    """Compute sums of variants with the variants after them in a window.
+    """Compute sums of each variant with the variants that follow in a window.
 
     Parameters
     ----------
@@ -58,7 +56,7 @@ def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> 
 
 
 def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
-    """Return the sums of the first ``width`` columns with those after them."""
+    """Return the sums of the first ``width`` columns with the columns that follow."""
     called = (~np.isnan(calls)).astype(np.float64)
     genotypes = np.nan_to_num(calls)
     pairs = [
@@ -112,7 +110,7 @@ def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float
 
 
 def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return the ``values`` (d,) of the first and the second variant of each pair of a band; beyond the last variant zeros."""
+    """Return the ``values`` (d,) of both variants of each pair of a band; zeros beyond the last variant."""
     positions = start + np.arange(shape[0])[:, None]
     padded = np.pad(values, (0, sum(shape)))
     return padded[positions], padded[positions + 1 + np.arange(shape[1])]
@@ -123,9 +121,9 @@ def prune_variants(
 ) -> NDArray[np.bool_]:
     """Find the variants that pruning leaves, by the rule of PLINK.
 
-    A window of variants moves along each chromosome by a ``step``. Of a correlated pair in the window the variant with the
-    rarer minor allele goes, or the second one if the frequencies are equal. Every variant loses one partner at most, or
-    goes itself, before the next has its turn, until the window holds no such pair.
+    A window of variants moves along each chromosome by a ``step``. Of a correlated pair in the window the variant with
+    the rarer minor allele goes, or the second one if the frequencies are equal. Every variant loses one partner at
+    most, or goes itself, before the next has its turn, until the window holds no such pair.
 
     Parameters
     ----------
@@ -147,24 +145,18 @@ def prune_variants(
     major = np.maximum(counts.frequencies, 1 - counts.frequencies).tolist()
     partners = [int.from_bytes(row.tobytes(), "little") for row in np.packbits(linked, axis=1, bitorder="little")]
     next_partners = list(range(1, len(retained) + 1))
-    for start, end in _windows(chromosomes, window, step):
-        while _prune_window(retained, partners, next_partners, major, start, end):
-            pass
-    return retained
-
-
-def _windows(chromosomes: NDArray[np.bool_], window: int, step: int) -> Iterator[tuple[int, int]]:
-    """Yield where each window begins and ends."""
     begins = np.flatnonzero(chromosomes).tolist()
     for begin, last in zip(begins, [*begins[1:], chromosomes.size], strict=True):
         for start in range(begin, max(last - window + step, begin + 1), step):
-            yield start, min(start + window, last)
+            while _prune_window(retained, partners, next_partners, major, start, min(start + window, last)):
+                pass
+    return retained
 
 
 def _prune_window(
     retained: NDArray[np.bool_], partners: list[int], next_partners: list[int], major: list[float], start: int, end: int
 ) -> bool:
-    """Let each variant of a window lose one correlated partner, or go itself, and return whether any did."""
+    """Let each variant of a window lose a correlated partner, or go itself, and return whether any did."""
     changed = False
     present = int.from_bytes(np.packbits(retained[start:end], bitorder="little").tobytes(), "little")
     for first in range(start, end):

@@ -113,7 +113,7 @@ class MarchenkoPastur:
         Number of features.
     """
 
-    freedom: float  # degrees of freedom: the number of rows, less one where they are about their mean
+    freedom: float
     features: int
 
     def edge(self, remaining_trace: float, j: int) -> float:
@@ -139,7 +139,7 @@ class MarchenkoPastur:
         return float(remaining_trace / (f * d) * (roots**2 + TRACY_WIDOM_95 * spread))
 
     def count_above(self, values: Array, trace: float, k: int) -> int:
-        """Count the leading eigenvalues above the edge of the noise that those before them leave.
+        """Count the leading eigenvalues above the edge of the noise that earlier eigenvalues leave.
 
         Parameters
         ----------
@@ -164,8 +164,8 @@ class MarchenkoPastur:
     def count_certified(self, ritz: Ritz, trace: float, k: int, angles: AngleBounds, tolerance: float) -> int:
         """Count the leading components that are certainly above the edge and certified.
 
-        A Ritz value is never above its eigenvalue, and its residual bounds how far the value is from an eigenvalue; the bound
-        on the first omitted eigenvalue says that no eigenvalue was missed.
+        A Ritz value is never above its eigenvalue, and its residual bounds how far the value is from an eigenvalue; the
+        bound on the first omitted eigenvalue says that no eigenvalue was missed.
 
         Parameters
         ----------

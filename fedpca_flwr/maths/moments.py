@@ -22,7 +22,7 @@ of ``numpy.triu_indices`` (LAPACK's ``TP`` format with ``uplo='L'``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,8 +56,8 @@ Stripe = tuple[Array, Array]  # of an upper triangle: the block (w, w) on the di
 def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
     """Compute the standard deviation of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
 
-    A constant feature gives 1, so that dividing by the result is always safe, and no other feature does: a deviation of 1
-    gives the next number. A feature is constant if it has no more variance than the rounding of its own mean explains
+    A constant feature gives 1, so that dividing by the result is always safe, and no other feature does: a deviation of
+    1 gives the next number. A feature is constant if it has no more variance than the rounding of its own mean explains
     (scikit-learn's ``_is_constant_feature``).
 
     Parameters
@@ -231,19 +231,18 @@ class Moments:
         Packed triangle of the scatter about ``mean + remainder``, in squared units of the data.
     """
 
-    count: int | float  # rows, or the sum of their weights
-    mean: Array  # (d,), the mean, rounded to float64
-    remainder: Array  # (d,), what that rounding lost: the mean is ``mean + remainder``
-    # (d (d + 1) / 2,), packed triangle of the scatter about ``mean + remainder``, in squared units of the data
+    count: int | float
+    mean: Array
+    remainder: Array
     scatter: Array
 
     @classmethod
     def from_rows(cls, data: Rows, threads: int = 1) -> Moments:
         """Compute the moments of rows, read in chunks.
 
-        Memory is O(d^2 + chunk) for each thread whatever the number of rows, so the rows may be memory-mapped. Integers of one
-        byte take an exact route at half the time (`_byte_stripes`), and sparse rows stay sparse, in one thread. The chunks are
-        the same for any number of threads, and are added in their order: so are the bits.
+        Memory is O(d^2 + chunk) for each thread whatever the number of rows, so the rows may be memory-mapped. Integers
+        of one byte take an exact route at half the time (`_byte_stripes`), and sparse rows stay sparse, in one thread.
+        The chunks are the same for any number of threads, and are added in their order: so are the bits.
 
         Parameters
         ----------
@@ -262,15 +261,14 @@ class Moments:
         if isinstance(data, Blocks) and data.sparse:
             heads = [_add_sparse(scatter, block) for block in sparse_chunks(data)]
         else:
-            exact = data.dtype == np.uint8 and row_weights(data) is None
-            heads = []
-            for head, stripes in in_order(
-                lambda part: _byte_stripes(part[0]) if exact else _float_stripes(*part),
-                pair_with_weights(data, chunks(data, CHUNK_ELEMENTS)),
-                threads,
-            ):
+            stripes_of = _byte_stripes if data.dtype == np.uint8 and row_weights(data) is None else _float_stripes
+            heads, upper = [], scatter.T
+            for head, stripes in in_order(stripes_of, pair_with_weights(data, chunks(data, CHUNK_ELEMENTS)), threads):
                 heads.append(head)
-                _add_stripes(scatter.T, stripes)
+                for i, (block, right) in enumerate(stripes):
+                    start, stop = i * STRIPE_COLUMNS, (i + 1) * STRIPE_COLUMNS
+                    upper[start:stop, start:stop] += block
+                    upper[start:stop, stop:] += right
         pooled, between = rows_between(heads)
         blas.dsyrk(1.0, np.ascontiguousarray(between).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
         return cls(*pooled, scatter=pack(scatter))
@@ -447,21 +445,22 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     deviations : list of ndarray of shape (d,)
         Each part's mean less the pooled mean.
     """
-    total = sum(h.n for h in heads)
-    first = heads[0]
-    offsets = [(h.mean - first.mean) + (h.remainder - first.remainder) for h in heads]
-    centre = sum((h.n / total) * offset for h, offset in zip(heads, offsets, strict=True))
-    mean, remainder = two_sum(first.mean, first.remainder + centre)
-    for offset in offsets:
-        offset -= centre
-    return Head(total, mean, remainder), offsets
+    first, total, deviations = heads[0], sum(head.n for head in heads), []
+    centre = np.zeros_like(first.mean)  # of all rows, less the first part's mean
+    for head in heads:
+        offset = (head.mean - first.mean) + (head.remainder - first.remainder)
+        centre += (head.n / total) * offset
+        deviations.append(offset)
+    for deviation in deviations:
+        deviation -= centre
+    return Head(total, *two_sum(first.mean, first.remainder + centre)), deviations
 
 
 def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
     """Centre rows by their mean.
 
-    The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the scatter
-    can come out negative.
+    The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
+    scatter can come out negative.
 
     Parameters
     ----------
@@ -477,16 +476,12 @@ def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head
     centred : ndarray of shape (n, d)
         Rows less the mean, times the roots of their weights.
     """
-    if weights is not None:
-        return _centre_weighted_rows(chunk, weights)
-    mean = chunk.mean(axis=0, dtype=np.float64)
-    centred = np.subtract(chunk, mean, dtype=np.float64)
-    remainder = centred.mean(axis=0)
-    centred -= remainder
-    return Head(len(chunk), mean, remainder), centred
-
-
-def _centre_weighted_rows(chunk: NDArray[Any], weights: Array) -> tuple[Head, Array]:
+    if weights is None:
+        mean = chunk.mean(axis=0, dtype=np.float64)
+        centred = np.subtract(chunk, mean, dtype=np.float64)
+        remainder = centred.mean(axis=0)
+        centred -= remainder
+        return Head(len(chunk), mean, remainder), centred
     total = float(weights.sum())
     mean = weights @ chunk / total
     centred = np.subtract(chunk, mean, dtype=np.float64)
@@ -552,8 +547,8 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 def _stripes(rows: NDArray[Any]) -> list[Stripe]:
     """Return the upper triangle of ``rows.T @ rows`` in stripes.
 
-    The products are NumPy's: other threads go on meanwhile, which SciPy's syrk lets none do. A product of an array with its
-    own transpose is a syrk.
+    The products are NumPy's: other threads go on meanwhile, which SciPy's syrk lets none do. A product of an array with
+    its own transpose is a syrk.
     """
     stripes = []
     for start in range(0, rows.shape[1], STRIPE_COLUMNS):
@@ -562,27 +557,20 @@ def _stripes(rows: NDArray[Any]) -> list[Stripe]:
     return stripes
 
 
-def _add_stripes(upper: Array, stripes: Iterable[Stripe]) -> None:
-    """Add stripes to the upper triangle of a matrix (d, d), in place."""
-    for i, (block, right) in enumerate(stripes):
-        start, stop = i * STRIPE_COLUMNS, (i + 1) * STRIPE_COLUMNS
-        upper[start:stop, start:stop] += block
-        upper[start:stop, stop:] += right
-
-
-def _float_stripes(chunk: NDArray[Any], weights: Array | None) -> tuple[Head, list[Stripe]]:
+def _float_stripes(weighted_chunk: tuple[NDArray[Any], Array | None]) -> tuple[Head, list[Stripe]]:
     """Return the head of rows, and the stripes of their scatter."""
-    head, centred = centre_rows(chunk, weights)
+    head, centred = centre_rows(*weighted_chunk)
     return head, _stripes(centred)
 
 
-def _byte_stripes(chunk: NDArray[np.uint8]) -> tuple[Head, list[Stripe]]:
-    """Return the head and the exact scatter of one-byte integers, through float32.
+def _byte_stripes(weighted_chunk: tuple[NDArray[np.uint8], Array | None]) -> tuple[Head, list[Stripe]]:
+    """Return the head and the exact scatter of integers of a byte, through float32.
 
-    Pixels minus an integer are small integers. Their float32 products, summed over few enough rows, are integers below 2^24
-    and so exact; the largest diagonal entry bounds all others (Cauchy-Schwarz) and tells whether the rows were few enough.
-    The blocks are added in float64, which holds integers exactly up to 2^53.
+    Pixels minus an integer are small integers. Their float32 products, summed over few enough rows, are integers below
+    2^24 and so exact; the largest diagonal entry bounds all others (Cauchy-Schwarz) and tells whether the rows were few
+    enough. The blocks are added in float64, which holds integers exactly up to 2^53.
     """
+    chunk, _ = weighted_chunk
     mean = np.rint(chunk.mean(axis=0, dtype=np.float64))
     centred = chunk.astype(np.float32)
     centred -= mean.astype(np.float32)
@@ -657,7 +645,7 @@ def rescale_features(moments: Moments, unit: Array) -> Moments:
 
 
 def subtract_part(total: Moments, part: Moments) -> Moments:
-    r"""Return the moments of all rows but those of a part.
+    r"""Return the moments of all rows but the rows of a part.
 
     With n rows in all, p in the part, and :math:`\delta` the difference of their means::
 
@@ -706,7 +694,7 @@ def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
     """
     heads, squares = [], np.zeros(data.shape[1])
     parts = pair_with_weights(data, native_chunks(data))
-    for head, part_squares in in_order(lambda part: _head_and_squares(*part), parts, threads):
+    for head, part_squares in in_order(_head_and_squares, parts, threads):
         heads.append(head)
         squares += part_squares
     pooled, deviations = pool_heads(heads)
@@ -715,8 +703,9 @@ def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
     return pooled, squares
 
 
-def _head_and_squares(chunk: Block, weights: Array | None) -> tuple[Head, Array]:
+def _head_and_squares(weighted_chunk: tuple[Block, Array | None]) -> tuple[Head, Array]:
     """Return the head of a chunk, and its sums of squares about the mean."""
+    chunk, weights = weighted_chunk
     if sparse.issparse(chunk):
         head, block = _centre_block(chunk)
         return head, block.squares()
@@ -775,15 +764,10 @@ def _add_sparse(scatter: Array, block: Block) -> Head:
         strip = rest[:, start : start + width].tocsr()
         scatter[start:, start : start + width] += (rest[:, start:].T @ strip).toarray()
     blas.dsyr(-float(m), centred.centre, lower=1, a=scatter, overwrite_a=1)
-    _add_dense_columns(scatter, centred)
-    return head
-
-
-def _add_dense_columns(scatter: Array, centred: CentredBlock) -> None:
-    """Add the rows and columns of the scatter that belong to the dense columns."""
     with_rest: Array = centred.rest.T @ centred.dense
     among = centred.dense.T @ centred.dense
     for i, j in enumerate(centred.dense_columns):
         scatter[j, :j] += with_rest[:j, i]
         with_rest[centred.dense_columns, i] = among[:, i]
         scatter[j:, j] += with_rest[j:, i]
+    return head

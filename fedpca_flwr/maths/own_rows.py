@@ -19,9 +19,8 @@ from fedpca_flwr.maths.moments import Head, centre_rows, head_and_diagonal, scal
 from fedpca_flwr.maths.rows import Rows, to_array
 from fedpca_flwr.maths.stiefel import transpose
 
-MAX_SQUARED_DISTANCE = (
-    1e300  # bound on the squared distance to a centre, so that no product of a row with it is infinite
-)
+# bound on the squared distance to a centre, so that no product of a row with it is infinite
+MAX_SQUARED_DISTANCE = 1e300
 # numbers of a column that are smaller, beside its largest, are taken for zero: products with rows may be rounded
 MIN_ENTRY_SHARE = 1e-100
 
@@ -38,8 +37,8 @@ class LocalRows:
         The vector sqrt(n) (m - c): one further row, with which the others have the scatter about c.
     """
 
-    centred: Array | Columns  # (n, d), rows about their own mean; one array where there are no more rows than features
-    shift: Array  # (d,), sqrt(n) (m - c): one further row, with which the others have the scatter about c
+    centred: Array | Columns
+    shift: Array
 
     @cached_property
     def energy(self) -> float:

@@ -153,7 +153,9 @@ def subspace_distance(U: Array, V: Array) -> Array:
 
 
 def project_components(U: Array, V: Array) -> Array:
-    """Project V to the span of a party's components: the reply in the closed form, of which the server needs only the sum.
+    """Project V to the span of a party's components: the reply in the closed form.
+
+    The server needs only the sum of these replies.
 
     Parameters
     ----------
@@ -347,8 +349,8 @@ def gradient_step(
 ) -> tuple[Array, Array]:
     """Take a party's step of Algorithm 1.
 
-    Steps are ``1 / (largest + c)`` and for V (in units of 1 / c) one: the stability limits of both parts, which the paper's
-    tuned rates miss as soon as n changes.
+    Steps are ``1 / (largest + c)`` and for V (in units of 1 / c) one: the stability limits of both parts, which the
+    paper's tuned rates miss as soon as n changes.
 
     Parameters
     ----------
@@ -390,10 +392,8 @@ def perpca(rows: Array, start: Array, shared_count: int, *, iterations: int = 10
     ndarray of shape (m, d, r)
         Components of each party, the shared ones first.
     """
-    U, local = (
-        start[:, :shared_count],
-        np.broadcast_to(start[:, shared_count:], (len(rows), *start[:, shared_count:].shape)),
-    )
+    U, local = start[:, :shared_count], start[:, shared_count:]
+    local = np.broadcast_to(local, (len(rows), *local.shape))
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[:, None, None] ** 2
     for _ in range(iterations):
         joint = np.concatenate([np.broadcast_to(U, (len(rows), *U.shape)), local], axis=-1)

@@ -26,8 +26,8 @@ probability of an integer x is proportional to :math:`e^{-x^2 / 2 \sigma^2}` (Ca
 discrete Gaussian for differential privacy"). Only integers are drawn, and nothing is rounded: floats that hide a
 sum show it again, since they are not evenly spaced and so few of them can be reached (Mironov 2012).
 
-With an integer :math:`\sigma`, :math:`|x| = k \sigma + j` for integers k and :math:`0 \le j < \sigma`. So a sign, k with
-probability :math:`2^{-k-1}` (how often a coin falls on one side) and a uniform j are drawn, and accepted with
+With an integer :math:`\sigma`, :math:`|x| = k \sigma + j` for integers k and :math:`0 \le j < \sigma`. So a sign, k
+with probability :math:`2^{-k-1}` (how often a coin falls on one side) and a uniform j are drawn, and accepted with
 probability
 
 .. math:: p = 2^{k-1} e^{(1 - (k + j / \sigma)^2) / 2} \le 1
@@ -46,11 +46,11 @@ without another delta. For the same reason the sum of several parties' shares is
 such factors (Kairouz, Liu and Steinke 2021, "The distributed discrete Gaussian mechanism").
 
 **Rows on a grid.** Rows are shortened, measured in steps of ``bound / GRID_STEPS`` and rounded *as vectors*: to the
-nearest integers, which makes a row longer by ``sqrt(d) / 2`` steps at most, and rows are first shortened to so much less
-than the bound. No row is longer than the bound then, and so no sum over rows becomes more sensitive, as it would if the
-sum were rounded. Sums of rows are integers of steps, and sums of products integers of squared steps. (Rounding toward
-zero would need no such margin, but it makes all variances smaller: by 2 % if the bound is ten times the length of
-rows.)
+nearest integers, which makes a row longer by ``sqrt(d) / 2`` steps at most, and rows are first shortened to so much
+less than the bound. No row is longer than the bound then, and so no sum over rows becomes more sensitive, as it would
+if the sum were rounded. Sums of rows are integers of steps, and sums of products integers of squared steps. (Rounding
+toward zero would need no such margin, but it makes all variances smaller: by 2 % if the bound is ten times the length
+of rows.)
 """
 
 import math
@@ -308,8 +308,8 @@ def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
     d : int
         Number of features.
     deviation : int
-        Deviation on the diagonal. Off the diagonal, where each value stands for two entries, it is :math:`\sqrt{1/2}` of
-        this number, rounded up.
+        Deviation on the diagonal. Off the diagonal, where each value stands for two entries, it is :math:`\sqrt{1/2}`
+        of this number, rounded up.
     source : callable
         Source of random bytes.
 
@@ -327,10 +327,8 @@ def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
 def _propose(size: int, deviation: int, source: Source) -> tuple[Integers, Mask]:
     """Return proposed integers (size,), and whether each is accepted."""
     words = np.frombuffer(source(8 * size), "<u8")
-    negative, k = (
-        (words & np.uint64(1)).astype(np.bool_),
-        ZEROS_BEFORE_ONE[(words >> np.uint64(1)) & np.uint64(2**COINS_PER_WORD - 1)],
-    )
+    negative = (words & np.uint64(1)).astype(np.bool_)
+    k = ZEROS_BEFORE_ONE[(words >> np.uint64(1)) & np.uint64(2**COINS_PER_WORD - 1)]
     unfinished = np.flatnonzero(k == COINS_PER_WORD)
     while unfinished.size:
         k[unfinished] += (zeros := ZEROS_BEFORE_ONE[_uniform_integers(2**COINS_PER_WORD, unfinished.size, source)])
@@ -342,7 +340,7 @@ def _propose(size: int, deviation: int, source: Source) -> tuple[Integers, Mask]
 
 
 def _accept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: int, source: Source) -> Mask:
-    """Return whether uniform numbers, by their first 53 bits, are below the probabilities with which sizes are accepted."""
+    """Return whether uniform numbers, by their first 53 bits, are below the acceptance probabilities of sizes."""
     margins = np.ldexp(np.exp((1 - (sizes / deviation) ** 2) / 2), k - 1) - bits * 2.0**-53
     accepted: Mask = margins > 0
     for i in np.flatnonzero(np.abs(margins) <= PROBABILITY_ERROR):
@@ -397,7 +395,7 @@ def clip_rows(rows: Array, bound: float) -> Array:
 
 
 def round_to_grid(rows: Array, bound: float) -> Array:
-    """Clip rows and round them to integers of ``bound / GRID_STEPS``.
+    """Clip rows and round to integers of ``bound / GRID_STEPS``.
 
     Parameters
     ----------
@@ -484,12 +482,10 @@ def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
         for rows in _differences(data, centre):
             length = row_lengths(rows)
             in_shell = assign_shells(length, shells) == shell
-            with np.errstate(over="ignore"):
-                relative_lengths = (
-                    np.minimum(length[in_shell] / shells[shell, SHELL_LENGTH_LIMIT], 1.0)
-                    if shells[shell, SHELL_LENGTH_LIMIT]
-                    else np.ones(in_shell.sum())
-                )
+            relative_lengths = np.ones(in_shell.sum())
+            if limit := shells[shell, SHELL_LENGTH_LIMIT]:
+                with np.errstate(over="ignore"):
+                    relative_lengths = np.minimum(length[in_shell] / limit, 1.0)
             yield round_to_grid(row_directions(rows[in_shell]) * relative_lengths[:, None], 1.0)
 
     return np.stack([_sum_of_products(shell_rows(shell), data.shape[1]) for shell in range(len(shells))])

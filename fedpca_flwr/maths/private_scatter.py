@@ -32,17 +32,13 @@ from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.maths.rows import row_lengths
 
-SHELL_START, SHELL_END, SHELL_LENGTH_LIMIT = range(
-    3
-)  # columns of shells: where one begins, where it ends, up to where rows keep their length
-MIN_EXPONENT, MAX_EXPONENT = (
-    -500,
-    500,
-)  # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
+# columns of shells: where a shell begins, where it ends, and up to where rows keep their length
+SHELL_START, SHELL_END, SHELL_LENGTH_LIMIT = range(3)
+# exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
+MIN_EXPONENT, MAX_EXPONENT = -500, 500
 OCTAVES = MAX_EXPONENT - MIN_EXPONENT + 1
-DETECTION_DEVIATIONS = (
-    5.2  # of all noisy numbers of no rows, one is above so many standard deviations in one of 10,000 cases
-)
+# of all noisy numbers of no rows, one is above so many standard deviations in one of 10,000 cases
+DETECTION_DEVIATIONS = 5.2
 BOUND_ROW_SHARE = 0.9  # this share of the rows is to be within the bound that is read off; the others may be anywhere
 MAX_NOISE_SHARE = 0.05  # a bound is made larger only where the noise stays below this share of what most rows reach
 # a coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise
@@ -148,16 +144,15 @@ class Reach(NamedTuple):
         Whether noise alone does not explain the numbers; if it may, the bound is that of the largest number.
     """
 
-    bound: float  # a power of two within which most rows lie
-    # whether noise alone does not explain the numbers; if it may, the bound is that of the largest number
+    bound: float
     stands_out: bool
 
 
 def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: int = 1) -> Reach:
     """Find how far most rows reach, from their noisy counts by octave.
 
-    The bound is larger than `BOUND_ROW_SHARE` of the rows need if that makes noise and clipped lengths smaller together,
-    and the noise is still small beside those rows (`MAX_NOISE_SHARE`).
+    The bound is larger than `BOUND_ROW_SHARE` of the rows need if that makes noise and clipped lengths smaller
+    together, and the noise is still small beside those rows (`MAX_NOISE_SHARE`).
 
     Parameters
     ----------
@@ -178,10 +173,8 @@ def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: 
     significant = np.where(counts > DETECTION_DEVIATIONS * deviation, counts, 0.0)
     if not significant.any():
         return Reach(2.0 ** (int(counts.argmax()) + MIN_EXPONENT), False)
-    filled, within = (
-        np.flatnonzero(significant),
-        int(np.searchsorted(np.cumsum(significant), BOUND_ROW_SHARE * significant.sum())),
-    )
+    filled = np.flatnonzero(significant)
+    within = int(np.searchsorted(np.cumsum(significant), BOUND_ROW_SHARE * significant.sum()))
     best, best_error = within, np.inf
     for octave in filled[filled >= within].tolist():
         with np.errstate(all="ignore"):  # a bound that is beyond float64 is none
@@ -217,7 +210,7 @@ def excess_beyond(counts: Array, octave: int, power: int) -> float:
 
 
 def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
-    """Move a centre by the noisy mean of the rows about it.
+    """Move a centre by the noisy mean of the rows about this centre.
 
     The mean is drawn towards the old centre as far as noise explains it (James and Stein 1961, the positive part).
 
@@ -282,10 +275,9 @@ class NoisyCentre(NamedTuple):
         Standard deviation of the noise of each value of their sum.
     """
 
-    value: Array  # (d,), the centre c
-    rows: int  # the noisy number of rows, n + g
-    bound: float  # the length to which rows were clipped
-    # standard deviations of the noise of the number of rows, and of each value of their sum
+    value: Array
+    rows: int
+    bound: float
     count_deviation: float
     sum_deviation: float
 
@@ -301,10 +293,11 @@ class NoisyCentre(NamedTuple):
         return float(min((z + g * self.bound) / self.rows, near, 2 * self.bound))
 
     def subtraction_eigenvalue(self) -> float:
-        """Bound the largest eigenvalue that ``(n + g) c c'`` leaves of ``n m m'``, the second moment of rows without variance.
+        """Bound the largest eigenvalue of ``n m m' - (n + g) c c'``, for rows without variance.
 
-        With e = c - m it is that of ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the centre was
-        shortened, for then ``|c| >= |m|``; if not, z has a random direction, and ``|z| - z'm / |m|`` stays below `radius` too.
+        With e = c - m it is that of ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the
+        centre was shortened, for then ``|c| >= |m|``; if not, z has a random direction, and ``|z| - z'm / |m|`` stays
+        below `radius` too.
 
         Returns
         -------
@@ -333,15 +326,17 @@ class Denoised(NamedTuple):
         Eigenvalues with the noise.
     """
 
-    pairs: Eigenpairs  # their eigenvalues are without the noise
-    total: float  # estimate of the trace
-    detectable: int  # how many of the pairs the noise alone does not explain
-    coordinate_count: int  # how many coordinates were not dropped
-    noisy: Array  # (k,), eigenvalues with the noise
+    pairs: Eigenpairs
+    total: float
+    detectable: int
+    coordinate_count: int
+    noisy: Array
 
 
 def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
-    """Compute the leading eigenpairs behind a noisy scatter, of all coordinates or of those that stand out of the noise.
+    """Compute the leading eigenpairs behind a noisy scatter, of all coordinates or of some.
+
+    Coordinates may be dropped that do not stand out of the noise.
 
     Fewer coordinates have less noise, and may hold less of the data. The result is the choice of which the noise leaves
     more.
@@ -389,7 +384,8 @@ def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float =
 def count_detectable(noisy: Array, d: int, deviation: float, excess: float) -> int:
     """Count the noisy eigenvalues that the noise alone does not explain.
 
-    The choice of features depends on the noise, but no part of its matrix has a larger eigenvalue than the matrix (Cauchy).
+    The choice of features depends on the noise, but no part of its matrix has a larger eigenvalue than the matrix
+    (Cauchy).
 
     Parameters
     ----------
@@ -424,8 +420,18 @@ class _CoordinateSubset(NamedTuple):
     def explained_variance(self, max_spike: float) -> float:
         """Return the variance of the data in the components, where no spike counts for more than ``max_spike``.
 
-        A noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own (Benaych-Georges and Nadakuditi 2011, theorem
-        2.2).
+        A noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own (Benaych-Georges and Nadakuditi 2011,
+        theorem 2.2).
+
+        Parameters
+        ----------
+        max_spike : float
+            Largest spike that counts in full.
+
+        Returns
+        -------
+        float
+            The variance.
         """
         spikes = self.spikes
         return float((np.minimum(spikes, max_spike) * (1 - (self.edge / spikes) ** 2)).sum())
@@ -434,8 +440,9 @@ class _CoordinateSubset(NamedTuple):
 def noise_limit(d: int, deviation: float, excess: float = 0.0) -> float:
     """Compute the limit that the leading eigenvalue of nothing but noise exceeds in 1 of 100 cases.
 
-    By Weyl's inequality the same holds for eigenvalue i if the data have i - 1 directions only. A spike above the edge q
-    moves as above, and has the deviation ``deviation sqrt(1 - (q / spike)^2)`` (Benaych-Georges, Guionnet and Maïda 2011).
+    By Weyl's inequality the same holds for eigenvalue i if the data have i - 1 directions only. A spike above the edge
+    q moves as above, and has the deviation ``deviation sqrt(1 - (q / spike)^2)`` (Benaych-Georges, Guionnet and Maïda
+    2011).
 
     Parameters
     ----------
@@ -459,7 +466,7 @@ def noise_limit(d: int, deviation: float, excess: float = 0.0) -> float:
 
 
 def denoise_eigenvalues(theta: Array, edge: float) -> Array:
-    """Compute the eigenvalues behind noisy ones; half of those that the noise explains.
+    """Compute the eigenvalues behind noisy eigenvalues; half of each that the noise explains.
 
     Never negative: the matrix behind is positive semidefinite.
 

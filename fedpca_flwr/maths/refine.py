@@ -11,8 +11,8 @@ with :math:`D = A Q - M_0 Q`::
 
 **Its bound** (`corrected_angle_bound`) takes the spectral norms of the error :math:`F = A - M`: everywhere, and on the
 block of the last correction. Let U be the first k eigenvectors of M, W some of the next and Z the rest, and Y the first
-k of A. The equation ``A Y = Y (Y' A Y)`` bounds ``W'Y`` and ``Z'Y``, with the gaps g of their eigenvalues to the k-th of
-A:
+k of A. The equation ``A Y = Y (Y' A Y)`` bounds ``W'Y`` and ``Z'Y``, with the gaps g of their eigenvalues to the k-th
+of A:
 
     ``g_W |W'Y| <= |W'F U| + |W'F Z| |Z'Y|,    g_Z |Z'Y| <= |Z'F U| + |Z'F W| |W'Y|.``
 
@@ -166,9 +166,9 @@ class CorrectionErrors(NamedTuple):
 
     everywhere: float
     on_block: float
-    on_first: float  # on what of the block U is made of
-    first: float  # how far U lies beside the block
-    next: float  # and W
+    on_first: float
+    first: float
+    next: float
 
     @property
     def norm_first(self) -> float:
@@ -198,7 +198,7 @@ class CorrectionErrors(NamedTuple):
 
 
 def _angle_bound(values: Array, k: int, end: int, errors: CorrectionErrors) -> float:
-    """Return a bound in degrees on the angle to the first k components, if the vectors W are those up to ``end``."""
+    """Return a bound in degrees on the angle to the first k components, with the vectors W up to ``end``."""
     last = float(values[k - 1]) - errors.inner_first
     to_rest = last - float(values[end]) - errors.everywhere
     if end == k:
@@ -212,7 +212,9 @@ def _angle_bound(values: Array, k: int, end: int, errors: CorrectionErrors) -> f
 
 
 class RefinedSketch:
-    """An approximation ``M`` of the scatter ``A``, from ``M_0 = rows.T @ rows + floor * identity``, corrected by products.
+    """An approximation ``M`` of the scatter ``A``, corrected by products.
+
+    It begins as ``M_0 = rows.T @ rows + floor * identity``.
 
     Attribute `products` has all blocks so far and their products with ``A``; `error` bounds the spectral norm of
     ``A - M_0``.
@@ -284,8 +286,8 @@ class RefinedSketch:
     def leading(self, k: int) -> Eigenpairs:
         """Compute the leading eigenpairs of ``M``.
 
-        If few rows and products span less than everything, the matrix on their span suffices: ``M`` is a multiple of the
-        identity elsewhere, so a few random directions complete the basis.
+        If few rows and products span less than everything, the matrix on their span suffices: ``M`` is a multiple of
+        the identity elsewhere, so a few random directions complete the basis.
 
         Parameters
         ----------
@@ -378,11 +380,11 @@ class Corrections:
         The scatters are in multiples of this, in squared units of the data.
     """
 
-    spectrum: Array  # (d,), eigenvalues of the sum of the scatters, descending
-    k: int  # how many components are wanted
-    width: int  # columns of a block
+    spectrum: Array
+    k: int
+    width: int
     parties: int
-    step: float  # the scatters are in multiples of this, in squared units of the data
+    step: float
 
     def count_needed(self, tolerance: float, max_corrections: int) -> int | None:
         """Count the corrections until the bound reaches a tolerance.
@@ -425,6 +427,5 @@ class Corrections:
         values, k = np.append(self.spectrum, 0.0)[: max(self.k, self.width) + 1], self.k
         errors = CorrectionErrors(everywhere, on_block, on_block, offset(k), 0.0)
         angles = [_angle_bound(values, k, end, errors._replace(next=offset(end))) for end in range(k, values.size)]
-        return min(angles) <= tolerance and (
-            tolerance > EXACT_ANGLE_DEGREES or errors.inner_first <= EXACT_ERROR_SHARE * values[k - 1]
-        )
+        values_reached = tolerance > EXACT_ANGLE_DEGREES or errors.inner_first <= EXACT_ERROR_SHARE * values[k - 1]
+        return min(angles) <= tolerance and values_reached

@@ -47,7 +47,8 @@ class Blocks:
     Parameters
     ----------
     read : callable
-        Gives all blocks, from the first row on, each time it is called; each block has as many rows as suits its source.
+        Gives all blocks, from the first row on, each time it is called; each block has as many rows as suits its
+        source.
     width : int
         Number of columns d.
     dtype : numpy.dtype
@@ -60,13 +61,12 @@ class Blocks:
         Numbers above 0: a row counts so often in all sums; by default once.
     """
 
-    # gives all blocks, from the first row on, each time it is called; each block has as many rows as suits it
     read: Callable[[], Iterable[Block]]
-    width: int  # d
-    dtype: np.dtype[Any]  # that all blocks have: real numbers, or booleans
-    sparse: bool = False  # whether the blocks are in CSR format
-    count: int | None = None  # n, where it is known before all rows were read
-    weights: Array | None = None  # (n,), numbers above 0: a row counts so often in all sums; None: once
+    width: int
+    dtype: np.dtype[Any]
+    sparse: bool = False
+    count: int | None = None
+    weights: Array | None = None
 
     ndim = 2
 
@@ -80,7 +80,7 @@ class Blocks:
         return self.shape[0]
 
     def __getitem__(self, chosen: slice | NDArray[np.bool_]) -> Blocks:
-        """Select rows by a slice or by one bool a row."""
+        """Select rows by a slice or by a bool for each row."""
         selected = np.zeros(len(self), dtype=bool)
         selected[chosen] = True
 
@@ -328,7 +328,7 @@ def as_blocks(data: Rows, elements: int) -> Blocks:
 
 
 def row_major(array: NDArray[Any]) -> Rows:
-    """Return an array in row-major layout, on which the last bits of sums depend; it is copied only if necessary.
+    """Return an array in row-major layout, on which the last bits of sums depend, copied only if necessary.
 
     A mapped file that holds columns is not read here: its rows are read block by block.
 
@@ -366,7 +366,7 @@ def is_mapped(array: object) -> bool:
 
 
 def to_array(data: Rows) -> NDArray[Any]:
-    """Read all rows into one array, for computations that cannot work on blocks.
+    """Read all rows into an array, for computations that cannot work on blocks.
 
     Parameters
     ----------
@@ -428,7 +428,7 @@ def sparse_rows(matrix: Any) -> Blocks:
 
 
 def to_csr(matrix: Any) -> Block:
-    """Return a `scipy.sparse` matrix in CSR format without duplicate entries; it is copied only if necessary.
+    """Return a `scipy.sparse` matrix in CSR format without duplicate entries, copied only if necessary.
 
     Parameters
     ----------
@@ -515,9 +515,9 @@ class Transposed:
 class CentredBlock:
     """``X - 1c'`` for a CSR block X (m, d), divided by a scale: a factor of matrix products, as an array is.
 
-    Attributes: `dense_columns` (f,) are the columns with hardly a zero; `dense` (m, f) are these columns, centred; `rest`
-    (m, d) is the CSR array of the others, not centred, with zeros for the dense columns; `centre` (d,) is the centre of the
-    others, with zeros for the dense columns.
+    Attributes: `dense_columns` (f,) are the columns with hardly a zero; `dense` (m, f) are these columns, centred;
+    `rest` (m, d) is the CSR array of the others, not centred, with zeros for the dense columns; `centre` (d,) is the
+    centre of the others, with zeros for the dense columns.
 
     Parameters
     ----------
@@ -529,10 +529,10 @@ class CentredBlock:
         Divisor of each column.
     """
 
-    dense_columns: NDArray[np.intp]  # (f,), columns with hardly a zero
-    dense: Array  # (m, f), these columns, centred
-    rest: Any  # (m, d), CSR: the others, not centred, with zeros for these columns
-    centre: Array  # (d,), of the others, with zeros for these columns
+    dense_columns: NDArray[np.intp]
+    dense: Array
+    rest: Any
+    centre: Array
 
     def __init__(self, block: Block, centre: Array, scale: Array | None = None) -> None:
         m, d = block.shape

@@ -53,7 +53,7 @@ Digits = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of named arrays in one vector of 64-bit words, which begins with a 1 for each party in the sum.
+    """The layout of named arrays in a vector of 64-bit words, which begins with a 1 for each party in the sum.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Layout:
         return (1,) * self.words if isinstance(self.words, int) else self.words.get(name, (1,))
 
     def encode(self, *parts: Mapping[str, NDArray[Any]]) -> Words:
-        """Encode a party's vector for the sum of some parts: nothing is rounded to float64 between them.
+        """Encode a party's vector for the sum of some parts, which is not rounded to float64 first.
 
         Parameters
         ----------
@@ -120,10 +120,8 @@ class Layout:
             digits = np.zeros((len(self.digits(name)), limit.size), np.int64)
             flat, flat_limit = [value.reshape(-1) for value in values], _flat(limit)
             for part in _slices(limit.size):
-                block_values, limits = (
-                    [value[part] for value in flat],
-                    flat_limit[part] if flat_limit.size > 1 else flat_limit,
-                )
+                block_values = [value[part] for value in flat]
+                limits = flat_limit[part] if flat_limit.size > 1 else flat_limit
                 if not (np.abs(sum(block_values)) <= limits).all():
                     raise ValueError(f"'{name}' is beyond its public limit")
                 self._encode(block_values, self._exponents(name, limits), digits[:, part])
@@ -220,7 +218,7 @@ class Layout:
         return np.stack(digits)
 
     def error_bound(self, parties: int) -> dict[str, Array]:
-        """Bound the rounding error of each entry of a sum over parties, of one part each.
+        """Bound the rounding error of each entry of a sum over parties with a single part each.
 
         Parameters
         ----------
@@ -313,7 +311,7 @@ def _flat(limit: Array) -> Array:
 
 
 def _times_power(value: Array, exponent: NDArray[np.int32]) -> Array:
-    """Return ``value 2^exponent`` exactly; in one multiplication if float64 holds that power."""
+    """Return ``value 2^exponent`` exactly; in a single multiplication if float64 holds that power."""
     if np.abs(exponent).max(initial=0) < 1000:
         return value * np.ldexp(1.0, exponent)
     return np.asarray(np.ldexp(value, exponent))
@@ -417,7 +415,7 @@ def min_degree(parties: int, colluding: int, bits: int) -> int:
 
 
 def split_secret(secret: bytes, threshold: int, parties: int) -> list[bytes]:
-    """Split a secret into one share for each party.
+    """Split a secret into a share for each party.
 
     Coefficients come from the operating system's randomness.
 
@@ -447,7 +445,7 @@ def split_secret(secret: bytes, threshold: int, parties: int) -> list[bytes]:
 
 
 def combine_shares(shares: Mapping[int, bytes]) -> bytes:
-    """Compute the secret from shares: the right one if they are enough and all are right.
+    """Compute the secret from shares, which must be enough and all right.
 
     Parameters
     ----------
@@ -505,7 +503,7 @@ def _evaluate(coefficients: list[int], x: int) -> int:
 
 
 def min_survivors(parties: int) -> int:
-    """Compute the smallest number of parties with which a sum may go on: more than two thirds of them.
+    """Compute the smallest number of parties with which a sum may go on: more than two thirds of all.
 
     Parameters
     ----------

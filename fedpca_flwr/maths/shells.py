@@ -93,16 +93,11 @@ def choose_shells(counts: Array, deviation: float, edge: float, k: int, *, centr
     ends = [*starts[1:], int(filled[-1]) + 1]
     shells = np.zeros((len(starts), 3))
     for shell, start, end in zip(shells, starts, ends, strict=True):
-        shell[:SHELL_LENGTH_LIMIT] = (
-            2.0 ** (start + MIN_EXPONENT - 1) if start else 0.0,
-            2.0 ** (end - 1 + MIN_EXPONENT),
-        )
+        shell[SHELL_START] = 2.0 ** (start + MIN_EXPONENT - 1) if start else 0.0
+        shell[SHELL_END] = 2.0 ** (end - 1 + MIN_EXPONENT)
         energy = MEAN_SQUARE_IN_OCTAVE * (significant[start:end] * 4.0 ** np.arange(start - end + 1.0, 1.0)).sum()
-        shell[SHELL_LENGTH_LIMIT] = (
-            shell[SHELL_END]
-            if energy >= LENGTH_ROWS_TO_NOISE * k * edge and shell[SHELL_END] >= 4 * centre_shift
-            else 0.0
-        )
+        if energy >= LENGTH_ROWS_TO_NOISE * k * edge and shell[SHELL_END] >= 4 * centre_shift:
+            shell[SHELL_LENGTH_LIMIT] = shell[SHELL_END]
     return shells
 
 
@@ -124,10 +119,10 @@ class Combined(NamedTuple):
     """
 
     denoised: Denoised
-    noisy: Array  # (s, k), the leading eigenvalues of each sum, with the noise
-    traces: Array  # (s,), of each sum
-    squares: Array  # (s,), estimates of the mean squared distance in each shell
-    deviation: float  # of the noise on the diagonal of each
+    noisy: Array
+    traces: Array
+    squares: Array
+    deviation: float
 
 
 def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, deviation: float) -> Combined:
@@ -161,13 +156,12 @@ def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, 
     matrices = [unpack(packed, d) for packed in sums]
     traces = np.maximum([np.trace(matrix) for matrix in matrices], 1.0)
     means = np.clip(energies / traces, (shells[:, SHELL_START] / shells[:, SHELL_END]) ** 2, 1.0)
-    squares = np.where(shells[:, SHELL_LENGTH_LIMIT] > 0, MEAN_SQUARE_IN_OCTAVE, means) * shells[:, SHELL_END] ** 2
+    with_lengths = shells[:, SHELL_LENGTH_LIMIT] > 0
+    squares = np.where(with_lengths, MEAN_SQUARE_IN_OCTAVE, means) * shells[:, SHELL_END] ** 2
     if len(sums) == 1:
         denoised_sum = denoise(sums[0], d, k, deviation)
         return Combined(denoised_sum, denoised_sum.noisy[None], traces, squares, deviation)
-    weights = (
-        np.where(shells[:, SHELL_LENGTH_LIMIT] > 0, 1.0, means) * (shells[:, SHELL_END] / shells[-1, SHELL_END]) ** 2
-    )
+    weights = np.where(with_lengths, 1.0, means) * (shells[:, SHELL_END] / shells[-1, SHELL_END]) ** 2
     edge, total, noisy = deviation * np.sqrt(2 * d), np.zeros((d, d), order="F"), []
     for matrix, weight in zip(matrices, weights, strict=True):
         values, vectors = eigh(matrix)

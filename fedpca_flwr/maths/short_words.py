@@ -1,7 +1,7 @@
-"""Sums whose values share words of 64 bits: a few bits each, and corrections of what they round off.
+r"""Sums whose values share words of 64 bits: a few bits each, and corrections of what they round off.
 
 **Digits.** A party's m values, whole multiples :math:`n_j` of a step that all parties share, travel as one number
-:math:`\\sum_j n_j B^j` modulo :math:`2^{64}`, with the largest base for which :math:`B^m \\le 2^{64}`. Such numbers add
+:math:`\sum_j n_j B^j` modulo :math:`2^{64}`, with the largest base for which :math:`B^m \le 2^{64}`. Such numbers add
 up like their digits. So where each digit of the *sum over all parties* is smaller than B / 2 in size, the sum says them
 all, the lowest first, however large a party's own digits are. Each party rounds by half a step at most.
 
@@ -25,7 +25,7 @@ MAX_EXACT_MULTIPLE = 2.0**51
 
 
 class WordSharing(NamedTuple):
-    """How the values of a field share words.
+    """The way in which the values of a field share words.
 
     Parameters
     ----------
@@ -35,19 +35,19 @@ class WordSharing(NamedTuple):
         Whether the limits are those of the sum less a value that the server knows.
     """
 
-    values_per_word: int  # values in a word, two or more
-    residual: bool = False  # whether the limits are those of the sum less what the server knows
+    values_per_word: int
+    residual: bool = False
 
 
 @dataclass(frozen=True)
 class ShortWords:
-    """The words of one field in the sum over parties.
+    """The words of a field in the sum over parties.
 
     Parameters
     ----------
     limit : ndarray
-        Bound on each entry of the sum, or of its difference to the value that the server knows; entries of limit 0 do not
-        travel.
+        Bound on each entry of the sum, or of its difference to the value that the server knows; entries of limit 0 do
+        not travel.
     sharing : WordSharing
         How values share words.
     parties : int
@@ -61,8 +61,8 @@ class ShortWords:
     @cached_property
     def base(self) -> int:
         """Largest integer B of which the power for the values of a word fits into the word."""
-        found = round(2 ** (WORD_BITS / self.sharing.values_per_word))
-        return found if found**self.sharing.values_per_word <= 2**WORD_BITS else found - 1
+        base = round(2 ** (WORD_BITS / self.sharing.values_per_word))
+        return base if base**self.sharing.values_per_word <= 2**WORD_BITS else base - 1
 
     @cached_property
     def step(self) -> Array:
@@ -91,23 +91,6 @@ class ShortWords:
     def error_bound(self) -> Array:
         """Bound on the rounding error of each entry of the sum."""
         return self.parties / 2 * self.step
-
-    def round_value(self, value: Array) -> Array:
-        """Round a party's value as the sum has it.
-
-        Parameters
-        ----------
-        value : ndarray
-            The value.
-
-        Returns
-        -------
-        ndarray
-            The rounded value.
-        """
-        found = np.zeros(self.limit.size)
-        found[self.sent_positions] = self._multiples(value) * self.step.flat[self.sent_positions]
-        return found.reshape(self.limit.shape)
 
     def encode(self, value: Array, name: str) -> NDArray[np.int64]:
         """Encode a party's value in words.
@@ -151,19 +134,15 @@ class ShortWords:
             The sum.
         """
         offset = np.zeros(self.sent_positions.size) if near is None else self._multiples(near)
-        remaining, digits, half = (
-            words - self._join_digits(offset),
-            np.empty((self.size, self.sharing.values_per_word)),
-            self.base // 2,
-        )
+        remaining, half = words - self._join_digits(offset), self.base // 2
+        digits = np.empty((self.size, self.sharing.values_per_word))
         for i in range(self.sharing.values_per_word):
             digit = (remaining + half) % self.base - half
             digits[:, i] = digit
             remaining = (remaining - digit) // self.base
+        multiples = offset + digits.ravel()[: self.sent_positions.size]
         total = np.zeros(self.limit.size)
-        total[self.sent_positions] = (offset + digits.ravel()[: self.sent_positions.size]) * self.step.flat[
-            self.sent_positions
-        ]
+        total[self.sent_positions] = multiples * self.step.flat[self.sent_positions]
         return total.reshape(self.limit.shape)
 
     def _multiples(self, value: Array) -> Array:

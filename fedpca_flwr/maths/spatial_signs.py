@@ -36,10 +36,8 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import row_lengths
 
 BINS_PER_OCTAVE = 8  # bins an octave, all of the same width
-MIN_OCTAVE, MAX_OCTAVE = (
-    -6,
-    4,
-)  # octaves of the unit that a histogram has; what is nearer or farther is counted at its ends
+# octaves of the unit that a histogram has; nearer and farther values are counted at its ends
+MIN_OCTAVE, MAX_OCTAVE = -6, 4
 SIDE_BINS = BINS_PER_OCTAVE * (MAX_OCTAVE - MIN_OCTAVE)
 BINS = 2 * SIDE_BINS
 _POSITIVE_EDGES = 2.0 ** np.repeat(np.arange(MIN_OCTAVE, MAX_OCTAVE), BINS_PER_OCTAVE) * np.tile(
@@ -101,8 +99,8 @@ class SignSums(NamedTuple):
         Number of rows.
     """
 
-    signs: Array  # (d,): of u
-    weight: float  # of 1 / r
+    signs: Array
+    weight: float
     rows: float
 
     @property
@@ -193,7 +191,7 @@ def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Arr
 
 
 def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Array) -> Array:
-    """Replace the median by the row nearest to it if half of all rows or more equal this row: the median itself.
+    """Replace the median by the nearest row if half of all rows or more equal this row, the true median.
 
     The search only comes near to it, and rounding would be the distance of most rows.
 
@@ -258,7 +256,7 @@ def distance_floor(distances: Array) -> float:
 
 @dataclass(frozen=True)
 class Directions:
-    """Orthonormal directions with the middles and spreads of the rows' scores along them.
+    """Orthonormal directions, with the middles and spreads of the rows' scores.
 
     Parameters
     ----------
@@ -302,9 +300,7 @@ class Survivors:
     """
 
     shape: Directions
-    """Of the whitened rows."""
     reach: Array
-    """Distances from the middle, in spreads, from which on a whitened row counts less, and nothing (2,)."""
 
     def blunt(self, local_spreads: Array, local_gap: float) -> Survivors:
         """Return the rule with edges that do not tell which of a party's rows they pass.
@@ -448,10 +444,8 @@ def tally(values: Array) -> NDArray[np.int64]:
     ndarray of shape (m, BINS)
         The counts.
     """
-    bins = (np.abs(values).view(np.int64) >> (52 - 3)) - BINS_PER_OCTAVE * (
-        1023 + MIN_OCTAVE
-    )  # exponent, and the bin in its octave
-    bins = bins.clip(0, SIDE_BINS - 1)
+    exponents_and_bins = np.abs(values).view(np.int64) >> (52 - 3)  # exponent, and the bin in its octave
+    bins = (exponents_and_bins - BINS_PER_OCTAVE * (1023 + MIN_OCTAVE)).clip(0, SIDE_BINS - 1)
     positions = np.where(np.signbit(values), SIDE_BINS - 1 - bins, SIDE_BINS + bins) + BINS * np.arange(values.shape[1])
     return np.bincount(positions.ravel(), minlength=BINS * values.shape[1]).reshape(-1, BINS)
 
@@ -505,7 +499,7 @@ def quantile(counts: Array, share: float) -> float:
 
 
 def median_and_spread(counts: Array) -> tuple[float, float]:
-    """Compute the median from a histogram, and the deviation of normal values with the same median distance from it.
+    """Compute the median from a histogram, and the deviation of normal values of the same median distance.
 
     Parameters
     ----------
@@ -576,8 +570,8 @@ class SquaredErrors(NamedTuple):
         Deviation of the cube roots, from their quartiles.
     """
 
-    middle: float  # median of the cube roots
-    deviation: float  # of the cube roots, from their quartiles
+    middle: float
+    deviation: float
 
     @classmethod
     def from_counts(cls, counts: Array, unit: float) -> SquaredErrors:

@@ -98,7 +98,7 @@ def polar_factor(M: Array) -> Array:
 
 
 def align(U: Array, V: Array) -> Array:
-    """Turn columns by the rotation that brings them nearest to other columns (Procrustes).
+    """Turn columns by the rotation to the nearest position to other columns (Procrustes).
 
     Parameters
     ----------

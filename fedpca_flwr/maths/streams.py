@@ -1,8 +1,8 @@
 r"""SPCA and SAPCA: the leading directions of a stream in one pass, and their merging with those of others.
 
-The mathematics of the method `sapca` (the method `streaming` stores moments). Grammenos et al. 2019, algorithms 2 and 3,
-with their faults repaired: rank-revealing blocks, directions that stay orthonormal, a mean that streams along, the last
-partial block.
+The mathematics of the method `sapca` (the method `streaming` stores moments). Grammenos et al. 2019, algorithms 2 and
+3, with their faults repaired: rank-revealing blocks, directions that stay orthonormal, a mean that streams along, the
+last partial block.
 
 **The state.** A `Subspace` stands for rows: :math:`V \mathrm{diag}(\sigma^2) V^T` is their scatter, but for
 truncations. A truncation takes away a positive semidefinite matrix, of which two numbers are stored: its trace
@@ -23,15 +23,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr, svd
+from typing_extensions import override
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding_bound
 from fedpca_flwr.maths.moments import Head, centre_rows, head_order, pool_heads, rows_between
 from fedpca_flwr.maths.rows import Rows, row_chunks
 
-MIN_SINGULAR_SHARE = (
-    1e-12  # singular values below this share of the largest are rounding: their directions would be arbitrary
-)
+# singular values below this share of the largest are rounding: their directions would be arbitrary
+MIN_SINGULAR_SHARE = 1e-12
 
 
 class RankRule(Protocol):
@@ -56,7 +56,7 @@ class RankRule(Protocol):
         """
 
 
-class Fixed:
+class Fixed(RankRule):
     """A constant rank.
 
     Parameters
@@ -68,12 +68,15 @@ class Fixed:
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
+    @override
     def step(self, sigma: Array, energy: float) -> int:
         return self.rank
 
 
-class Energy:
-    """The smallest rank whose squares hold a share of the energy, or one more than there are if they do not.
+class Energy(RankRule):
+    """The smallest rank whose squares hold a share of the energy.
+
+    If the singular values of all directions hold less, the rank is one more than their number.
 
     Parameters
     ----------
@@ -85,13 +88,14 @@ class Energy:
         self.target = target
         self.rank = 1
 
+    @override
     def step(self, sigma: Array, energy: float) -> int:
         enough = np.cumsum(sigma**2) >= self.target * energy
         self.rank = int(enough.argmax()) + 1 if enough.any() else sigma.size + 1
         return self.rank
 
 
-class Band:
+class Band(RankRule):
     r"""The paper's rule (Grammenos et al. 2019, equation 6).
 
     The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie between alpha and beta: above, the rank grows by
@@ -119,6 +123,7 @@ class Band:
         self.hold = hold if hysteresis else 0
         self._steady_blocks = 0
 
+    @override
     def step(self, sigma: Array, energy: float) -> int:
         r = min(self.rank, sigma.size)  # a block may have fewer directions than the rank
         if not r:
@@ -174,12 +179,10 @@ class Subspace:
         Bound on the spectral norm of the difference to the scatter of all rows, by truncations and by rounding.
     """
 
-    head: Head  # weighted number of rows (a float), and their mean
-    vectors: Array  # (d, k), orthonormal
-    sigma: Array  # (k,), singular values of the centred rows, descending, above zero
-    energy: float = 0.0  # trace of the scatter of all rows, in squared units of the data
-    # bound on the spectral norm of what was truncated and of what rounding changed: of the difference to the scatter of
-    # all rows
+    head: Head
+    vectors: Array
+    sigma: Array
+    energy: float = 0.0
     omitted: float = 0.0
 
     @classmethod
@@ -241,8 +244,8 @@ class Tracker:
     rule : RankRule
         Rule for the rank.
     tracked : int, optional
-        Number of directions tracked; 0: as many as the rank (the paper's number, which loses 3 to 6 % of the variance that
-        twice as many hold).
+        Number of directions tracked; 0: as many as the rank (the paper's number, which loses 3 to 6 % of the variance
+        that twice as many hold).
     forgetting : float, optional
         Factor of the singular values before each block: the effective window has ``b / (1 - forgetting**2)`` rows.
     center : bool, optional
@@ -291,7 +294,7 @@ class Tracker:
 def track(
     rows: Rows, rank: int, *, tracked: int = 0, block: int = 50, forgetting: float = 1.0, center: bool = True
 ) -> Subspace:
-    """Run SPCA over rows in one pass.
+    """Run SPCA over rows in a single pass.
 
     Parameters
     ----------
@@ -299,10 +302,12 @@ def track(
         The rows.
     rank : int
         Number of directions.
-    tracked, forgetting, center
+    tracked : int, optional
         As in `Tracker`.
     block : int, optional
         Rows of a block.
+    forgetting, center
+        As in `Tracker`.
 
     Returns
     -------
@@ -316,10 +321,10 @@ def track(
 
 
 def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> Subspace:
-    """Merge subspaces by one QR and the SVD of its triangle (algorithm 5, and the means).
+    """Merge subspaces by a QR and the SVD of its triangle (algorithm 5, and the means).
 
-    The merge is associative as long as nothing is truncated. The parts themselves fix their order: permuting them changes
-    no bit.
+    The merge is associative as long as nothing is truncated. The parts themselves fix their order: permuting them
+    changes no bit.
 
     Parameters
     ----------
@@ -375,7 +380,7 @@ def _scale_subspace(part: Subspace, factor: float) -> Subspace:
 
 
 def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
-    """Return the pooled head, and the rows about their own mean with a row for its distance from the mean ``before``."""
+    """Return the pooled head, and the centred rows with a row for their distance from the mean ``before``."""
     block_head, centred = centre_rows(rows)
     if not before.n:
         return block_head, centred
@@ -385,7 +390,7 @@ def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
 
 
 def _append_block(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array, float]:
-    """Return basis (d, m), rotation (m, m') and singular values (m',) of the tracked directions and the ``rows`` together.
+    """Return basis (d, m), rotation (m, m') and singular values (m',) of tracked directions and ``rows``.
 
     The last number bounds the spectral norm of residuals that were taken for rounding.
 
@@ -418,6 +423,6 @@ def _above_noise(sigma: Array, unit: float) -> Array:
 
 
 def _truncation_error(sigma: Array, k: int, d: int) -> float:
-    """Return a bound on the change of the scatter (d, d), in spectral norm, by a truncation to k directions and its rounding."""
+    """Bound the change of the scatter (d, d) by a truncation to k directions and its rounding."""
     truncated = float(sigma[k] ** 2) if sigma.size > k else 0.0
     return truncated + rounding_bound(d) * float(sigma.max(initial=0.0) ** 2)

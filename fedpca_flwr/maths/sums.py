@@ -49,7 +49,7 @@ SPLIT_FACTOR = 2.0**27 + 1  # Dekker's factor, which splits a float64 into two h
 
 
 class ReproducibleSum:
-    """A running sum of arrays of one shape, whose bits do not depend on the order of the addends.
+    """A running sum of arrays of equal shape, whose bits do not depend on the order of the addends.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, roun
 
 
 def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[np.intp]) -> None:
-    """Move the grid of the entries ``where`` up by full steps, so that it holds their addends."""
+    """Move the grid of the entries ``where`` up by full steps, far enough for their addends."""
     addends, raised = addend[where].astype(np.float64), unit[where] * MAX_ADDEND
     with np.errstate(over="ignore"):
         one_step = bool((np.abs(addends) < raised * MAX_ADDEND).all())
@@ -274,7 +274,9 @@ def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> M
 
 
 def two_product(a: Array, b: Array | float) -> Double:
-    """Multiply exactly: ``p + e == a * b``, with ``p`` the rounded product (Dekker 1971), within a part of float64's range.
+    """Multiply exactly: ``p + e == a * b``, with ``p`` the rounded product (Dekker 1971).
+
+    Exact within a part of float64's range.
 
     Parameters
     ----------
@@ -315,10 +317,8 @@ def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
     """
     n, mean, rest = float(head.n), head.mean, head.remainder
     squares = [*two_product(mean, mean), *two_product(2 * mean, rest), *two_product(rest, rest)]
-    return (
-        [part for value in (mean, rest) for part in two_product(value, n)],
-        [part for value in squares for part in two_product(value, n)],
-    )
+    sums = [part for value in (mean, rest) for part in two_product(value, n)]
+    return sums, [part for value in squares for part in two_product(value, n)]
 
 
 def shift_head(head: Head, centre: Array) -> Head:

@@ -143,7 +143,7 @@ def test_em_comes_to_rest_where_the_textbooks_iteration_does_in_fewer_steps(prio
 
 
 def test_one_step_of_em_in_closed_form_and_what_cannot_be_regressed_on():
-    """Take a single feature without missing values, and n + prior rows of variance 1: the model's variance is 1 again."""
+    """Take a single complete feature, and n + prior rows of variance 1: the model's variance is 1 again."""
     rows = standardised(np.random.default_rng(3).standard_normal((80, 2)) @ [[1.0, 2.0], [0.0, 1.0]])
     r, S = float(rows[:, 0] @ rows[:, 1]) / 80, fitted(rows, 20.0, 1).fitted_model.covariance
     np.testing.assert_allclose(S, [[1.0, r * 0.8], [r * 0.8, 1.0]], atol=1e-12)

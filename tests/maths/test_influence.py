@@ -72,7 +72,7 @@ def turned(parties, k, left_out, *, scale=None, center=True):
 
 
 def unlike():
-    """Make parties of which the first holds the first component: without this party the first two components change places."""
+    """Make parties of which the first holds the first component: without this party the first two swap."""
     rng = np.random.default_rng(5)
     scales = [[5, 3, 2, 1.5, 1, 1], [3, 5, 2, 1, 1.5, 1], [2, 4.5, 4, 1, 1, 1], [5, 2, 2, 2, 1, 1]]
     return [rng.normal(size=(50, 6)) * row + rng.normal(size=6) for row in scales]

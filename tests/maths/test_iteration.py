@@ -43,7 +43,7 @@ def on_axes(k, values, width, *, trace, error=0.0):
 
 
 def lost(values, vectors, basis):
-    """Return the angle in degrees to the nearest subspace that the eigenvalues allow: equal eigenvalues may be swapped."""
+    """Return the angle in degrees to the nearest subspace that the eigenvalues allow: ties may be swapped."""
     k, last = vectors.shape[1], values[vectors.shape[1] - 1]
     below, upto = int((values > last * (1 + 1e-9)).sum()), int((values >= last * (1 - 1e-9)).sum())
     upto = len(values) if last <= 1e-12 * values[0] else upto
@@ -292,18 +292,18 @@ def test_what_lies_between_two_cuts_turns_by_both():
 
 
 def test_notes_say_what_ended_an_iteration_and_what_lies_in_the_noise():
-    ended_by_noise = SimpleNamespace(enough=False, above_edge=3, k=4, cuts=[(3, 1e-7)])
+    ended_by_noise = SimpleNamespace(converged=False, above_edge=3, k=4, cuts=[(3, 1e-7)])
     told = "3 of 4 components certified: 1 to 3 as a subspace, to 1e-07 degrees; component 4 lies in the noise"
     assert shortfall_notes(ended_by_noise, "") == [told]
     known = {
-        "enough": False,
+        "converged": False,
         "above_edge": 0,
-        "limited": False,
+        "precision_limited": False,
         "accelerated": True,
         "cuts": [],
         "k": 4,
-        "determined": 3,
+        "determined_count": 3,
     }
-    by_all = SimpleNamespace(**known, known=SimpleNamespace(room=0), certificate=0.5, tolerance=1e-6)
+    by_all = SimpleNamespace(**known, products=SimpleNamespace(room=0), certificate=0.5, tolerance=1e-6)
     told = "an angle of 0.5 degrees at most, of the first 3 components; wanted 1e-06 degrees"
     assert shortfall_notes(by_all, "") == [f"stopped after asking for all directions with {told}"]

@@ -43,7 +43,7 @@ WEIGHTS = {
 
 
 def statistic(data, sums=0.0, products=0.0, count=0.0):
-    """Compute a party's statistic before noise, in units of the bound; products off the diagonal stand for two entries."""
+    """Compute a party's statistic in units of the bound; products off the diagonal stand for two entries."""
     d = data.shape[1]
     packed = integer_products(data, np.zeros(d), BOUND) / GRID_STEPS**2 * math.sqrt(2)
     packed[diagonal_positions(d)] /= math.sqrt(2)

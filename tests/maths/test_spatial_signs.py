@@ -38,7 +38,7 @@ def test_a_party_moves_the_end_of_a_reach_no_further_than_its_own_distances_diff
 
 
 def test_directions_that_do_not_stand_out_leave_no_row_out():
-    """Take 400 rows along 4 directions: 1.21 is the edge of chance, and cutting begins three quarters of the way there."""
+    """Take 400 rows along 4 directions: 1.21 is the edge of chance, and cutting begins at 3/4 of the way."""
     counts = np.zeros((5, signs.BINS))
     counts[:, signs.SIDE_BINS + np.arange(0, 40)] = 5.0
     for ratio, strength in ((1.1, 2.0**-20), (1.21, 0.5), (1.3, 1.0)):
