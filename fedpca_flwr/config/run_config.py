@@ -366,8 +366,8 @@ def require_levels(text: str) -> str:
     indicators = sum(len(levels) + 2 for _, levels in pairs)
     if most_levels > MAX_LEVELS or indicators > MAX_INDICATORS:
         raise refusal(
-            f"a column has {most_levels:,} levels, and all columns together {indicators:,} indicators; expected at most "
-            f"{MAX_LEVELS:,} and {MAX_INDICATORS:,}: declare the commonest levels, and all others count as 'other'"
+            f"a column has {most_levels:,} levels, and all columns together {indicators:,} indicators; expected at "
+            f"most {MAX_LEVELS:,} and {MAX_INDICATORS:,}: declare the commonest levels, and all others count as 'other'"
         )
     return text
 

@@ -418,8 +418,8 @@ def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
     ordered = sorted((extra or infos).items(), key=lambda entry: (entry[1].partition_id, entry[0]))
     client_list = ", ".join(f"{info.sender} at node {cid}" for cid, info in ordered)
     return QuorumError(
-        f"{len(infos)} clients joined, expected exactly {expected}. Stop the nodes that are none of this run, or change "
-        f"'clients': {client_list}"
+        f"{len(infos)} clients joined, expected exactly {expected}. Stop the nodes that are none of this run, or "
+        f"change 'clients': {client_list}"
     )
 
 

@@ -182,8 +182,8 @@ class Magnitudes:
         failure = f"the server cannot compute with the replies to '{phase}' ({kind})"
         if self.sums_only:
             return (
-                f"{failure}: what they add up to is no sum over rows, so some party's share is false; secure sums do not "
-                "show whose. Run again without secure aggregation, if the parties agree, to see it"
+                f"{failure}: what they add up to is no sum over rows, so some party's share is false; secure sums do "
+                "not show whose. Run again without secure aggregation, if the parties agree, to see it"
             )
         digits, sender, text = self._largest_deviation()
         if digits < MIN_OUTLIER_DIGITS:

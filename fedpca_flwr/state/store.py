@@ -375,7 +375,7 @@ class Store:
             return self.damaged_error()
         if str(reason).startswith("SQLITE_BUSY"):
             return LockedError(
-                f"{self.file} was locked by another process for {LOCK_TIMEOUT_SECONDS:g} s; end the program that has it open (a "
-                "backup, a viewer), and run again"
+                f"{self.file} was locked by another process for {LOCK_TIMEOUT_SECONDS:g} s; end the program that "
+                "has it open (a backup, a viewer), and run again"
             )
         return StoreError(f"{self.file} cannot be used ({reason}); see to it, or name another folder")

@@ -284,8 +284,8 @@ class SurvivingParty(Surviving, PartyTransport):
         parties, publics = request["parties"].tolist(), [keys.tobytes() for keys in request["publics"]]
         if not len(parties) == len(publics) == len(request["signatures"]):
             raise ContractError(
-                f"the server sent keys of {len(publics)} parties, {len(request['signatures'])} signatures, and a list of "
-                f"{len(parties)} parties"
+                f"the server sent keys of {len(publics)} parties, {len(request['signatures'])} signatures, and a list "
+                f"of {len(parties)} parties"
             )
         self._require_enough(len(publics))
         self.policy.require_size(len(publics))
@@ -388,8 +388,8 @@ class SurvivingParty(Surviving, PartyTransport):
             or local_position not in positions
         ):
             raise ContractError(
-                f"the server's list of parties is {positions}, expected some of {list(candidates)}, in order, with this "
-                f"site's own place {local_position}"
+                f"the server's list of parties is {positions}, expected some of {list(candidates)}, in order, with "
+                f"this site's own place {local_position}"
             )
         self._require_enough(len(positions))
         return positions
