@@ -291,15 +291,15 @@ def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, 
     """
     run = config.model_dump(by_alias=True)
     values = {"method": name, **options.model_dump(by_alias=True), **{key: run[key] for key in SHARED_RUN_KEYS}}
-    return {key: _shorten(value) for key, value in values.items()}
-
-
-def _shorten(value: Any) -> Scalar:
-    """Return a value as JSON can hold, or the digest of a long text."""
-    if isinstance(value, bool | int | float):
-        return value
-    text = str(value)
-    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    settings: dict[str, Scalar] = {}
+    for key, value in values.items():
+        if isinstance(value, bool | int | float):
+            settings[key] = value
+            continue
+        text = str(value)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        settings[key] = text if len(text) <= MAX_SHOWN_CHARACTERS else f"sha256:{digest}"
+    return settings
 
 
 def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> None:

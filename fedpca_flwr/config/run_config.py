@@ -8,20 +8,20 @@ may be shown, and the allowed values.
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from fedpca_flwr.config.explain import explain_faults
 from fedpca_flwr.errors import ConfigError, value_text
 
 
@@ -156,111 +156,6 @@ def _is_unicode(text: str) -> bool:
         return False
 
 
-def explain_faults(kind: type[Config], faults: Sequence[Any], source: str) -> str:
-    """Return a line for each faulty key of a configuration; unknown keys come first.
-
-    Parameters
-    ----------
-    kind : type of Config
-        Class of the configuration.
-    faults : sequence of dict
-        Faults as pydantic reports them.
-    source : str
-        Name of the configuration.
-
-    Returns
-    -------
-    str
-        The lines.
-    """
-    fields = dict(zip(kind.keys(), kind.model_fields.values(), strict=True))
-    lines: list[str] = []
-    by_key: dict[str, list[Any]] = {}
-    for fault in sorted(faults, key=lambda fault: bool(fault["type"] != "extra_forbidden")):
-        if not fault["loc"]:  # a check of several keys together; its text names them
-            lines.append(f"{source}: {fault['msg']}")
-            continue
-        value_given = str(fault["loc"][0])
-        key = value_given.replace("_", "-")
-        if fault["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(fields)}"
-            lines.append(f"{source}: unknown key {value_text(value_given)}{hint}")
-        else:
-            by_key.setdefault(key, []).append(fault)
-    for key, key_faults in by_key.items():
-        if key_faults[0]["type"] == "missing":
-            lines.append(f"{source}: '{key}' is missing")
-            continue
-        value_given = key_faults[0]["input"]
-        shown = kind.public or isinstance(value_given, int | float)
-        value = f"is {value_text(value_given)}" if shown else "has a value that is not allowed"
-        our_texts = [str(fault["msg"]) for fault in key_faults if "url" not in fault]  # pydantic's have one
-        reason = (
-            our_texts[0] if our_texts else f"expected {describe_type(fields[key].annotation, fields[key].metadata)}"
-        )
-        lines.append(f"{source}: '{key}' {value}, {reason}")
-    return "\n".join(lines)
-
-
-def describe_type(annotation: Any, limits: Sequence[Any] = ()) -> str:
-    """Return the values of a key's type in words.
-
-    Parameters
-    ----------
-    annotation : type
-        Type of the key.
-    limits : sequence
-        Limits of annotated_types (``Ge``, ``Gt``, ``Le``, ``Lt``), and those of a text.
-
-    Returns
-    -------
-    str
-        For example "a whole number from 1".
-    """
-    *alternatives, last = dict.fromkeys(_describe_alternatives(annotation, limits))
-    return f"{', '.join(alternatives)} or {last}" if alternatives else last
-
-
-def _describe_alternatives(annotation: Any, limits: Sequence[Any]) -> list[str]:
-    """Return each alternative of a type in words."""
-    kind, parts = get_origin(annotation), get_args(annotation)
-    if kind is Annotated:
-        inner = [limit for constraint in parts[1:] for limit in getattr(constraint, "metadata", [constraint])]
-        return _describe_alternatives(parts[0], [*limits, *inner])
-    if kind in (Union, UnionType):
-        return [words for part in parts if part is not NoneType for words in _describe_alternatives(part, limits)]
-    if kind is Literal:
-        return [repr(part) for part in parts]
-    if annotation is bool:
-        return ["true or false"]
-    return [_describe_number(annotation, limits) if annotation in (int, float) else _describe_text(limits)]
-
-
-def _describe_number(kind: type, limits: Sequence[Any]) -> str:
-    """Return a range of numbers in words."""
-    bounds = {
-        name: getattr(constraint, name)
-        for constraint in limits
-        for name in ("ge", "gt", "le", "lt")
-        if hasattr(constraint, name)
-    }
-    words = "a whole number" if kind is int else "a number" if {"le", "lt"} & set(bounds) else "a finite number"
-    if {"gt", "lt"} <= set(bounds):
-        return f"{words} between {bounds['gt']:g} and {bounds['lt']:g}"
-    names = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in bounds else "to", "lt": "below"}
-    return " ".join([words, *(f"{names[name]} {bounds[name]:g}" for name in names if name in bounds)])
-
-
-def _describe_text(limits: Sequence[Any]) -> str:
-    """Return the limits of a text in words."""
-    long = [constraint.max_length for constraint in limits if getattr(constraint, "max_length", None)]
-    patterns = [constraint.pattern for constraint in limits if getattr(constraint, "pattern", None)]
-    constraints = [f"at most {long[0]} characters"] if long else []
-    constraints += [f"the form {patterns[0]}"] if patterns else []
-    return f"a text{' of ' + ' and '.join(constraints) if constraints else ''}"
-
-
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Seconds = Annotated[float, Field(gt=0, le=1e7)]
@@ -366,8 +261,8 @@ def require_levels(text: str) -> str:
     indicators = sum(len(levels) + 2 for _, levels in pairs)
     if most_levels > MAX_LEVELS or indicators > MAX_INDICATORS:
         raise refusal(
-            f"a column has {most_levels:,} levels, and all columns together {indicators:,} indicators; expected at most "
-            f"{MAX_LEVELS:,} and {MAX_INDICATORS:,}: declare the commonest levels, and all others count as 'other'"
+            f"a column has {most_levels:,} levels, and all columns together {indicators:,} indicators; expected at "
+            f"most {MAX_LEVELS:,} and {MAX_INDICATORS:,}: declare the commonest levels, and all others count as 'other'"
         )
     return text
 
@@ -458,7 +353,8 @@ def _validate(kind: type[Config], source: str, items: tuple[tuple[str, type, Any
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(explain_faults(kind, error.errors(), source)) from None
+        fields = dict(zip(kind.keys(), kind.model_fields.values(), strict=True))
+        raise ConfigError(explain_faults(fields, error.errors(), source, shows_values=kind.public)) from None
 
 
 class RunConfig(Config):

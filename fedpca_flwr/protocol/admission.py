@@ -6,8 +6,9 @@ that it replies counts.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Annotated, Any
 
 from flwr.common import FitRes
@@ -247,10 +248,12 @@ def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAErro
     list of FedPCAError
         An error for each report, of the class that the report names.
     """
-    reports = sorted((r for r in infos if isinstance(r, ErrorReport)), key=lambda r: r.partition_id)
-    return [
-        ERRORS_BY_NAME.get(report.error, PartyError)(_prefix_lines(report.sender, report.message)) for report in reports
-    ]
+    errors = []
+    for report in sorted(infos, key=attrgetter("partition_id")):
+        if isinstance(report, ErrorReport):
+            kind = ERRORS_BY_NAME.get(report.error, PartyError)
+            errors.append(kind(_prefix_lines(report.sender, report.message)))
+    return errors
 
 
 def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same_features: bool) -> list[FedPCAError]:
@@ -271,10 +274,26 @@ def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same
         Faults of the claimed numbers of features alone, if there are any; otherwise mismatches, duplicate partitions
         and differing numbers of features. Empty if the clients fit together.
     """
-    if faults := feature_claim_faults(infos):
+    faults: list[FedPCAError] = []
+    for info in infos:
+        if not info.features:
+            text = "it did not say how many features its rows have"
+            faults.append(ContractError(_prefix_lines(info.sender, text)))
+        if info.features > MAX_FEATURES:
+            text = f"it says {info.features} features, at most {MAX_FEATURES:,} can be"
+            faults.append(ContractError(_prefix_lines(info.sender, text)))
+    if faults:
         return faults
-    faults = mismatch_faults(infos, partitions=partitions) + (duplicate_faults(infos) if partitions is not None else [])
-    return faults + (width_faults(infos) if same_features else [])
+    faults = mismatch_faults(infos, partitions=partitions)
+    if partitions is not None:
+        faults += duplicate_faults(infos)
+    if same_features:
+        witness, dissenters = _disagreeing_parties(sorted(infos, key=attrgetter("partition_id")), "features")
+        expected = f"those of {witness.sender} have {witness.features}; every party needs the same columns"
+        for info in dissenters:
+            text = f"its rows have {info.features} columns, {expected}"
+            faults.append(DataError(_prefix_lines(info.sender, text)))
+    return faults
 
 
 def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAError]:
@@ -292,10 +311,27 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
     list of FedPCAError
         A `ConfigError` for each mismatch. Clients whose column names differ from those of the majority are at fault.
     """
-    infos = sorted(infos, key=lambda info: info.partition_id)
-    all_simulated = all(info.simulated for info in infos)
-    mismatches = [(info, text) for info in infos for text in _mismatch_texts(info, infos[0], partitions, all_simulated)]
-    infos_with_names = [info for info in infos if info.columns]
+    infos = sorted(infos, key=attrgetter("partition_id"))
+    all_simulated = all(map(attrgetter("simulated"), infos))
+    mismatches = []
+    for info in infos:
+        first = infos[0]
+        partitions_text = f"its node-config says the rows are in {info.num_partitions} partitions, the run expects "
+        if partitions is not None and info.num_partitions != partitions:
+            text = f"{partitions} clients; both must be the same, or part of the rows would be left out"
+            mismatches.append((info, partitions_text + text))
+        if partitions is None and info.simulated and info.num_partitions != first.num_partitions:
+            text = f"{first.num_partitions}, as {first.sender} says; the parts would overlap"
+            mismatches.append((info, partitions_text + text))
+        if info.simulated and not all_simulated:
+            mismatches.append((info, "its node-config names no 'data', but that of other clients does"))
+        if info.covariates != first.covariates:
+            text = (
+                f"the columns of 'adjust-for' stand elsewhere than in those of {first.sender}: name columns that all "
+                "parties have, in one order"
+            )
+            mismatches.append((info, text))
+    infos_with_names = list(filter(attrgetter("columns"), infos))
     if infos_with_names:
         witness, dissenters = _disagreeing_parties(infos_with_names, "columns")
         text = (
@@ -311,71 +347,11 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
     return [ConfigError(_prefix_lines(info.sender, text)) for info, text in mismatches]
 
 
-def _mismatch_texts(info: PartyInfo, first: PartyInfo, partitions: int | None, all_simulated: bool) -> Iterator[str]:
-    """Yield a text for each mismatch of a client with the first client or with the run."""
-    partitions_text = f"its node-config says the rows are in {info.num_partitions} partitions, the run expects "
-    if partitions is not None and info.num_partitions != partitions:
-        yield f"{partitions_text}{partitions} clients; both must be the same, or part of the rows would be left out"
-    if partitions is None and info.simulated and info.num_partitions != first.num_partitions:
-        yield f"{partitions_text}{first.num_partitions}, as {first.sender} says; the parts would overlap"
-    if info.simulated and not all_simulated:
-        yield "its node-config names no 'data', but that of other clients does"
-    if info.covariates != first.covariates:
-        yield (
-            f"the columns of 'adjust-for' stand elsewhere than in those of {first.sender}: name columns that all "
-            "parties have, in one order"
-        )
-
-
 def _disagreeing_parties(infos: Sequence[PartyInfo], attribute: str) -> tuple[PartyInfo, list[PartyInfo]]:
     """Return the first client of the majority by an attribute, and all clients outside the majority."""
     (common_value, _), *_ = Counter(getattr(info, attribute) for info in infos).most_common(1)
     witness = next(info for info in infos if getattr(info, attribute) == common_value)
     return witness, [info for info in infos if getattr(info, attribute) != common_value]
-
-
-def feature_claim_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
-    """Return the faults of clients that claim no number of features, or an impossible number.
-
-    Parameters
-    ----------
-    infos : sequence of PartyInfo
-        Statements of the clients.
-
-    Returns
-    -------
-    list of FedPCAError
-        A `ContractError` for each fault.
-    """
-    faults: list[FedPCAError] = []
-    for info in infos:
-        if not info.features:
-            faults.append(ContractError(_prefix_lines(info.sender, "it did not say how many features its rows have")))
-        if info.features > MAX_FEATURES:
-            text = f"it says {info.features} features, at most {MAX_FEATURES:,} can be"
-            faults.append(ContractError(_prefix_lines(info.sender, text)))
-    return faults
-
-
-def width_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
-    """Return the faults of clients whose number of features is not that of the majority.
-
-    Parameters
-    ----------
-    infos : sequence of PartyInfo
-        Statements of the clients.
-
-    Returns
-    -------
-    list of FedPCAError
-        A `DataError` for each client outside the majority.
-    """
-    witness, dissenters = _disagreeing_parties(sorted(infos, key=lambda info: info.partition_id), "features")
-    expected_text = f"those of {witness.sender} have {witness.features}; every party needs the same columns"
-    return [
-        DataError(_prefix_lines(info.sender, f"its rows have {info.features} columns, {expected_text}"))
-        for info in dissenters
-    ]
 
 
 def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
@@ -391,9 +367,11 @@ def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
     list of FedPCAError
         A `QuorumError` that names all partitions which are claimed twice, or nothing.
     """
-    partitions = sorted(party for party, times in Counter(info.partition_id for info in infos).items() if times > 1)
-    text = f"several clients say they are partition {partitions}: give each its own partition-id"
-    return [QuorumError(text)] if partitions else []
+    counts = Counter(map(attrgetter("partition_id"), infos))
+    partitions = sorted(party for party, times in counts.items() if times > 1)
+    if not partitions:
+        return []
+    return [QuorumError(f"several clients say they are partition {partitions}: give each its own partition-id")]
 
 
 def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
@@ -418,8 +396,8 @@ def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
     ordered = sorted((extra or infos).items(), key=lambda entry: (entry[1].partition_id, entry[0]))
     client_list = ", ".join(f"{info.sender} at node {cid}" for cid, info in ordered)
     return QuorumError(
-        f"{len(infos)} clients joined, expected exactly {expected}. Stop the nodes that are none of this run, or change "
-        f"'clients': {client_list}"
+        f"{len(infos)} clients joined, expected exactly {expected}. Stop the nodes that are none of this run, or "
+        f"change 'clients': {client_list}"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import override
 
 from fedpca_flwr.config.run_config import ComponentChoice, Config, Count, Fraction, RunConfig
 from fedpca_flwr.protocol.question import Public, Questions
@@ -185,6 +186,7 @@ class MomentsOptions(ScaledOptions):
     """'moments': keep the moments of all rows at the server (docs/statistics.md); 'parties': in clear also each
     party's."""
 
+    @override
     def stored_moments_count(self, parties: int) -> int:
         return {"nothing": 0, "moments": 1, "parties": 1 + parties}[self.keep]
 
@@ -232,63 +234,73 @@ def method_questions(
 
 @dataclass(frozen=True, kw_only=True)
 class MethodCard:
-    """Card of a method: all that code, tests and documentation must know of the method.
+    """Card of a method: all that code, tests and pages must know of the method; each field has a description."""
 
-    The comments and texts at the fields describe each of them.
-    """
-
-    name: str  # as in ``method='p-cov'``
+    name: str
+    """Name of the method, as in ``method='p-cov'``."""
     title: str
-    exact: bool  # whether the model equals the PCA of the pooled rows up to rounding
+    """Name of the method in pages and tables."""
+    exact: bool
+    """Whether the model equals the PCA of the pooled rows up to rounding."""
     rounds: str
-    """How many rounds before the parties project their rows, in clear; so are `upload`, `server_sees` and `shows`."""
+    """Number of rounds before the parties project their rows. This text, `upload`, `server_sees` and `disclosure` are
+    about a run in clear."""
     options: type[PCAOptions]
-    """The method's own options, which `method` holds beside the name; `n_components` is a key of every run."""
+    """Class of the method's own options, which `method` holds beside the name; `n_components` is a key of every run."""
     script: Callable[[RunConfig, Any], Questions]
-    """The run's script but for what the transport adds: what the run-config and the options say that it may ask."""
+    """Function of the run-config and the options that returns the run's script, without what the transport adds."""
     reference: str
-    upload: str  # what a party sends, in float64 values of d features, k components, n rows
-    server_sees: str  # in a few words
-    disclosure: Disclosure  # all that others learn
+    """Publication of the method."""
+    upload: str
+    """Size of a party's replies, in float64 values of d features, k components and n rows."""
+    server_sees: str
+    """What the server sees, in a few words."""
+    disclosure: Disclosure
+    """All that others learn of a party."""
     summed_disclosure: Disclosure | None = None
-    """The same where only sums over the parties open, about these; None where it is what `shows` says, of all."""
+    """All that others learn of the parties together, if only sums open; None if that is what `disclosure` says."""
     pools_moments: bool = False
-    """Whether the server adds up the parties' moments, or factors of them. Where it sees them, the model says what
-    influence each party has."""
-    result: str = ""  # what a reader must know of the result besides `exact`
+    """Whether the server adds up the parties' moments, or factors of them. If the server sees the moments, the model
+    states the influence of each party."""
+    result: str = ""
+    """What a reader must know of the result besides `exact`."""
     examples: Sequence[Mapping[str, Any]] = ({},)
-    """Options with which it runs, those that it needs first. All questions that a run of it may ask are in the script
-    of one of them: docs/security/questions.md is made of these."""
+    """Options with which the method runs, the necessary ones first. Every question that a run may ask is in the script
+    of an example: docs/security/questions.md is made of these."""
     successors: Sequence[str] = ()
-    """Methods of the registry, as one of which a run goes on after its own questions, and once more as another."""
-    incomplete: bool = False  # whether rows may have missing values
-    mixed: bool = False  # whether columns may be categories (run-config ``levels``)
-    weighted: bool = False  # whether rows may have weights (`fedpca_flwr.questions.weights`)
+    """Methods of the registry as which a run continues after its own questions, and once more as another."""
+    incomplete: bool = False
+    """Whether rows may have missing values."""
+    mixed: bool = False
+    """Whether columns may be categories (run-config ``levels``)."""
+    weighted: bool = False
+    """Whether rows may have weights (`fedpca_flwr.stages.weights`)."""
     differentially_private: bool = False
-    """Whether all that leaves a party is differentially private: then its messages tell no row count, and its answer
-    in the last round is constant."""
+    """Whether all that leaves a party is differentially private: then its messages tell no number of rows, and its
+    answer in the last round is constant."""
     split: Literal["rows", "columns"] = "rows"
-    """What the parties' data are: some rows of all features, or all rows of some features."""
+    """Data of a party: some rows of all features, or all rows of some features."""
     exposes: Literal["", "distribution", "scores", "inner products"] = ""
-    """What is shown of single rows, beyond what the model of pooled rows tells: how they are distributed, beyond their
-    moments; their scores (with products of the same kind); or all inner products or distances between them."""
+    """What the method shows of single rows, beyond the model of the pooled rows: their distribution beyond moments;
+    their scores (with products of the same kind); or all inner products or distances between rows."""
     loadings_source: str = ""
-    """The method whose run leaves the loadings by which this one projects new rows; empty where it fits components."""
-    open_membership: bool = False  # whether members of the federation may be absent from a run
+    """Method whose run leaves the loadings with which this method projects new rows; empty for a method that fits."""
+    open_membership: bool = False
+    """Whether members of the federation may be absent from a run."""
     local_components: Literal["", "iterates", "personal"] = ""
-    """Whether each party projects its rows with components of its own: with iterates that have not met those of the
-    others, or with personal ones, which need not meet."""
-    non_mean_centre: bool = (
-        False  # whether rows are about another centre than their mean, and divided by other deviations
-    )
-    variance_base: str = ""  # what the shares of variance are of, where that is not the variance of the pooled rows
+    """Whether each party projects its rows with different components: with iterates that have not met those of the
+    other parties, or with personal components, which need not meet."""
+    non_mean_centre: bool = False
+    """Whether rows have another centre than their mean, and are divided by other deviations."""
+    variance_base: str = ""
+    """What shares of variance refer to, if not to the variance of the pooled rows."""
     stages: Sequence[type[Stage]] = ()
-    """What a run of it may compose with the method; the registry sets them (`fedpca_flwr.stages`)."""
+    """Stages that a run may compose with the method; the registry sets them (`fedpca_flwr.stages`)."""
     needs: Sequence[Literal["groups", "rows"]] = ()
-    """What its answers need beside functions of the moments of all rows that take part: sums over groups of rows, or
-    single rows. Whoever answers for it has a vault of these; for others the vault has none."""
+    """What the answers need besides functions of the moments of all rows that take part: sums over groups of rows, or
+    single rows. The vault of a party offers these to methods that need them, and to no others."""
     beyond_moments: str = ""
-    """Why a party's answers tell more than count, mean and scatter of all its rows that take part; empty where they do
+    """Why a party's answers tell more than count, mean and scatter of all its rows that take part; empty if they do
     not. Such a method exposes something, unless noise hides it, or a site's `gaps` decide which rows it reads."""
 
     @property
@@ -314,8 +326,13 @@ class MethodCard:
         tuple of Stage
             A new stage each, made with the options.
         """
-        run_stages = [stage for stage in self.stages if stage.Options is PCAOptions and stage.is_selected(config)]
-        return tuple(stage(options) for stage in (*run_stages, *options.stages))
+        stages = []
+        for stage in self.stages:
+            if stage.Options is PCAOptions and stage.is_selected(config):
+                stages.append(stage(options))
+        for stage in options.stages:
+            stages.append(stage(options))
+        return tuple(stages)
 
 
 class Stage:

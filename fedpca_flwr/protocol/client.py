@@ -14,10 +14,12 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Protocol
 
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedpca_flwr.config.method_text import require_same_settings, shared_settings
 from fedpca_flwr.config.node_config import NodeConfig
@@ -28,52 +30,68 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.journal import Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, max_reply_cost, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields
-from fedpca_flwr.protocol.question import SERVER, Public, Questions, require_next, require_unchanged
-from fedpca_flwr.protocol.replies import ignore_overflow
+from fedpca_flwr.protocol.question import SERVER, Public, Questions
+from fedpca_flwr.protocol.replies import max_magnitude, overflow_handling
+from fedpca_flwr.protocol.script import require_next, require_unchanged
 from fedpca_flwr.protocol.transport import PartyTransport
 
 logger = logging.getLogger("fedpca_flwr.client")
 
 
 class Site(Protocol):
-    """Interface of a party's half to its site (`fedpca_flwr.site.site`)."""
+    """Interface of a party's half to its site (`fedpca_flwr.site.site.Site`)."""
 
     run_id: str
     state: State
 
     @property
-    def node(self) -> NodeConfig: ...
+    def node(self) -> NodeConfig:
+        """Configuration of the site."""
 
     @property
-    def config(self) -> RunConfig: ...
+    def config(self) -> RunConfig:
+        """Configuration of the run."""
 
     @cached_property
-    def journal(self) -> Journal: ...
+    def journal(self) -> Journal:
+        """Journal of the party."""
 
     @property
-    def settings_digest(self) -> bytes: ...
+    def settings_digest(self) -> bytes:
+        """Digest of the run-config that the server sent."""
 
-    def options(self, kind: type[PCAOptions]) -> PCAOptions: ...
+    def options(self, kind: type[PCAOptions]) -> PCAOptions:
+        """Return the method's options, of the class that its card names."""
 
-    def data(self, split: str) -> Rows: ...
+    def data(self, split: str) -> Rows:
+        """Return the party's rows (n, d) that take part."""
 
-    def public(self, split: str, options: PCAOptions) -> Public: ...
+    def public(self, split: str, options: PCAOptions) -> Public:
+        """Return the public parameters of the run."""
 
-    def info(self, split: str) -> dict[str, Any]: ...
+    def info(self, split: str) -> dict[str, Any]:
+        """Return the party's statement that comes with every reply."""
 
-    def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None: ...
+    def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
+        """Refuse a method or options that the site's policy does not allow."""
 
-    def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None: ...
+    def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
+        """Refuse a reply of too many bytes; the error lists methods with smaller replies."""
 
-    def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None: ...
+    def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None:
+        """Refuse sums over rows from which single rows could be read."""
 
-    def permit_bound(self, split: str) -> None: ...
+    def permit_bound(self, split: str) -> None:
+        """Refuse a run whose `bound` the rows exceed."""
 
-    def permit_sum(self, members: Sequence[str], split: str) -> None: ...
+    def permit_sum(self, members: Sequence[str], split: str) -> None:
+        """Refuse a sum that, with an earlier sum, would tell a party's share."""
 
-    def note_clear(self, card: MethodCard) -> None: ...
+    def note_clear(self, card: MethodCard) -> None:
+        """Record in the journal that an answer leaves in clear."""
 
-    def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]: ...
+    def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
+        """Return the report of an error, and log the error; ``late`` after an answer has left."""
 
 
 class PCAClient(NumPyClient):
@@ -93,9 +111,11 @@ class PCAClient(NumPyClient):
     def __init__(self, card: MethodCard, site: Site, make_transport: Callable[..., PartyTransport]) -> None:
         super().__init__()
         self.card, self.site, self._make_transport = card, site, make_transport
-        self.earlier_questions: Questions = {}  # of the method that has chosen this one, and was asked them
+        self.earlier_questions: Questions = {}
         self.question_number = 0
         self.alternatives: Alternatives = no_alternatives
+        # whether answers are sums over rows without noise, from which few rows could be read
+        self._sums_rows = card.split == "rows" and not card.differentially_private
 
     def continue_from(self, previous: PCAClient, questions: Questions) -> None:
         """Continue a run that another method's client has begun.
@@ -223,6 +243,7 @@ class PCAClient(NumPyClient):
 
     # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
 
+    @override
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         try:
             if server_settings := str(config.get("settings", "")):
@@ -233,6 +254,7 @@ class PCAClient(NumPyClient):
         except Exception as error:
             return self._report_error(error)
 
+    @override
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
@@ -243,25 +265,17 @@ class PCAClient(NumPyClient):
             self.store_request(request)
             rows = len(self.data)
             arrays = self._answer(phase, request, rows)
-            return arrays, 1 if self._hides_row_count else rows, self.info()
+            hides_rows = self.card.differentially_private or self.transport.sums_only
+            return arrays, 1 if hides_rows else rows, self.info()
         except Exception as error:
             return [], 0, self._report_error(error)
 
+    @override
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Nothing is asked in this way."""
         return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
 
     # Inside
-
-    @cached_property
-    def _hides_row_count(self) -> bool:
-        """True if messages of this party tell no number of rows."""
-        return self.card.differentially_private or self.transport.sums_only
-
-    @cached_property
-    def _sums_rows(self) -> bool:
-        """True if answers are sums over rows without noise, from which few rows could be read."""
-        return self.card.split == "rows" and not self.card.differentially_private
 
     def _permit(self) -> None:
         """Refuse a run that the site's own policy does not allow, before anything is computed."""
@@ -295,6 +309,10 @@ class PCAClient(NumPyClient):
 
     def _accept_question(self, phase: str, arrays: list[NDArray[Any]]) -> Fields:
         """Check a question against the script, note the question in the journal, and return its fields by name."""
+        digest = hashlib.sha256(phase.encode())
+        for array in arrays:
+            digest.update(f"|{array.dtype.str}{array.shape}|".encode())
+            digest.update(array.tobytes())
         request: Fields = {}
 
         def permit(answered: Sequence[str]) -> None:
@@ -307,7 +325,7 @@ class PCAClient(NumPyClient):
             question.request.check(request, SERVER, question.request_sizes(self.public))
             require_unchanged(question.request, request, self.site.state)
 
-        self.journal.begin(phase, _question_digest(phase, arrays), self.site.settings_digest, permit)
+        self.journal.begin(phase, digest.hexdigest(), self.site.settings_digest, permit)
         return request
 
     def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:
@@ -316,31 +334,22 @@ class PCAClient(NumPyClient):
         sizes = question.reply_sizes(request, self.public)
         nbytes, memory = question.cost({"n": rows, **sizes})
         self._permit_sizes(nbytes, memory)
-        with ignore_overflow(request):
+        with overflow_handling(max_magnitude(request), "ignore"):  # the answer is checked
             fields = self.transport.answer(self, phase, request)
         question.reply.check(fields, "this site's reply", sizes)
         arrays = question.reply.to_arrays(fields)
-        size = HEADER_BYTES * len(arrays) + sum(array.nbytes for array in arrays)
-        if size > nbytes:  # of what is compressed, only the least was known
+        size = HEADER_BYTES * len(arrays) + sum(map(attrgetter("nbytes"), arrays))
+        if size > nbytes:  # a lower limit for compressed fields
             self._permit_sizes(size, 0)
         if self._sums_rows and not self.transport.sums_only:
             self.site.note_clear(self.card)
-        self.journal.record_answer(", ".join(field.name for field in question.reply.fields), size)
+        self.journal.record_answer(", ".join(map(attrgetter("name"), question.reply.fields)), size)
         logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
         if phase == list(self.script)[-1] and not self.card.successors:
             self.journal.delete_secrets()
             if self.site.node.data:
                 self.site.state.clear()
         return arrays
-
-
-def _question_digest(phase: str, arrays: Sequence[NDArray[Any]]) -> str:
-    """Return the SHA-256 of a question."""
-    sha = hashlib.sha256(phase.encode())
-    for array in arrays:
-        sha.update(f"|{array.dtype.str}{array.shape}|".encode())
-        sha.update(array.tobytes())
-    return sha.hexdigest()
 
 
 class RefusingClient(NumPyClient):
@@ -358,13 +367,16 @@ class RefusingClient(NumPyClient):
         super().__init__()
         self.report = report
 
+    @override
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         return self.report
 
+    @override
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
         return [], 0, self.report
 
+    @override
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         return 0.0, 0, self.report

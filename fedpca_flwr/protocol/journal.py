@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.app import Context as Context
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import override
 
 from fedpca_flwr.errors import ContractError
 
@@ -27,10 +28,10 @@ CONFIGURATION_CHANGED_TEXT = (
 
 
 PermitQuestion = Callable[[Sequence[str]], None]
-"""Is given the phases of the questions before, and raises what refuses this one."""
+"""Function of the phases that were answered before; it raises an error to refuse the question."""
 
 PermitRelease = Callable[[Sequence[float], Sequence[float]], None]
-"""Is given the noise multipliers of this run and those of all others, and raises what refuses one more release."""
+"""Function of the noise multipliers of this run and of all other runs; it raises an error to refuse a release."""
 
 
 class Note(NamedTuple):
@@ -52,8 +53,8 @@ class Note(NamedTuple):
 
 
 NoteDecision = Callable[[Sequence[Note], Sequence[Note]], str]
-"""Is given what was noted of some kind in all runs, of the same data and of others, and returns what to note now,
-nothing for an empty text; or raises what refuses it."""
+"""Function of the notes of a kind in all runs, on the same data and on other data; it returns the text to note, empty
+for none, or raises an error to refuse the run."""
 
 
 class Journal(ABC):
@@ -266,6 +267,7 @@ class StateJournal(Journal):
     def last_seen_event(self, end: tuple[int, str]) -> None:
         self.record["seen events"], self.record["seen digest"] = end
 
+    @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
         if self.record["ended"]:
@@ -279,36 +281,46 @@ class StateJournal(Journal):
             raise
         self.record["questions"] = [*answered, phase]
 
+    @override
     def has_begun(self) -> bool:
         return bool(self.record["questions"])
 
+    @override
     def record_answer(self, what: str, nbytes: int) -> None:
         pass
 
+    @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
         """Nothing: a budget over runs needs a folder, and within a run every phase is answered once."""
 
     @property
+    @override
     def data_key(self) -> bytes:
         return b""
 
+    @override
     def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
         """Nothing: what other runs were told needs a folder."""
 
+    @override
     def record_refusal(self, why: str) -> None:
-        """Nothing: there is nobody to read it later."""
+        pass  # nobody reads the state later
 
+    @override
     def end(self, why: str) -> None:
         self.record["ended"] = why
         self.delete_secrets()
 
+    @override
     def store_secret(self, name: str, value: bytes) -> None:
         self.record[f"secret {name}"] = value
 
+    @override
     def load_secret(self, name: str) -> bytes | None:
         value = self.record.get(f"secret {name}")
         return value if isinstance(value, bytes) else None
 
+    @override
     def delete_secrets(self) -> None:
         for name in [name for name in self.record if name.startswith("secret ")]:
             del self.record[name]

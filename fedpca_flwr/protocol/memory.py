@@ -72,8 +72,12 @@ def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, i
     memory : int
         Bytes of memory that a party needs to answer.
     """
-    costs = [question.cost(question.min_sizes(public, rows)) for question in script.values() if not question.optional]
-    return max([nbytes for nbytes, _ in costs], default=0), max([memory for _, memory in costs], default=0)
+    nbytes = memory = 0
+    for question in script.values():
+        if not question.optional:
+            reply_bytes, answer_bytes = question.cost(question.min_sizes(public, rows))
+            nbytes, memory = max(nbytes, reply_bytes), max(memory, answer_bytes)
+    return nbytes, memory
 
 
 def require_party_memory(method: str, nbytes: int, alternatives: Callable[[int], str]) -> None:

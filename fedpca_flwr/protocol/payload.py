@@ -23,34 +23,34 @@ from fedpca_flwr.maths import factors, moments
 Fields = Mapping[str, NDArray[Any]]
 
 HEADER_BYTES = 128
-"""Bytes that an array travels with besides its numbers."""
+"""Bytes of an array in a message besides its numbers."""
 
 ORTHONORMALITY_TOLERANCE = 1e-5
-"""By how much inner products of orthonormal vectors may differ from 0 and 1: they may travel in float32."""
+"""Largest difference of inner products of orthonormal vectors from 0 and 1: vectors may travel in float32."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """Array of a payload.
-
-    The texts at the attributes describe each of them.
-    """
+    """Array of a payload; each attribute has a description."""
 
     name: str
+    """Name of the field."""
     shape: tuple[str, ...]
     """Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
     ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
-    decoder can judge, others as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), a number
-    itself; ``()`` a scalar."""
-    dtype: str = "float64"  # or several: ``"float32 or float64"``
+    decoder can judge, other symbols as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many),
+    digits a fixed length; ``()`` a scalar."""
+    dtype: str = "float64"
+    """Allowed dtype, or several: ``"float32 or float64"``."""
     kind: str = "real"
-    """What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
+    """Condition on the values, which are finite: a count is at least 1, a packed scatter is positive semidefinite as
     far as its entries can tell, a size is not negative."""
-    optional: bool = False  # whether an empty array may stand for "all zeros"
+    optional: bool = False
+    """Whether an empty array may stand for "all zeros"."""
     constant: str = ""
-    """Of what is asked: the name of a number of the run, which the party is told once and never otherwise."""
+    """In a request: name of the constant of the run that this field states, with the same value in all questions."""
     constant_or_zero: str = ""
-    """Of what is asked: the name of such a number, which this one is, or it is zero."""
+    """In a request: name of the constant of the run that this field equals, unless it is zero."""
 
     def lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape for given values of the symbols.
@@ -65,7 +65,22 @@ class Field:
         tuple of int
             Length of each axis; 0 for a length that only the decoder can judge.
         """
-        return tuple(map(_symbol_size, self.shape, repeat(sizes)))
+        return tuple(map(_axis_length, self.shape, repeat(sizes)))
+
+    def count(self, sizes: Mapping[str, int]) -> int:
+        """Return the number of values for given values of the symbols.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Values of the symbols.
+
+        Returns
+        -------
+        int
+            Product of the lengths.
+        """
+        return math.prod(self.lengths(sizes))
 
     @cached_property
     def dtypes(self) -> list[np.dtype]:
@@ -193,23 +208,8 @@ class Payload:
         nbytes = HEADER_BYTES * len(self.fields)
         for field in self.fields:
             if with_optional or not field.optional:
-                nbytes += math.prod(field.lengths(sizes)) * field.dtypes[0].itemsize
+                nbytes += field.count(sizes) * field.dtypes[0].itemsize
         return nbytes
-
-    def counts(self, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
-        """Return how many numbers each field has.
-
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            Values of the symbols in shapes.
-
-        Returns
-        -------
-        list of (str, int)
-            Name and number of values of each field.
-        """
-        return [(field.name, math.prod(field.lengths(sizes))) for field in self.fields]
 
     def count_features(self, values: Fields) -> int | None:
         """Return the number of features that a payload claims: the length of the first axis named ``d``.
@@ -267,7 +267,7 @@ class Payload:
             sizes = {**sizes, "n": int(values["count"])}
         for field in self.fields:
             array = values[field.name]
-            expected = tuple(map(_expected_length, field.shape, array.shape, repeat(sizes)))
+            expected = tuple(map(_axis_length, field.shape, repeat(sizes), array.shape))
             if array.shape != expected and not (field.optional and array.size == 0):
                 raise ContractError(
                     f"{sender}: field '{field.name}' has shape {array.shape}, expected {expected}{reference}"
@@ -331,15 +331,16 @@ def check_together(
         payload.check(replies[sender], sender, sizes if features is None else {**sizes, "d": features}, reference)
 
 
-def _expected_length(symbol: str, length: int, sizes: Mapping[str, int]) -> int:
-    """Return the length that an axis should have, from the symbol in the shape and the present length."""
+def _axis_length(symbol: str, sizes: Mapping[str, int], present: int | None = None) -> int:
+    """Return the length that an axis should have, from its symbol and, if known, the length that it has.
+
+    Without a present length, an upper limit counts as the length, and a length that only the decoder can judge as 0.
+    """
+    if symbol == "any":
+        return present or 0
     if symbol.startswith("<="):
-        return min(length, _symbol_size(symbol[2:], sizes))
-    return length if symbol == "any" else _symbol_size(symbol, sizes)
-
-
-def _symbol_size(symbol: str, sizes: Mapping[str, int]) -> int:
-    """Return the length of an axis from the symbol in the shape."""
+        limit = _axis_length(symbol[2:], sizes)
+        return limit if present is None else min(present, limit)
     if symbol == "d(d+1)/2":
         return sizes["d"] * (sizes["d"] + 1) // 2
     if symbol in {"n(n+1)/2", "n(n-1)/2"}:
@@ -347,44 +348,36 @@ def _symbol_size(symbol: str, sizes: Mapping[str, int]) -> int:
         return n * (n + 1) // 2
     if symbol == "trapezoid":
         return factors.trapezoid_size(sizes["n"], sizes["d"])
-    if symbol.isdigit():
-        return int(symbol)
-    return sizes[symbol.removeprefix("<=")] if symbol != "any" else 0
+    return int(symbol) if symbol.isdigit() else sizes[symbol]
 
 
 def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
     """Refuse values that a field of this kind cannot hold."""
     if array.size == 0:
         return
+    name = f"{sender}: field '{field.name}'"
     low, high = array.min(), array.max()  # NaN and infinity show in the extremes: no temporary array
     if not (np.isfinite(low) and np.isfinite(high)):
-        raise ContractError(f"{sender}: field '{field.name}' holds NaN or infinite values")
+        raise ContractError(f"{name} holds NaN or infinite values")
     if field.kind == "count" and low < 1:
-        raise ContractError(f"{sender}: field '{field.name}' is {int(low)}, expected at least 1 row")
+        raise ContractError(f"{name} is {int(low)}, expected at least 1 row")
     if field.kind == "size" and low < 0:
-        raise ContractError(f"{sender}: field '{field.name}' holds {low:.3g}, expected numbers from 0")
+        raise ContractError(f"{name} holds {low:.3g}, expected numbers from 0")
     if field.kind == "positive" and low <= 0:
-        raise ContractError(f"{sender}: field '{field.name}' holds numbers that are not above 0")
+        raise ContractError(f"{name} holds numbers that are not above 0")
     if field.kind.startswith("orthonormal"):
-        _check_orthonormal(field, array, sender)
+        vectors = np.swapaxes(array.astype(np.float64), -1, -2) if field.kind == "orthonormal columns" else array
+        # no vector that is longer than 2 is multiplied: its square may be infinite
+        orthonormal = bool(np.abs(vectors).max() <= 2)
+        if orthonormal:
+            products = vectors @ np.swapaxes(vectors, -1, -2)
+            orthonormal = not np.abs(products - np.eye(vectors.shape[-2])).max() > ORTHONORMALITY_TOLERANCE
+        if not orthonormal:
+            raise ContractError(f"{name} has {field.kind.split()[1]} that are not orthonormal")
     if field.kind == "scatter":
         d = int((np.sqrt(8 * array.size + 1) - 1) / 2)
         diagonal = array[moments.diagonal_positions(d)]
         if diagonal.min() < 0:
-            raise ContractError(f"{sender}: field '{field.name}' has a negative diagonal: it is not a scatter")
+            raise ContractError(f"{name} has a negative diagonal: it is not a scatter")
         if max(-low, high) > diagonal.max() * (1 + 1e-9):
-            raise ContractError(
-                f"{sender}: field '{field.name}' has an entry larger than its diagonal: it is not positive semidefinite"
-            )
-
-
-def _check_orthonormal(field: Field, array: NDArray[Any], sender: str) -> None:
-    """Refuse vectors that are not orthonormal."""
-    vectors = np.swapaxes(array.astype(np.float64), -1, -2) if field.kind == "orthonormal columns" else array
-    # no vector that is longer than 2 is multiplied: its square may be infinite
-    bounded = np.abs(vectors).max() <= 2
-    if (
-        not bounded
-        or np.abs(vectors @ np.swapaxes(vectors, -1, -2) - np.eye(vectors.shape[-2])).max() > ORTHONORMALITY_TOLERANCE
-    ):
-        raise ContractError(f"{sender}: field '{field.name}' has {field.kind.split()[1]} that are not orthonormal")
+            raise ContractError(f"{name} has an entry larger than its diagonal: it is not positive semidefinite")

@@ -21,19 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import Digits, Layout, digits_size
 from fedpca_flwr.maths.short_words import ShortWords, WordSharing
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Fields, Payload
 
 SERVER = "the server"
-"""How errors name whoever asked."""
+"""Name of the sender of requests in errors."""
 
 SumLimits = Mapping[str, Array]
-"""By field, the largest size that each entry of the sum over all parties can have."""
+"""Largest absolute value of each entry of the sum over all parties, by field."""
 
 
 @dataclass(frozen=True)
@@ -55,68 +53,89 @@ class Public:
     """
 
     config: RunConfig
-    options: Any  # the method's own
-    parties: int  # how many take part in the run
-    features: int = 0  # d, where the parties hold rows of the same features
-    rows: int = 0  # n, where they hold columns of the same rows
+    options: Any
+    parties: int
+    features: int = 0
+    rows: int = 0
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Values of the symbols ``d`` and ``n`` in shapes, as far as they are known."""
-        return {symbol: size for symbol, size in (("d", self.features), ("n", self.rows)) if size}
+        sizes = {}
+        if self.features:
+            sizes["d"] = self.features
+        if self.rows:
+            sizes["n"] = self.rows
+        return sizes
 
 
 NO_FIELDS = Payload(())
 
 Answer = Callable[[Any, Fields], Fields | Sequence[Fields]]
-"""From a party (its `PCAClient`) and what was asked: the fields of its reply, or the parts of which they are the sum.
-No row leaves."""
+"""Function of a party (its `PCAClient`) and the request that returns the fields of the reply, or parts whose sum the
+fields are. No row leaves."""
+
+
+def no_sizes(public: Public) -> Mapping[str, int]:
+    """Return no sizes: the shapes of a question have no symbols besides ``d`` and ``n``.
+
+    Parameters
+    ----------
+    public : Public
+        Public parameters of the run.
+
+    Returns
+    -------
+    mapping of str to int
+        The empty mapping.
+    """
+    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Kind of question in a script.
-
-    The texts at the attributes describe each of them.
-    """
+    """Kind of question in a script; each attribute has a description."""
 
     request: Payload = NO_FIELDS
-    """What the server sends. The party checks it as strictly as the server checks replies."""
-    reply: Payload  # what a party returns
+    """Fields that the server sends. A party checks the request as strictly as the server checks replies."""
+    reply: Payload
+    """Fields that a party returns."""
     answer: Answer | None = None
-    """How it makes that: see `Answer`. A question of a transport has none: the transport answers it."""
-    sizes: Callable[[Public], Mapping[str, int]] = lambda public: {}
-    """From what is public: what symbols in the shapes stand for, besides ``d`` and ``n``."""
+    """Function that computes the reply. None for a question of a transport, which the transport answers."""
+    sizes: Callable[[Public], Mapping[str, int]] = no_sizes
+    """Function of the public parameters: values of the symbols in shapes, besides ``d`` and ``n``."""
     limits: Callable[[Fields, Public], SumLimits] | None = None
-    """From what was asked and what is public: limits on the sum of the replies. A phase without them is no sum, and
-    is refused where only sums may be shown."""
+    """Function of the request and the public parameters: limits on the sum of the replies. A question without limits
+    is no sum, and is refused if only sums may be shown."""
     share_limits: Callable[[Fields, Public], SumLimits] | None = None
-    """As `limits`, of what one reply adds to the sum where the server sees it; None: it is not held against any."""
+    """As `limits`, for a single reply that the server sees; None: a single reply is not compared with limits."""
     suggestion: str = ""
-    """Of a question without limits: what to choose where only sums may be shown, as the end of an error."""
+    """For a question without limits: choice for runs that may show sums only, as the end of an error."""
     words: int | Callable[[Mapping[str, int]], Mapping[str, Digits]] = 1
-    """Words of 64 bits that a value of that sum travels in; or, from what the symbols in shapes stand for, by field the
-    digits of its values (one word where it says nothing)."""
+    """Number of 64-bit words for each value of the sum; or function of the symbols' values that returns, by field, the
+    digits of the values (a word for fields that are not named)."""
     short: Mapping[str, WordSharing] = field(default_factory=dict)
-    """By field of that sum whose values share words: how."""
-    plain_reply: Payload | None = None  # what a reply of such words holds
+    """Coding of the fields of the sum whose values share words."""
+    plain_reply: Payload | None = None
+    """Fields that a masked reply encodes; None for a reply in clear."""
     work_shape: tuple[str, ...] = ()
-    """What a party holds while it answers, where that may be larger than the reply: the shape of a float64 array."""
+    """Shape of the float64 array that a party holds while it answers, if that may be larger than the reply."""
     times: int | Callable[[Public], int] = 1
-    """How often one run may ask it, at most; or that from what is public, where it depends on the number of parties
-    (0 while nobody has said how many there are)."""
-    optional: bool = False  # whether a run may leave it out
+    """Largest number of times that a run may ask the question; or a function of the public parameters, if it depends on
+    the number of parties (0 while that number is unknown)."""
+    optional: bool = False
+    """Whether a run may leave the question out."""
     in_clear: bool = False
-    """Whether replies tell nothing of anyone's values (how many rows there are, say), so that they travel in clear
-    however the other answers do."""
+    """Whether replies tell nothing of anyone's values (only the number of rows, say), so that they travel in clear with
+    every transport."""
     needs: Literal["", "groups", "rows", "files"] = ""
-    """What its answer needs beside functions of the moments of all rows that take part: sums over groups of rows,
-    single rows, or a site's own files, which stay there. The first two the method's card, or a stage, declares."""
+    """What the answer needs besides functions of the moments of all rows that take part: sums over groups of rows,
+    single rows, or a site's own files, which stay there. The method's card, or a stage, declares the first two."""
     differentially_private: bool = False
-    """Whether replies have the noise that makes them so: then the difference of sums over different parties tells
-    no more than they do."""
+    """Whether replies hold enough noise: then the difference of sums over different parties tells no more than the
+    sums do."""
     closing: bool = False
-    """Whether it comes after the method has its result: where a party has left since, it is left out."""
+    """Whether the question comes after the method has its result; it is left out if a party has left since."""
 
     def max_times(self, public: Public) -> int:
         """Return how often a run may ask this question.
@@ -186,16 +205,17 @@ class Question:
         int
             Number of bytes.
         """
-        if self.plain_reply is not None:
-            words = self.digits(sizes)
-            field_digits = {} if isinstance(words, int) else words
-            field_digits = {**field_digits, **{name: (coding.values_per_word,) for name, coding in self.short.items()}}
-            default_digits = (1,) * words if isinstance(words, int) else (1,)
-            counts = self.plain_reply.counts(sizes)
-            return HEADER_BYTES + 8 * (
-                1 + sum(digits_size(count, field_digits.get(name, default_digits)) for name, count in counts)
-            )
-        return self.reply.nbytes(sizes, with_optional=with_optional)
+        if self.plain_reply is None:
+            return self.reply.nbytes(sizes, with_optional=with_optional)
+        words = self.digits(sizes)
+        field_digits: dict[str, Digits] = {} if isinstance(words, int) else dict(words)
+        for name, coding in self.short.items():
+            field_digits[name] = (coding.values_per_word,)
+        default_digits = (1,) * words if isinstance(words, int) else (1,)
+        total_words = 1  # which counts the parties
+        for reply_field in self.plain_reply.fields:
+            total_words += digits_size(reply_field.count(sizes), field_digits.get(reply_field.name, default_digits))
+        return HEADER_BYTES + 8 * total_words
 
     @property
     def has_fixed_size(self) -> bool:
@@ -235,8 +255,12 @@ class Question:
         dict of str to int
             Values of the symbols.
         """
-        bounded = {symbol[2:]: 1 for field in self.request.fields for symbol in field.shape if symbol.startswith("<=")}
-        return {"n": rows, "d": 1, **self.request_sizes(public), **bounded}
+        sizes = {"n": rows, "d": 1, **self.request_sizes(public)}
+        for request_field in self.request.fields:
+            for symbol in request_field.shape:
+                if symbol.startswith("<="):
+                    sizes[symbol[2:]] = 1
+        return sizes
 
     def request_sizes(self, public: Public) -> dict[str, int]:
         """Return the values of all symbols in the shapes of the request.
@@ -278,8 +302,7 @@ class Question:
 
 
 Questions = Mapping[str, Question]
-"""By name, in the order in which a run asks them."""
-
+"""Questions by name, in the order of a run."""
 
 Kind = TypeVar("Kind")
 
@@ -327,13 +350,10 @@ class Round:
     """
 
     phase: str
-    request: Fields = field(default_factory=dict)  # what every party receives
-    party_requests: Mapping[int, Fields] = field(default_factory=dict)  # what the party of a partition receives besides
-    method: str = ""  # whose question it is, where a run has chosen a method on its way: its name and options
+    request: Fields = field(default_factory=dict)
+    party_requests: Mapping[int, Fields] = field(default_factory=dict)
+    method: str = ""
     consume: Callable[[Fields, str], None] | None = None
-    """Is given the fields of each reply as it comes, checked, and who sent it, one reply at a time and in any order.
-    It need not be called. Where it was, the reply has no fields any more but those of a few numbers. What it
-    refuses by a `ContractError` is kept."""
 
 
 @dataclass(frozen=True)
@@ -347,7 +367,6 @@ class SumRound(Round):
     """
 
     estimate: Fields = field(default_factory=dict)
-    """What the server knows of that sum: a field whose residual alone has limits is near this."""
 
 
 @dataclass(frozen=True)
@@ -372,14 +391,11 @@ class Total(Mapping[str, Array]):
     """
 
     fields: Fields
-    parties: int  # how many are in it
+    parties: int
     low: Fields = field(default_factory=dict)
-    """What rounding each sum to float64 left out, where it is of fixed point."""
     exact_integers: Callable[[str], tuple[NDArray[np.object_], NDArray[np.int32]]] | None = None
-    """By field of such sums: whole numbers n and exponents e, for n 2^-e without any rounding."""
     error_bounds: Fields = field(default_factory=dict)
-    """Bound on what fixed point rounded off in each entry; empty where nothing was."""
-    replies: Sequence[Reply] = ()  # what it is the sum of, where the server sees that
+    replies: Sequence[Reply] = ()
 
     def __getitem__(self, name: str) -> Array:
         return self.fields[name]
@@ -392,104 +408,5 @@ class Total(Mapping[str, Array]):
 
 
 Program = Generator[Round, Any, Any]
-"""Yields an `Ask`, and goes on with the parties' replies by partition; or a `Sum`, and goes on with a `Total`, or with
-None where no sum could be had (in the last round of a run from which a party has left)."""
-
-
-def require_next(script: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
-    """Refuse a question that is not the next of a script.
-
-    Parameters
-    ----------
-    script : mapping of str to Question
-        Questions of the run by name.
-    answered : sequence of str
-        Names of the questions that were answered so far.
-    phase : str
-        Name of the question.
-    public : Public
-        Public parameters of the run.
-
-    Raises
-    ------
-    ContractError
-        If the script has no such question, or has it at another place.
-    """
-    names = [name for name in script if script[name].max_times(public)]
-    if phase not in names:
-        raise ContractError(
-            f"the server asked for '{phase[:20]}', expected one of: {', '.join(names)}; do all parties run the same "
-            "version?"
-        )
-    position, last = names.index(phase), names.index(answered[-1]) if answered else -1
-    times = list(answered).count(phase)
-    if position >= last and times >= script[phase].max_times(public):
-        raise ContractError(f"the server asked for '{phase}' {times + 1} times in one run; {times} are allowed")
-    if position == last:
-        return
-    skipped = [name for name in names[last + 1 : position] if not script[name].optional]
-    if position < last or skipped:
-        before = f"after '{answered[-1]}'" if answered else "first"
-        raise ContractError(f"the server asked for '{phase}' {before}; a run asks in the order {', '.join(names)}")
-
-
-def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
-    """Refuse a constant of the run with another value than before; store constants that are new.
-
-    Parameters
-    ----------
-    payload : Payload
-        Fields of the question, of which some are declared as constants.
-    request : mapping of str to ndarray
-        Values of the fields.
-    state : State
-        Constants that this party received earlier in the run.
-
-    Raises
-    ------
-    ContractError
-        If a constant changed.
-    """
-    for entry in payload.fields:
-        value, name = request[entry.name], f"told {entry.constant or entry.constant_or_zero}"
-        if entry.constant and value.size and name not in state:
-            state[name] = [value]
-        elif (entry.constant and value.size) or (entry.constant_or_zero and name in state and value.any()):
-            require_same(entry.name, np.array_equal(state[name][0], value))
-
-
-def require_same(name: str, same: bool) -> None:
-    """Refuse a constant that changed within a run.
-
-    Parameters
-    ----------
-    name : str
-        Name of the field.
-    same : bool
-        Whether the value is that of an earlier question.
-
-    Raises
-    ------
-    ContractError
-        If the value changed.
-    """
-    if not same:
-        raise ContractError(f"{SERVER}: '{name}' is not what an earlier question of this run said")
-
-
-def max_questions(script: Questions, public: Public) -> int:
-    """Return the largest number of questions of a run.
-
-    Parameters
-    ----------
-    script : mapping of str to Question
-        Questions of the run by name.
-    public : Public
-        Public parameters of the run.
-
-    Returns
-    -------
-    int
-        Number of questions.
-    """
-    return sum(question.max_times(public) for question in script.values())
+"""Generator that yields a `Round` and continues with the replies in order of the partitions, or yields a `SumRound` and
+continues with a `Total`, or with None if no sum can be had (in the last round of a run from which a party has left)."""

@@ -213,15 +213,15 @@ class Quorum:
         self.dropped.update({party: admission.party_labels([party], self._names) for party in missing})
         log(WARNING, "%s dropped out (%s); %s parties go on", who, reasons, remaining)
 
-    def _online_clients(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
-        """Return Flower's clients by id; once the members of the run are known, only the members."""
-        clients = client_manager.all()  # asking refreshes Flower's list
-        return {cid: client for cid, client in clients.items() if not self._member_ids or cid in self._member_ids}
-
     def _wait(self, client_manager: ClientManager, required: int, deadline: float) -> dict[str, ClientProxy]:
         """Wait until enough clients are online, and return the clients."""
         previous_count = -1
-        while len(online := self._online_clients(client_manager)) < required:
+        while True:
+            online = dict(client_manager.all())  # asking refreshes Flower's list
+            if self._member_ids:
+                online = {cid: client for cid, client in online.items() if cid in self._member_ids}
+            if len(online) >= required:
+                return online
             if len(online) != previous_count:
                 seconds, of_all = max(0.0, deadline - time.monotonic()), self.expected or "some"
                 missing = (
@@ -233,14 +233,13 @@ class Quorum:
             previous_count = len(online)
             if time.monotonic() > deadline:
                 if 0 < self.config.survivors <= len(online):
-                    break
+                    return online
                 who = admission.party_labels(self._absent_parties(online), self._names) or "all"
                 raise QuorumError(
                     f"{len(online)} of {self.expected or 'at least 1'} clients joined within join-deadline = "
                     f"{self.config.join_deadline:g} s; missing: {who}. Are their nodes started and registered?"
                 )
             time.sleep(0.05)
-        return online
 
     def _absent_parties(self, online: Iterable[str]) -> list[int]:
         """Return the partitions of the parties whose clients are not online."""

@@ -63,11 +63,19 @@ class Registry(Mapping[str, Method]):
         self._loaded_methods: dict[str, Method] = {}
 
     def __getitem__(self, name: str) -> Method:
-        if name not in self._loaded_methods:
-            method = self._import_method(name) if name in self._locations else _load_entry_point(self._external[name])
-            method.strategy.card = self._compose(method.strategy.card)
-            self._loaded_methods[name] = method
-        return self._loaded_methods[name]
+        if name in self._loaded_methods:
+            return self._loaded_methods[name]
+        if name in self._locations:
+            module, _, class_name = self._locations[name].partition(":")
+            strategy = getattr(import_module(f"{self._package}.{module}"), class_name)
+            if strategy.card.successors:
+                strategy.registry = strategy.party.registry = self
+            method = Method(strategy, strategy.party)
+        else:
+            method = _load_entry_point(self._external[name])
+        method.strategy.card = self._compose(method.strategy.card)
+        self._loaded_methods[name] = method
+        return method
 
     def __contains__(self, name: object) -> bool:
         return name in self._locations or name in self._external
@@ -165,14 +173,6 @@ class Registry(Mapping[str, Method]):
         return {
             point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in self._locations
         }
-
-    def _import_method(self, name: str) -> Method:
-        """Import a method of this project."""
-        module, _, class_name = self._locations[name].partition(":")
-        strategy = getattr(import_module(f"{self._package}.{module}"), class_name)
-        if strategy.card.successors:
-            strategy.registry = strategy.party.registry = self
-        return Method(strategy, strategy.party)
 
 
 def _load_entry_point(point: EntryPoint) -> Method:

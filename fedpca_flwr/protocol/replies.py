@@ -74,30 +74,28 @@ def max_magnitude(fields: Fields) -> float:
     float
         The largest absolute value; 0 without real numbers.
     """
-    real = [array for array in fields.values() if array.dtype.kind == "f" and array.size]
-    return max((float(max(array.max(), -array.min())) for array in real), default=0.0)
+    largest = 0.0
+    for array in fields.values():
+        if array.dtype.kind == "f" and array.size:
+            largest = max(largest, float(max(array.max(), -array.min())))
+    return largest
 
 
-def ignore_overflow(request: Fields) -> AbstractContextManager[object]:
-    """Return a context in which a party computes with a server's numbers without warnings of overflow.
-
-    The answer is checked, so an overflow need not be reported.
+def overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> AbstractContextManager[object]:
+    """Return a context that raises or ignores overflows if numbers are large; with small numbers none are expected.
 
     Parameters
     ----------
-    request : mapping of str to ndarray
-        Fields of the question.
+    max_value : float
+        Largest absolute value of the numbers.
+    action : {'raise', 'ignore'}
+        Action of NumPy at an overflow, an invalid operation and a division by zero.
 
     Returns
     -------
     context manager
-        The context.
+        The context, which does nothing for numbers up to `MAX_SAFE_MAGNITUDE`.
     """
-    return _overflow_handling(max_magnitude(request), "ignore")
-
-
-def _overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> AbstractContextManager[object]:
-    """Return a context that raises or ignores overflows if numbers are large; with small numbers none are expected."""
     return nullcontext() if max_value <= MAX_SAFE_MAGNITUDE else np.errstate(over=action, invalid=action, divide=action)
 
 
@@ -113,6 +111,7 @@ class Magnitudes:
     def __init__(self, *, sums_only: bool) -> None:
         self.sums_only = sums_only
         self._rounds: list[tuple[str, dict[str, float]]] = []
+        self._max_magnitude = 0.0  # of all rounds
 
     @contextmanager
     def guard(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
@@ -136,8 +135,9 @@ class Magnitudes:
             If the computation fails; the error names the party with outlying numbers, if there is any.
         """
         self._rounds.append((phase, dict(sizes)))
+        self._max_magnitude = max(self._max_magnitude, *sizes.values(), 0.0)
         try:
-            with _overflow_handling(self._max_magnitude, "raise"):
+            with overflow_handling(self._max_magnitude, "raise"):
                 yield
         except FedPCAError as error:
             raise self.explain(error, at_server=True) from error
@@ -168,41 +168,33 @@ class Magnitudes:
         sizes = ContractError(f"{sender}: {text}; look at the units and the values of its rows")
         return combine_errors([error, sizes] if at_server and isinstance(error, ConfigError) else [sizes, error])
 
-    @property
-    def _max_magnitude(self) -> float:
-        """Largest number of all rounds."""
-        return max((size for _, sizes in self._rounds for size in sizes.values()), default=0.0)
-
     def _largest_deviation(self) -> tuple[float, str, str]:
-        """Return the largest deviation of a party's numbers in decimal digits, the party, and a text."""
-        return max((deviation for entry in self._rounds for deviation in _deviations(*entry)), default=(0.0, "", ""))
+        """Return the largest deviation from the others' median in decimal digits, its party, and a text."""
+        deviations: list[tuple[float, str, str]] = []
+        for phase, sizes in self._rounds:
+            with np.errstate(divide="ignore"):
+                digits: dict[str, Any] = {sender: max(float(np.log10(size)), -324.0) for sender, size in sizes.items()}
+            for sender, magnitude in digits.items():
+                typical = median([peer for name, peer in digits.items() if name != sender] or [magnitude])
+                text = (
+                    f"its reply to '{phase}' holds numbers up to {sizes[sender]:.3g} in size, "
+                    f"the others' {10.0**typical:.3g}"
+                )
+                deviations.append((abs(magnitude - typical), sender, text))
+        return max(deviations, default=(0.0, "", ""))
 
     def _failure_text(self, phase: str, kind: str) -> str:
         """Return why the server could not compute, as far as the sizes of numbers show."""
         failure = f"the server cannot compute with the replies to '{phase}' ({kind})"
         if self.sums_only:
             return (
-                f"{failure}: what they add up to is no sum over rows, so some party's share is false; secure sums do not "
-                "show whose. Run again without secure aggregation, if the parties agree, to see it"
+                f"{failure}: what they add up to is no sum over rows, so some party's share is false; secure sums do "
+                "not show whose. Run again without secure aggregation, if the parties agree, to see it"
             )
         digits, sender, text = self._largest_deviation()
         if digits < MIN_OUTLIER_DIGITS:
             return f"{failure}: some party's reply is false, but by their sizes it cannot be told whose"
         return f"{sender}: {text}, so {failure}; look at the units and the values of its rows"
-
-
-def _deviations(phase: str, sizes: Mapping[str, float]) -> list[tuple[float, str, str]]:
-    """Return how many decimal digits each party's numbers differ from the others' median, with sender and text."""
-    with np.errstate(divide="ignore"):
-        digits: dict[str, Any] = {sender: max(float(np.log10(size)), -324.0) for sender, size in sizes.items()}
-    deviations = []
-    for sender, magnitude in digits.items():
-        typical = median([peer for name, peer in digits.items() if name != sender] or [magnitude])
-        text = (
-            f"its reply to '{phase}' holds numbers up to {sizes[sender]:.3g} in size, the others' {10.0**typical:.3g}"
-        )
-        deviations.append((abs(magnitude - typical), sender, text))
-    return deviations
 
 
 def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> Generator[Round, Any, list[Reply]]:

@@ -16,6 +16,7 @@ from flwr.server import History, Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from threadpoolctl import ThreadpoolController
+from typing_extensions import override
 
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
@@ -113,7 +114,12 @@ class ReplyPoller:
 
     def _poll(self) -> None:
         """Poll until no reply is pending."""
-        while pending := self._still_pending():
+        while True:
+            with self._lock:
+                self._polling = bool(self._pending)
+                pending = dict(self._pending)
+            if not pending:
+                return
             waited = time.monotonic() - max(entry.since for entry in pending.values())
             time.sleep(max(FIRST_POLL_SECONDS, POLL_FRACTION * waited))
             try:
@@ -126,12 +132,6 @@ class ReplyPoller:
             finished = [name for name, entry in pending.items() if name in arrived or now >= entry.until]
             for name, entry in zip(finished, self._remove(finished), strict=True):
                 entry.reply.set_result(arrived.get(name))
-
-    def _still_pending(self) -> dict[str, PendingReply]:
-        """Return the pending replies by message id, and note whether polling goes on."""
-        with self._lock:
-            self._polling = bool(self._pending)
-            return dict(self._pending)
 
     def _remove(self, names: Iterable[str]) -> list[PendingReply]:
         """Remove pending replies, and return the removed replies in order."""
@@ -163,6 +163,7 @@ class PCAServer(Server):
         self.strategy: PCAStrategy = strategy
         self.while_clients_work = while_clients_work
 
+    @override
     def fit(self, num_rounds: int, timeout: float | None) -> tuple[History, float]:
         started = time.monotonic()
         strategy, manager = self.strategy, self.client_manager()

@@ -19,6 +19,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import ArrayLike
+from typing_extensions import override
 
 from fedpca_flwr.config.method_text import make_run_config, shared_settings
 from fedpca_flwr.config.run_config import RunConfig
@@ -31,25 +32,31 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_server_memory
+from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.progress import log_progress
-from fedpca_flwr.protocol.question import NO_FIELDS, Program, Public, Round, max_questions
+from fedpca_flwr.protocol.question import NO_FIELDS, Program, Public, Round
 from fedpca_flwr.protocol.quorum import Quorum, Results
 from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector
+from fedpca_flwr.protocol.script import max_questions
 from fedpca_flwr.protocol.transport import ServerTransport
 
 
 class Factory(Protocol):
     """Interface of the factory that makes the two halves of runs (`fedpca_flwr.transports.factory.RunFactory`)."""
 
-    def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy: ...
+    def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy:
+        """Return the server's half of a run."""
 
-    def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None: ...
+    def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
+        """Make a new strategy ready for the run."""
 
-    def client(self, context: Context) -> PCAClient | RefusingClient: ...
+    def client(self, context: Context) -> PCAClient | RefusingClient:
+        """Return a party's half of a run."""
 
     def client_of_rows(
         self, context: Context, rows: ArrayLike, run_config: Mapping[str, Any]
-    ) -> PCAClient | RefusingClient: ...
+    ) -> PCAClient | RefusingClient:
+        """Return a party's half of a run, for an app that loads the rows itself."""
 
 
 class PCAStrategy(Strategy):
@@ -296,9 +303,11 @@ class PCAStrategy(Strategy):
 
     # What Flower calls
 
+    @override
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         return ndarrays_to_parameters([])
 
+    @override
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
@@ -312,31 +321,25 @@ class PCAStrategy(Strategy):
             self.before_questions()
             self._program = self.transport.plain_rounds(self.program(), self)
             self._round = next(self._program)
-        question, phase = self._round, self.script[self._round.phase]
-        config: dict[str, Scalar] = {"phase": question.phase}
-        if question.method:
-            config["method"] = question.method
-        shared = {name: ndarrays_to_parameters([array]).tensors[0] for name, array in question.request.items()}
-        instructions = []
+        current, question, public = self._round, self.script[self._round.phase], self.public
+        config: dict[str, Scalar] = {"phase": current.phase}
+        if current.method:
+            config["method"] = current.method
+        shared, instructions, self._sent_bytes = _serialize(current.request), [], {}
         for client in clients:
-            party_request = question.party_requests.get(self.quorum.partition_by_client.get(client.cid, -1), {})
-            tensors = {
-                **shared,
-                **{name: ndarrays_to_parameters([array]).tensors[0] for name, array in party_request.items()},
-            }
-            ordered = [tensors[field.name] for field in phase.request.fields]
+            party = self.quorum.partition_by_client.get(client.cid, -1)
+            tensors = {**shared, **_serialize(current.party_requests.get(party, {}))}
+            ordered = [tensors[field.name] for field in question.request.fields]
             instructions.append((client, FitIns(Parameters(ordered, "numpy.ndarray"), config)))
-        public = self.public
-        sizes = phase.reply_sizes(question.request, public)
-        upload_bytes = (
-            phase.nbytes({"n": public.features + 1, "d": public.features, **sizes}) if phase.has_fixed_size else 0
-        )
-        upload = f", each sends at most {upload_bytes:,} bytes" if phase.has_fixed_size else ""
-        label = f"round {len(self.round_log) + 1} of at most {max_questions(self.script, public)} ({question.phase})"
+            self._sent_bytes[client.cid] = sum(map(len, ordered))
+        sizes, upload = question.reply_sizes(current.request, public), ""
+        if question.has_fixed_size:
+            nbytes = question.nbytes({"n": public.features + 1, "d": public.features, **sizes})
+            upload = f", each sends at most {nbytes:,} bytes"
+        label = f"round {len(self.round_log) + 1} of at most {max_questions(self.script, public)} ({current.phase})"
         log_progress("%s: waiting for %s parties%s", label, self.quorum.expected, upload)
-        self._sent_bytes = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}
         self._round_start = time.monotonic()
-        self._collector = ReplyCollector(phase.reply, sizes, question.consume)
+        self._collector = ReplyCollector(question.reply, sizes, current.consume)
         return instructions
 
     def receive(self, client: ClientProxy, result: FitRes) -> None:
@@ -365,6 +368,7 @@ class PCAStrategy(Strategy):
         label = f"round {len(self.round_log) + 1} ({self._round.phase})"
         log_progress("%s: still waiting after %.0f s for %s", label, time.monotonic() - self._round_start, names)
 
+    @override
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
@@ -381,16 +385,19 @@ class PCAStrategy(Strategy):
         self.after_round()
         return None, {}
 
+    @override
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         return []  # the last round is a question like all others
 
+    @override
     def aggregate_evaluate(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[float | None, dict[str, Scalar]]:
         return None, {}
 
+    @override
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
         return None
 
@@ -430,3 +437,8 @@ class PCAStrategy(Strategy):
             "seconds": round(time.monotonic() - self._round_start, 3),
         }
         self.round_log.append(entry)
+
+
+def _serialize(fields: Fields) -> dict[str, bytes]:
+    """Return fields as Flower's tensors."""
+    return {name: ndarrays_to_parameters([array]).tensors[0] for name, array in fields.items()}

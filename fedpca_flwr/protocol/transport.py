@@ -21,7 +21,8 @@ class Run(Protocol):
     quorum: Quorum
 
     @property
-    def public(self) -> Public: ...
+    def public(self) -> Public:
+        """Public parameters of the run."""
 
 
 class Party(Protocol):
@@ -30,16 +31,21 @@ class Party(Protocol):
     question_number: int
 
     @property
-    def public(self) -> Public: ...
+    def public(self) -> Public:
+        """Public parameters of the run."""
 
     @property
-    def journal(self) -> Journal: ...
+    def journal(self) -> Journal:
+        """Journal of the party."""
 
-    def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]: ...
+    def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
+        """Compute the fields of an answer, or parts whose sum the fields are."""
 
-    def permit_survivors(self, dropped: int) -> None: ...
+    def permit_survivors(self, dropped: int) -> None:
+        """Refuse to open a sum without some parties if that breaks a promise."""
 
-    def permit_sum(self, members: Sequence[str]) -> None: ...
+    def permit_sum(self, members: Sequence[str]) -> None:
+        """Refuse a sum that, with an earlier sum, would tell a party's share."""
 
 
 def relay(program: Program, ask: Callable[[Round], Program]) -> Program:

@@ -156,7 +156,20 @@ class Store:
             raise self._unusable_error(error) from None
         try:
             with closing(database):
-                self._begin(database)
+                database.execute(
+                    "PRAGMA synchronous = EXTRA"
+                )  # FULL alone may undo the last transaction when power fails
+                database.execute("PRAGMA secure_delete = ON")
+                database.execute("BEGIN IMMEDIATE")
+                (application,) = database.execute("PRAGMA application_id").fetchone()
+                (version,) = database.execute("PRAGMA user_version").fetchone()
+                if application != self._application:
+                    raise self.damaged_error()
+                if version != self.schema.format:
+                    raise StoreError(
+                        f"{self.file} has format {version}, and this version of fedpca-flwr reads format "
+                        f"{self.schema.format}; use the version that wrote it, or name another folder"
+                    )
                 yield database
                 database.execute("COMMIT")  # what is not committed is rolled back
         except sqlite3.Error as error:
@@ -247,12 +260,12 @@ class Store:
         StoreError
             If a value is something else.
         """
-        found = database.execute(query).fetchall()
-        for row in found:
+        rows = database.execute(query).fetchall()
+        for row in rows:
             for value, kind in zip(row, kinds, strict=True):
                 if type(value) is not kind or (isinstance(value, int) and not 0 <= value <= MAX_TABLE_INTEGER):
                     raise self.damaged_error()
-        return found
+        return rows
 
     # Large values
 
@@ -332,21 +345,6 @@ class Store:
         finally:
             Path(name).unlink()
 
-    def _begin(self, database: sqlite3.Connection) -> None:
-        """Begin a transaction, after a check of the file's application and format."""
-        database.execute("PRAGMA synchronous = EXTRA")  # FULL alone may undo the last transaction when power fails
-        database.execute("PRAGMA secure_delete = ON")
-        database.execute("BEGIN IMMEDIATE")
-        (application,) = database.execute("PRAGMA application_id").fetchone()
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if application != self._application:
-            raise self.damaged_error()
-        if version != self.schema.format:
-            raise StoreError(
-                f"{self.file} has format {version}, and this version of fedpca-flwr reads format {self.schema.format}; "
-                "use the version that wrote it, or name another folder"
-            )
-
     def _digest(self, database: sqlite3.Connection | None) -> str:
         """Return the digest of all rows of the sealed tables."""
         sha = hashlib.sha256()
@@ -375,7 +373,7 @@ class Store:
             return self.damaged_error()
         if str(reason).startswith("SQLITE_BUSY"):
             return LockedError(
-                f"{self.file} was locked by another process for {LOCK_TIMEOUT_SECONDS:g} s; end the program that has it open (a "
-                "backup, a viewer), and run again"
+                f"{self.file} was locked by another process for {LOCK_TIMEOUT_SECONDS:g} s; end the program that "
+                "has it open (a backup, a viewer), and run again"
             )
         return StoreError(f"{self.file} cannot be used ({reason}); see to it, or name another folder")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.sums import exceeds
 from fedpca_flwr.protocol.payload import Fields
@@ -13,6 +15,7 @@ from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTra
 class Clear(Transport):
     """Base of both halves: every question travels unchanged."""
 
+    @override
     def script(self, method: str, questions: Questions) -> Questions:
         return questions
 
@@ -20,9 +23,10 @@ class Clear(Transport):
 class ClearServer(Clear, ServerTransport):
     """Server's half, which adds up the answers on arrival."""
 
+    @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
-        phase, total = run.script[question.phase], StreamingSum()
-        limits = phase.share_limits(question.request, run.public) if phase.share_limits else {}
+        total, share_limits = StreamingSum(), run.script[question.phase].share_limits
+        limits = share_limits(question.request, run.public) if share_limits else {}
         max_shares = {name: 2 * limit for name, limit in limits.items()}  # once, of all replies
 
         def add(fields: Fields, sender: str) -> None:
@@ -44,5 +48,6 @@ class ClearServer(Clear, ServerTransport):
 class ClearParty(Clear, PartyTransport):
     """Party's half, which sends the answer unchanged."""
 
+    @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
         return sum_parts(party.statistics(phase, request))

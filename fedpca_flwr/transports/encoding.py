@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -107,7 +107,7 @@ def require_summable(method: str, questions: Questions) -> Questions:
     ConfigError
         If another option helps; the error names the option.
     """
-    unsummable = [name for name, phase in questions.items() if not phase.in_clear and phase.limits is None]
+    unsummable = [name for name, question in questions.items() if not question.in_clear and question.limits is None]
     if unsummable:
         suggestion = questions[unsummable[0]].suggestion
         text = (
@@ -116,6 +116,27 @@ def require_summable(method: str, questions: Questions) -> Questions:
         )
         raise ConfigError(f"{text}; {suggestion}") if suggestion else TravelError(text)
     return questions
+
+
+def mask_question(question: Question, *further_fields: Field) -> Question:
+    """Return a question whose reply is masked, unless the reply travels in clear.
+
+    Parameters
+    ----------
+    question : Question
+        The method's question.
+    *further_fields : Field
+        Fields to put before those of the request.
+
+    Returns
+    -------
+    Question
+        The question with a masked reply.
+    """
+    if question.in_clear:
+        return question
+    request = Payload((*further_fields, *question.request.fields))
+    return replace(question, request=request, reply=MASKED_PAYLOAD, plain_reply=question.reply)
 
 
 def encode_answer(party: Party, phase: str, question: Question, request: Fields) -> Words:
@@ -143,18 +164,14 @@ def encode_answer(party: Party, phase: str, question: Question, request: Fields)
         If the limit is not finite in float64.
     """
     layout = question.layout(request, party.public)
-    if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from what was asked alone
+    if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from the request alone
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
     answer = party.statistics(phase, request)
     try:
         return layout.encode(*([answer] if isinstance(answer, Mapping) else answer))
     except ValueError as error:
-        return _random_words(layout, phase, error)
-
-
-def _random_words(layout: Layout, phase: str, why: Exception) -> Words:
-    logger.error("phase '%s': %s; this site sent random words, so that the sum opens for nobody", phase, why)
-    return np.frombuffer(secrets.token_bytes(8 * layout.size), "<u8").copy()
+        logger.error("phase '%s': %s; this site sent random words, so that the sum opens for nobody", phase, error)
+        return np.frombuffer(secrets.token_bytes(8 * layout.size), "<u8").copy()
 
 
 class MaskedSum:

@@ -144,11 +144,13 @@ class RunFactory:
         PCAClient or RefusingClient
             The client.
         """
-        node_defaults = {} if _in_a_simulation() else {"data": APP_ROWS_PLACEHOLDER}
+        ray = sys.modules.get("ray")  # Flower simulates parties in actors of Ray; starting Ray makes no actor
+        simulated = ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+        node_defaults = {} if simulated else {"data": APP_ROWS_PLACEHOLDER}
         app_context = replace(
             context, run_config=dict(run_config), node_config={**node_defaults, **context.node_config}
         )
-        names = tuple(str(label) for label in column_labels(rows))
+        names = tuple(map(str, column_labels(rows)))
 
         def load(node: NodeConfig, config: RunConfig) -> Table:
             """Return the app's rows as a checked table."""
@@ -178,9 +180,3 @@ class RunFactory:
 def _method_text(run_config: Mapping[str, Any]) -> str:
     """Return the text of `method`, or its default."""
     return str(run_config.get("method", DEFAULTS.method))
-
-
-def _in_a_simulation() -> bool:
-    """Whether this process is an actor of Ray's, in which Flower simulates parties; what merely started Ray is none."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None

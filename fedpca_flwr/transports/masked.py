@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.protocol.admission import Reply
@@ -26,10 +27,10 @@ from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, sum_parts
 from fedpca_flwr.transports import neighbours
 from fedpca_flwr.transports.encoding import (
-    MASKED_PAYLOAD,
     MaskedSum,
     SumPolicy,
     encode_answer,
+    mask_question,
     require_secret,
     require_summable,
 )
@@ -52,6 +53,9 @@ def _sizes(public: Public) -> Mapping[str, int]:
     """Return the values of the symbols in the shapes of keys and signatures."""
     return {"parties": public.parties, "key": KEY_BYTES, **SIGNATURE_SIZES}
 
+
+KEYS_QUESTION = Question(reply=Payload((Field("public", ("key",), "uint8"), SIGNATURE_FIELD)), sizes=_sizes)
+"""A party's public key, or its commitment to the key."""
 
 OPENINGS_QUESTION = Question(
     request=Payload((Field("commitments", ("parties", "key"), "uint8"),)),
@@ -92,26 +96,25 @@ class Masked(Transport):
     @property
     def _is_noisy(self) -> bool:
         """True if noise makes sums private: the run says how many honest parties the noise needs, not the graph."""
-        return any(phase.differentially_private for phase in self.method_questions.values())
+        return any(question.differentially_private for question in self.method_questions.values())
 
+    def _count_openings(self, public: Public) -> int:
+        """Return the number of rounds ``openings``, 0 or 1."""
+        return int(self.uses_commitments(public.parties))
+
+    @override
     def script(self, method: str, questions: Questions) -> Questions:
-        self.method_questions = questions = require_summable(method, questions)
-        first = next(name for name, phase in questions.items() if not phase.in_clear)
-        assert questions[first].times == 1  # the keys travel with it
+        self.method_questions = require_summable(method, questions)
         script: dict[str, Question] = {}
-        for name, phase in questions.items():
-            if name == first:
-                script["keys"] = Question(
-                    reply=Payload((Field("public", ("key",), "uint8"), SIGNATURE_FIELD)), sizes=_sizes
-                )
-                if not self._is_noisy:
-                    script["openings"] = replace(
-                        OPENINGS_QUESTION, times=lambda public: int(self.uses_commitments(public.parties))
-                    )
-                phase = replace(
-                    phase, request=Payload((*KEY_FIELDS, *phase.request.fields)), sizes=_sizes_with_keys(phase)
-                )
-            script[name] = phase if phase.in_clear else replace(phase, reply=MASKED_PAYLOAD, plain_reply=phase.reply)
+        for name, question in questions.items():
+            if question.in_clear or "keys" in script:
+                script[name] = mask_question(question)
+                continue
+            assert question.times == 1  # the keys travel with the first sum
+            script["keys"] = KEYS_QUESTION
+            if not self._is_noisy:
+                script["openings"] = replace(OPENINGS_QUESTION, times=self._count_openings)
+            script[name] = replace(mask_question(question, *KEY_FIELDS), sizes=_sizes_with_keys(question))
         return script
 
 
@@ -122,24 +125,24 @@ class MaskedServer(Masked, ServerTransport):
         super().__init__()
         self._keys_are_relayed = False
 
+    @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
-        keys = {} if self._keys_are_relayed else (yield from self._ask_keys(run.public.parties))
+        keys: Fields = {}
+        if not self._keys_are_relayed:
+            keys = collect_keys((yield Round("keys")))
+            if self.uses_commitments(run.public.parties):
+                replies = yield Round("openings", {"commitments": keys["publics"]})
+                keys = {**keys, "publics": np.stack([reply.fields["public"] for reply in replies])}
         self._keys_are_relayed = True
         total = MaskedSum(self.method_questions[question.phase].layout(question.request, run.public))
         replies = yield Round(question.phase, {**keys, **question.request}, consume=total.add)
         return total.decode(replies, question.estimate)
 
-    def _ask_keys(self, parties: int) -> Program:
-        """Ask for the parties' keys, and return the fields to relay to all parties."""
-        keys = collect_keys((yield Round("keys")))
-        if not self.uses_commitments(parties):
-            return keys
-        replies = yield Round("openings", {"commitments": keys["publics"]})
-        return {**keys, "publics": np.stack([reply.fields["public"] for reply in replies])}
-
+    @override
     def measurements(self, quorum: Quorum) -> dict[str, float]:
         return {"pairwise_masked_parties": quorum.expected}
 
+    @override
     def notes(self, quorum: Quorum) -> list[str]:
         max_colluders = int(neighbours.MAX_COLLUDING_SHARE * quorum.initial_parties)
         whom = (
@@ -163,6 +166,7 @@ class MaskedParty(Masked, PartyTransport):
         super().__init__()
         self.policy = policy
 
+    @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
         if phase == "keys":
             return self._create_key(party)

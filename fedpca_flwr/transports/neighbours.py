@@ -90,8 +90,8 @@ def require_opened(commitments: Sequence[bytes], publics: Sequence[bytes]) -> No
     mismatched = [str(party) for party, (committed, public) in opened if commitment(party, public) != committed]
     if mismatched:
         raise DisclosureError(
-            f"the public keys of parties {', '.join(mismatched)} are not those to which they committed before they saw the "
-            f"others': by such keys the server could choose who shares masks with whom; {NO_ANSWER_TEXT}"
+            f"the public keys of parties {', '.join(mismatched)} are not those to which they committed before they "
+            f"saw the others': by such keys the server could choose who shares masks with whom; {NO_ANSWER_TEXT}"
         )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedpca_flwr.errors import ContractError, TravelError
 from fedpca_flwr.maths import secure
@@ -38,11 +39,11 @@ from fedpca_flwr.transports.double_masks import (
     unmask,
 )
 from fedpca_flwr.transports.encoding import (
-    MASKED_PAYLOAD,
     MaskedSum,
     SumPolicy,
     decode_total,
     encode_answer,
+    mask_question,
     require_secret,
     require_summable,
 )
@@ -104,9 +105,10 @@ class Surviving(Transport):
         self.sum_phases: list[str] = []  # the phases that are opened
         self.stage_by_phase: dict[str, tuple[str, str]] = {}  # by phase: its stage, and the sum that it is of
 
+    @override
     def script(self, method: str, questions: Questions) -> Questions:
         questions = require_summable(method, questions)
-        sums = [name for name, phase in questions.items() if not (phase.in_clear or phase.closing)]
+        sums = [name for name, question in questions.items() if not (question.in_clear or question.closing)]
         several = len(sums) != 1 and not all(questions[name].differentially_private for name in sums)
         if several or any(questions[name].times != 1 for name in sums):
             raise TravelError(
@@ -116,22 +118,15 @@ class Surviving(Transport):
             )
         self.method_questions, self.sum_phases = questions, sums
         script: dict[str, Question] = {}
-        for name, phase in questions.items():
-            if name in sums:
-                hidden = replace(
-                    phase,
-                    request=Payload((MEMBERS_FIELD, *phase.request.fields)),
-                    reply=MASKED_PAYLOAD,
-                    plain_reply=phase.reply,
-                )
-                for stage, stage_question in {**QUESTIONS_BEFORE_SUM, name: hidden, **QUESTIONS_AFTER_SUM}.items():
-                    phase_name = name if stage == name else self.stage_phase(stage, name)
-                    self.stage_by_phase[phase_name] = stage, name
-                    script[phase_name] = stage_question
-            else:
-                script[name] = (
-                    phase if phase.in_clear else replace(phase, reply=MASKED_PAYLOAD, plain_reply=phase.reply)
-                )
+        for name, question in questions.items():
+            if name not in sums:
+                script[name] = mask_question(question)
+                continue
+            masked = mask_question(question, MEMBERS_FIELD)
+            for stage, stage_question in {**QUESTIONS_BEFORE_SUM, name: masked, **QUESTIONS_AFTER_SUM}.items():
+                phase = name if stage == name else self.stage_phase(stage, name)
+                self.stage_by_phase[phase] = stage, name
+                script[phase] = stage_question
         return script
 
     def stage_phase(self, stage: str, sum_phase: str) -> str:
@@ -166,6 +161,7 @@ class SurvivingServer(Surviving, ServerTransport):
         self.threshold = threshold
         self._summed_parties: list[dict[str, Any]] = []
 
+    @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
         return (
             yield from (self._sum_survivors if question.phase in self.sum_phases else self._sum_last_round)(
@@ -173,9 +169,11 @@ class SurvivingServer(Surviving, ServerTransport):
             )
         )
 
+    @override
     def measurements(self, quorum: Quorum) -> dict[str, float]:
         return {"double_masked_parties": len(self._summed_parties), "expected_parties": quorum.initial_parties}
 
+    @override
     def notes(self, quorum: Quorum) -> list[str]:
         inside = {party["party"] for party in self._summed_parties}
         absent = [name for party, name in sorted(quorum.dropped.items()) if party not in inside]
@@ -185,6 +183,7 @@ class SurvivingServer(Surviving, ServerTransport):
         note = DISCLOSURE_NOTE.format(what=seen_sums, colluders=colluders, parties=quorum.initial_parties)
         return [dropout_note, note] if absent else [note]
 
+    @override
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
         return self._summed_parties
 
@@ -253,6 +252,7 @@ class SurvivingParty(Surviving, PartyTransport):
         self.policy = policy
         self.current_sum = ""  # that the open question is of
 
+    @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
         stages = {
             "keys": self._create_keys,
@@ -284,8 +284,8 @@ class SurvivingParty(Surviving, PartyTransport):
         parties, publics = request["parties"].tolist(), [keys.tobytes() for keys in request["publics"]]
         if not len(parties) == len(publics) == len(request["signatures"]):
             raise ContractError(
-                f"the server sent keys of {len(publics)} parties, {len(request['signatures'])} signatures, and a list of "
-                f"{len(parties)} parties"
+                f"the server sent keys of {len(publics)} parties, {len(request['signatures'])} signatures, and a list "
+                f"of {len(parties)} parties"
             )
         self._require_enough(len(publics))
         self.policy.require_size(len(publics))
@@ -388,8 +388,8 @@ class SurvivingParty(Surviving, PartyTransport):
             or local_position not in positions
         ):
             raise ContractError(
-                f"the server's list of parties is {positions}, expected some of {list(candidates)}, in order, with this "
-                f"site's own place {local_position}"
+                f"the server's list of parties is {positions}, expected some of {list(candidates)}, in order, with "
+                f"this site's own place {local_position}"
             )
         self._require_enough(len(positions))
         return positions

@@ -24,11 +24,15 @@ OVER = float(np.nextafter(EXACT_ANGLE_DEGREES, 1))
         ("qr-pca", {}, True),
         ("qr-pca rank=4", {}, False),
         ("qr-pca wire='float32'", {}, False),
-        ("compressed tolerance=1e-6", {"proven_angle": EXACT_ANGLE_DEGREES, "values_hold": True}, True),
-        ("compressed tolerance=1.0", {"proven_angle": EXACT_ANGLE_DEGREES, "values_hold": True}, True),
-        ("compressed tolerance=0.0", {"proven_angle": 0.0, "values_hold": True}, False),
-        ("compressed tolerance=1e-6", {"proven_angle": EXACT_ANGLE_DEGREES, "values_hold": False}, False),
-        ("compressed tolerance=1e-6", {"proven_angle": OVER, "values_hold": True}, False),
+        ("compressed tolerance=1e-6", {"proven_angle_degrees": EXACT_ANGLE_DEGREES, "variances_certified": True}, True),
+        ("compressed tolerance=1.0", {"proven_angle_degrees": EXACT_ANGLE_DEGREES, "variances_certified": True}, True),
+        ("compressed tolerance=0.0", {"proven_angle_degrees": 0.0, "variances_certified": True}, False),
+        (
+            "compressed tolerance=1e-6",
+            {"proven_angle_degrees": EXACT_ANGLE_DEGREES, "variances_certified": False},
+            False,
+        ),
+        ("compressed tolerance=1e-6", {"proven_angle_degrees": OVER, "variances_certified": True}, False),
     ],
 )
 def test_exact_is_what_is_neither_cut_nor_rounded_and_certified_to_a_millionth_of_a_degree(method, found, exact):

@@ -180,7 +180,7 @@ def test_masks_depend_on_the_run_and_its_configuration(module, options, monkeypa
     running = server(**options)
     finish(running)
     client: Any = harness.client_of(running, 0)
-    assert contexts == {client.transport.policy.signer.about}
+    assert contexts == {client.transport.policy.signer.context}
 
 
 def test_what_is_signed_for_one_noisy_sum_is_not_signed_for_the_next():

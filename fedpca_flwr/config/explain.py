@@ -1,0 +1,96 @@
+"""Explanation of faulty configurations: a line for each key, with its value and the allowed values in words."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from fedpca_flwr.errors import value_text
+
+
+def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], source: str, *, shows_values: bool) -> str:
+    """Return a line for each faulty key of a configuration; unknown keys come first.
+
+    Parameters
+    ----------
+    fields : mapping of str to FieldInfo
+        Fields of the configuration by key in kebab-case.
+    faults : sequence of dict
+        Faults as pydantic reports them.
+    source : str
+        Name of the configuration.
+    shows_values : bool
+        Whether the lines may show values that are not numbers.
+
+    Returns
+    -------
+    str
+        The lines.
+    """
+    lines: list[str] = []
+    by_key: dict[str, list[Any]] = {}
+    for fault in sorted(faults, key=lambda fault: bool(fault["type"] != "extra_forbidden")):
+        if not fault["loc"]:  # a check of several keys together; its text names them
+            lines.append(f"{source}: {fault['msg']}")
+            continue
+        name = str(fault["loc"][0])
+        key = name.replace("_", "-")
+        if fault["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(fields)}"
+            lines.append(f"{source}: unknown key {value_text(name)}{hint}")
+        else:
+            by_key.setdefault(key, []).append(fault)
+    for key, key_faults in by_key.items():
+        if key_faults[0]["type"] == "missing":
+            lines.append(f"{source}: '{key}' is missing")
+            continue
+        value = key_faults[0]["input"]
+        shown = shows_values or isinstance(value, int | float)
+        value_words = f"is {value_text(value)}" if shown else "has a value that is not allowed"
+        our_texts = [str(fault["msg"]) for fault in key_faults if "url" not in fault]  # pydantic's have one
+        if our_texts:
+            reason = our_texts[0]
+        else:
+            *alternatives, last = dict.fromkeys(_describe_type(fields[key].annotation, fields[key].metadata))
+            reason = f"expected {', '.join(alternatives)} or {last}" if alternatives else f"expected {last}"
+        lines.append(f"{source}: '{key}' {value_words}, {reason}")
+    return "\n".join(lines)
+
+
+def _describe_type(annotation: Any, limits: Sequence[Any]) -> list[str]:
+    """Return each alternative of a type in words, with limits of annotated_types (``Ge``, ``Lt``) and of texts."""
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        inner = [limit for part in parts[1:] for limit in getattr(part, "metadata", [part])]
+        return _describe_type(parts[0], [*limits, *inner])
+    if kind in (Union, UnionType):
+        return [words for part in parts if part is not NoneType for words in _describe_type(part, limits)]
+    if kind is Literal:
+        return [repr(part) for part in parts]
+    if annotation is bool:
+        return ["true or false"]
+    if annotation in (int, float):
+        return [_describe_number(annotation, limits)]
+    lengths = [limit.max_length for limit in limits if getattr(limit, "max_length", None)]
+    patterns = [limit.pattern for limit in limits if getattr(limit, "pattern", None)]
+    constraints = [f"at most {lengths[0]} characters"] if lengths else []
+    constraints += [f"the form {patterns[0]}"] if patterns else []
+    return [f"a text{' of ' + ' and '.join(constraints) if constraints else ''}"]
+
+
+def _describe_number(kind: type, limits: Sequence[Any]) -> str:
+    """Return a range of numbers in words."""
+    bounds = {
+        name: getattr(constraint, name)
+        for constraint in limits
+        for name in ("ge", "gt", "le", "lt")
+        if hasattr(constraint, name)
+    }
+    words = "a whole number" if kind is int else "a number" if {"le", "lt"} & set(bounds) else "a finite number"
+    if {"gt", "lt"} <= set(bounds):
+        return f"{words} between {bounds['gt']:g} and {bounds['lt']:g}"
+    names = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in bounds else "to", "lt": "below"}
+    return " ".join([words, *(f"{names[name]} {bounds[name]:g}" for name in names if name in bounds)])

@@ -1,0 +1,93 @@
+"""Rules of a script: the order of its questions, and constants of the run that no question may change."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.protocol.payload import Fields, Payload
+from fedpca_flwr.protocol.question import SERVER, Public, Questions
+
+
+def require_next(script: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
+    """Refuse a question that is not the next of a script.
+
+    Parameters
+    ----------
+    script : mapping of str to Question
+        Questions of the run by name.
+    answered : sequence of str
+        Names of the questions that were answered so far.
+    phase : str
+        Name of the question.
+    public : Public
+        Public parameters of the run.
+
+    Raises
+    ------
+    ContractError
+        If the script has no such question, or has it at another place.
+    """
+    names = [name for name in script if script[name].max_times(public)]
+    if phase not in names:
+        raise ContractError(
+            f"the server asked for '{phase[:20]}', expected one of: {', '.join(names)}; do all parties run the same "
+            "version?"
+        )
+    position, last = names.index(phase), names.index(answered[-1]) if answered else -1
+    times = list(answered).count(phase)
+    if position >= last and times >= script[phase].max_times(public):
+        raise ContractError(f"the server asked for '{phase}' {times + 1} times in one run; {times} are allowed")
+    if position == last:
+        return
+    skipped = [name for name in names[last + 1 : position] if not script[name].optional]
+    if position < last or skipped:
+        before = f"after '{answered[-1]}'" if answered else "first"
+        raise ContractError(f"the server asked for '{phase}' {before}; a run asks in the order {', '.join(names)}")
+
+
+def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
+    """Refuse a constant of the run with another value than before; store constants that are new.
+
+    Parameters
+    ----------
+    payload : Payload
+        Fields of the question, of which some are declared as constants.
+    request : mapping of str to ndarray
+        Values of the fields.
+    state : State
+        Constants that this party received earlier in the run.
+
+    Raises
+    ------
+    ContractError
+        If a constant changed.
+    """
+    for entry in payload.fields:
+        value, name = request[entry.name], f"told {entry.constant or entry.constant_or_zero}"
+        is_constant, is_stored = bool(entry.constant and value.size), name in state
+        if is_constant and not is_stored:
+            state[name] = [value]
+            continue
+        must_equal = is_constant or (entry.constant_or_zero and is_stored and value.any())
+        if must_equal and not np.array_equal(state[name][0], value):
+            raise ContractError(f"{SERVER}: '{entry.name}' is not what an earlier question of this run said")
+
+
+def max_questions(script: Questions, public: Public) -> int:
+    """Return the largest number of questions of a run.
+
+    Parameters
+    ----------
+    script : mapping of str to Question
+        Questions of the run by name.
+    public : Public
+        Public parameters of the run.
+
+    Returns
+    -------
+    int
+        Number of questions.
+    """
+    return sum(question.max_times(public) for question in script.values())
