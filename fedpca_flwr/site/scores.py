@@ -148,16 +148,17 @@ class OddRows:
             return
         errors = (centred - scores @ self.components) ** 2
         statistics = np.column_stack([t_squared(scores, self.variances), errors.sum(axis=1)])
-        self.exceeding += (statistics[:counted] > self.limits).sum(axis=0)
-        if self._stream is not None:
-            self._write(self._stream, statistics, errors)
-
-    def _write(self, stream: BinaryIO, statistics: Array, errors: Array) -> None:
-        first, second = (f"{limit:.9g}" for limit in self.limits)
-        outlying = np.any(statistics > self.limits, axis=1)
-        for (t2, spe), is_outlier, row_errors in zip(statistics.tolist(), outlying.tolist(), errors, strict=True):
+        outlying = statistics > self.limits
+        self.exceeding += outlying[:counted].sum(axis=0)
+        if self._stream is None:
+            return
+        t2_limit, spe_limit = (f"{limit:.9g}" for limit in self.limits)
+        for (t2, spe), is_outlier, row_errors in zip(
+            statistics.tolist(), np.any(outlying, axis=1).tolist(), errors, strict=True
+        ):
             top = " ".join(map(str, np.argsort(-row_errors, kind="stable")[:TOP_FEATURES].tolist()))
-            stream.write(f"{t2:.9g},{first},{spe:.9g},{second},{int(is_outlier)},{top}\n".encode())
+            line = f"{t2:.9g},{t2_limit},{spe:.9g},{spe_limit},{int(is_outlier)},{top}\n"
+            self._stream.write(line.encode())
 
 
 @contextmanager

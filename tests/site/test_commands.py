@@ -18,9 +18,9 @@ from tests.refusals import unnamed
 HOSTS = ["link.example.org", "10.0.0.7", "*.example.org", "link", "::1", "xn--hst-sna.org"]
 
 
-@pytest.mark.parametrize(("more", "days"), [(["--days", "30"], 30), ([], 365)])
-def test_certificates_name_hosts_of_every_kind_and_a_client_trusts_them(more, days, tmp_path):
-    main(["site", "certificates", str(tmp_path), "--host", *HOSTS, *more])
+@pytest.mark.parametrize(("flags", "days"), [(["--days", "30"], 30), ([], 365)])
+def test_certificates_name_hosts_of_every_kind_and_a_client_trusts_them(flags, days, tmp_path):
+    main(["site", "certificates", str(tmp_path), "--host", *HOSTS, *flags])
     leaf = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
     root = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
     leaf.verify_directly_issued_by(root)
@@ -74,7 +74,7 @@ BAD_HOSTS = ["good.org", "höst", "a b", "link:18000", "https://x"]
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "expected"),
     [
         (["certificates", "new", "--host", ""], ["host is '', expected"]),
         (["certificates", "new", "--host", *BAD_HOSTS], ["host is 'höst', 'a b', 'link:18000', 'https://x'"]),
@@ -87,13 +87,13 @@ BAD_HOSTS = ["good.org", "höst", "a b", "link:18000", "https://x"]
         (["levels", "no.json", "list.json", "--categories", "ward"], ["--categories", "2 files"]),
     ],
 )
-def test_what_cannot_be_done_is_named(command, told, tmp_path, capsys, monkeypatch):
+def test_what_cannot_be_done_is_named(command, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for file, text in (("no.json", "no json"), ("list.json", '["a"]'), ("empty.json", '{"ward": []}')):
         (tmp_path / file).write_text(text)
     assert main(["site", *command]) == 1
-    said = capsys.readouterr().err.replace("level of", "levels of")
-    assert [text for text in told if text not in said] == []
+    message = capsys.readouterr().err.replace("level of", "levels of")
+    assert [text for text in expected if text not in message] == []
     assert not list(tmp_path.glob("new/*"))
 
 
