@@ -24,7 +24,7 @@ from fedpca_flwr.site.columns import ColumnSelection, require_extra
 from fedpca_flwr.site.file_format import FileFormat
 from fedpca_flwr.state.files import read_text
 
-UNKNOWN_ALLELE = "0"  # an allele that nobody in a file has, and that it does not name
+UNKNOWN_ALLELE = "0"  # PLINK's mark of an allele that nobody in the file has
 COMPLEMENT = str.maketrans("ACGT", "TGCA")
 CHROMOSOME_NUMBERS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
 

@@ -23,7 +23,7 @@ HOST_NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
 
-MAX_DAYS = 36500  # days
+MAX_DAYS = 36500  # a hundred years
 
 
 def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:

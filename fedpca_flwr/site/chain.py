@@ -94,7 +94,8 @@ class FurtherRefusals(NamedTuple):
     run: str
 
 
-MAX_REFUSAL_EVENTS = 10  # refused runs that have events of their own after the last answer
+MAX_REFUSAL_EVENTS = 10
+"""Refused runs that have events of their own after the last answer; further refusals are counted."""
 
 
 def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:

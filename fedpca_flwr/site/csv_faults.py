@@ -12,8 +12,8 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.site.csv_format import BOOLEANS, COMMA_NUMBER, POINT_NUMBER, CsvFormat
 from fedpca_flwr.site.csv_header import holds_cells
 
-COMMENT_STARTS = ("#", "%", "//")  # how comments begin
-MAX_LINES_NAMED = 5  # lines that are named of each fault
+COMMENT_STARTS = ("#", "%", "//")
+MAX_LINES_NAMED = 5  # for each fault
 
 MISSING_MARK_PATTERN = re.compile(
     r"[^\w\s]{1,3}|#[\w/]+[!?]?|n\.?[ad]\.?|n/[dr]|nil|void|blank|empty|missing|unk|unknown|undefined|not .{2,12}|"

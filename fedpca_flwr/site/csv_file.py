@@ -30,10 +30,14 @@ from fedpca_flwr.site.csv_format import CsvFormat, CsvKeys, Opener, file_opener,
 from fedpca_flwr.site.csv_header import detect_header
 from fedpca_flwr.site.file_format import FileFormat
 
-BLOCK_CHARACTERS = 2**20  # of a block; more where there are many columns, each of which takes its time in every block
-TAIL_BYTES = 4096  # bytes of the end of a file, in which its last line is looked at
-MAX_ROW_CHARACTERS = 2**30  # of a row
-LONG_ROW_WORD = "straddling"  # with which Arrow says that a row is longer than a block
+BLOCK_CHARACTERS = 2**20
+"""Characters that Arrow reads at a time; more if many columns would each take their time in every block."""
+
+TAIL_BYTES = 4096
+"""Bytes of the end of a file in which the last line is examined for totals."""
+
+MAX_ROW_CHARACTERS = 2**30
+LONG_ROW_WORD = "straddling"  # in Arrow's error for a row that is longer than a block
 MISSING_SPELLINGS = sorted({spelling for word in MISSING_TEXTS for spelling in (word, word.upper(), word.title())})
 TRUE_TEXT, FALSE_TEXT, MINUS_SIGN = "1", "0", "\u2212"
 

@@ -64,7 +64,7 @@ class Column(NamedTuple):
     is_integer: bool = False
 
 
-TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # SQL that makes a text of the column ``{}``, an empty one of NULL
+TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # a text of the column ``{}``, empty for NULL
 
 
 @dataclass

@@ -279,12 +279,12 @@ def free_port() -> int:
         return port
 
 
-SITE_BOUNDARIES = (0, 200, 320, 500, 569)  # where scikit-learn's breast cancer data are cut into four sites
+SITE_BOUNDARIES = (0, 200, 320, 500, 569)  # rows of scikit-learn's breast cancer data at four sites
 SKEWED_COLUMNS = range(10, 20)  # its columns that one patient of a site dominates: a site refuses these (`rare-values`)
 REHEARSAL_RUN_CONFIG = 'method="p-cov" n-components=5 secure-aggregation=true bound=1e5'
-ROUND_DEADLINE_SECONDS = 30.0  # seconds that the run waits for the site that is killed
-MIN_SITES = 3  # sites of a secure sum
-EMPTY_LOG_LINE = re.compile(r"(INFO\s*:)?\s*")  # a line with which Flower's log sets off what stands around it
+ROUND_DEADLINE_SECONDS = 30.0  # that the run waits for the killed site
+MIN_SITES = 3  # of a secure sum
+EMPTY_LOG_LINE = re.compile(r"(INFO\s*:)?\s*")  # a line of Flower's log that only separates other lines
 
 
 def rehearse(

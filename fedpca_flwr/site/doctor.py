@@ -29,12 +29,9 @@ from fedpca_flwr.site.repeats import UNPROTECTED_TEXT
 from fedpca_flwr.site.site import Site as RunSite
 from fedpca_flwr.state.store import Store
 
-FLOWER_VERSIONS = ((1, 41), (2,))  # from, and below
-MAX_AHEAD_SECONDS, MAX_BEHIND_SECONDS = (
-    5,
-    300,
-)  # seconds of this clock beyond which a SuperLink refuses what a site signs
-RENEWAL_DAYS = 30  # days before its end that a certificate is worth a word
+FLOWER_VERSIONS = ((1, 41), (2,))  # first supported version, and first unsupported version
+MAX_AHEAD_SECONDS, MAX_BEHIND_SECONDS = 5, 300  # of this clock; a SuperLink refuses later or earlier signatures
+RENEWAL_DAYS = 30  # before its end, in which a certificate should be renewed
 
 
 @dataclass(frozen=True)

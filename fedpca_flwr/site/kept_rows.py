@@ -31,7 +31,7 @@ from fedpca_flwr.state import files
 MAX_COPIES = 3
 """Copies that the folder of a journal has at a time, of runs and of the parties in them."""
 
-TABLE_FILE = "table"  # the file that says what the others hold; it is written last
+TABLE_FILE = "table"  # describes the other files, and is written last
 RunKey = tuple[str, int]  # a run, and a party in it
 
 logger = logging.getLogger("fedpca_flwr.client")
@@ -149,7 +149,7 @@ def write_copy(folder: Path, source: str) -> Iterator[RowCopy]:
     times = copy_folders(folder.parent)
     times.pop(folder.name, None)
     for name in sorted(times, key=lambda name: times[name])[: max(0, len(times) + 1 - MAX_COPIES)]:
-        remove_copy(folder.parent / name)  # the oldest copies of others: with this one there are at most so many
+        remove_copy(folder.parent / name)  # the oldest copies of other runs
     partial_folder = None
     with suppress(OSError):  # the journal itself says what is wrong with its folder
         partial_folder = Path(mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
@@ -175,7 +175,7 @@ class RowCopy:
 
     def __init__(self, partial_folder: Path | None, folder: Path, source: str) -> None:
         self._temporary, self._folder, self._source = partial_folder, folder, source
-        self._rows: Rows | None = None  # as they were written, in one whole pass
+        self._rows: Rows | None = None  # mapped, once a complete pass has written the rows
 
     def record(self, rows: Blocks) -> Blocks:
         """Return the same rows, copied during the first complete pass and read from the copy afterwards.

@@ -32,7 +32,7 @@ from fedpca_flwr.site import kept_rows, policy
 from fedpca_flwr.site.readers import DATABASE_READERS, RowsHook, holds_texts, keep_nothing, read, read_ids, read_texts
 from fedpca_flwr.state.files import unreadable_error
 
-MIN_SECRET_BYTES = 16  # bytes
+MIN_SECRET_BYTES = 16
 logger = logging.getLogger("fedpca_flwr.client")
 
 

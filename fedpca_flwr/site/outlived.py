@@ -10,8 +10,8 @@ import threading
 import time
 from pathlib import Path
 
-WATCH_SECONDS = 1.0  # seconds from look to look
-GRACE_SECONDS = 10.0  # seconds in which Flower may end the process itself, which needs at most five
+WATCH_SECONDS = 1.0  # between two looks at the processes
+GRACE_SECONDS = 10.0  # for Flower to end the process itself, which takes at most five seconds
 PROCESS_FOLDER = Path("/proc")
 
 

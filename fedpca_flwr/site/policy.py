@@ -412,7 +412,7 @@ def permit_calls(node: NodeConfig, table: Table) -> None:
         )
 
 
-PAIR_BLOCK_FEATURES = 1000  # features whose pairs with all others are counted at a time: memory
+PAIR_BLOCK_FEATURES = 1000  # whose pairs with all features are counted at a time, to save memory
 
 
 def permit_pairs(node: NodeConfig, table: Table) -> None:

@@ -40,8 +40,12 @@ from fedpca_flwr.maths.rows import (
 )
 from fedpca_flwr.protocol.journal import Journal
 
-DOMINANCE_SHARE = 0.2  # of a column's squared deviations, above which one row dominates the column ...
-DOMINANCE_MULTIPLE = 25  # ... if the share is more than so many times 1/n, too
+DOMINANCE_SHARE = 0.2
+"""Share of a column's squared deviations above which a row dominates the column (see `DOMINANCE_MULTIPLE`)."""
+
+DOMINANCE_MULTIPLE = 25
+"""Multiple of the equal share 1/n that a dominating row's share exceeds, too."""
+
 PERMITTED_NAME = "rare values"
 """Name under which a journal stores the digest of a run's settings, once its rows were examined."""
 

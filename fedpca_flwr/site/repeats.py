@@ -74,14 +74,15 @@ def require_budget(
         )
 
 
-PRODUCTS_KIND = "products"  # the kind of the journal's events, and the name of what it keeps of a run that is counted
-CLEAR_NAME, DIGEST_NAME = (
-    "clear",
-    "digest of rows",
-)  # what a journal keeps of a run: that its answer is noted, and of which rows
+PRODUCTS_KIND = "products"
+"""Kind of the journal's events that count products, and name under which a counted run is stored."""
+
+CLEAR_NAME, DIGEST_NAME = "clear", "digest of rows"
+"""Names under which a journal stores that a run's answer is noted, and the digest of its rows."""
 
 
-MAX_BOUND_ANSWERS = 3  # answers to whether rows are within a bound, as far as no earlier one tells them
+MAX_BOUND_ANSWERS = 3
+"""Answers to whether rows are within a bound, apart from answers that follow from earlier answers."""
 ALLOW_ADVICE = ". If this site is content with that, set repeat='allow' in its node-config"
 
 

@@ -17,7 +17,7 @@ from fedpca_flwr.maths.inference import fourth_powers, t_squared
 from fedpca_flwr.maths.rows import dense_rows
 from fedpca_flwr.state.files import open_site_file
 
-SCORE_FILES = (".npy", ".csv")  # kinds of files that scores are written to
+SCORE_FILES = (".npy", ".csv")  # suffixes
 
 
 def score_file_error(target: Path) -> ConfigError:
@@ -74,9 +74,9 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
 
 
 LIMIT_LEVEL = 0.99
-"""Of the limits: what so many new rows of the model's kind do not exceed, each."""
+"""Confidence level of each limit: the share of new rows of the model's kind that do not exceed the limit."""
 
-TOP_FEATURES = 3  # features that are named of each row: those that add most to its SPE
+TOP_FEATURES = 3  # named for each row: those that add most to its SPE
 OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 
 

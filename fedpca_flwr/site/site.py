@@ -35,7 +35,7 @@ from fedpca_flwr.site.repeats import SelectedRows
 
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
-SEE_LOG = "see this site's own log"  # told instead of what that log says besides
+SEE_LOG = "see this site's own log"  # sent in place of details that only the log has
 logger = logging.getLogger("fedpca_flwr.client")
 
 

@@ -23,12 +23,12 @@ from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, in_order, weigh
 from fedpca_flwr.protocol.journal import State
 
 MAX_SCATTER_BYTES = 2**29
-"""Bytes of the scatters of all parties together: in a simulation one process holds them."""
+"""Bytes of the scatters of all parties together: in a simulation one process holds all of them."""
 
 ROUNDING_SHARE = 2.0**-43
-"""Share of a sum of squares below which what is left of it is rounding."""
+"""Share of a sum of squares below which a remainder is rounding."""
 
-MOMENTS_NAME, MEANS_NAME = "own moments", "own means"
+MOMENTS_NAME, MEANS_NAME = "own moments", "own means"  # in the state of the run
 
 
 class Vault:
@@ -60,8 +60,8 @@ class Vault:
         self._means: tuple[Head, Array] | None = None
         n, d = rows.shape
         dense = not (isinstance(rows, Blocks) and rows.sparse)
-        fits = parties * packed_size(d) * np.float64().nbytes <= MAX_SCATTER_BYTES
-        self.formed = dense and fits and worth_forming(n, d, columns)
+        formed = dense and worth_forming(n, d, columns)
+        self.formed = formed and parties * packed_size(d) * np.float64().nbytes <= MAX_SCATTER_BYTES
 
     @property
     def count(self) -> int | float:

@@ -16,7 +16,7 @@ from fedpca_flwr.maths.rows import select_columns, to_array
 from fedpca_flwr.site import policy
 from fedpca_flwr.site.columns import column_position
 
-MAX_ROWS_NAMED = 20  # rows that an error names at most
+MAX_ROWS_NAMED = 20  # in an error
 
 
 def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table:

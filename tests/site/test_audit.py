@@ -93,7 +93,7 @@ def test_whoever_has_the_export_can_follow_the_chain_and_finds_no_secret(tmp_pat
 
 
 def test_the_digest_of_a_question_is_that_of_its_numbers(tmp_path):
-    """Sites compare the digests to see whether the server asked all of them the same."""
+    """Sites compare the digests to see whether the server asked every site the same."""
     digests = []
     for i, seed in enumerate((1, 1, 2)):
         site = HostileSession(tmp_path / str(i), rows(40, 6), {"method": "sub-it", "n-components": 2})

@@ -41,9 +41,9 @@ def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):
     assert (tmp_path / "site0.pub").read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
     for name in ("one", "other"):
         main(["site", "ids-secret", str(tmp_path / name)])
-    one, other = (read_ids_secret(str(tmp_path / name)) for name in ("one", "other"))
-    assert len(one) == len(other) == 32
-    assert one != other
+    first, other = (read_ids_secret(str(tmp_path / name)) for name in ("one", "other"))
+    assert len(first) == len(other) == 32
+    assert first != other
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ SITES = {"north": ["a"] * 12 + ["b"] * 11 + ["rare"] + [None] * 12, "south": ["c
 
 
 def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys):
-    def told(*arguments):
+    def printed_levels(*arguments):
         main(["site", "levels", *map(str, arguments)])
         return json.loads(capsys.readouterr().out)
 
     for name, cells in SITES.items():
         rows = pd.DataFrame({"mass": range(len(cells)), "ward": cells, "label": "yes"})
         rows.to_csv(tmp_path / f"{name}.csv", index=False)
-        own = told(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
-        assert own == {"ward": {"north": ["a", "b"], "south": ["c"]}[name]}
-        (tmp_path / f"{name}.json").write_text(json.dumps(own))
-    assert told(tmp_path / "north.json", tmp_path / "south.json") == {"ward": ["a", "b", "c"]}
+        levels = printed_levels(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
+        assert levels == {"ward": {"north": ["a", "b"], "south": ["c"]}[name]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(levels))
+    assert printed_levels(tmp_path / "north.json", tmp_path / "south.json") == {"ward": ["a", "b", "c"]}

@@ -49,7 +49,7 @@ def test_a_journal_changes_no_bit(method, tmp_path):
 
 
 def release(folder, party, phase, multiplier):
-    """Return the earlier releases of the run by the party, and those by other parties."""
+    """Return the earlier releases of the run by the party, and the releases by other parties."""
     journal, seen = FileJournal(str(folder), "1", party), []
     journal.record_release(phase, "add-remove", multiplier, lambda run, rest: seen.extend((run, rest)))
     return seen

@@ -155,7 +155,7 @@ def test_a_sum_over_nearly_the_same_rows_is_refused_below_the_minimum_only(surpl
 
 
 def clear(folder, run, X, **selection):
-    """Return the rules of a run in clear; ``selection`` says how the run weighs the rows and which columns it adds."""
+    """Return the rules of a run in clear; ``selection`` has the weights and columns that the run adds."""
     return RepeatRules(FileJournal(str(folder), run, 0), RULES, X, SelectedRows(X, **selection))
 
 
