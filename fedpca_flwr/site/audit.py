@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpca_flwr.errors import ConfigError, printable_text
-from fedpca_flwr.site.journal import SCHEMA, Event, FurtherRefusals, events, first_gap, further_refusals
-from fedpca_flwr.site.repeats import event_text
+from fedpca_flwr.site.accounts import event_text
+from fedpca_flwr.site.chain import Event, FurtherRefusals, events, first_gap, further_refusals
+from fedpca_flwr.site.journal import SCHEMA
 from fedpca_flwr.state.files import atomic_file
 from fedpca_flwr.state.store import Store
 
@@ -30,8 +31,8 @@ class Audit:
     """
 
     events: Sequence[Event]
-    gap: int  # the number of the first event that is missing or was changed; 0: none
-    further_refusals: Sequence[FurtherRefusals] = ()  # refused runs that were only counted
+    gap: int
+    further_refusals: Sequence[FurtherRefusals] = ()
 
     @property
     def verdict(self) -> str:
@@ -52,17 +53,13 @@ class Audit:
         str
             A header, one line per event, and one line per group of counted refusals.
         """
-        lines = [TABLE_COLUMNS, *(tuple(_cell_text(event, name) for name in TABLE_COLUMNS) for event in self.events)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(TABLE_COLUMNS))]
-        return "\n".join(
-            [
-                *(
-                    "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-                    for line in lines
-                ),
-                *map(_further_line, self.further_refusals),
-            ]
-        )
+        rows = [list(TABLE_COLUMNS)]
+        for event in self.events:
+            fields = {**event._asdict(), "about": event_text(event.kind, event.about)}
+            rows.append([printable_text(str(fields[name])) for name in TABLE_COLUMNS])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([*lines, *map(_further_line, self.further_refusals)])
 
     def runs(self) -> list[dict[str, Any]]:
         """Summarise the events by run and party, the latest run last.
@@ -73,25 +70,17 @@ class Audit:
             Keys: run, party, began and last (times), about (which run it was), questions (how many were asked), bytes
             (how many left the site), refused and ended (kinds of the errors, or empty).
         """
-        found: dict[tuple[str, int], dict[str, Any]] = {}
+        runs: dict[tuple[str, int], dict[str, Any]] = {}
         for event in self.events:
-            blank = {
-                "run": event.run,
-                "party": event.party,
-                "began": event.time,
-                "about": "",
-                "questions": 0,
-                "bytes": 0,
-            }
-            run = found.setdefault((event.run, event.party), {**blank, "refused": "", "ended": ""})
+            blank = {"run": event.run, "party": event.party, "began": event.time, "about": ""}
+            blank |= {"questions": 0, "bytes": 0, "refused": "", "ended": ""}
+            run = runs.setdefault((event.run, event.party), blank)
             run["last"] = event.time
             run["questions"] += event.kind == "question"
             run["bytes"] += event.bytes
-            if event.kind in {"refused", "ended"}:
-                run[event.kind] = printable_text(event.about)
-            if event.kind == "run":
-                run["about"] = printable_text(event.about)
-        return list(found.values())
+            if event.kind in {"refused", "ended", "run"}:
+                run["about" if event.kind == "run" else event.kind] = printable_text(event.about)
+        return list(runs.values())
 
     def status(self) -> str:
         """Format the runs as text for people.
@@ -103,13 +92,14 @@ class Audit:
         """
         lines = []
         for run in self.runs():
-            end = "".join(f", {how}: {run[how]}" for how in ("refused", "ended") if run[how])
-            lines += [
-                f"run {run['run']} (client {run['party']}): {run['about'] or 'nothing is noted of what it was'}",
-                f"  {run['began']} to {run['last']}: {run['questions']} questions, {run['bytes']:,} bytes left{end}",
-            ]
-        lines += map(_further_line, self.further_refusals)
-        return "\n".join(lines or ["no run has asked this site anything"])
+            end = "".join(f", {outcome}: {run[outcome]}" for outcome in ("refused", "ended") if run[outcome])
+            title = run["about"] or "nothing is noted of what it was"
+            lines.append(f"run {run['run']} (client {run['party']}): {title}")
+            counts = f"{run['questions']} questions, {run['bytes']:,} bytes left{end}"
+            lines.append(f"  {run['began']} to {run['last']}: {counts}")
+        return "\n".join(
+            [*lines, *map(_further_line, self.further_refusals)] or ["no run has asked this site anything"]
+        )
 
     def export(self, file: Path) -> None:
         """Write the events as JSON lines, from which anybody can follow the chain of digests.
@@ -166,7 +156,3 @@ def audit(folder: str) -> Audit:
 def _further_line(runs: FurtherRefusals) -> str:
     """Return a line about counted refusals."""
     return f"after event {runs.number}: {runs.times} further refusals, the last at {runs.time} of run {runs.run}"
-
-
-def _cell_text(event: Event, name: str) -> str:
-    return printable_text(event_text(event.kind, event.about) if name == "about" else str(getattr(event, name)))

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -23,7 +24,7 @@ from fedpca_flwr.site.columns import ColumnSelection, require_extra
 from fedpca_flwr.site.file_format import FileFormat
 from fedpca_flwr.state.files import read_text
 
-UNKNOWN_ALLELE = "0"  # an allele that nobody in a file has, and that it does not name
+UNKNOWN_ALLELE = "0"  # PLINK's mark of an allele that nobody in the file has
 COMPLEMENT = str.maketrans("ACGT", "TGCA")
 CHROMOSOME_NUMBERS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
 
@@ -71,8 +72,8 @@ class VariantMatch(NamedTuple):
         Whether the file counts the other allele.
     """
 
-    columns: NDArray[np.int64]  # (d,): of each its place in the file; -1 where the file lacks it, or has it twice
-    swapped: NDArray[np.bool_]  # (d,): whether the file counts the other allele
+    columns: NDArray[np.int64]
+    swapped: NDArray[np.bool_]
 
 
 def read_bim(file: Path) -> list[Variant]:
@@ -97,7 +98,7 @@ def read_bim(file: Path) -> list[Variant]:
         raise DataError(
             "there is no .bim file with the variants beside the .bed file, or where it is named", local=str(file)
         )
-    found = []
+    variants = []
     for number, line in enumerate(read_text(file, errors="replace").splitlines(), start=1):
         cells = line.split()
         if not cells:
@@ -108,10 +109,10 @@ def read_bim(file: Path) -> list[Variant]:
                 "says which)",
                 local=f"line {number} of {file}",
             )
-        found.append(Variant(_chromosome(cells[0]), int(cells[3]), cells[4].upper(), cells[5].upper()))
-    if not found:
+        variants.append(Variant(_chromosome(cells[0]), int(cells[3]), cells[4].upper(), cells[5].upper()))
+    if not variants:
         raise DataError("the .bim file has no variants", local=str(file))
-    return found
+    return variants
 
 
 def _chromosome(text: str) -> str:
@@ -190,9 +191,8 @@ def common_variants(
         unnamed += [] if pairs else [Variant(*place, *min(codings[place]))]
     lines = _difference_lines("", "have an allele that no file names", unnamed)
     if not ambiguous:
-        lines += _difference_lines(
-            "", "look the same on both strands", [variant for variant in candidates if variant.ambiguous]
-        )
+        both_strands = [variant for variant in candidates if variant.ambiguous]
+        lines += _difference_lines("", "look the same on both strands", both_strands)
         candidates = [variant for variant in candidates if not variant.ambiguous]
     common = np.ones(len(candidates), dtype=bool)
     for name, variants in files.items():
@@ -200,9 +200,8 @@ def common_variants(
         counts = Counter(match.columns.tolist())
         present = np.array([column >= 0 and counts[column] == 1 for column in match.columns.tolist()], dtype=bool)
         lines += _difference_lines(f"{name}: ", "are not in it, or twice", list(compress(candidates, ~present)))
-        lines += _difference_lines(
-            f"{name}: ", "are coded with swapped alleles", list(compress(candidates, match.swapped))
-        )
+        swapped = list(compress(candidates, match.swapped))
+        lines += _difference_lines(f"{name}: ", "are coded with swapped alleles", swapped)
         common &= present
     return list(compress(candidates, common)), lines
 
@@ -391,10 +390,8 @@ def read_bed(
         swapped = list(compress(selected, match.swapped))
         if swapped:
             logger.info("%d variants have swapped alleles here, and are turned: %s", len(swapped), join_names(swapped))
-    rows = Blocks(
-        lambda: _read_blocks(file, match, people, len(local)), len(selected), np.dtype(np.float32), count=people
-    )
-    return rows, list(map(str, selected))
+    blocks = partial(_read_blocks, file, match, people, len(local))
+    return Blocks(blocks, len(selected), np.dtype(np.float32), count=people), list(map(str, selected))
 
 
 def read_fam(file: Path) -> list[str]:

@@ -23,7 +23,7 @@ HOST_NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
 
-MAX_DAYS = 36500  # days
+MAX_DAYS = 36500  # a hundred years
 
 
 def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
@@ -48,14 +48,13 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
     """
     if not 1 <= days <= MAX_DAYS:
         raise ConfigError(f"days is {days}, expected 1 to {MAX_DAYS}")
-    wrong_hosts = [host for host in hosts if not _is_host(host)]
-    if wrong_hosts or not hosts:
-        wrong_text = ", ".join(map(repr, wrong_hosts)) or "none"
-        raise ConfigError(
-            f"host is {wrong_text}, expected names (in ASCII: xn--... for others) or addresses without a port"
-        )
+    names = {host: _general_name(host) for host in hosts}
+    wrong = [host for host, name in names.items() if name is None]
+    if wrong or not hosts:
+        text = ", ".join(map(repr, wrong)) or "none"
+        raise ConfigError(f"host is {text}, expected names (in ASCII: xn--... for others) or addresses without a port")
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer, subject = _common_name("federated PCA authority"), _common_name(hosts[0][:64])
+    issuer = "federated PCA authority"
     root = (
         _certificate(issuer, issuer, authority, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -64,9 +63,9 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
         .sign(authority, hashes.SHA256())
     )
     leaf = (
-        _certificate(subject, issuer, server, days)
+        _certificate(hosts[0][:64], issuer, server, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(filter(None, map(_general_name, hosts))), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
         .add_extension(_key_usage("digital_signature"), critical=True)
@@ -102,38 +101,26 @@ def _private_pem(key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
     return key.private_bytes(Encoding.PEM, form, NoEncryption())
 
 
-def _common_name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _general_name(text: str) -> x509.GeneralName:
+def _general_name(text: str) -> x509.GeneralName | None:
+    """Parse an address, or a name as certificates allow (RFC 5280, 6125: also ``*.example.org``); None for neither."""
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
-        return x509.DNSName(text)
-
-
-def _is_host(text: str) -> bool:
-    """Check that a text is an address, or a name that certificates allow (RFC 5280, 6125: also ``*.example.org``)."""
-    try:
-        return isinstance(_general_name(text), x509.IPAddress) or bool(HOST_NAME.fullmatch(text))
-    except ValueError:
-        return False
+        return x509.DNSName(text) if HOST_NAME.fullmatch(text) else None
 
 
 def _key_usage(*allowed: str) -> x509.KeyUsage:
-    usages = signature(x509.KeyUsage).parameters
-    return x509.KeyUsage(**{usage: usage in allowed for usage in usages})
+    """Return the usage of a key that allows the named uses only."""
+    return x509.KeyUsage(**{usage: usage in allowed for usage in signature(x509.KeyUsage).parameters})
 
 
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
-) -> x509.CertificateBuilder:
+def _certificate(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+    """Begin a certificate of the key, without extensions, by the common names of subject and issuer."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))  # clocks of sites differ

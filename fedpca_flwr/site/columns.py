@@ -98,13 +98,14 @@ class ColumnSelection:
         DataError
             If no column is a feature.
         """
-        by_name: dict[str, list[int]] = {name: [] for name in names}
+        by_name: dict[str, list[int]] = {}  # a look-up, as a site may name thousands of columns
         for position, name in enumerate(names):
-            by_name[name].append(position)
+            by_name.setdefault(name, []).append(position)
         selected: list[int] = []
         excluded: set[int] = set()
         for key, text in self.keys.items():
-            items = [text] if key in ("label", "ids") else self.texts if key == "categories" else split_names(text)
+            is_single = key in ("label", "ids")
+            items = [text] if is_single else self.texts if key == "categories" else split_names(text)
             for item in items:
                 try:
                     matches = by_name.get(item) or column_positions(item, names, width, key)
@@ -115,7 +116,7 @@ class ColumnSelection:
                 if key == "columns":
                     selected += matches
                 else:
-                    excluded.update(matches[:1] if key in ("label", "ids") else matches)
+                    excluded.update(matches[:1] if is_single else matches)
         included = set(selected) if self.columns and (strict or selected) else set(range(width))
         features = sorted(included - excluded)
         if strict and width and not features:
@@ -225,17 +226,13 @@ def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     if lacking or surplus or len(local_names) > len(features):
         raise DataError(
             f"this site's data lack {len(lacking)} of the run's {len(features)} features (run-config 'features'), and "
-            f"have {len(local_names) - len(features) + len(lacking)} columns besides: rename them, or leave out what the run "
-            "does not name",
+            f"have {len(local_names) - len(features) + len(lacking)} columns besides: rename them, or leave out what "
+            "the run does not name",
             local=f"lacking: {labels_text(lacking) or 'none'}; besides: {labels_text(surplus) or 'none'}",
         )
     positions = np.array(order)
-    return table._replace(
-        rows=select_columns(table.rows, positions),
-        missing=table.missing[positions],
-        names=tuple(features),
-        order=positions,
-    )
+    rows, missing = select_columns(table.rows, positions), table.missing[positions]
+    return table._replace(rows=rows, missing=missing, names=tuple(features), order=positions)
 
 
 def restore_column_order(table: Table, rows: Rows) -> Rows:

@@ -12,8 +12,8 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.site.csv_format import BOOLEANS, COMMA_NUMBER, POINT_NUMBER, CsvFormat
 from fedpca_flwr.site.csv_header import holds_cells
 
-COMMENT_STARTS = ("#", "%", "//")  # how comments begin
-MAX_LINES_NAMED = 5  # lines that are named of each fault
+COMMENT_STARTS = ("#", "%", "//")
+MAX_LINES_NAMED = 5  # for each fault
 
 MISSING_MARK_PATTERN = re.compile(
     r"[^\w\s]{1,3}|#[\w/]+[!?]?|n\.?[ad]\.?|n/[dr]|nil|void|blank|empty|missing|unk|unknown|undefined|not .{2,12}|"
@@ -65,11 +65,7 @@ FAULT_KINDS = (
         "correct them, say missing='...' if they mark what is missing, comment='...' if lines that begin so are no "
         "rows, or leave the columns out ('leave-out')",
     ),
-    (
-        "a line of units or of more names",
-        re.compile(r"(?!)"),
-        "remove it, or say how it begins (comment='...')",
-    ),
+    ("a line of units or of more names", re.compile(r"(?!)"), "remove it, or say how it begins (comment='...')"),
 )
 """What cells hold that are no numbers, how that is known, and what to do. The last two are known by their columns."""
 
@@ -116,15 +112,15 @@ class CsvFaults:
         Whether a line of another length begins as comments do.
     """
 
-    width: int  # cells that its lines must have
-    names: Sequence[str]  # of its columns, where it has a header
-    cells: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # lines by column and kind
-    lengths: dict[int, list[int]] = field(default_factory=dict)  # lines by their number of cells
-    empty_ends: set[bool] = field(default_factory=set)  # whether lines with a cell too many end with an empty one
-    numbers: Counter[int] = field(default_factory=Counter)  # how many cells of a column hold numbers
-    rows: int = 0  # lines that have all their cells
-    first_line: int = 0  # the first of these
-    comments: bool = False  # whether a line of another length begins as comments do
+    width: int
+    names: Sequence[str]
+    cells: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    lengths: dict[int, list[int]] = field(default_factory=dict)
+    empty_ends: set[bool] = field(default_factory=set)
+    numbers: Counter[int] = field(default_factory=Counter)
+    rows: int = 0
+    first_line: int = 0
+    comments: bool = False
 
     def add_line(self, line: int, row: Sequence[str], features: Sequence[int], csv_format: CsvFormat) -> None:
         """Record the faults of a line.
@@ -175,30 +171,30 @@ class CsvFaults:
         texts, locations = [], []
         if self.lengths:
             texts.append(self._lengths_text())
-            locations += [
-                f"{_line_numbers(lines)} with {_plural(n, 'cell')} instead of {self.width}"
-                for n, lines in self.lengths.items()
-            ]
+            for n, lines in self.lengths.items():
+                locations.append(f"{_line_numbers(lines)} with {_plural(n, 'cell')} instead of {self.width}")
         cells = self._by_column()
         kinds = {kind for _, kind in cells}
         if kinds:
             advice = "; ".join(f"{kind} ({what_to_do})" for kind, _, what_to_do in FAULT_KINDS if kind in kinds)
             texts.append(f"cells that are not numbers: {advice}")
         for (column, kind), lines in sorted(cells.items()):
-            name_text = f" ({self.names[column]!r})" if self.names else ""
-            locations.append(f"{_line_numbers(lines)}, column {column + 1}{name_text}: {kind}")
+            name = f" ({self.names[column]!r})" if self.names else ""
+            locations.append(f"{_line_numbers(lines)}, column {column + 1}{name}: {kind}")
         return DataError(f"the .csv file has {' and '.join(texts)}", local="; ".join(locations))
 
     def _by_column(self) -> dict[tuple[int, str], list[int]]:
         """Return line numbers by column and kind; a few texts among numbers are not called a column of texts."""
-        faults = Counter(column for column, _ in self.cells)
-        first_line_only = [
-            column for column in faults if self.numbers[column] and self._column_lines(column) == [self.first_line]
+        lines_by_column: dict[int, list[int]] = {}
+        for (column, _), lines in self.cells.items():
+            lines_by_column.setdefault(column, []).extend(lines)
+        headed = [
+            column for column, lines in lines_by_column.items() if self.numbers[column] and lines == [self.first_line]
         ]
-        second_header = len(first_line_only) > 1 and len(first_line_only) > (len(faults) + len(self.numbers)) / 4
+        second_header = len(headed) > 1 and len(headed) > (len(lines_by_column) + len(self.numbers)) / 4
         by_column: dict[tuple[int, str], list[int]] = {}
         for (column, kind), lines in self.cells.items():
-            if second_header and column in first_line_only:
+            if second_header and column in headed:
                 kind = "a line of units or of more names"
             elif kind == "texts" and self.numbers[column] > len(lines):
                 kind = "words among numbers"
@@ -207,9 +203,6 @@ class CsvFaults:
             by_column.setdefault((column, kind), []).extend(lines)
         return by_column
 
-    def _column_lines(self, column: int) -> list[int]:
-        return sorted(line for (position, _), lines in self.cells.items() if position == column for line in lines)
-
     def _lengths_text(self) -> str:
         if self.comments or (self.names and self.names[0].startswith(COMMENT_STARTS)):
             return "lines of different length, of which some begin as comments do: say how (comment='#')"
@@ -217,11 +210,10 @@ class CsvFaults:
         if length == self.width + 1 and self.empty_ends == {True}:
             return "lines that end with a separator, but the first does not: remove it from the ends"
         if length and self.names:
-            expected, actual = _plural(self.width, "column name"), _plural(length, "column")
             return (
-                f"{expected} but {actual}; does a column of row numbers have no name (give it one, or leave it "
-                "out), is a title above the names (say how it begins: comment='...'), or are there decimal commas "
-                "between cells that commas separate (write decimal points)?"
+                f"{_plural(self.width, 'column name')} but {_plural(length, 'column')}; does a column of row numbers "
+                "have no name (give it one, or leave it out), is a title above the names (say how it begins: "
+                "comment='...'), or are there decimal commas between cells that commas separate (write decimal points)?"
             )
         return (
             "lines of different length; are there separators within texts (put these into quotes), or decimal commas "
@@ -251,16 +243,15 @@ def name_fault(names: Sequence[str], positions: Sequence[int]) -> DataError | No
             "index, or if lines end with a separator; else give it a name",
             local=f"columns {', '.join(map(str, nameless))}",
         )
-    duplicates = [name for name, times in Counter(names).items() if times > 1]
+    columns: dict[str, list[str]] = {}
+    for name, position in zip(names, positions, strict=True):
+        columns.setdefault(name, []).append(str(position + 1))
+    duplicates = {name: numbers for name, numbers in columns.items() if len(numbers) > 1}
     if duplicates:
-        locations = [
-            f"{name!r} in columns {', '.join(str(p + 1) for n, p in zip(names, positions, strict=True) if n == name)}"
-            for name in duplicates
-        ]
         return DataError(
             "the .csv file has columns of the same name; give each a name of its own, or leave out what is there twice "
             "by its number from 0 ('leave-out')",
-            local="; ".join(locations),
+            local="; ".join(f"{name!r} in columns {', '.join(numbers)}" for name, numbers in duplicates.items()),
         )
     return None
 

@@ -8,6 +8,7 @@ number even then is described by `fedpca_flwr.site.csv_faults` with its line and
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+from typing_extensions import override
 
 from fedpca_flwr.data.categories import MISSING_TEXTS
 from fedpca_flwr.data.table import INEXACT_INTEGERS
@@ -22,15 +24,20 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import INEXACT_ADVICE, ColumnSelection, column_position
+from fedpca_flwr.site.csv_detection import detect_format
 from fedpca_flwr.site.csv_faults import TOTALS_PATTERN, CsvFaults, name_fault
-from fedpca_flwr.site.csv_format import CsvFormat, CsvKeys, Opener, detect_format, file_opener, refuse_long_cells
+from fedpca_flwr.site.csv_format import CsvFormat, CsvKeys, Opener, file_opener, refuse_long_cells
 from fedpca_flwr.site.csv_header import detect_header
 from fedpca_flwr.site.file_format import FileFormat
 
-BLOCK_CHARACTERS = 2**20  # of a block; more where there are many columns, each of which takes its time in every block
-TAIL_BYTES = 4096  # bytes of the end of a file, in which its last line is looked at
-MAX_ROW_CHARACTERS = 2**30  # of a row
-LONG_ROW_WORD = "straddling"  # with which Arrow says that a row is longer than a block
+BLOCK_CHARACTERS = 2**20
+"""Characters that Arrow reads at a time; more if many columns would each take their time in every block."""
+
+TAIL_BYTES = 4096
+"""Bytes of the end of a file in which the last line is examined for totals."""
+
+MAX_ROW_CHARACTERS = 2**30
+LONG_ROW_WORD = "straddling"  # in Arrow's error for a row that is longer than a block
 MISSING_SPELLINGS = sorted({spelling for word in MISSING_TEXTS for spelling in (word, word.upper(), word.title())})
 TRUE_TEXT, FALSE_TEXT, MINUS_SIGN = "1", "0", "\u2212"
 
@@ -43,10 +50,6 @@ class CsvTable:
     ----------
     format : CsvFormat
         How the file is written.
-    keys : CsvKeys
-        The site's own keys about how the file is written.
-    selection : ColumnSelection
-        Keys that select the features.
     width : int
         Number of cells in each line.
     names : list of str
@@ -60,13 +63,11 @@ class CsvTable:
     """
 
     format: CsvFormat
-    keys: CsvKeys
-    selection: ColumnSelection
-    width: int  # cells of each line
-    names: list[str]  # of all columns; empty without a header
-    start: int  # lines before the first row
-    features: list[int]  # the columns that are features
-    note: str = ""  # what was decided by numbers alone
+    width: int
+    names: list[str]
+    start: int
+    features: list[int]
+    note: str = ""
 
     @property
     def feature_names(self) -> list[str]:
@@ -108,7 +109,7 @@ def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str
     features = selection.positions(header.names, header.width)
     if header.names and (fault := name_fault([header.names[position] for position in features], features)):
         raise fault
-    return CsvTable(csv_format, keys, selection, header.width, header.names, header.start, features, header.note)
+    return CsvTable(csv_format, header.width, header.names, header.start, features, header.note)
 
 
 def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column: str, name: str = "") -> list[str]:
@@ -172,9 +173,9 @@ def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
                 if overlap == len(batch):
                     continue
                 columns = batch.slice(overlap).columns
-                rows = _stack_columns(
-                    [_parse_numbers(table.format, column) for column in columns] if as_texts else columns
-                )
+                if as_texts:
+                    columns = [_parse_numbers(table.format, column) for column in columns]
+                rows = np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
                 if not as_texts and np.fmax.reduce(np.abs(rows), axis=None, initial=0.0) >= 2**53:
                     raise ValueError  # what whole numbers of so many digits are, their texts say
                 yield rows
@@ -198,21 +199,23 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
     """Yield the features of the rows as columns of an Arrow type, in batches of about `size` bytes."""
     from pyarrow import csv as arrow
 
-    csv_format, names = table.format, [str(position) for position in range(table.width)]
+    csv_format, names = table.format, list(map(str, range(table.width)))
     features = [names[position] for position in table.features]
-    encoding = csv_format.encoding if not csv_format.comments else "utf8"
-    source = _CountedStream(
-        csv_format.open() if not csv_format.comments else cast(BinaryIO, _LineStream(csv_format.lines()))
-    )
+    if csv_format.comments:
+        stream = cast(BinaryIO, _LineStream(csv_format.lines()))
+        encoding, start = "utf8", table.start - csv_format.skipped_lines
+    else:
+        stream, start = csv_format.open(), table.start
+        encoding = "utf8" if csv_format.encoding == "utf-8-sig" else csv_format.encoding
     rows = 0
-    with source:
+    with _CountedStream(stream) as source:
         for batch in arrow.open_csv(
             source,
             arrow.ReadOptions(
                 column_names=names,
                 use_threads=False,
-                encoding="utf8" if encoding == "utf-8-sig" else encoding,
-                skip_rows=table.start if not csv_format.comments else table.start - csv_format.skipped_lines,
+                encoding=encoding,
+                skip_rows=start,
                 block_size=max(size, min(16 * size, 4096 * table.width)),
             ),
             arrow.ParseOptions(
@@ -238,19 +241,18 @@ def _require_no_totals(table: CsvTable, end: bytes) -> None:
     """Refuse a last line of totals that only a column outside the features reveals."""
     csv_format = table.format
     lines = [line for line in re.split(r"[\r\n]+", end.decode(csv_format.encoding, "replace")) if line.strip()]
-    cells = next(csv.reader(lines[-1:], delimiter=csv_format.separator), [])
-    other_columns = {*range(table.width)} - {*table.features} if len(cells) == table.width else set()
-    label_columns = [position for position in other_columns if TOTALS_PATTERN.fullmatch(cells[position].strip())]
-    if not label_columns:
+    separator = csv_format.separator
+    cells = next(csv.reader(lines[-1:], delimiter=separator), [])
+    if len(cells) != table.width:
+        return
+    other_columns = {*range(table.width)} - {*table.features}
+    labels = [position for position in other_columns if TOTALS_PATTERN.fullmatch(cells[position].strip())]
+    if not labels:
         return
     with refuse_long_cells():
-        rows = (
-            row for row in csv.reader(csv_format.lines(), delimiter=csv_format.separator) if len(row) == table.width
-        )
-        counts = [
-            sum(matches) for matches in zip(*([row[p] == cells[p] for p in label_columns] for row in rows), strict=True)
-        ]
-    if 1 in counts:  # else it is a level of a category
+        rows = filter(lambda row: len(row) == table.width, csv.reader(csv_format.lines(), delimiter=separator))
+        counts = Counter(position for row in rows for position in labels if row[position] == cells[position])
+    if 1 in counts.values():  # else it is a level of a category
         raise DataError(
             "the last line of the .csv file holds totals, as a column that is left out says: remove it, or say how it "
             "begins (comment='Total')"
@@ -261,14 +263,13 @@ def _require_closed_quotes(table: CsvTable) -> None:
     """Refuse a quoted cell that contains complete rows: its quote was not closed, and the rows would be lost."""
     csv_format, lines_before, lines = table.format, 0, list[str]()
 
-    def record_lines() -> Iterator[str]:
+    def recorded() -> Iterator[str]:
         for line in csv_format.lines():
             lines.append(line)
             yield line
 
     with refuse_long_cells():
-        for row in csv.reader(record_lines(), delimiter=csv_format.separator):
-            del row
+        for _ in csv.reader(recorded(), delimiter=csv_format.separator):
             for number, line in enumerate(lines[1:], lines_before + 2 + csv_format.skipped_lines):
                 cells = next(csv.reader([line], delimiter=csv_format.separator), [])
                 as_row = len(cells) == table.width and line.count('"') % 2 == 0  # the last one closes the quote
@@ -293,9 +294,11 @@ class _CountedStream(io.RawIOBase):
         """Number of lines that were read, including a last line without an end."""
         return self._newlines + (self.tail[-1:] not in (b"", b"\n"))
 
+    @override
     def readable(self) -> bool:
         return True
 
+    @override
     def read(self, size: int = -1) -> bytes:
         content = self._stream.read(size)
         self._newlines += content.count(b"\n")
@@ -303,6 +306,7 @@ class _CountedStream(io.RawIOBase):
         self.has_quotes = self.has_quotes or b'"' in content
         return content
 
+    @override
     def close(self) -> None:
         self._stream.close()
         super().close()
@@ -314,9 +318,11 @@ class _LineStream(io.RawIOBase):
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines, self._rest = lines, b""
 
+    @override
     def readable(self) -> bool:
         return True
 
+    @override
     def readinto(self, buffer: Any) -> int:
         parts, size = [self._rest], len(self._rest)
         while size < len(buffer) and (line := next(self._lines, "")):
@@ -329,11 +335,6 @@ class _LineStream(io.RawIOBase):
         return len(part)
 
 
-def _stack_columns(columns: Any) -> Array:
-    """Return Arrow columns as an array (n, d)."""
-    return np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
-
-
 def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
     """Parse a column of texts as numbers; Arrow raises a `ValueError` at a cell that is no number."""
     import pyarrow as pa
@@ -344,9 +345,8 @@ def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
     cells = compute.replace_substring(cells, MINUS_SIGN, "-")
     if csv_format.thousands:
         grouped = compute.match_substring_regex(cells, f"^{csv_format.grouped_number_pattern}$")
-        cells = compute.if_else(
-            grouped, compute.replace_substring_regex(cells, csv_format.group_sign_pattern, ""), cells
-        )
+        ungrouped = compute.replace_substring_regex(cells, csv_format.group_sign_pattern, "")
+        cells = compute.if_else(grouped, ungrouped, cells)
     lowered = compute.utf8_lower(cells)
     for word, number in {"true": TRUE_TEXT, "false": FALSE_TEXT}.items():
         cells = compute.if_else(compute.equal(lowered, word), number, cells)
@@ -355,9 +355,8 @@ def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
         cells = compute.replace_substring(cells, ",", ".")
     missing = compute.is_in(lowered, pa.array(sorted(MISSING_TEXTS)))
     if csv_format.missing_marks:
-        missing = compute.or_(
-            missing, compute.is_in(compute.utf8_trim_whitespace(column), pa.array(csv_format.missing_marks))
-        )
+        marked = compute.is_in(compute.utf8_trim_whitespace(column), pa.array(csv_format.missing_marks))
+        missing = compute.or_(missing, marked)
     cells = compute.if_else(missing, None, cells)
     numbers = compute.cast(cells, pa.float64())
     large = compute.fill_null(compute.greater_equal(compute.abs(numbers), 2.0**53), False)
@@ -440,19 +439,21 @@ def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
         The format, for `fedpca_flwr.site.readers.FORMATS`.
     """
 
-    def rows(file: Path, selection: ColumnSelection, *, written: CsvKeys, notes: list[str]) -> tuple[Rows, list[str]]:
+    def read_rows(
+        file: Path, selection: ColumnSelection, *, csv_keys: CsvKeys, notes: list[str]
+    ) -> tuple[Rows, list[str]]:
         text = open_text(file)
-        table = open_csv(text.open, text.merge_keys(written), selection, file.name)
+        table = open_csv(text.open, text.merge_keys(csv_keys), selection, file.name)
         notes += filter(None, (text.note, table.note))
         return table.rows, table.feature_names
 
-    def ids(
-        file: Path, column: str, count: int, label: str, *, written: CsvKeys, selection: ColumnSelection
+    def read_ids(
+        file: Path, column: str, count: int, label: str, *, csv_keys: CsvKeys, selection: ColumnSelection
     ) -> list[str]:
         text = open_text(file)
-        return read_cells(text.open, text.merge_keys(written), selection, column, file.name)[-count:]
+        return read_cells(text.open, text.merge_keys(csv_keys), selection, column, file.name)[-count:]
 
-    return FileFormat(rows, ids, ("written", "notes"))
+    return FileFormat(read_rows, read_ids, ("csv_keys", "notes"))
 
 
 CSV = text_format(lambda file: CsvText(file_opener(file)))

@@ -9,57 +9,20 @@ import gzip
 import io
 import itertools
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from fedpca_flwr.config.run_config import split_names
 from fedpca_flwr.data.categories import MISSING_TEXTS
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.site.columns import ColumnSelection
 
-SEPARATORS = (",", ";", "\t", "|")
-SAMPLE_LINES = 100  # lines by which a file's separator is known
-SAMPLE_BYTES = 2**20  # bytes by which its encoding is known
-
-BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before that of UTF-16, with which it begins
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-"""With which files begin that say how they are encoded."""
-
-OTHER_FILE_STARTS = (
-    (b"PK\x03\x04", "a workbook or an archive (zip): name a workbook .xlsx, or save its sheet as CSV"),
-    (b"\xd0\xcf\x11\xe0", "a workbook of old Excel: name it .xls, or save its sheet as CSV"),
-    (b"\x1f\x8b", "compressed (gzip): name it .csv.gz, or unpack it"),
-    (b"BZh", "compressed (bzip2): unpack it"),
-    (b"\xfd7zXZ", "compressed (xz): unpack it"),
-    (b"PAR1", "a parquet file: name it .parquet"),
-    (b"\x93NUMPY", "an array of NumPy: name it .npy"),
-    (b"\x89HDF", "an HDF5 file"),
-    (b"%PDF-", "a PDF"),
-    *((start, "HTML or XML: save the table as CSV") for start in (b"<!", b"<?", b"<html", b"<HTML", b"<table")),
-    *((start, "JSON: save the table as CSV") for start in (b'{"', b"[{", b"[[")),
-)
-"""How files of other kinds begin, and what to do."""
-
-CONTROL_BYTES = re.compile(rb"[\0-\x08\x0e-\x1f]")
-"""Bytes that no text has; names of columns may begin as files of other kinds do."""
-
-TEXT_FILE_STARTS = (b"%", b"<", b"{", b"[")  # how those of the other kinds begin that are texts
 NUMBER_TEMPLATE = r"[+\u2212-]?(\d+%s?\d*|%s\d+)([eE][+\u2212-]?\d+)?"
 POINT_NUMBER, COMMA_NUMBER, ANY_NUMBER = (
     re.compile(NUMBER_TEMPLATE % (sign, sign), re.ASCII) for sign in (r"\.", ",", "[.,]")
 )
-COMMA_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
-POINT_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", re.ASCII)
-BELOW_THOUSAND = re.compile(r"[+-]?\d{1,3}", re.ASCII)
 
 BOOLEANS = {"true": 1.0, "false": 0.0}
 
@@ -143,13 +106,11 @@ class CsvKeys:
         ConfigError
             If another key is set.
         """
-        set_keys = [
-            key for key, value in asdict(self).items() if value not in (None, "") and key not in ("missing", *allowed)
-        ]
-        if set_keys:
-            raise ConfigError(
-                f"'{set_keys[0]}' says how a text is written, as .csv files are, and {kind} are not written so"
-            )
+        for key, value in asdict(self).items():
+            if value not in (None, "") and key not in ("missing", *allowed):
+                raise ConfigError(
+                    f"'{key}' says how a text is written, as .csv files are, and {kind} are not written so"
+                )
 
 
 def _is_encoding(name: str) -> bool:
@@ -209,8 +170,8 @@ class CsvFormat:
     decimal: str = "."
     thousands: str = ""
     comments: tuple[str, ...] = ()
-    missing_marks: tuple[str, ...] = ()  # cells without a value, besides `MISSING_TEXTS`
-    skipped_lines: int = 0  # lines before the first that holds cells: Excel's ``sep=;``
+    missing_marks: tuple[str, ...] = ()
+    skipped_lines: int = 0
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file with their ends, and an empty line in place of each comment.
@@ -306,61 +267,6 @@ def is_missing(cell: str) -> bool:
     return cell.strip().lower() in MISSING_TEXTS
 
 
-def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvFormat:
-    """Recognise how a .csv file is written, from the site's keys and the first lines.
-
-    Parameters
-    ----------
-    open_ : callable
-        Opens the bytes of the file anew.
-    keys : CsvKeys
-        The site's own keys.
-    selection : ColumnSelection
-        Keys that select the features.
-    name : str
-        Name of the file, whose ending may tell the separator.
-
-    Returns
-    -------
-    CsvFormat
-        How the file is written.
-
-    Raises
-    ------
-    ConfigError
-        If a key of the site does not fit the file.
-    DataError
-        If the file is empty, is no .csv file, or could be read in two ways.
-    """
-    encoding = _detect_encoding(open_, keys.encoding)
-    base = CsvFormat(open_, encoding, ",", comments=keys.comments, missing_marks=keys.missing_marks)
-    with refuse_long_cells():
-        first = next(base.lines(), "")
-        excel = re.fullmatch(r'"?sep=(.)"?', first.strip("\r\n "), re.IGNORECASE)
-        base = replace(base, skipped_lines=1 if excel else 0)
-        lines = filter(str.strip, base.lines())
-        sample = list(
-            itertools.islice(lines, max(5, min(SAMPLE_LINES, SAMPLE_BYTES // (1 + len(first)))))
-        )  # fewer of long ones
-    if not sample:
-        raise DataError("the .csv file is empty", local=name)
-    declared = keys.separator or (excel[1] if excel else "")
-    with refuse_long_cells():
-        separator = declared or _detect_separator(sample, keys, selection)
-        if name.lower().endswith((".tsv", ".tsv.gz")) and not declared and separator in (",", ";"):
-            raise DataError(
-                f"the .tsv file has '{separator}' between its cells, and no tab: say delimiter='{separator}'"
-            )
-        csv_format = replace(base, separator=separator, decimal=keys.decimal or ".", thousands=keys.thousands)
-        if (
-            not keys.decimal
-            and separator != ","
-            and _has_decimal_commas(csv_format, next(csv.reader(sample, delimiter=separator)), selection)
-        ):
-            csv_format = replace(csv_format, decimal=",")
-    return csv_format
-
-
 @contextmanager
 def refuse_long_cells() -> Iterator[None]:
     """Turn the csv module's error about an overlong cell, which may quote the cell, into an error without content.
@@ -381,141 +287,3 @@ def refuse_long_cells() -> Iterator[None]:
             f"the .csv file has a cell of more than {csv.field_size_limit():,} characters: is a quote not closed?",
             local=type(error).__name__,
         ) from None
-
-
-def _detect_encoding(open_: Opener, declared: str) -> str:
-    with open_() as stream:
-        start = stream.read(SAMPLE_BYTES)
-    for magic, kind in OTHER_FILE_STARTS:
-        if start.lstrip().startswith(magic) and (
-            magic.startswith(TEXT_FILE_STARTS) or CONTROL_BYTES.search(start[:4096])
-        ):
-            raise DataError(f"the .csv file is no CSV, but {kind}")
-    from_mark = next((name for mark, name in BYTE_ORDER_MARKS if start.startswith(mark)), "")
-    if not from_mark and not declared and b"\0" in start[:4096]:
-        raise DataError(
-            "the .csv file holds bytes that are no text; if it is UTF-16 without its mark, say encoding='utf-16-le' or "
-            "'utf-16-be', or save it as UTF-8"
-        )
-    for name in [declared or from_mark] if declared or from_mark else ["utf-8", "cp1252"]:
-        try:
-            codecs.getincrementaldecoder(name)().decode(start, final=len(start) < SAMPLE_BYTES)
-        except UnicodeError:
-            continue
-        return from_mark if from_mark == "utf-8-sig" and codecs.lookup(name).name == "utf-8" else name
-    if declared:
-        raise ConfigError("the .csv file is not in the encoding that its site says ('encoding')", local=declared)
-    raise DataError(
-        "the .csv file is in an encoding that is not known: say which (encoding='cp1250'), or save it as UTF-8"
-    )
-
-
-def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelection) -> str:
-    """Return the separator by which lines have equal length, and most cells of features are numbers or missing.
-
-    By a separator that does not occur, each line is a single cell. Several equally good separators are refused, since
-    the numbers would differ between readings.
-    """
-    shares = {separator: _separator_score(sample, separator, keys, selection) for separator in SEPARATORS}
-    best = [separator for separator in SEPARATORS if shares[separator] == max(shares.values())]
-    if len(best) > 1 and "," in (keys.decimal, keys.thousands):
-        best = [separator for separator in best if separator != ","]
-    if not shares[best[0]]:
-        raise csv.Error
-    if len(best) > 1:
-        raise DataError(
-            f"the .csv file may be separated by {' or '.join(map(repr, best))}, and its numbers would be others: say "
-            "which (delimiter=';'), or write it with one of them only, and with decimal points"
-        )
-    return best[0]
-
-
-def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection: ColumnSelection) -> float:
-    """Score how well a separator divides the lines, from 0 to 2."""
-    try:
-        rows = list(csv.reader(sample, delimiter=separator))
-    except csv.Error:  # so long is a line of many columns that something else separates
-        return 0.0
-    width, count = Counter(map(len, rows)).most_common(1)[0]
-    if width == 1:
-        return 1e-3 * count / len(rows) * (2 if separator == ";" else 1)  # with which its decimals may have commas
-    cells = list(itertools.chain.from_iterable(feature_cells(rows[1:] or rows, rows[0], selection)))
-    csv_format = CsvFormat(io.BytesIO, "", separator, keys.decimal or ".", keys.thousands)
-    pattern = {".": POINT_NUMBER, ",": COMMA_NUMBER, "": POINT_NUMBER if separator == "," else ANY_NUMBER}[keys.decimal]
-    good = sum(
-        bool(pattern.fullmatch(csv_format.ungroup(cell))) or is_missing(cell) or cell in keys.missing_marks
-        for cell in cells
-    )
-    return (1 + good / max(1, len(cells))) * count / len(rows)
-
-
-def feature_cells(rows: Iterable[list[str]], first: Sequence[str], selection: ColumnSelection) -> Iterator[list[str]]:
-    """Yield the cells of the features in each row, without surrounding spaces.
-
-    Parameters
-    ----------
-    rows : iterable of list of str
-        Rows of cells.
-    first : sequence of str
-        First row of the file, which may have the names of the columns.
-    selection : ColumnSelection
-        Keys that select the features.
-
-    Yields
-    ------
-    list of str
-        Cells of the features of one row.
-    """
-    features = selection.positions([cell.strip() for cell in first], len(first), strict=False)
-    for row in rows:
-        yield [row[position].strip() for position in features if position < len(row)]
-
-
-def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: ColumnSelection) -> bool:
-    """Decide whether decimals have a comma, in a file whose cells no comma separates.
-
-    Raises
-    ------
-    DataError
-        If all commas, or all points, may as well stand between thousands.
-    """
-    if csv_format.thousands in (",", "."):
-        return csv_format.thousands == "."
-    lines = (
-        line for index, line in enumerate(csv_format.lines()) if index < SAMPLE_LINES or "," in line or "." in line
-    )
-    commas: list[str] = []
-    points: list[str] = []
-    grouped, ungrouped = (
-        set[int](),
-        set[int](),
-    )  # columns with points as between thousands, and with whole numbers below
-    for row in feature_cells(csv.reader(lines, delimiter=csv_format.separator), first, selection):
-        for column, cell in enumerate(row):
-            if ("," in cell and COMMA_NUMBER.fullmatch(cell)) or COMMA_GROUPS.fullmatch(cell):
-                commas.append(cell)
-            elif ("." in cell and POINT_NUMBER.fullmatch(cell)) or POINT_GROUPS.fullmatch(cell):
-                points.append(cell)
-                grouped.add(column)
-            elif BELOW_THOUSAND.fullmatch(cell):
-                ungrouped.add(column)
-        if len(commas) + len(points) >= SAMPLE_LINES:
-            break
-    if commas and not points and not csv_format.thousands and all(map(COMMA_GROUPS.fullmatch, commas)):
-        raise DataError(
-            "the .csv file has commas in its numbers that may be decimal ones or stand between thousands: say which "
-            "(decimal=',' or thousands=','), or write numbers with a decimal point"
-        )
-    if (
-        points
-        and not commas
-        and not csv_format.thousands
-        and grouped & ungrouped
-        and all(map(POINT_GROUPS.fullmatch, points))
-    ):
-        raise DataError(
-            "the .csv file has points in its numbers that may be decimal ones or stand between thousands: three digits "
-            "follow each of them, and other numbers of these columns have none. Say which (decimal='.', or decimal=',' "
-            "and thousands='.')"
-        )
-    return len(commas) > len(points)

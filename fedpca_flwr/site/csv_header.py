@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.site.columns import ColumnSelection
-from fedpca_flwr.site.csv_format import SAMPLE_BYTES, SAMPLE_LINES, CsvFormat, CsvKeys, refuse_long_cells
+from fedpca_flwr.site.csv_detection import SAMPLE_BYTES, SAMPLE_LINES
+from fedpca_flwr.site.csv_format import CsvFormat, CsvKeys, refuse_long_cells
 
-MAX_DEVIATIONS = 10.0  # of a cell of a row from its column
+MAX_DEVIATIONS = 10.0  # standard deviations of a cell of a row from its column's mean
 STUDENT_QUANTILES = {1: 3183.0, 2: 70.7, 3: 22.2, 4: 13.0}
 """By degrees of freedom, how many deviations one in 10,000 lies above: more than `MAX_DEVIATIONS` for few rows."""
-MAX_PROBABILITY = 0.005  # that a row rises or falls so; together with the other direction 1 %
+MAX_PROBABILITY = 0.005  # of a row that rises throughout by chance; with falling rows 1 %
 HEADER_ADVICE = "say header=true if it holds the names of the columns, header=false if it is a row"
 
 
@@ -111,14 +112,13 @@ def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelecti
         return names
     if non_numbers:
         raise DataError(
-            f"the first line of the .csv file is neither all names nor all numbers: {HEADER_ADVICE}. Leave out a column of "
-            "labels (node-config 'label' or 'leave-out'), by its number from 0 where no column has a name"
+            f"the first line of the .csv file is neither all names nor all numbers: {HEADER_ADVICE}. Leave out a "
+            "column of labels (node-config 'label' or 'leave-out'), by its number from 0 where no column has a name"
         )
     with refuse_long_cells():
         lines = list(itertools.islice(csv_format.lines(), end))
-        reason = _name_above_numbers(csv_format, first, rest, features) or _quoted_alone(
-            csv_format, lines, width, numbers
-        )
+        reason = _name_above_numbers(csv_format, first, rest, features)
+        reason = reason or _quoted_alone(csv_format, lines, width, numbers)
     if not reason and len(numbers) == len(features):
         cells = [[row[position] for position in features] for row in [first, *rest]]
         values = np.array([[_parse_cell(csv_format, cell) for cell in row] for row in cells])
@@ -126,19 +126,14 @@ def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelecti
         reason = header_evidence(values[0], values[1:], decimals)
     if reason:
         raise DataError(f"the first line of the .csv file holds numbers that may be names ({reason}): {HEADER_ADVICE}")
-    return Header(
-        [],
-        width,
-        csv_format.skipped_lines,
-        "the first line of the .csv file holds numbers and is taken for a row: say header=true if it holds names",
-    )
+    note = "the first line of the .csv file holds numbers and is taken for a row: say header=true if it holds names"
+    return Header([], width, csv_format.skipped_lines, note)
 
 
 def _parse_cell(csv_format: CsvFormat, cell: str) -> float:
     if not csv_format.is_number(cell):
         return np.nan
-    cell = csv_format.ungroup(cell).replace("\u2212", "-")
-    return float(cell.replace(",", "."))
+    return float(csv_format.ungroup(cell).replace("\u2212", "-").replace(",", "."))
 
 
 def _name_above_numbers(
@@ -195,14 +190,12 @@ def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> s
         return ""
     rows = rest[np.isfinite(rest).all(axis=1)]
     row_steps = np.diff(rows, axis=1) * np.sign(steps[0])
-    rises, pairs = row_steps > 0, max(1, len(row_steps) + 2)
+    rises = row_steps > 0
     persistence = (np.sum(rises[:, 1:] & rises[:, :-1]) + 1) / (np.sum(rises[:, :-1]) + 2)
-    probability = max(
-        (rises.sum() + 1) / (rises.size + 2) * persistence ** (d - 2),
-        float(np.mean(rises.all(axis=1))) if len(rows) else 0,
-    )
+    by_model = (rises.sum() + 1) / (rises.size + 2) * persistence ** (d - 2)
+    probability = max(by_model, float(np.mean(rises.all(axis=1))) if len(rows) else 0)
     if _are_even(steps[None])[0]:
-        probability *= (_are_even(row_steps).sum() + 1) / pairs
+        probability *= (_are_even(row_steps).sum() + 1) / max(1, len(row_steps) + 2)
     probability *= ((decimals[1:] == decimals[0]).sum() + 1) / (len(rest) + 2)
     return "they rise or fall throughout" if probability < MAX_PROBABILITY else ""
 
@@ -223,5 +216,4 @@ def _relative_distances(row: Array, rows: Array) -> Array:
 def _are_even(steps: Array) -> NDArray[np.bool_]:
     """Check for each row of steps (n, d - 1) that its steps are even, and not zero."""
     means = np.abs(steps.mean(axis=1, keepdims=True))
-    even: NDArray[np.bool_] = (np.abs(np.abs(steps) - means) <= 0.01 * means).all(axis=1) & (means[:, 0] > 0)
-    return even
+    return np.asarray((np.abs(np.abs(steps) - means) <= 0.01 * means).all(axis=1) & (means[:, 0] > 0))

@@ -25,6 +25,7 @@ from threading import Timer
 from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL, database_kind
 from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, check_rows, require_same_rows
@@ -37,8 +38,8 @@ MAX_PASS_SECONDS = 3600.0
 """After so long a pass over the rows of a query is given up: what the database takes, and this site between blocks."""
 
 TOO_LONG_TEXT = (
-    f"the query's rows took longer than {MAX_PASS_SECONDS:,.0f} s to read; make what it joins and sorts less, or name a "
-    "table that holds its result"
+    f"the query's rows took longer than {MAX_PASS_SECONDS:,.0f} s to read; make what it joins and sorts less, or name "
+    "a table that holds its result"
 )
 
 
@@ -58,25 +59,19 @@ class Column(NamedTuple):
     """
 
     name: str
-    type_name: str  # the name of its type
-    number_sql: str  # SQL that makes float64 of the column ``{0}``, NaN of NULL; empty where it holds no numbers
-    is_integer: bool = False  # whether the SQL makes infinity of whole numbers that float64 does not hold
+    type_name: str
+    number_sql: str
+    is_integer: bool = False
 
 
-TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # SQL that makes a text of the column ``{}``, an empty one of NULL
+TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # a text of the column ``{}``, empty for NULL
 
 
 @dataclass
 class Session(ABC):
-    """A connection that reads a single state of the database, and writes nothing.
+    """A connection that reads a single state of the database, and writes nothing."""
 
-    Parameters
-    ----------
-    connection : object
-        Connection of the database's driver.
-    """
-
-    connection: Any
+    connection: Any  # of the database's driver
 
     @abstractmethod
     def columns(self, select: str) -> list[Column]:
@@ -135,23 +130,8 @@ class Session(ABC):
         """
 
 
-def query_error(local: str, *, too_long: bool = False, refusal: str = "") -> FedPCAError:
-    """Return the error for a query that fails.
-
-    Parameters
-    ----------
-    local : str
-        Text for the site's own log.
-    too_long : bool
-        Whether the query exceeded `MAX_PASS_SECONDS`.
-    refusal : str
-        The database's words about the text of the query, for the site's log; empty if the text is accepted.
-
-    Returns
-    -------
-    FedPCAError
-        The error, which the caller raises.
-    """
+def _query_error(local: str, *, too_long: bool = False, refusal: str = "") -> FedPCAError:
+    """Return the error for a query that fails; `refusal` has the database's words about its text, for the log."""
     if too_long:
         return DataError(TOO_LONG_TEXT, local=local)
     if refusal:
@@ -188,7 +168,7 @@ DUCKDB_CONFIG = {
 def duckdb_session(url: str) -> Iterator[DuckDB]:
     """Open a session with a DuckDB file, or with no file (``duckdb:///:memory:``), which can read other files only.
 
-    DuckDB's own words are shown if they are about the query itself, and only in the site's own log.
+    DuckDB's own words about the query appear in the site's own log only.
 
     Parameters
     ----------
@@ -235,7 +215,7 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
                 local=local,
             ) from None
         text_errors = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException | duckdb.IOException
-        raise query_error(
+        raise _query_error(
             local,
             too_long=isinstance(error, duckdb.InterruptException),
             refusal=str(error).partition("\n")[0] if isinstance(error, text_errors) else "",  # of files too, no values
@@ -245,35 +225,33 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
 class DuckDB(Session):
     """A connection to DuckDB."""
 
+    @override
     def columns(self, select: str) -> list[Column]:
         statements = self.connection.extract_statements(select)
         if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
             raise ConfigError("node-config: 'query' is not one SELECT; a site's rows are what one gives")
         relation = self.connection.sql(select)
-        type_names = map(str, relation.types)
-        return [
-            Column(name, type_name, _duckdb_number_sql(type_name), bool(LARGE_INTEGER_TYPES.fullmatch(type_name)))
-            for name, type_name in zip(relation.columns, type_names, strict=True)
-        ]
+        columns = []
+        for name, type_name in zip(relation.columns, map(str, relation.types), strict=True):
+            large, number = bool(LARGE_INTEGER_TYPES.fullmatch(type_name)), ""
+            if large:
+                number = LARGE_INTEGER_SQL
+            elif type_name in EXACT_TYPES:
+                number = "coalesce(CAST({} AS DOUBLE), 'NaN')"
+            elif type_name.startswith("DECIMAL("):
+                number = "coalesce(CAST(CAST({} AS VARCHAR) AS DOUBLE), 'NaN')"
+            columns.append(Column(name, type_name, number, large))
+        return columns
 
+    @override
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
         select = f"SELECT [{', '.join(columns)}] {source}"  # whose values are the rows, one behind the other
         for batch in self.connection.sql(select).to_arrow_reader(rows):
             yield np.asarray(batch.column(0).flatten()).reshape(-1, len(columns))
 
+    @override
     def texts(self, column: str, source: str) -> list[str]:
         return [text for (text,) in self.connection.sql(f"SELECT {column} {source}").fetchall()]
-
-
-def _duckdb_number_sql(type_name: str) -> str:
-    """Return the SQL that makes float64 of a DuckDB type (see `Column`); empty if the type is not numeric."""
-    if type_name in EXACT_TYPES:
-        return "coalesce(CAST({} AS DOUBLE), 'NaN')"
-    if LARGE_INTEGER_TYPES.fullmatch(type_name):
-        return LARGE_INTEGER_SQL
-    if type_name.startswith("DECIMAL("):
-        return "coalesce(CAST(CAST({} AS VARCHAR) AS DOUBLE), 'NaN')"
-    return ""
 
 
 POSTGRESQL_NUMBER_SQL = {
@@ -323,7 +301,8 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
         raise ConfigError("node-config: 'data' is a url that libpq does not take; try it with psql") from None
     connection = None
     try:
-        with psycopg.connect(**{**KEEPALIVE_OPTIONS, "client_encoding": "utf8", **parameters}) as connection:  # type: ignore[arg-type]
+        options = {**KEEPALIVE_OPTIONS, "client_encoding": "utf8", **parameters}
+        with psycopg.connect(**options) as connection:  # type: ignore[arg-type]
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             connection.execute("SET LOCAL max_parallel_workers_per_gather = 0")  # sums in one order, so the same bits
@@ -348,12 +327,13 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
                 local=local,
             ) from None
         refusal = str(error.diag.message_primary) if code.startswith("42") else ""  # the text, before any row
-        raise query_error(local, too_long=code == "57014", refusal=refusal) from None
+        raise _query_error(local, too_long=code == "57014", refusal=refusal) from None
 
 
 class PostgreSQL(Session):
     """A transaction of PostgreSQL."""
 
+    @override
     def columns(self, select: str) -> list[Column]:
         # in the extended protocol, which takes one statement: so no text that holds several ever comes to `numbers`
         description = self.connection.execute(select.encode(), binary=True).description
@@ -363,6 +343,7 @@ class PostgreSQL(Session):
             columns.append(Column(name, display, number_sql, oid == 20))
         return columns
 
+    @override
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
         width = len(columns)
         row = np.dtype([("width", ">i2"), ("values", [("size", ">i4"), ("value", ">f8")], (width,))])
@@ -380,16 +361,17 @@ class PostgreSQL(Session):
         _require_copy_format(buffer.endswith(COPY_TRAILER))
         yield _copied_values(buffer[: -len(COPY_TRAILER)], row)
 
+    @override
     def texts(self, column: str, source: str) -> list[str]:
         return [text for (text,) in self.connection.execute(f"SELECT {column} {source}".encode())]
 
 
 def _copied_values(buffer: bytearray, row: np.dtype[Any]) -> Array:
+    """Return the numbers (m, d) of copied rows, each with d fields of 8 bytes."""
     _require_copy_format(len(buffer) % row.itemsize == 0)
     records = np.frombuffer(buffer, row)
-    _require_copy_format(
-        bool((records["width"] == row["values"].shape[0]).all() and (records["values"]["size"] == 8).all())
-    )
+    widths_fit = (records["width"] == row["values"].shape[0]).all()
+    _require_copy_format(bool(widths_fit and (records["values"]["size"] == 8).all()))
     return records["values"]["value"].astype(np.float64)
 
 
@@ -417,15 +399,6 @@ class Query:
     label, ids : str
         Columns that are no features, by name or number from 0; empty: none. With `ids`, rows are in the order of that
         column, which is the same in each pass if no id occurs twice.
-
-    Attributes
-    ----------
-    names : list of str
-        Names of the features.
-    ids : list of str
-        Ids of the last pass, without surrounding spaces.
-    digest : str
-        SHA-256 of the rows and ids of the first pass, from its end on.
     """
 
     def __init__(self, url: str, query: str, label: str = "", ids: str = "") -> None:
@@ -434,15 +407,24 @@ class Query:
         with self._open_session(url) as session:
             columns = session.columns(f"SELECT * FROM ({self._query}\n) AS q LIMIT 0")
         column_names = [column.name for column in columns]
-        self._features = ColumnSelection(label, ids).positions(column_names, len(column_names))
-        self._columns, self._ids = (
-            columns,
-            column_position(ids, column_names, len(column_names), "ids") if ids else None,
-        )
-        self.names = [column_names[position] for position in self._features]
+        self._features = ColumnSelection(label, ids).positions(column_names, len(columns))
+        self._columns = columns
+        self._ids = column_position(ids, column_names, len(columns), "ids") if ids else None
+        self.names = [column_names[position] for position in self._features]  # of the features
         self.ids: list[str] = []  # as the last pass found them, without surrounding spaces
         self.digest = ""  # SHA-256 of the rows and ids of the first pass, from the end of it on
-        self._require_features()
+        if not self._features:
+            raise DataError("the query gives no column that is a feature")
+        texts = [columns[position] for position in self._features if not columns[position].number_sql]
+        if texts:
+            raise DataError(
+                f"of the query's {len(columns)} columns, {len(texts)} are not numbers (the site's log names "
+                "them): leave them out, or make numbers of them in the query; one may be named as 'label'",
+                local=", ".join(f"{column.name} ({column.type_name})" for column in texts),
+            )
+        doubled = sorted({name for name in self.names if self.names.count(name) > 1})
+        if doubled:
+            raise DataError("the query gives several columns of one name: name each anew", local=", ".join(doubled))
 
     def blocks(self) -> Iterator[Array]:
         """Read all rows, and check that they are the rows of the first pass.
@@ -458,43 +440,26 @@ class Query:
             If an integer is beyond float64, or after the last block if the rows differ from the first pass.
         """
         digest = hashlib.sha256()
+        # the query as a table, whose columns have names of ours: its own may be any text
+        names = ", ".join(f"c{position}" for position in range(len(self._columns)))
+        order = "" if self._ids is None else f" ORDER BY c{self._ids}"
+        source = f"FROM ({self._query}\n) AS q({names}){order}"
         with self._open_session(self._url) as session:
             if self._ids is not None:
-                texts = session.texts(TEXT_SQL.format(f"c{self._ids}"), self._source)
-                self.ids = [text.strip() for text in texts]
+                self.ids = [text.strip() for text in session.texts(TEXT_SQL.format(f"c{self._ids}"), source)]
                 digest.update("\0".join(self.ids).encode())
-            numbers = [self._columns[position].number_sql.format(f"c{position}") for position in self._features]
-            block_rows = max(64, CACHE_ELEMENTS // len(numbers))
-            integer_positions = [
-                index for index, position in enumerate(self._features) if self._columns[position].is_integer
+            features = [self._columns[position] for position in self._features]
+            numbers = [
+                c.number_sql.format(f"c{position}") for c, position in zip(features, self._features, strict=True)
             ]
-            for block in session.numbers(numbers, self._source, block_rows):
-                if np.isinf(block[:, integer_positions]).any():
+            integers = [index for index, column in enumerate(features) if column.is_integer]
+            for block in session.numbers(numbers, source, max(64, CACHE_ELEMENTS // len(numbers))):
+                if np.isinf(block[:, integers]).any():
                     raise DataError(f"the query gives {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
                 digest.update(np.ascontiguousarray(block).data)
                 yield block
         self.digest = self.digest or digest.hexdigest()
         require_same_rows(self.digest, digest.hexdigest())
-
-    @property
-    def _source(self) -> str:
-        """SQL of the query as a table, with column names of ours, since the query's own names may be any text."""
-        names = ", ".join(f"c{position}" for position in range(len(self._columns)))
-        return f"FROM ({self._query}\n) AS q({names})" + ("" if self._ids is None else f" ORDER BY c{self._ids}")
-
-    def _require_features(self) -> None:
-        if not self._features:
-            raise DataError("the query gives no column that is a feature")
-        non_numbers = [self._columns[position] for position in self._features if not self._columns[position].number_sql]
-        if non_numbers:
-            raise DataError(
-                f"of the query's {len(self._columns)} columns, {len(non_numbers)} are not numbers (the site's log names "
-                "them): leave them out, or make numbers of them in the query; one may be named as 'label'",
-                local=", ".join(f"{column.name} ({column.type_name})" for column in non_numbers),
-            )
-        duplicates = sorted({name for name in self.names if self.names.count(name) > 1})
-        if duplicates:
-            raise DataError("the query gives several columns of one name: name each anew", local=", ".join(duplicates))
 
 
 def read_query(url: str, query: str, label: str = "", ids: str = "") -> tuple[Table, list[str]]:

@@ -117,11 +117,10 @@ class Deployment:
         security : str
             Line of TOML about TLS: the root certificates, or that the connection is insecure.
         """
-        (self.folder / "flwr").mkdir(parents=True)
-        (self.folder / "flwr" / "config.toml").write_text(
-            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{HOST}:{self.port}"\n{security}\n',
-            encoding="utf-8",
-        )
+        config = self.folder / "flwr" / "config.toml"
+        config.parent.mkdir(parents=True)
+        text = f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{HOST}:{self.port}"\n{security}\n'
+        config.write_text(text, encoding="utf-8")
 
     def start_node(self, i: int) -> None:
         """Make a site's key, register the key, and start the site's SuperNode.
@@ -280,12 +279,12 @@ def free_port() -> int:
         return port
 
 
-SITE_BOUNDARIES = (0, 200, 320, 500, 569)  # where scikit-learn's breast cancer data are cut into four sites
+SITE_BOUNDARIES = (0, 200, 320, 500, 569)  # rows of scikit-learn's breast cancer data at four sites
 SKEWED_COLUMNS = range(10, 20)  # its columns that one patient of a site dominates: a site refuses these (`rare-values`)
 REHEARSAL_RUN_CONFIG = 'method="p-cov" n-components=5 secure-aggregation=true bound=1e5'
-ROUND_DEADLINE_SECONDS = 30.0  # seconds that the run waits for the site that is killed
-MIN_SITES = 3  # sites of a secure sum
-EMPTY_LOG_LINE = re.compile(r"(INFO\s*:)?\s*")  # a line with which Flower's log sets off what stands around it
+ROUND_DEADLINE_SECONDS = 30.0  # that the run waits for the killed site
+MIN_SITES = 3  # of a secure sum
+EMPTY_LOG_LINE = re.compile(r"(INFO\s*:)?\s*")  # a line of Flower's log that only separates other lines
 
 
 def rehearse(
@@ -324,9 +323,8 @@ def rehearse(
     n_sites = len(hospitals)
     show(f"1. {n_sites} sites have rows and identities of their own, in {folder}")
     with ThreadPoolExecutor(1) as pool, Deployment(folder, app.resolve(), hospitals) as deployment:
-        show(
-            f"2. a SuperLink with a certificate runs on port {deployment.port}, and {n_sites} SuperNodes have signed in"
-        )
+        online = f"{n_sites} SuperNodes have signed in"
+        show(f"2. a SuperLink with a certificate runs on port {deployment.port}, and {online}")
         dropout_keys = f" survivors={min_survivors(n_sites)} round-deadline={ROUND_DEADLINE_SECONDS}" if dropout else ""
         config = f"{run or REHEARSAL_RUN_CONFIG}{dropout_keys} output={json.dumps(str(folder / 'model'))}"
         show(f"3. flwr run . lab --stream --run-config '{config}'")
@@ -334,10 +332,11 @@ def rehearse(
             deployment.run, config, on_line=lambda line: None if EMPTY_LOG_LINE.fullmatch(line) else show(f"   {line}")
         )
         if dropout:
-            wait_for_question(folder / f"journal{n_sites - 1}", running)
-            deployment.kill_node(n_sites - 1)
+            last = n_sites - 1
+            wait_for_question(folder / f"journal{last}", running)
+            deployment.kill_node(last)
             wait_text = f"{ROUND_DEADLINE_SECONDS:.0f} s after its question (round-deadline)"
-            show(f"   hospital {n_sites - 1} (client {n_sites - 1}) is killed; {wait_text} the others go on")
+            show(f"   hospital {last} (client {last}) is killed; {wait_text} the others go on")
         status, _ = running.result()
     if status != COMPLETED_STATUS:
         raise FedPCAError(
@@ -356,12 +355,10 @@ def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list
         from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
 
         dataset = load_breast_cancer()
-        names = np.delete(dataset.feature_names, SKEWED_COLUMNS)
+        names = [name.replace(" ", "_") for name in np.delete(dataset.feature_names, SKEWED_COLUMNS)]
         rows = np.delete(dataset.data, SKEWED_COLUMNS, axis=1)
-        parts = [rows[start:end] for start, end in pairwise(SITE_BOUNDARIES)]
-        data = write_site_files(folder, [name.replace(" ", "_") for name in names], parts)
-    missing = [str(file) for file in data if not file.is_file()]
-    if missing:
+        data = write_site_files(folder, names, [rows[start:end] for start, end in pairwise(SITE_BOUNDARIES)])
+    if missing := [str(file) for file in data if not file.is_file()]:
         raise ConfigError(f"--data names files that are not there: {', '.join(missing)}")
     if len(data) < MIN_SITES:
         raise ConfigError(f"--data names {len(data)} files, expected {MIN_SITES} or more, one for each site")
@@ -419,7 +416,7 @@ def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dic
         lines.append(identity.make_key(str(folder / f"site{i}.identity"), i, f"{kind} {i}"))
         files = {"scores": f"scores{i}.csv", "journal": f"journal{i}"}
         files |= {"identity": f"site{i}.identity", "identities": "identities"}
-        paths = {"data": str(file.resolve()), **{key: str(folder / file) for key, file in files.items()}}
+        paths = {"data": str(file.resolve()), **{key: str(folder / name) for key, name in files.items()}}
         node_configs.append({"partition-id": i, "num-partitions": len(data), "name": f"{kind} {i}", **paths})
     (folder / "identities").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return node_configs

@@ -29,17 +29,14 @@ from fedpca_flwr.site.repeats import UNPROTECTED_TEXT
 from fedpca_flwr.site.site import Site as RunSite
 from fedpca_flwr.state.store import Store
 
-FLOWER_VERSIONS = ((1, 41), (2,))  # from, and below
-MAX_AHEAD_SECONDS, MAX_BEHIND_SECONDS = (
-    5,
-    300,
-)  # seconds of this clock beyond which a SuperLink refuses what a site signs
-RENEWAL_DAYS = 30  # days before its end that a certificate is worth a word
+FLOWER_VERSIONS = ((1, 41), (2,))  # first supported version, and first unsupported version
+MAX_AHEAD_SECONDS, MAX_BEHIND_SECONDS = 5, 300  # of this clock; a SuperLink refuses later or earlier signatures
+RENEWAL_DAYS = 30  # before its end, in which a certificate should be renewed
 
 
 @dataclass(frozen=True)
 class SiteSetup:
-    """Configs of a site as Flower's commands take them, and how the site signs in.
+    """Configs of a site as Flower's commands take configs, and how the site signs in.
 
     Parameters
     ----------
@@ -147,22 +144,21 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     client.get_properties({})
     n, d = table.rows.shape
     _, needed = memory.max_reply_cost(client.script, client.public, len(client.data))
-    gaps, available = int(np.sum(table.missing)), memory.available_memory()
-    limit_text = f" of {available:,}" if available is not None else ""
+    missing, available = int(np.sum(table.missing)), memory.available_memory()
+    limit = f" of {available:,}" if available is not None else ""
     outliers = isolated_text(count_isolated(table.rows), table.names)
-    outlier_note = f"; {outliers}, far from all others of their column: are they errors?" if outliers else ""
-    columns = [
+    notes = [f"{outliers}, far from all others of their column: are they errors?"] if outliers else []
+    notes += [
         *table.notes,
         *column_fault_notes({"": table.rows}, {"": table.names}),
         one_column_text(table.rows, table.names),
     ]
-    notes = "".join(f"; {note}" for note in columns if note)
-    if not party.refuses_rare_values:
-        allowed = conspicuous(client.data, party.node.min_rows).text(table.names)
-        notes += f"; {allowed}, and moments tell these rows, which rare-values='allow' permits" if allowed else ""
+    if not party.refuses_rare_values and (allowed := conspicuous(client.data, party.node.min_rows).text(table.names)):
+        notes.append(f"{allowed}, and moments tell these rows, which rare-values='allow' permits")
     return (
-        f"{n:,} rows of {d:,} features, {gaps:,} values missing{outlier_note}{notes}; this site would take part in "
-        f"{run_config['method']}, whose largest question needs {needed:,} bytes of memory{limit_text}"
+        f"{n:,} rows of {d:,} features, {missing:,} values missing{''.join(f'; {note}' for note in notes if note)}; "
+        f"this site would take part in {run_config['method']}, whose largest question needs {needed:,} bytes of "
+        f"memory{limit}"
     )
 
 
@@ -196,23 +192,23 @@ def _check_superlink(site: SiteSetup) -> str:
         raise FedPCAError(
             f"{site.superlink} cannot be reached ({error}): is the SuperLink up, the port open?"
         ) from None
-    return f"{_certificate_text(end)}; {_clock_text(date)}"
-
-
-def _certificate_text(end: float | None) -> str:
     if end is None:
-        return "without TLS, for rehearsals only"
-    days = (end - time.time()) / 86400
-    return f"its certificate ends in {days:.0f} days" + (", have it renewed" if days < RENEWAL_DAYS else "")
+        certificate = "without TLS, for rehearsals only"
+    else:
+        days = (end - time.time()) / 86400
+        certificate = f"its certificate ends in {days:.0f} days" + (", have it renewed" if days < RENEWAL_DAYS else "")
+    return f"{certificate}; {_clock_text(date)}"
 
 
 def _clock_text(date: str | None) -> str:
+    """Compare this clock with the SuperLink's, which dates its reply."""
     if not date:
         return "it does not say what time it is"
     ahead = time.time() - parsedate_to_datetime(date).timestamp()
     if not -MAX_BEHIND_SECONDS <= ahead <= MAX_AHEAD_SECONDS + 1:  # that date has whole seconds
         raise FedPCAError(
-            f"this clock is {ahead:.0f} s ahead of the SuperLink's, {-MAX_BEHIND_SECONDS} to {MAX_AHEAD_SECONDS} are allowed: set it by NTP"
+            f"this clock is {ahead:.0f} s ahead of the SuperLink's, {-MAX_BEHIND_SECONDS} to {MAX_AHEAD_SECONDS} are "
+            "allowed: set it by NTP"
         )
     return f"this clock is within {abs(ahead) + 1:.0f} s of its"
 

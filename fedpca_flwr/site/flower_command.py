@@ -16,9 +16,11 @@ from typer import Argument
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 
-TIMEOUT_SECONDS = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
-END_LAG_SECONDS = 60.0  # seconds that a run may take to end after its last line
-COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
+TIMEOUT_SECONDS = 1800.0
+"""Seconds after which a command counts as hanging, also on a busy machine."""
+
+END_LAG_SECONDS = 60.0  # that a run may take to end after its last line
+COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")  # Flower's log has colours even without a terminal
 COMPLETED_STATUS = "finished:completed"
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """All words behind the app are for `flwr run`."""

@@ -15,7 +15,8 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.rows import Rows, first_fifth, row_digests, validation_rows
 from fedpca_flwr.protocol.journal import Journal, Note
-from fedpca_flwr.site.repeats import ALLOW_ADVICE, HeldOut, decide_once
+from fedpca_flwr.site.accounts import HeldOut
+from fedpca_flwr.site.repeats import ALLOW_ADVICE, decide_once
 
 ALTERNATIVE = "run with mu=<number> or mu='infinity', which hold nothing out"
 
@@ -80,8 +81,7 @@ def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> 
         return validation_rows(rows, seed)
     stored = journal.load_secret(HeldOut.kind)
     if stored is None:
-        chosen = _draw_fold(journal, node, rows)
-        stored = np.packbits(chosen).tobytes()
+        stored = np.packbits(_draw_fold(journal, node, rows)).tobytes()
         journal.store_secret(HeldOut.kind, stored)
     return np.unpackbits(np.frombuffer(stored, np.uint8), count=len(rows)).astype(bool)
 
@@ -89,9 +89,9 @@ def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> 
 def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
     """Draw the fifth from the journal's secret and the rows, whatever their order, and note the draw in the journal."""
     secret = journal.data_key
-    local_digests = row_digests(rows, secret)
-    rows_digest = hmac.digest(secret, b"held out" + b"".join(sorted(local_digests)), "sha256")
-    draws = [hmac.digest(rows_digest, digest, "sha256") for digest in local_digests]
+    row_hashes = row_digests(rows, secret)
+    rows_digest = hmac.digest(secret, b"held out" + b"".join(sorted(row_hashes)), "sha256")
+    draws = [hmac.digest(rows_digest, digest, "sha256") for digest in row_hashes]
     chosen = first_fifth(draws)
     subset = hmac.digest(rows_digest, b"".join(sorted(np.array(draws, object)[chosen])), "sha256").hex()
     entry = HeldOut(len(rows), int(chosen.sum()), subset).text()
@@ -102,7 +102,8 @@ def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.boo
             raise DisclosureError(
                 "this site has held other rows out to choose 'mu', of the same rows or of all but a few of them, it "
                 "may be fewer than its own minimum (node-config 'min-rows'): what several such sums leave out tells of "
-                f"single rows; {ALTERNATIVE}; if all rows are new, set repeat='refuse-same' in its node-config{ALLOW_ADVICE}"
+                f"single rows; {ALTERNATIVE}; if all rows are new, set repeat='refuse-same' in its node-config"
+                + ALLOW_ADVICE
             )
 
     journal.remember(HeldOut.kind, rows_digest.hex(), decide_once(node, entry, judge))

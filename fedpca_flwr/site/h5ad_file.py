@@ -40,8 +40,8 @@ def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[
         If the file has no ``X``, or two variables of the same name.
     """
     with require_extra("cells", "an .h5ad file needs anndata"):
-        import anndata  # noqa: F401
         import h5py
+        from anndata.io import read_elem
     with h5py.File(file) as source:
         if layer and layer not in source.get("layers", {}):
             raise ConfigError(
@@ -50,27 +50,22 @@ def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[
             )
         if not layer and "X" not in source:
             raise DataError("the .h5ad file has no X; name a layer of it as node-config 'layer'", local=str(file))
-        matrix = _open_matrix(source, layer)
+        matrix, variables = _open_matrix(source, layer), source["var"]
         width, dtype, sparse = matrix.shape[1], matrix.dtype, not isinstance(matrix, h5py.Dataset)
-        variable_names = _variable_names(source["var"])
+        if hasattr(variables, "dtype"):  # before anndata 0.7: names are in the first field of its records
+            values = variables[variables.dtype.names[0]].tolist()
+            names = [value.decode() if isinstance(value, bytes) else str(value) for value in values]
+        else:
+            names = list(map(str, read_elem(variables).index))
     fault = "the .h5ad file has genes of the same name; give each a name of its own: cells.var_names_make_unique()"
-    require_unique_names(variable_names, fault)
-    columns = np.asarray(selection.positions(variable_names, width), np.int64)
+    require_unique_names(names, fault)
+    columns = np.asarray(selection.positions(names, width), np.int64)
     rows = Blocks(lambda: _read_blocks(file, layer, columns), columns.size, dtype, sparse=sparse)
-    return rows, [variable_names[position] for position in columns]
-
-
-def _variable_names(variables: Any) -> list[str]:
-    """Return the names of the variables; a file from before anndata 0.7 has them in the first field of its records."""
-    from anndata.io import read_elem
-
-    if hasattr(variables, "dtype"):
-        first = variables[variables.dtype.names[0]].tolist()
-        return [name.decode() if isinstance(name, bytes) else str(name) for name in first]
-    return list(map(str, read_elem(variables).index))
+    return rows, [names[position] for position in columns]
 
 
 def _open_matrix(source: Any, layer: str) -> Any:
+    """Return the matrix of an open file: a data set, or AnnData's view of a sparse matrix."""
     from anndata.io import sparse_dataset
 
     matrix = source[f"layers/{layer}" if layer else "X"]

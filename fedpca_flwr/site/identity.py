@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -40,9 +41,9 @@ class Identity:
         Public keys (32 bytes each) by partition, the party's own among them.
     """
 
-    party: int  # the partition
+    party: int
     private_key: Ed25519PrivateKey
-    member_keys: Sequence[bytes]  # public keys (32 bytes each) by partition, its own among them
+    member_keys: Sequence[bytes]
 
     @cached_property
     def digest(self) -> bytes:
@@ -142,16 +143,16 @@ def simulated_identity(parties: int, party: int) -> Identity:
     Identity
         Private key and list of public keys.
     """
-    return Identity(party, _simulated_key(party), _simulated_members(parties))
-
-
-def _simulated_key(party: int) -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"fedpca-flwr simulated {party}".encode()).digest())
+    private_keys, members = _simulated_keys(parties)
+    return Identity(party, private_keys[party], members)
 
 
 @lru_cache(maxsize=8)
-def _simulated_members(parties: int) -> tuple[bytes, ...]:
-    return tuple(_simulated_key(party).public_key().public_bytes_raw() for party in range(parties))
+def _simulated_keys(parties: int) -> tuple[list[Ed25519PrivateKey], tuple[bytes, ...]]:
+    """Make private and public keys from the numbers of the parties, as anybody can."""
+    seeds = (hashlib.sha256(f"fedpca-flwr simulated {party}".encode()).digest() for party in range(parties))
+    private_keys = list(map(Ed25519PrivateKey.from_private_bytes, seeds))
+    return private_keys, tuple(key.public_key().public_bytes_raw() for key in private_keys)
 
 
 KEYS_COMMAND = "python -m fedpca_flwr site keys"
@@ -249,16 +250,14 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
             "let only the owner (chmod 600)",
             local=path,
         )
-    try:
+    with suppress(ValueError, TypeError):
         private_key = load_pem_private_key(text, password=None)
-    except (ValueError, TypeError):
-        private_key = None
-    if not isinstance(private_key, Ed25519PrivateKey):
-        raise ConfigError(
-            f"node-config: the file of 'identity' holds no Ed25519 private key in PEM; make one with '{KEYS_COMMAND}'",
-            local=path,
-        )
-    return private_key
+        if isinstance(private_key, Ed25519PrivateKey):
+            return private_key
+    raise ConfigError(
+        f"node-config: the file of 'identity' holds no Ed25519 private key in PEM; make one with '{KEYS_COMMAND}'",
+        local=path,
+    )
 
 
 def read_member_keys(path: str, parties: int) -> tuple[bytes, ...]:
@@ -291,10 +290,9 @@ def read_member_keys(path: str, parties: int) -> tuple[bytes, ...]:
     except UnicodeDecodeError:
         faults.append("it is not a text in UTF-8")
     for number, line in enumerate(lines, 1):
-        if not (entry := line.split("#")[0].strip()):
-            continue
-        fault = _add_member(keys, entry, parties)
-        faults += [f"line {number}: {fault}"] if fault else []
+        if entry := line.split("#")[0].strip():
+            fault = _add_member(keys, entry, parties)
+            faults += [f"line {number}: {fault}"] if fault else []
     missing = ", ".join(str(party) for party in range(parties) if party not in keys)
     faults += [f"no line for partition {missing}"] if missing else []
     if faults:

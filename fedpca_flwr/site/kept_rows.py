@@ -31,7 +31,7 @@ from fedpca_flwr.state import files
 MAX_COPIES = 3
 """Copies that the folder of a journal has at a time, of runs and of the parties in them."""
 
-TABLE_FILE = "table"  # the file that says what the others hold; it is written last
+TABLE_FILE = "table"  # describes the other files, and is written last
 RunKey = tuple[str, int]  # a run, and a party in it
 
 logger = logging.getLogger("fedpca_flwr.client")
@@ -67,8 +67,8 @@ def remove_copy(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def copy_folders(journal: Path) -> set[str]:
-    """Return the names of all folders of copied rows.
+def copy_folders(journal: Path) -> dict[str, int]:
+    """Return the time of the last change of each folder of copied rows, or of its unfinished copies.
 
     Parameters
     ----------
@@ -77,14 +77,9 @@ def copy_folders(journal: Path) -> set[str]:
 
     Returns
     -------
-    set of str
-        Names of the folders.
+    dict of str to int
+        Times in nanoseconds by the name of the folder.
     """
-    return set(_modification_times(journal))
-
-
-def _modification_times(journal: Path) -> dict[str, int]:
-    """Return the time of the last change of each folder of copied rows or of its unfinished copies, by name."""
     times: dict[str, int] = {}
     for path in journal.glob("rows.*"):
         name = path.name[: len("rows.") + 16]
@@ -103,7 +98,7 @@ def remove_stale_copies(journal: Path, live_runs: Iterable[RunKey]) -> None:
     live_runs : iterable of tuple of str and int
         Runs and parties whose copies stay.
     """
-    for folder in copy_folders(journal) - {copy_folder(journal, key).name for key in live_runs}:
+    for folder in copy_folders(journal).keys() - {copy_folder(journal, key).name for key in live_runs}:
         remove_copy(journal / folder)
 
 
@@ -131,8 +126,8 @@ def read_copy(folder: Path, source: str) -> Table | None:
         return None
     if info["decoded"]:
         rows = Blocks(partial(chunks, rows), rows.shape[1], rows.dtype, count=len(rows))
-    names, split, digest = tuple(info["names"]), info["split"], info["digest"]
-    return Table(rows, arrays["missing"], names, split, arrays.get("ids"), arrays.get("places"), digest)
+    names, ids, places = tuple(info["names"]), arrays.get("ids"), arrays.get("places")
+    return Table(rows, arrays["missing"], names, info["split"], ids, places, info["digest"])
 
 
 @contextmanager
@@ -151,10 +146,10 @@ def write_copy(folder: Path, source: str) -> Iterator[RowCopy]:
     RowCopy
         The copy in the making.
     """
-    times = _modification_times(folder.parent)
+    times = copy_folders(folder.parent)
     times.pop(folder.name, None)
     for name in sorted(times, key=lambda name: times[name])[: max(0, len(times) + 1 - MAX_COPIES)]:
-        remove_copy(folder.parent / name)  # the oldest copies of others: with this one there are at most so many
+        remove_copy(folder.parent / name)  # the oldest copies of other runs
     partial_folder = None
     with suppress(OSError):  # the journal itself says what is wrong with its folder
         partial_folder = Path(mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
@@ -180,7 +175,7 @@ class RowCopy:
 
     def __init__(self, partial_folder: Path | None, folder: Path, source: str) -> None:
         self._temporary, self._folder, self._source = partial_folder, folder, source
-        self._rows: Rows | None = None  # as they were written, in one whole pass
+        self._rows: Rows | None = None  # mapped, once a complete pass has written the rows
 
     def record(self, rows: Blocks) -> Blocks:
         """Return the same rows, copied during the first complete pass and read from the copy afterwards.
@@ -233,6 +228,7 @@ class RowCopy:
             self._stop_copying(error)
 
     def _record_pass(self, rows: Blocks) -> Iterator[Block]:
+        """Yield the rows, and copy the rows in the first complete pass; later passes read the copy."""
         if self._rows is not None:
             yield from as_blocks(self._rows, CACHE_ELEMENTS).read()
             return
@@ -240,35 +236,33 @@ class RowCopy:
             file.unlink()
         count = entries = 0
         for block in rows.read():
-            self._write_block(block, entries)
+            if self._temporary is not None:
+                try:
+                    _append_block(self._temporary, block, entries)
+                except OSError as error:
+                    self._stop_copying(error)
             count, entries = count + block.shape[0], entries + block.size
             yield block
-        if self._temporary:
+        if self._temporary is not None:
             try:
                 self._rows = _map_rows(self._temporary, (count, rows.width), rows.dtype, in_csr=rows.sparse)
             except (OSError, ValueError) as error:  # nothing can be mapped of a file without bytes
                 self._stop_copying(error)
 
-    def _write_block(self, block: Block, entries: int) -> None:
-        """Write a block of rows; `entries` is the number of entries that were written before the block."""
-        if self._temporary is None:
-            return
-        parts: dict[str, Any] = {"values": block}
-        if sparse.issparse(block):
-            parts = {"values": block.data, "columns": block.indices.astype(np.int32)}
-            parts["ends"] = block.indptr[1:].astype(np.int64) + entries
-        try:
-            for name, part in parts.items():
-                with open(
-                    self._temporary / name, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)
-                ) as stream:
-                    stream.write(np.ascontiguousarray(part).data)
-        except OSError as error:
-            self._stop_copying(error)
-
     def _stop_copying(self, error: Exception) -> None:
         logger.warning("the rows cannot be kept (%s): each question reads them anew", error)
         self._temporary = None
+
+
+def _append_block(folder: Path, block: Block, entries: int) -> None:
+    """Append a block of rows to the files of a copy, which have `entries` entries so far."""
+    parts: dict[str, Any] = {"values": block}
+    if sparse.issparse(block):
+        ends = block.indptr[1:].astype(np.int64) + entries
+        parts = {"values": block.data, "columns": block.indices.astype(np.int32), "ends": ends}
+    for name, part in parts.items():
+        with open(folder / name, "ab", opener=partial(os.open, mode=0o600)) as stream:
+            stream.write(np.ascontiguousarray(part).data)
 
 
 def _map_rows(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any], *, in_csr: bool) -> Rows:

@@ -54,15 +54,15 @@ def merge_levels(paths: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]
     DataError
         If a file cannot be read as levels.
     """
-    levels_by_file = {path: _read_levels(Path(path)) for path in paths}
+    levels_by_file: dict[str, dict[str, list[str]]] = {}
+    for path in paths:
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{Path(path)} cannot be read as a file of levels: {error}") from None
+        if not isinstance(content, dict) or not all(isinstance(levels, list) for levels in content.values()):
+            raise DataError(
+                f"{Path(path)} holds no levels by column, expected what 'site levels FILE --categories' prints"
+            )
+        levels_by_file[path] = {column: list(map(str, levels)) for column, levels in content.items()}
     return union_of_levels(levels_by_file.values()), differing_level_notes(levels_by_file)
-
-
-def _read_levels(path: Path) -> dict[str, list[str]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as a file of levels: {error}") from None
-    if not isinstance(content, dict) or not all(isinstance(levels, list) for levels in content.values()):
-        raise DataError(f"{path} holds no levels by column, expected what 'site levels FILE --categories' prints")
-    return {column: [str(level) for level in levels] for column, levels in content.items()}

@@ -16,6 +16,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from fedpca_flwr.site import kept_rows, policy
 from fedpca_flwr.site.readers import DATABASE_READERS, RowsHook, holds_texts, keep_nothing, read, read_ids, read_texts
 from fedpca_flwr.state.files import unreadable_error
 
-MIN_SECRET_BYTES = 16  # bytes
+MIN_SECRET_BYTES = 16
 logger = logging.getLogger("fedpca_flwr.client")
 
 
@@ -139,21 +140,8 @@ def load_run_table(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
     """
     if not node.data or is_url(node.data) or config.levels:
         return local_table(node, config)
-    settings = node.model_dump(
-        include={
-            "data",
-            "label",
-            "ids",
-            "categories",
-            "ids_secret",
-            "layer",
-            "variants",
-            "ambiguous",
-            "split",
-            *FILE_KEYS,
-        }
-    )
-    source = json.dumps([settings, config.seed, _file_stamp(node.data)], sort_keys=True)
+    keys = {"data", "label", "ids", "categories", "ids_secret", "layer", "variants", "ambiguous", "split", *FILE_KEYS}
+    source = json.dumps([node.model_dump(include=keys), config.seed, _file_stamp(node.data)], sort_keys=True)
     table = kept_rows.read_copy(folder, source)
     if table is None:
         with kept_rows.write_copy(folder, source) as copy:
@@ -214,13 +202,11 @@ def _read_site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> tup
     if is_url(node.data):
         return DATABASE_READERS[database_kind(node.data)](node.data, node.query, node.label, node.ids)
     stamp = _file_stamp(node.data)  # before it is read: what is written meanwhile then shows with the next question
-    ambiguous = node.ambiguous == "keep"
     levels = config.levels_by_column if holds_texts(node.data) else {}
     policy.permit_categories(node, levels)
     keys = {"ids": node.ids, "texts": node.category_names, **node.file_keys}
-    table = read(
-        node.data, node.label, layer=node.layer, variants=node.variants, ambiguous=ambiguous, keep=keep, **keys
-    )
+    settings: dict[str, Any] = {"layer": node.layer, "variants": node.variants, "ambiguous": node.ambiguous == "keep"}
+    table = read(node.data, node.label, keep=keep, **settings, **keys)
     for note in table.notes:
         logger.info(note)
     if levels:

@@ -8,8 +8,8 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.metrics import Record, write_records
+from fedpca_flwr.site.accounts import Release
 from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.repeats import Release
 
 logger = logging.getLogger("fedpca_flwr.client")
 

@@ -95,7 +95,8 @@ def read_statistics_file(file: Path) -> CsvText:
             labelled_columns = list(values)
         else:
             frame = pandas.read_sas(file, encoding="latin-1")
-    note = f"values of {len(labelled_columns)} columns have labels in the file, and are taken as the numbers that stand for these"
+    n_labelled = len(labelled_columns)
+    note = f"values of {n_labelled} columns have labels in the file, and are taken as the numbers that stand for these"
     header = [str(name) for name in frame.columns]
     if not header:
         raise DataError(f"the {suffix} file has no column")
@@ -110,7 +111,7 @@ def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     for row in rows:
-        cells = [_cell_text(value) for value in row]
+        cells = list(map(_cell_text, row))
         if len(cells) == 1 or any(cells):
             writer.writerow(cells)
         else:
@@ -121,8 +122,6 @@ def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:
 
 def _cell_text(value: Any) -> str:
     """Return the text of a value without loss of digits; empty for a missing value."""
-    if isinstance(value, str):
-        return value
     if value is None or value != value:  # NaN, NaT
         return ""
     if isinstance(value, float | np.floating):

@@ -10,29 +10,24 @@ import threading
 import time
 from pathlib import Path
 
-WATCH_SECONDS = 1.0  # seconds from look to look
-GRACE_SECONDS = 10.0  # seconds in which Flower may end the process itself, which needs at most five
+WATCH_SECONDS = 1.0  # between two looks at the processes
+GRACE_SECONDS = 10.0  # for Flower to end the process itself, which takes at most five seconds
 PROCESS_FOLDER = Path("/proc")
 
 
 def end_with_node() -> None:
     """End this process once its SuperNode, or the SuperExec between both, has ended."""
-    parents = _parent_processes()
-    if parents:
-        threading.Thread(target=_watch, args=(parents,), daemon=True).start()
-
-
-def _parent_processes() -> list[int]:
-    """Return the parent process, and the parent that the parent's command line names; empty if unknown."""
     try:
         parent = os.getppid()
         arguments = (PROCESS_FOLDER / str(parent) / "cmdline").read_bytes().split(b"\0")
-        return [parent, int(arguments[arguments.index(b"--parent-pid") + 1])]
+        parents = [parent, int(arguments[arguments.index(b"--parent-pid") + 1])]  # its parent is the SuperNode
     except (OSError, ValueError, IndexError):  # another system, or started by hand
-        return []
+        return
+    threading.Thread(target=_watch, args=(parents,), daemon=True).start()
 
 
 def _watch(parents: list[int]) -> None:
+    """Wait until a parent has ended, and end this process."""
     while all(map(_is_alive, parents)):
         time.sleep(WATCH_SECONDS)
     time.sleep(GRACE_SECONDS)

@@ -1,7 +1,7 @@
 """The rows of a .parquet file, row group by row group."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,9 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
     column_names = list(schema.names)
     pandas_index = (schema.pandas_metadata or {}).get("index_columns", ())  # where a data frame's index was written
     index = {name for name in pandas_index if isinstance(name, str)}  # a range of numbers is no column, but a mapping
-    features = [
-        place for place in selection.positions(column_names, len(column_names)) if column_names[place] not in index
-    ]
+    positions = selection.positions(column_names, len(column_names))
+    features = [position for position in positions if column_names[position] not in index]
     names = [column_names[position] for position in features]
-    _require_numbers(schema, features, names)
-    dtype = np.result_type(*(_column_dtype(schema.field(position).type, metadata, position) for position in features))
-    return Blocks(lambda: _read_blocks(file, features, len(column_names), dtype), len(features), dtype), names
-
-
-def _require_numbers(schema: Any, features: Sequence[int], names: Sequence[str]) -> None:
     if not features or any(name.startswith("__index_level_") for name in names):
         raise DataError("the .parquet file has an unnamed index as a column, or no feature: write it without its index")
     by_kind: dict[str, list[object]] = {}
@@ -69,6 +62,8 @@ def _require_numbers(schema: Any, features: Sequence[int], names: Sequence[str])
             local="; ".join(f"{kind} in {labels_text(columns)}" for kind, columns in by_kind.items()),
         )
     require_unique_names(names, "the .parquet file has columns of the same name; give each a name of its own")
+    dtype = np.result_type(*(_column_dtype(schema.field(position).type, metadata, position) for position in features))
+    return Blocks(lambda: _read_blocks(file, features, len(column_names), dtype), len(features), dtype), names
 
 
 def _column_dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
@@ -78,8 +73,7 @@ def _column_dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
     groups = (metadata.row_group(group).column(position).statistics for group in range(metadata.num_row_groups))
     complete = all(group is not None and group.has_null_count and not group.null_count for group in groups)
     is_native = types.is_floating(kind) or (complete and (types.is_integer(kind) or types.is_boolean(kind)))
-    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype() if is_native else np.float64)
-    return dtype
+    return np.dtype(kind.to_pandas_dtype() if is_native else np.float64)
 
 
 def _read_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
@@ -89,8 +83,7 @@ def _read_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[An
         for batch in source.iter_batches(max(64, CACHE_ELEMENTS // width)):
             columns = [arrow_numbers(batch.column(position)) for position in features]
             is_inexact = [
-                isinstance(column, str) or (dtype.kind == "f" and bool(inexact_integers(column).any()))
-                for column in columns
+                isinstance(column, str) or (dtype.kind == "f" and inexact_integers(column).any()) for column in columns
             ]
             if any(is_inexact):
                 names = [batch.schema.names[position] for position in itertools.compress(features, is_inexact)]

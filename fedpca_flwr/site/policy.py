@@ -96,19 +96,8 @@ def require_files(node: NodeConfig) -> None:
         raise combine_errors(faults)
 
 
-def allowed_methods(node: NodeConfig) -> list[str]:
-    """Return the methods that the site's node-config allows by name.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's own.
-
-    Returns
-    -------
-    list of str
-        Names of methods, and words of `PCAOptions` for sums; empty if all methods are allowed.
-    """
+def _allowed_methods(node: NodeConfig) -> list[str]:
+    """Return the names in the site's ``allowed-methods``: methods, and words for sums; empty if all are allowed."""
     return node.allowed_methods.replace(",", " ").split()
 
 
@@ -117,10 +106,8 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
 
     Parameters
     ----------
-    node : NodeConfig
-        The site's own.
-    card : MethodCard
-        Card of the method.
+    node, card : NodeConfig, MethodCard
+        The site's own, and the card of the method.
     sums_only : bool
         Whether the server sees sums over parties only.
 
@@ -129,7 +116,7 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
     DisclosureError
         If the method is not allowed, the site demands secure sums, or its budget demands a private method.
     """
-    allowed = allowed_methods(node)
+    allowed = _allowed_methods(node)
     if allowed and card.name not in allowed:
         raise DisclosureError(
             f"this site does not allow the method '{card.name}' (node-config 'allowed-methods': {', '.join(allowed)})"
@@ -153,10 +140,8 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
     ----------
     node : NodeConfig
         The site's own; only a site with data of its own has sums to protect.
-    card : MethodCard
-        Card of the method.
-    options : PCAOptions
-        Options of the run, which say what the run's sums reveal.
+    card, options : MethodCard, PCAOptions
+        Card of the method and options of the run, which say what the run's sums reveal.
     sums_only : bool
         Whether the server sees sums only; in clear the server sees each site's answers anyway.
 
@@ -167,7 +152,7 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
     """
     if not (node.data and sums_only):
         return
-    unpermitted = {word: text for word, text in options.sum_disclosures.items() if word not in allowed_methods(node)}
+    unpermitted = {word: text for word, text in options.sum_disclosures.items() if word not in _allowed_methods(node)}
     if unpermitted:
         words = ", ".join(map(repr, unpermitted))
         raise DisclosureError(
@@ -184,10 +169,8 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
     ----------
     node : NodeConfig
         The site's own. ``allowed-methods`` that name a method permit what its answers reveal of the rows' distribution.
-    card : MethodCard
-        Card of the method.
-    options : PCAOptions
-        Options of the run. Options are questions as well: what they show needs ``may-show``.
+    card, options : MethodCard, PCAOptions
+        Card of the method and options of the run. Options are questions too: what they show needs ``may-show``.
 
     Raises
     ------
@@ -195,19 +178,18 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
         If the run shows more than ``may-show`` allows.
     """
     allowed = node.may_show or ("nothing" if node.data else EXPOSURES[-1])
-    if allowed == EXPOSURES[-1]:
-        return
     by_method = EXPOSURES.index(card.exposes or "nothing")
     by_options = EXPOSURES.index(options.exposes or "nothing")
-    if card.exposes == "distribution" and card.name in allowed_methods(node):
+    if card.exposes == "distribution" and card.name in _allowed_methods(node):
         by_method = 0
-    if max(by_method, by_options) <= EXPOSURES.index(allowed):
+    shown = max(by_method, by_options)
+    if shown <= EXPOSURES.index(allowed):
         return
     reason, also = "", "; other options show less" if by_options > by_method else ""
     if by_method > by_options and card.exposes == "distribution":
         reason, also = f" ({card.beyond_moments})", f", or name '{card.name}' in 'allowed-methods'"
     raise DisclosureError(
-        f"the run of '{card.name}' shows {EXPOSURES[max(by_method, by_options)]} of single rows{reason}, this site "
+        f"the run of '{card.name}' shows {EXPOSURES[shown]} of single rows{reason}, this site "
         f"allows {allowed} (node-config 'may-show'; expected one of: {', '.join(EXPOSURES)}{also})"
     )
 
@@ -236,59 +218,37 @@ def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
             )
 
 
-def permit_split(node: NodeConfig, card: MethodCard, split: str) -> None:
-    """Refuse a method for data that are split otherwise, or a method that needs the exact number of rows.
+def permit_split(node: NodeConfig, card: MethodCard, split: str, weights: str = "") -> None:
+    """Refuse a method for data that are split otherwise; with rounding, refuse what needs the exact number of rows.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own.
+        The site's own, with ``round-rows``.
     card : MethodCard
         Card of the method.
     split : str
         How this party's data are split: rows, columns, or empty if unknown.
+    weights : str
+        The run's column of weights; empty: none.
 
     Raises
     ------
     ConfigError
         If the split differs from the method's.
     DisclosureError
-        If the site rounds its number of rows, and the method needs all rows.
+        If the site rounds its number of rows, and the method needs all rows or the run is weighted.
     """
     if split not in ("", card.split):
         raise ConfigError(
             f"the method '{card.name}' is for data split by {card.split}, but this party's are split by "
             f"{split} (node-config 'split', or in a simulation 'partition'); choose a method for these"
         )
+    rounded = f"this site tells a rounded number of rows (node-config 'round-rows' = {node.round_rows}), and"
     if card.split == "columns" and node.round_rows > 1:
-        raise DisclosureError(
-            f"this site tells a rounded number of rows (node-config 'round-rows' = {node.round_rows}), and "
-            f"the method '{card.name}' needs all rows at every party"
-        )
-
-
-def permit_weights(node: NodeConfig, card: MethodCard, weights: str) -> None:
-    """Refuse weights at a site that rounds its number of rows.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's own.
-    card : MethodCard
-        Card of the method; not used.
-    weights : str
-        The run's column of weights; empty: none.
-
-    Raises
-    ------
-    DisclosureError
-        If the run is weighted, and the site rounds.
-    """
+        raise DisclosureError(f"{rounded} the method '{card.name}' needs all rows at every party")
     if weights and node.round_rows > 1:
-        raise DisclosureError(
-            f"this site tells a rounded number of rows (node-config 'round-rows' = {node.round_rows}), and the sum of "
-            "its weights cannot be rounded so; run without 'weights'"
-        )
+        raise DisclosureError(f"{rounded} the sum of its weights cannot be rounded so; run without 'weights'")
 
 
 def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
@@ -452,7 +412,7 @@ def permit_calls(node: NodeConfig, table: Table) -> None:
         )
 
 
-PAIR_BLOCK_FEATURES = 1000  # features whose pairs with all others are counted at a time: memory
+PAIR_BLOCK_FEATURES = 1000  # whose pairs with all features are counted at a time, to save memory
 
 
 def permit_pairs(node: NodeConfig, table: Table) -> None:
@@ -517,10 +477,8 @@ def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> N
 
     Parameters
     ----------
-    node : NodeConfig
-        The site's own.
-    card : MethodCard
-        Card of the method.
+    node, card : NodeConfig, MethodCard
+        The site's own, and the card of the method.
     sums_only : bool
         Whether the server sees sums over parties only.
 

@@ -40,11 +40,15 @@ from fedpca_flwr.maths.rows import (
 )
 from fedpca_flwr.protocol.journal import Journal
 
-DOMINANCE_SHARE = 0.2  # of a column's squared deviations, above which one row dominates the column ...
-DOMINANCE_MULTIPLE = 25  # ... if the share is more than so many times 1/n, too
-PERMITTED_NAME = (
-    "rare values"  # what a journal keeps of a run: the digest of its settings, once its rows were looked at
-)
+DOMINANCE_SHARE = 0.2
+"""Share of a column's squared deviations above which a row dominates the column (see `DOMINANCE_MULTIPLE`)."""
+
+DOMINANCE_MULTIPLE = 25
+"""Multiple of the equal share 1/n that a dominating row's share exceeds, too."""
+
+PERMITTED_NAME = "rare values"
+"""Name under which a journal stores the digest of a run's settings, once its rows were examined."""
+
 BLOCK_VALUES = 2**22  # values that are sorted at a time: 32 MiB
 
 ColumnIndex = slice | NDArray[np.intp]
@@ -193,11 +197,8 @@ class _ColumnSums:
                 self._add(slice(None), block_to_array(block[start : start + step]), None)
         else:
             nonzero_modes = np.flatnonzero(self.modes)
-            for start in (
-                range(0, block.shape[0], step := max(1, BLOCK_VALUES // max(1, nonzero_modes.size)))
-                if nonzero_modes.size
-                else ()
-            ):
+            step = max(1, BLOCK_VALUES // max(1, nonzero_modes.size))
+            for start in range(0, block.shape[0] if nonzero_modes.size else 0, step):
                 self._add(nonzero_modes, block_to_array(block[start : start + step][:, nonzero_modes]), None)
             self._add_sparse(block)
 
@@ -243,28 +244,27 @@ def _majority_values(rows: Rows, sample: int) -> Array:
     and down (Boyer and Moore 1981). A column with fewer values is sorted.
     """
     width = rows.shape[1]
-    values, votes, counts = np.zeros(width), np.zeros(width, np.int64), np.zeros(width, np.int64)
+    modes, votes, counts = np.zeros(width), np.zeros(width, np.int64), np.zeros(width, np.int64)
     for chunk in chunks(rows):
         for row in chunk:
             present = row == row  # not missing
             unset = present & (votes == 0)
-            values[unset] = row[unset]
-            votes += present * np.where(row == values, 1, -1)
+            modes[unset] = row[unset]
+            votes += present * np.where(row == modes, 1, -1)
             counts += present
             if counts.min() >= sample:
-                return values
+                return modes
     columns = np.flatnonzero(counts < sample)
     for block in np.array_split(columns, -(-columns.size * len(rows) // BLOCK_VALUES)):
-        values[block] = _modes(to_array(select_columns(rows, block)).astype(np.float64))
-    return values
+        modes[block] = _modes(to_array(select_columns(rows, block)).astype(np.float64))
+    return modes
 
 
 def _modes(values: Array) -> Array:
     """Return the commonest value of each column of ``values`` (n, d) that is not missing; 0 if all are missing."""
-    ordered = np.sort(values, axis=0)
     length, longest = np.zeros(values.shape[1], np.int64), np.zeros(values.shape[1], np.int64)
     modes, previous = np.zeros(values.shape[1]), np.full(values.shape[1], np.nan)
-    for row in ordered:
+    for row in np.sort(values, axis=0):
         length = np.where(row == previous, length + 1, 1)
         new = (length > longest) & (row == row)
         modes[new], longest[new], previous = row[new], length[new], row

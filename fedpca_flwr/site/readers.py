@@ -40,10 +40,7 @@ FORMATS = {
 }
 """By the ending of a file's name, how its rows are read."""
 
-DATABASE_READERS = {
-    POSTGRESQL: read_query,
-    DUCKDB: read_query,
-}
+DATABASE_READERS = {POSTGRESQL: read_query, DUCKDB: read_query}
 """By the kind of a database, how the rows of a query are read."""
 
 
@@ -176,10 +173,10 @@ def _read_table(
         if settings[key] and key not in kind.settings:
             suffixes = " and ".join(suffix for suffix, other in FORMATS.items() if key in other.settings)
             raise ConfigError(f"node-config: '{key}' names {meaning}, which only {suffixes} files have")
-    if "written" not in kind.settings:
+    if "csv_keys" not in kind.settings:
         csv_keys.require_unset(f"{suffix} files")
     notes: list[str] = []
-    available = {**settings, "written": csv_keys, "notes": notes}
+    available = {**settings, "csv_keys": csv_keys, "notes": notes}
     with _reword_errors(file, suffix):
         rows, names = kind.read_rows(file, selection, **{key: available[key] for key in kind.settings})
     rows = _replace_marks(rows, csv_keys)
@@ -204,13 +201,13 @@ def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
     if blocks.sparse:
         raise ConfigError("'missing' names numbers, and the rows of the file are sparse: write NaN in their place")
     dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float64)
-    mark_values = np.array(marks).astype(dtype)
+    values = np.array(marks).astype(dtype)
 
     def read_blocks() -> Iterator[Block]:
         for block in blocks.read():
             if inexact_integers(block).any():
                 raise DataError(f"the file holds {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
-            yield np.where(np.isin(block, mark_values), np.nan, block).astype(dtype)
+            yield np.where(np.isin(block, values), np.nan, block).astype(dtype)
 
     return replace(blocks, read=read_blocks, dtype=dtype)
 
@@ -252,13 +249,13 @@ def read_ids(
         suffixes = " and ".join(suffix for suffix, kind in FORMATS.items() if kind.read_ids)
         raise ConfigError(f"node-config: 'ids' names a column, which only {suffixes} files have")
     arguments: dict[str, Any] = {}
-    if "written" in kind.settings:
+    if "csv_keys" in kind.settings:
         text_keys: dict[str, Any] = {
             key: value if key == "header" else _join_items(value) for key, value in keys.items()
         }
         selection_keys = {key: text_keys.pop(key, "") for key in ("columns", "leave_out")}
         arguments = {
-            "written": CsvKeys(**text_keys),
+            "csv_keys": CsvKeys(**text_keys),
             "selection": ColumnSelection(label, ids, (*texts, column), **selection_keys),
         }
     return kind.read_ids(Path(path).expanduser(), column, rows, label, **arguments)

@@ -4,7 +4,7 @@ Kinship compares two people at every variant, so it needs the rows of both in on
 among its own people; nobody looks for relatives at two sites.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import compress
 from pathlib import Path
 
@@ -41,18 +41,15 @@ def kinship(blocks: Iterable[Array]) -> Array:
     """
     both_heterozygous, opposite_homozygous, one_heterozygous = 0.0, 0.0, 0.0
     for calls in blocks:
-        zero_copies, one_copy, two_copies = ((calls == copies).astype(np.float32) for copies in (0, 1, 2))
-        both_heterozygous, opposite_homozygous = (
-            both_heterozygous + one_copy @ one_copy.T,
-            opposite_homozygous + zero_copies @ two_copies.T,
-        )
-        one_heterozygous = one_heterozygous + one_copy @ (zero_copies + two_copies).T
+        no_copy, one_copy, two_copies = ((calls == copies).astype(np.float32) for copies in (0, 1, 2))
+        both_heterozygous = both_heterozygous + one_copy @ one_copy.T
+        opposite_homozygous = opposite_homozygous + no_copy @ two_copies.T
+        one_heterozygous = one_heterozygous + one_copy @ (no_copy + two_copies).T
     differing = np.asarray(one_heterozygous)
     min_heterozygous = both_heterozygous + np.minimum(differing, differing.T)
     squared_distance = 4 * (opposite_homozygous + np.asarray(opposite_homozygous).T) + differing + differing.T
-    return np.where(
-        min_heterozygous > 0, 0.5 - squared_distance / np.where(min_heterozygous > 0, 4 * min_heterozygous, 1), 0.0
-    )
+    defined = min_heterozygous > 0
+    return np.where(defined, 0.5 - squared_distance / np.where(defined, 4 * min_heterozygous, 1), 0.0)
 
 
 def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
@@ -94,16 +91,13 @@ def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[
     ndarray of bool, shape (n,)
         Whom to exclude.
     """
-    return unrelated_exclusions(kinship(_read_variants(file)), limit)
-
-
-def _read_variants(file: Path) -> Iterator[Array]:
     people, variants = len(read_fam(file.with_suffix(".fam"))), len(read_bim(file.with_suffix(".bim")))
     with require_extra("genotypes", "a .bed file needs bed-reader"):
         from bed_reader import open_bed
     with open_bed(file, iid_count=people, sid_count=variants) as bed:
-        for start in range(0, variants, BLOCK_VARIANTS):
-            yield bed.read(index=np.s_[:, start : start + BLOCK_VARIANTS], dtype="float32", num_threads=1)
+        columns = (np.s_[:, start : start + BLOCK_VARIANTS] for start in range(0, variants, BLOCK_VARIANTS))
+        blocks = (bed.read(index=block, dtype="float32", num_threads=1) for block in columns)
+        return unrelated_exclusions(kinship(blocks), limit)
 
 
 def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
@@ -114,7 +108,7 @@ def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     table : Table
         The site's table.
     node : NodeConfig
-        The site's own, with its data and the list (``apart``).
+        The site's own, with its .bed file and the list (``apart``): family and person id in each line.
     config : RunConfig
         Not used; all table steps have the same arguments.
 
@@ -122,32 +116,15 @@ def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     -------
     Table
         The table with the mask of excluded people.
-    """
-    return table._replace(excluded=listed_people(Path(node.data).expanduser(), Path(node.apart).expanduser()))
-
-
-def listed_people(file: Path, names: Path) -> NDArray[np.bool_]:
-    """Return the mask of the people of a .bed file who are in a list.
-
-    Parameters
-    ----------
-    file : Path
-        The .bed file, with its .fam.
-    names : Path
-        The list: family and person id in each line.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-        Who is in the list.
 
     Raises
     ------
     DataError
         If the list names somebody who is not in the .fam file.
     """
-    people = read_fam(file.with_suffix(".fam"))
-    listed_names = {" ".join(line.split()[:2]) for line in read_text(names).splitlines() if line.strip()}
+    people = read_fam(Path(node.data).expanduser().with_suffix(".fam"))
+    lines = read_text(Path(node.apart).expanduser()).splitlines()
+    listed_names = {" ".join(line.split()[:2]) for line in lines if line.strip()}
     unknown = sorted(listed_names.difference(people))
     if unknown:
         raise DataError(
@@ -155,7 +132,7 @@ def listed_people(file: Path, names: Path) -> NDArray[np.bool_]:
             "write family and person id as they are there",
             local=join_names(unknown),
         )
-    return np.isin(people, sorted(listed_names))
+    return table._replace(excluded=np.isin(people, sorted(listed_names)))
 
 
 def main(file: Path, kinship: float = SECOND_DEGREE_KINSHIP) -> None:

@@ -20,14 +20,12 @@ Noisy replies spend a privacy budget. Each is noted before its noise is drawn: p
 deviation of the noise over the sensitivity), and the relation of neighbouring data sets by which the sensitivity is
 meant; a release for replace-one holds for add-remove too. All these are events of the journal
 (`fedpca_flwr.site.journal`), in one chain with the questions and answers, so that none of them can go missing while the
-others stand. The content of such an event is an `Account`, which is written and read here and nowhere else.
+others stand. The content of such an event is an `Account` (`fedpca_flwr.site.accounts`).
 """
 
 import hmac
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,95 +34,7 @@ from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon
 from fedpca_flwr.maths.rows import Rows, chunks, max_magnitude, row_weights
 from fedpca_flwr.protocol.journal import Journal, Note, NoteDecision
-
-
-@dataclass(frozen=True)
-class Account:
-    """Content of a journal's event, which the journal stores as JSON with the names of the fields."""
-
-    kind: ClassVar[str]  # of the events
-
-    def text(self) -> str:
-        """Format the account as JSON without its empty fields.
-
-        Returns
-        -------
-        str
-            JSON, with spaces in place of underscores in the names.
-        """
-        return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items() if value != ""})
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse an account from the text of an event.
-
-        Parameters
-        ----------
-        text : str
-            JSON as `text` writes.
-
-        Returns
-        -------
-        Account
-            The account.
-        """
-        return cls(**{name.replace(" ", "_"): value for name, value in json.loads(text).items()})
-
-    def sentence(self) -> str:
-        """Describe the account for people.
-
-        Returns
-        -------
-        str
-            A phrase.
-        """
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Release(Account):
-    """A noisy reply.
-
-    Parameters
-    ----------
-    phase : str
-        Question that was answered with noise.
-    relation : str
-        Relation of neighbouring data sets: replace-one or add-remove.
-    multiplier : float
-        Standard deviation of the noise over the sensitivity.
-    """
-
-    kind = "release"
-    phase: str
-    relation: str
-    multiplier: float
-
-    def sentence(self) -> str:
-        return f"{self.phase}, noise multiplier {self.multiplier:.6g}, {self.relation}"
-
-
-@dataclass(frozen=True)
-class HeldOut(Account):
-    """Rows that were held out of some sums (`fedpca_flwr.site.fold`).
-
-    Parameters
-    ----------
-    rows : int
-        Number of all rows.
-    held_out : int
-        Number of held-out rows.
-    subset : str
-        Digest of the held-out rows.
-    """
-
-    kind = "held out"
-    rows: int
-    held_out: int
-    subset: str
-
-    def sentence(self) -> str:
-        return f"{self.held_out} of {self.rows} rows held out"
+from fedpca_flwr.site.accounts import BoundAnswer, OpenedSum
 
 
 def require_budget(
@@ -155,10 +65,8 @@ def require_budget(
         If epsilon after the run would exceed the budget.
     """
     run_multiplier = min(total_multiplier, compose_multipliers([*run_multipliers, multiplier]))
-    spent, after = (
-        gaussian_epsilon(compose_multipliers(m), delta)
-        for m in (other_multipliers, [*other_multipliers, run_multiplier])
-    )
+    spent = gaussian_epsilon(compose_multipliers(other_multipliers), delta)
+    after = gaussian_epsilon(compose_multipliers([*other_multipliers, run_multiplier]), delta)
     if after > epsilon * (1 + 1e-9):
         raise DisclosureError(
             f"this site's privacy budget does not allow the run: with it epsilon would be {after:.4g} at delta "
@@ -166,97 +74,16 @@ def require_budget(
         )
 
 
-PRODUCTS_KIND = "products"  # the kind of the journal's events, and the name of what it keeps of a run that is counted
-CLEAR_NAME, DIGEST_NAME = (
-    "clear",
-    "digest of rows",
-)  # what a journal keeps of a run: that its answer is noted, and of which rows
+PRODUCTS_KIND = "products"
+"""Kind of the journal's events that count products, and name under which a counted run is stored."""
+
+CLEAR_NAME, DIGEST_NAME = "clear", "digest of rows"
+"""Names under which a journal stores that a run's answer is noted, and the digest of its rows."""
 
 
-MAX_BOUND_ANSWERS = 3  # answers to whether rows are within a bound, as far as no earlier one tells them
+MAX_BOUND_ANSWERS = 3
+"""Answers to whether rows are within a bound, apart from answers that follow from earlier answers."""
 ALLOW_ADVICE = ". If this site is content with that, set repeat='allow' in its node-config"
-
-
-@dataclass(frozen=True)
-class OpenedSum(Account):
-    """A secure sum that may contain this site's rows, or an answer in clear, which has this site's rows alone.
-
-    Parameters
-    ----------
-    members : sequence of str
-        Parties of the sum, sorted, in words that mean the same in every run; empty: an answer in clear.
-    rows : int
-        Number of this site's rows.
-    weights : str
-        Digest of the rows' weights; empty: each row counts once.
-    levels : str
-        Digest of the levels that the run declares and of the rows' levels; empty: none.
-    """
-
-    kind = "opened"
-    members: Sequence[str]  # whose sum, in words that mean the same in every run; sorted; none: in clear
-    rows: int  # this site's
-    weights: str = ""  # their digest; empty: each row counts once
-    levels: str = ""  # digest of the levels that the run has declared, and of what rows have of them; empty: none
-
-    def sentence(self) -> str:
-        return f"{self.rows} rows {f'in a sum over {len(self.members)} parties' if self.members else 'in clear'}"
-
-
-@dataclass(frozen=True)
-class BoundAnswer(Account):
-    """An answer to whether this site's rows are within a bound.
-
-    Parameters
-    ----------
-    bound : float
-        The bound of the run.
-    within : bool
-        Whether no value is larger in size.
-    """
-
-    kind = "bound"
-    bound: float
-    within: bool
-
-    def sentence(self) -> str:
-        return f"rows {'within' if self.within else 'beyond'} {self.bound:g}"
-
-    def implies(self, bound: float) -> bool:
-        """Check that this answer implies the answer about another bound.
-
-        Parameters
-        ----------
-        bound : float
-            The other bound.
-
-        Returns
-        -------
-        bool
-            Whether the other answer follows.
-        """
-        return self.bound <= bound if self.within else bound <= self.bound
-
-
-ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, HeldOut, OpenedSum, BoundAnswer)}
-
-
-def event_text(kind: str, text: str) -> str:
-    """Describe an event of a journal for people.
-
-    Parameters
-    ----------
-    kind : str
-        Kind of the event.
-    text : str
-        Content of the event.
-
-    Returns
-    -------
-    str
-        A phrase; the content itself if its kind has no account.
-    """
-    return ACCOUNTS[kind].parse(text).sentence() if kind in ACCOUNTS else text
 
 
 def rows_digest(key: bytes, rows: Rows) -> str:
@@ -371,9 +198,9 @@ def _require_same_choices(now: OpenedSum, earlier: OpenedSum, note: Note) -> Non
         )
     if earlier.levels and now.levels and earlier.levels != now.levels:
         raise DisclosureError(
-            f"this site has answered about the same rows with other levels of their categories ({_run_text(note)}): the "
-            "difference of the two answers would be of the rows whose levels differ, which may be one. Run with the "
-            "same 'levels', or without" + ALLOW_ADVICE
+            f"this site has answered about the same rows with other levels of their categories ({_run_text(note)}): "
+            "the difference of the two answers would be of the rows whose levels differ, which may be one. Run with "
+            "the same 'levels', or without" + ALLOW_ADVICE
         )
 
 
@@ -456,21 +283,18 @@ class RepeatRules:
         def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
             for note in same:
                 _require_same_choices(now, OpenedSum.parse(note.content), note)
-            if split == "rows":
-                for note in near:
-                    _require_distinct_rows(now, OpenedSum.parse(note.content), note, self.node.min_rows)
+            for note in near if split == "rows" else ():
+                _require_distinct_rows(now, OpenedSum.parse(note.content), note, self.node.min_rows)
 
-        decide = decide_once(self.node, now.text(), judge)
-
-        def foretell(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
-            decide(same, other_notes)
-            return ""
+        def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
+            entry = decide_once(self.node, now.text(), judge)(same, other_notes)
+            return entry if is_noted else ""
 
         digest = self.journal.load_secret(DIGEST_NAME)  # of all rows, once a run
         if digest is None:
             digest = rows_digest(key, self.selection.rows).encode()
             self.journal.store_secret(DIGEST_NAME, digest)
-        self.journal.remember(OpenedSum.kind, digest.decode(), decide if is_noted else foretell)
+        self.journal.remember(OpenedSum.kind, digest.decode(), decide)
 
     def permit_bound(self, bound: float) -> None:
         """Refuse rows beyond a run's bound, and refuse to answer about ever more bounds.
@@ -493,15 +317,14 @@ class RepeatRules:
             earlier_answers = [BoundAnswer.parse(note.content) for note in same]
             if any(earlier.implies(bound) for earlier in earlier_answers):
                 return ""
-            if node.repeat != "allow":
-                near = other_notes if node.repeat == "refuse" else []
-                tried = {BoundAnswer.parse(note.content).bound for note in (*same, *near)} - {bound}
-                if max(len(earlier_answers), len(tried)) >= MAX_BOUND_ANSWERS:
-                    raise DisclosureError(
-                        f"this site has told of {MAX_BOUND_ANSWERS} values of 'bound' whether its rows are within them, and tells "
-                        "no more: of enough of them its largest value would follow. Run with one that it has accepted; "
-                        "a generous 'bound' costs nothing" + ALLOW_ADVICE
-                    )
+            near = other_notes if node.repeat == "refuse" else []
+            tried = {BoundAnswer.parse(note.content).bound for note in (*same, *near)} - {bound}
+            if node.repeat != "allow" and max(len(earlier_answers), len(tried)) >= MAX_BOUND_ANSWERS:
+                raise DisclosureError(
+                    f"this site has told of {MAX_BOUND_ANSWERS} values of 'bound' whether its rows are within them, "
+                    "and tells no more: of enough of them its largest value would follow. Run with one that it has "
+                    "accepted; a generous 'bound' costs nothing" + ALLOW_ADVICE
+                )
             return now.text()
 
         bound_text = repr(bound).encode()
@@ -566,9 +389,9 @@ class RepeatRules:
             if earlier_columns + product_columns >= rank:
                 earlier = f" (earlier runs over the same rows for {earlier_columns})" if earlier_columns else ""
                 raise DisclosureError(
-                    f"the run may ask for {product_columns} columns of products{earlier}, and {rank} tell all inner products of "
-                    f"the rows ({len(self.rows)} rows, {columns} columns); this site allows scores only. Lower what "
-                    "the run may ask for ('max-rounds' times 'block-size', 'rank' or 'n-components') below "
+                    f"the run may ask for {product_columns} columns of products{earlier}, and {rank} tell all inner "
+                    f"products of the rows ({len(self.rows)} rows, {columns} columns); this site allows scores only. "
+                    "Lower what the run may ask for ('max-rounds' times 'block-size', 'rank' or 'n-components') below "
                     f"{rank - earlier_columns}, or set may-show='inner products' in the node-config"
                     + (ALLOW_ADVICE if earlier_columns else "")
                 )

@@ -17,7 +17,7 @@ from fedpca_flwr.maths.inference import fourth_powers, t_squared
 from fedpca_flwr.maths.rows import dense_rows
 from fedpca_flwr.state.files import open_site_file
 
-SCORE_FILES = (".npy", ".csv")  # kinds of files that scores are written to
+SCORE_FILES = (".npy", ".csv")  # suffixes
 
 
 def score_file_error(target: Path) -> ConfigError:
@@ -74,9 +74,9 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
 
 
 LIMIT_LEVEL = 0.99
-"""Of the limits: what so many new rows of the model's kind do not exceed, each."""
+"""Confidence level of each limit: the share of new rows of the model's kind that do not exceed the limit."""
 
-TOP_FEATURES = 3  # features that are named of each row: those that add most to its SPE
+TOP_FEATURES = 3  # named for each row: those that add most to its SPE
 OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 
 
@@ -148,16 +148,17 @@ class OddRows:
             return
         errors = (centred - scores @ self.components) ** 2
         statistics = np.column_stack([t_squared(scores, self.variances), errors.sum(axis=1)])
-        self.exceeding += (statistics[:counted] > self.limits).sum(axis=0)
-        if self._stream is not None:
-            self._write(self._stream, statistics, errors)
-
-    def _write(self, stream: BinaryIO, statistics: Array, errors: Array) -> None:
-        first, second = (f"{limit:.9g}" for limit in self.limits)
-        outlying = np.any(statistics > self.limits, axis=1)
-        for (t2, spe), is_outlier, row_errors in zip(statistics.tolist(), outlying.tolist(), errors, strict=True):
+        outlying = statistics > self.limits
+        self.exceeding += outlying[:counted].sum(axis=0)
+        if self._stream is None:
+            return
+        t2_limit, spe_limit = (f"{limit:.9g}" for limit in self.limits)
+        for (t2, spe), is_outlier, row_errors in zip(
+            statistics.tolist(), np.any(outlying, axis=1).tolist(), errors, strict=True
+        ):
             top = " ".join(map(str, np.argsort(-row_errors, kind="stable")[:TOP_FEATURES].tolist()))
-            stream.write(f"{t2:.9g},{first},{spe:.9g},{second},{int(is_outlier)},{top}\n".encode())
+            line = f"{t2:.9g},{t2_limit},{spe:.9g},{spe_limit},{int(is_outlier)},{top}\n"
+            self._stream.write(line.encode())
 
 
 @contextmanager

@@ -30,22 +30,12 @@ from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.protocol.registry import Method
-from fedpca_flwr.site import (
-    columns,
-    fold,
-    journal,
-    local_table,
-    policy,
-    rare_values,
-    readers,
-    repeats,
-    table_steps,
-)
+from fedpca_flwr.site import columns, fold, journal, local_table, policy, rare_values, readers, repeats, table_steps
 from fedpca_flwr.site.repeats import SelectedRows
 
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
-SEE_LOG = "see this site's own log"  # told instead of what that log says besides
+SEE_LOG = "see this site's own log"  # sent in place of details that only the log has
 logger = logging.getLogger("fedpca_flwr.client")
 
 
@@ -148,39 +138,31 @@ class Site:
     @cached_property
     def table(self) -> Table:
         """The party's table after the steps that site and run name; refused if the rows changed during the run."""
-        expected, folder = (
-            self.journal.load_secret("rows"),
-            self.journal.rows_folder,
-        )  # first, as nothing is kept beside a lost journal
+        # the journal is asked first, as nothing is kept beside a lost one
+        expected, folder = self.journal.load_secret("rows"), self.journal.rows_folder
         if folder and not self.rows_from_caller:
-            found = local_table.load_run_table(self.node, self.config, folder)
+            table = local_table.load_run_table(self.node, self.config, folder)
         else:
-            found = self.load(self.node, self.config)
+            table = self.load(self.node, self.config)
         if expected:
-            require_same_rows(expected.decode(), found.digest)
-        elif found.digest:
-            self.journal.store_secret("rows", found.digest.encode())
-        return table_steps.apply_steps(found, self.node, self.config)
+            require_same_rows(expected.decode(), table.digest)
+        elif table.digest:
+            self.journal.store_secret("rows", table.digest.encode())
+        return table_steps.apply_steps(table, self.node, self.config)
 
     @cached_property
     def journal(self) -> Journal:
         """The site's journal in its folder, or else the journal in Flower's state."""
-        memory = StateJournal(self.state.records)
-        if self.node.journal:
-            return journal.FileJournal(
-                self.node.journal, self.run_id, self.node.partition_id, memory, self._description
-            )
-        return memory
-
-    @property
-    def _description(self) -> str:
-        """Text of which run this is, as far as a site can know: Flower does not name who started the run."""
-        try:
-            config = self.config
+        run_state = StateJournal(self.state.records)
+        if not self.node.journal:
+            return run_state
+        try:  # what run this is, as far as a site can know: Flower does not name who started the run
+            secure = "; only sums" if self.config.secure_aggregation else ""
+            description = f"{self.config.method}; n-components={self.config.n_components}{secure}"
         except ConfigError:
-            return f"of a run-config that is refused; {loaded_app()}"
-        secure = "; only sums" if config.secure_aggregation else ""
-        return f"{config.method}; n-components={config.n_components}{secure}; {loaded_app()}"
+            description = "of a run-config that is refused"
+        party, description = self.node.partition_id, f"{description}; {loaded_app()}"
+        return journal.FileJournal(self.node.journal, self.run_id, party, run_state, description)
 
     def data(self, split: str) -> Rows:
         """Return the party's checked rows that take part.
@@ -269,8 +251,7 @@ class Site:
         policy.permit_exposure(self.node, card, options)
         policy.require_journal(self.node, card, sums_only=sums_only)
         n = len(self.data(card.split))
-        policy.permit_split(self.node, card, self.table.split)
-        policy.permit_weights(self.node, card, self.config.weights)
+        policy.permit_split(self.node, card, self.table.split, self.config.weights)
         if self.config.levels:
             policy.permit_levels(self.node, self.table, indicator_names(self.config.levels_by_column))
         policy.permit_rows(self.node, n)
@@ -318,9 +299,8 @@ class Site:
         if not self.node.data:
             return
         if self.refuses_rare_values:
-            rare_values.permit_columns(
-                self.journal, self.node.min_rows, rows, self.table.names, settings=self.settings_digest
-            )
+            min_rows, names = self.node.min_rows, self.table.names
+            rare_values.permit_columns(self.journal, min_rows, rows, names, settings=self.settings_digest)
         if not sums_only:
             self.repeats(card.split).permit_clear(is_noted=False)
 
@@ -351,6 +331,9 @@ class Site:
     def repeats(self, split: str) -> repeats.RepeatRules:
         """Return the site's rules about repeated runs over its rows.
 
+        The rules have the participating rows in the order of the file, twice: as the run has the rows, and before the
+        run weighs the rows, without the indicators that its levels add.
+
         Parameters
         ----------
         split : str
@@ -361,9 +344,19 @@ class Site:
         RepeatRules
             The rules.
         """
-        return repeats.RepeatRules(
-            self.journal, self.node, self._in_file_order(self.data(split)), self._selected_rows(split)
+        weights, levels = self.table.weights, self.config.levels
+        unweighted = participating_rows(self.table._replace(weights=None), self.node.round_rows)
+        rows = self._in_file_order(self.table.rows if split == "columns" else unweighted)
+        width = rows.shape[1]
+        if levels and (self.rows_from_caller or readers.holds_texts(self.node.data)):
+            width -= len(indicator_names(self.config.levels_by_column))
+        added = range(width, rows.shape[1])
+        selection = SelectedRows(
+            select_columns(rows, range(width)) if added else rows,
+            b"" if weights is None else weights.tobytes(),
+            (lambda: (levels, select_columns(rows, added))) if added else None,
         )
+        return repeats.RepeatRules(self.journal, self.node, self._in_file_order(self.data(split)), selection)
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
         """Refuse to be in a secure sum that with an earlier sum would reveal a party's share.
@@ -381,21 +374,6 @@ class Site:
             If the sum is refused.
         """
         self.repeats(split).permit_sum(members, split=split)
-
-    def _selected_rows(self, split: str) -> SelectedRows:
-        """Return the participating rows without the run's weights, and without the indicators that its levels add."""
-        weights, levels = self.table.weights, self.config.levels
-        unweighted = participating_rows(self.table._replace(weights=None), self.node.round_rows)
-        rows = self._in_file_order(self.table.rows if split == "columns" else unweighted)
-        width = rows.shape[1]
-        if levels and (self.rows_from_caller or readers.holds_texts(self.node.data)):
-            width -= len(indicator_names(self.config.levels_by_column))
-        added = range(width, rows.shape[1])
-        return SelectedRows(
-            select_columns(rows, range(width)) if added else rows,
-            b"" if weights is None else weights.tobytes(),
-            (lambda: (levels, select_columns(rows, added))) if added else None,
-        )
 
     def permit_bound(self, split: str) -> None:
         """Refuse a run whose `bound` the rows exceed, and refuse to answer about ever more bounds.
@@ -465,8 +443,8 @@ class Site:
             partition = self.node_config.get("partition-id")
             party, name, has_own_data = partition if isinstance(partition, int) else -1, "", True
         if isinstance(error, FedPCAError):
-            local_text = f" [{error.local}]" if error.local else ""
-            logger.error("run %s: %s: %s%s", self.run_id, type(error).__name__, error, local_text)
+            local = f" [{error.local}]" if error.local else ""
+            logger.error("run %s: %s: %s%s", self.run_id, type(error).__name__, error, local)
         else:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(frame.filename).name}, line {frame.lineno}"
@@ -475,7 +453,7 @@ class Site:
         if not late:
             with suppress(Exception):  # the journal may be what is wrong, which the log says; nothing is raised here
                 self.journal.record_refusal(type(error).__name__)  # this site takes no part in the run
-        if late and has_own_data and not isinstance(error, ConfigError | DisclosureError):
+        elif has_own_data and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
         show_local = self.rows_from_caller and isinstance(error, DataError | PartyError)
         detail = error.local if show_local else error.local and SEE_LOG

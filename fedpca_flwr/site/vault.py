@@ -23,12 +23,12 @@ from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, in_order, weigh
 from fedpca_flwr.protocol.journal import State
 
 MAX_SCATTER_BYTES = 2**29
-"""Bytes of the scatters of all parties together: in a simulation one process holds them."""
+"""Bytes of the scatters of all parties together: in a simulation one process holds all of them."""
 
 ROUNDING_SHARE = 2.0**-43
-"""Share of a sum of squares below which what is left of it is rounding."""
+"""Share of a sum of squares below which a remainder is rounding."""
 
-MOMENTS_NAME, MEANS_NAME = "own moments", "own means"
+MOMENTS_NAME, MEANS_NAME = "own moments", "own means"  # in the state of the run
 
 
 class Vault:
@@ -60,11 +60,8 @@ class Vault:
         self._means: tuple[Head, Array] | None = None
         n, d = rows.shape
         dense = not (isinstance(rows, Blocks) and rows.sparse)
-        self.formed = (
-            dense
-            and worth_forming(n, d, columns)
-            and parties * packed_size(d) * np.float64().nbytes <= MAX_SCATTER_BYTES
-        )
+        formed = dense and worth_forming(n, d, columns)
+        self.formed = formed and parties * packed_size(d) * np.float64().nbytes <= MAX_SCATTER_BYTES
 
     @property
     def count(self) -> int | float:
@@ -87,14 +84,14 @@ class Vault:
             The moments.
         """
         if not self.formed:
-            found = Moments.from_rows(self._rows, self._threads)
-            self._store_means(found.head, found.diagonal())
-            return found
+            moments = Moments.from_rows(self._rows, self._threads)
+            self._store_means(moments.head, moments.diagonal())
+            return moments
         if self._moments is None and (stored := self._stored(MOMENTS_NAME)):
             self._moments = Moments(stored[0].item(), *stored[1:])
         elif self._moments is None:
-            self._moments = found = Moments.from_rows(self._rows, self._threads)
-            self._state[MOMENTS_NAME] = [found.count, found.mean, found.remainder, found.scatter]
+            self._moments = moments = Moments.from_rows(self._rows, self._threads)
+            self._state[MOMENTS_NAME] = [moments.count, moments.mean, moments.remainder, moments.scatter]
         return self._moments
 
     def head_and_diagonal(self) -> tuple[Head, Array]:
@@ -113,14 +110,12 @@ class Vault:
         if self._means is None and (stored := self._stored(MEANS_NAME)):
             count, mean, remainder, diagonal = stored
             self._means = Head(count.item(), mean, remainder), diagonal
-        elif self._means is None:
-            self._store_means(*head_and_diagonal(self._rows, self._threads))
-        assert self._means is not None
-        return self._means
+        return self._means or self._store_means(*head_and_diagonal(self._rows, self._threads))
 
-    def _store_means(self, head: Head, diagonal: Array) -> None:
+    def _store_means(self, head: Head, diagonal: Array) -> tuple[Head, Array]:
         self._means = head, diagonal
         self._state[MEANS_NAME] = [head.n, head.mean, head.remainder, diagonal]
+        return self._means
 
     def deviation(self, centre: Array) -> Array:
         """Return the mean of the rows minus a centre.

@@ -16,7 +16,7 @@ from fedpca_flwr.maths.rows import select_columns, to_array
 from fedpca_flwr.site import policy
 from fedpca_flwr.site.columns import column_position
 
-MAX_ROWS_NAMED = 20  # rows that an error names at most
+MAX_ROWS_NAMED = 20  # in an error
 
 
 def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table:
@@ -57,9 +57,8 @@ def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table
     if not feature_columns.size:
         raise DataError("the data have no column besides their weights, expected at least one feature")
     names = tuple(table.names[other] for other in feature_columns) if table.names else ()
-    features = table._replace(
-        rows=select_columns(table.rows, feature_columns), missing=table.missing[feature_columns], names=names
-    )
+    rows, missing = select_columns(table.rows, feature_columns), table.missing[feature_columns]
+    features = table._replace(rows=rows, missing=missing, names=names)
     if not config.weights:
         return features
     weights = to_array(select_columns(table.rows, [position]))[:, 0].astype(np.float64)

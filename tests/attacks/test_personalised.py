@@ -8,9 +8,9 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.protocol.journal import StateJournal
+from fedpca_flwr.site.accounts import HeldOut
 from fedpca_flwr.site.fold import held_out_rows, require_fold
 from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.repeats import HeldOut
 from fedpca_flwr.strategies.personalised.party import HELD_OUT_PREFIX, MU_GRID, PersonalisedClient
 from tests.attacks.test_repeats import events, sites
 from tests.families import rows

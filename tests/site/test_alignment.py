@@ -44,7 +44,7 @@ def test_files_in_different_orders_give_the_pca_of_the_joined_rows(files, tmp_pa
     plain = run("vertical", PARTS, n_components=2)
     np.testing.assert_allclose(model.singular_values_, plain.singular_values_, rtol=1e-10)
     for i, file in enumerate(files):
-        here = plain.scores_[[IDS.index(own) for own in read_ids(file, "id", 40)]]
+        here = plain.scores_[[IDS.index(row_id) for row_id in read_ids(file, "id", 40)]]
         written = np.load(tmp_path / f"{i}.npy")  # in the order of the site's own file
         np.testing.assert_allclose(written, here * np.sign((written * here).sum(axis=0)), atol=1e-7)
     assert not model.log["notes"]
@@ -89,9 +89,9 @@ def test_sites_compare_digests_under_one_secret_or_one_seed(files, tmp_path):
         joined(files, p1={"ids-secret": str(secret)})
     assert joined(files, **{f"p{i}": {"ids-secret": str(secret)} for i in range(3)}).n_components_ == 2
     node = NodeConfig(partition_id=0, num_partitions=3, data=files[0], label="kind", ids="id", split="columns")
-    found = [local_table(node, RunConfig(seed=seed)).ids for seed in (1, 1, 2)]
-    np.testing.assert_array_equal(found[0], found[1])
-    assert not set(found[0].tolist()) & set(found[2].tolist())
+    id_lists = [local_table(node, RunConfig(seed=seed)).ids for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(id_lists[0], id_lists[1])
+    assert not set(id_lists[0].tolist()) & set(id_lists[2].tolist())
     secret.write_bytes(bytes(16))
     assert read_ids_secret(str(secret)) == bytes(16)
     secret.write_bytes(bytes(15))
@@ -106,9 +106,9 @@ def test_the_id_column_is_found_by_name_or_number_and_is_no_feature(tmp_path):
     (tmp_path / "named.csv").write_text(f"key,x,y\n{lines}")
     for name, column in (("key.parquet", "key"), ("bare.csv", "0"), ("named.csv", "0")):
         node = NodeConfig(partition_id=0, num_partitions=1, data=str(tmp_path / name), ids=column, split="columns")
-        found = local_table(node, RunConfig())
-        np.testing.assert_array_equal(found.rows[found.row_positions], X[:, :2])
-        assert (np.diff(found.ids.astype(float)) > 0).all()
+        loaded = local_table(node, RunConfig())
+        np.testing.assert_array_equal(loaded.rows[loaded.row_positions], X[:, :2])
+        assert (np.diff(loaded.ids.astype(float)) > 0).all()
     parquet.write_table(table({"key": [" a ", None]}), tmp_path / "lacks.parquet")
     assert read_ids(str(tmp_path / "lacks.parquet"), "key", 2) == ["a", ""]
 

@@ -17,9 +17,10 @@ from fedpca_flwr import site_app
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.site.accounts import ACCOUNTS, BoundAnswer, HeldOut, OpenedSum, Release, event_text
 from fedpca_flwr.site.audit import Audit, audit
-from fedpca_flwr.site.journal import Event, FileJournal
-from fedpca_flwr.site.repeats import ACCOUNTS, BoundAnswer, HeldOut, OpenedSum, Release, event_text
+from fedpca_flwr.site.chain import Event
+from fedpca_flwr.site.journal import FileJournal
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of
 from tests.hostile import HostileSession
@@ -37,8 +38,8 @@ def written(folder):
             journal.record_answer("masked", 4096)
         journal.store_secret("private", SECRET)
         bounded = BoundAnswer(16.0, within=run == "22").text()
-        journal.remember("bound", "cd" * 32, lambda same, others, text=bounded: text)
-        journal.remember("opened", "cd" * 32, lambda same, others: OpenedSum(("a", "b", "c"), 180).text())
+        journal.remember("bound", "cd" * 32, lambda same, other_notes, text=bounded: text)
+        journal.remember("opened", "cd" * 32, lambda same, other_notes: OpenedSum(("a", "b", "c"), 180).text())
     journal.end("QuorumError")
     return folder
 
@@ -49,15 +50,15 @@ def changed(folder, *statements):
             database.execute(statement)
 
 
-def told(capsys, folder, *more):
+def journal_command(capsys, folder, *arguments):
     """Exit code of `site journal`, and what is printed."""
-    code = main(["site", "journal", str(folder), *more])
+    code = main(["site", "journal", str(folder), *arguments])
     printed = capsys.readouterr()
     return code, printed.err if code else printed.out
 
 
 def test_it_is_printed_as_a_table_or_checked_only(tmp_path, capsys):
-    header, *lines, said = told(capsys, written(tmp_path))[1].splitlines()
+    header, *lines, verdict = journal_command(capsys, written(tmp_path))[1].splitlines()
     assert header.split() == ["time", "run", "party", "kind", "about", "bytes"]
     assert len(lines) == 13
     assert lines[0].split()[1:] == ["11", "3", "question", "keys", "0"]
@@ -66,15 +67,15 @@ def test_it_is_printed_as_a_table_or_checked_only(tmp_path, capsys):
     assert "opened    180 rows in a sum over 3 parties " in lines[5]
     assert lines[-1].split()[1:] == ["22", "3", "ended", "QuorumError", "0"]
     assert lines[0].index("question") == lines[1].index("answer")
-    assert said.startswith("13 events, none is missing or was changed since it was written; last digest: ")
-    assert told(capsys, tmp_path, "--check") == (0, f"{said}\n")
+    assert verdict.startswith("13 events, none is missing or was changed since it was written; last digest: ")
+    assert journal_command(capsys, tmp_path, "--check") == (0, f"{verdict}\n")
 
 
 def test_whoever_has_the_export_can_follow_the_chain_and_finds_no_secret(tmp_path, capsys):
     """The test follows the chain by the documentation, without code of the project."""
     file, last = tmp_path / "audit" / "journal.jsonl", ""
     key = FileJournal(str(written(tmp_path / "journal")), "11", 3).data_key
-    said = told(capsys, tmp_path / "journal", "--export", str(file))[1]
+    output = journal_command(capsys, tmp_path / "journal", "--export", str(file))[1]
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(lines) == 13
     for line in lines:
@@ -82,26 +83,26 @@ def test_whoever_has_the_export_can_follow_the_chain_and_finds_no_secret(tmp_pat
         assert list(line) == ["number", "time", "run", "party", "kind", "about", "digest", "bytes", "chain"]
         assert hashlib.sha256(json.dumps([last, *content]).encode()).hexdigest() == digest
         last = digest
-    assert last in said
+    assert last in output
     assert not any(secret in file.read_text() for secret in (SECRET.decode(), SECRET.hex(), key.hex()))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == ["journal.jsonl"]
     (tmp_path / "file").touch()
-    code, said = told(capsys, tmp_path / "journal", "--export", str(tmp_path / "file" / "out"))
-    assert (code, unnamed(said, tmp_path / "file" / "out")) == (1, [])
+    code, output = journal_command(capsys, tmp_path / "journal", "--export", str(tmp_path / "file" / "out"))
+    assert (code, unnamed(output, tmp_path / "file" / "out")) == (1, [])
 
 
 def test_the_digest_of_a_question_is_that_of_its_numbers(tmp_path):
-    """Sites compare the digests to see whether the server asked all of them the same."""
-    found = []
+    """Sites compare the digests to see whether the server asked every site the same."""
+    digests = []
     for i, seed in enumerate((1, 1, 2)):
         site = HostileSession(tmp_path / str(i), rows(40, 6), {"method": "sub-it", "n-components": 2})
         site.ask("start", [])
         site.ask("product", [random_block(6, 3, seed=seed)])
         events = audit(str(site.folder / "journal")).events
-        found.append([event.digest for event in events if event.kind == "question"])
-    assert found[0] == found[1]
-    assert [one == other for one, other in zip(found[0], found[2], strict=True)] == [True, False]
+        digests.append([event.digest for event in events if event.kind == "question"])
+    assert digests[0] == digests[1]
+    assert [first == other for first, other in zip(digests[0], digests[2], strict=True)] == [True, False]
 
 
 COPY = "INSERT INTO event SELECT number + 100, time, run, party, kind, about, digest, bytes, chain FROM event "
@@ -129,8 +130,8 @@ MOVED = [f"UPDATE event SET number = {to} WHERE number = {number}" for number, t
 )
 def test_a_line_that_was_removed_changed_moved_or_added_is_found(tmp_path, capsys, gap, statements):
     changed(written(tmp_path), *statements)
-    code, said = told(capsys, tmp_path, "--check")
-    assert (code, unnamed(said, f"event {gap}")) == (1, [])
+    code, output = journal_command(capsys, tmp_path, "--check")
+    assert (code, unnamed(output, f"event {gap}")) == (1, [])
 
 
 def test_a_line_that_was_changed_with_its_digest_is_found_by_the_next_one(tmp_path, capsys):
@@ -138,8 +139,8 @@ def test_a_line_that_was_changed_with_its_digest_is_found_by_the_next_one(tmp_pa
     content = [*events[4][:5], "something else", *events[4][6:8]]
     digest = hashlib.sha256(json.dumps([events[3].chain, *content]).encode()).hexdigest()
     changed(tmp_path, f"UPDATE event SET about = 'something else', chain = '{digest}' WHERE number = 5")
-    code, said = told(capsys, tmp_path, "--check")
-    assert (code, unnamed(said, "event 6")) == (1, [])
+    code, output = journal_command(capsys, tmp_path, "--check")
+    assert (code, unnamed(output, "event 6")) == (1, [])
 
 
 def test_a_journal_with_a_gap_goes_on_is_read_and_exported_but_not_without_its_last_digest(tmp_path, capsys):
@@ -148,9 +149,9 @@ def test_a_journal_with_a_gap_goes_on_is_read_and_exported_but_not_without_its_l
     for command in (["journal"], ["journal", "--export", str(tmp_path / "out")], ["status", "--json"]):
         assert main(["site", *command, str(tmp_path / "1")]) == 1
     printed = capsys.readouterr()
-    table, found = printed.out.split("[", 1)
+    table, runs_text = printed.out.split("[", 1)
     assert len(table.splitlines()) == 14
-    assert [run["run"] for run in json.loads(f"[{found}")] == ["11", "22", "33"]
+    assert [run["run"] for run in json.loads(f"[{runs_text}")] == ["11", "22", "33"]
     assert not unnamed(printed.err, "event 13")
     assert len((tmp_path / "out").read_text().splitlines()) == 13
     changed(written(tmp_path / "2"), "DELETE FROM chain")
@@ -162,18 +163,18 @@ def test_a_journal_with_a_gap_goes_on_is_read_and_exported_but_not_without_its_l
 def test_what_is_no_journal_or_of_another_format_is_named(tmp_path, capsys):
     changed(written(tmp_path), "PRAGMA user_version = 1")
     for folder, named in ((tmp_path / "none", [tmp_path / "none"]), (tmp_path, [1, 3])):
-        code, said = told(capsys, folder, "--check")
-        assert (code, unnamed(said, *named)) == (1, [])
+        code, output = journal_command(capsys, folder, "--check")
+        assert (code, unnamed(output, *named)) == (1, [])
     assert not (tmp_path / "none").exists()
 
 
 def test_of_a_run_it_is_told_when_it_was_and_what_was_asked_and_has_left():
     lines = [("1", "run", "p-cov", 0), ("2", "question", "sums", 0), ("3", "answer", "sums", 8), ("4", "ended", "E", 0)]
     events = [
-        Event(i, time, "11", 3, kind, about, "", size, "") for i, (time, kind, about, size) in enumerate(lines, 1)
+        Event(i, time, "11", 3, kind, content, "", size, "") for i, (time, kind, content, size) in enumerate(lines, 1)
     ]
-    told = {"run": "11", "party": 3, "began": "1", "last": "4", "about": "p-cov", "questions": 1, "bytes": 8}
-    assert Audit(events, 0).runs() == [{**told, "refused": "", "ended": "E"}]
+    journal_command = {"run": "11", "party": 3, "began": "1", "last": "4", "about": "p-cov", "questions": 1, "bytes": 8}
+    assert Audit(events, 0).runs() == [{**journal_command, "refused": "", "ended": "E"}]
 
 
 def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
@@ -186,7 +187,7 @@ def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("account", "text", "said"),
+    ("account", "text", "phrase"),
     [
         (
             Release("sums", "replace-one", 2.1234567),
@@ -198,10 +199,10 @@ def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
         (BoundAnswer(16.0, True), '{"bound": 16.0, "within": true}', "rows within 16"),
     ],
 )
-def test_what_an_event_says_is_written_and_read_by_its_class_or_shown_as_it_stands(account, text, said):
+def test_what_an_event_says_is_written_and_read_by_its_class_or_shown_as_it_stands(account, text, phrase):
     assert account.text() == text
     assert ACCOUNTS[account.kind].parse(text) == account
-    assert event_text(account.kind, text) == account.sentence() == said
+    assert event_text(account.kind, text) == account.sentence() == phrase
     assert event_text("question", "sums") == "sums"
 
 
@@ -214,8 +215,8 @@ PARTIES = cut(rows(90), 60, 30)
 def sites(tmp_path):
     """A server of two sites with rows and journals of their own."""
     nodes = []
-    for party, own in enumerate(PARTIES):
-        np.save(tmp_path / f"rows{party}.npy", own)
+    for party, part in enumerate(PARTIES):
+        np.save(tmp_path / f"rows{party}.npy", part)
         data = str(tmp_path / f"rows{party}.npy")
         nodes.append({"data": data, "journal": str(tmp_path / f"journal{party}"), "split": "rows"})
     return at_sites(server_of("sub-it", PARTIES, n_components=2, block_size=4, max_rounds=3), nodes)
@@ -229,11 +230,11 @@ def test_the_first_line_of_a_run_says_what_it_is(sites, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(tmp_path / "apps" / "lab.fedpca-flwr.0.2.0.ab12cd34"), *sys.path])
     finish(sites)
     assert not sites.strategy.quorum.simulated
-    first, *others = events_of(sites)
+    first, *later_events = events_of(sites)
     assert first.kind == "run"
-    for said in ("sub-it", "block-size=4", "max-rounds=3", "n-components=2", "lab.fedpca-flwr.0.2.0.ab12cd34"):
-        assert said in first.about
-    assert "run" not in [event.kind for event in others]
+    for description in ("sub-it", "block-size=4", "max-rounds=3", "n-components=2", "lab.fedpca-flwr.0.2.0.ab12cd34"):
+        assert description in first.about
+    assert "run" not in [event.kind for event in later_events]
 
 
 def test_a_refusal_before_the_first_round_is_noted_once(sites):
@@ -268,15 +269,15 @@ def test_status_says_what_became_of_each_run_and_which_copies_of_rows_are_left(s
     assert "sub-it" in first["about"]
     assert (second["questions"], second["bytes"], second["refused"]) == (0, 0, "DisclosureError")
     main(["site", "status", str(folder)])
-    said = capsys.readouterr().out
-    assert f"{sum(answers):,} bytes" in said
-    assert "refused: DisclosureError" in said
-    assert "--remove-rows" not in said
+    output = capsys.readouterr().out
+    assert f"{sum(answers):,} bytes" in output
+    assert "refused: DisclosureError" in output
+    assert "--remove-rows" not in output
     for name in ("rows.0123456789abcdef", "rows.0123456789abcdef.part", "rows.fedcba9876543210"):
         (folder / name).mkdir()
     main(["site", "status", str(folder)])
     assert f"copies of rows of 2 runs are in {folder}" in capsys.readouterr().out
-    assert "2" in told(capsys, folder, "--remove-rows")[1]
+    assert "2" in journal_command(capsys, folder, "--remove-rows")[1]
     assert not list(folder.glob("rows.*"))
     assert len(events_of(sites)) == len(answers)
 
@@ -294,8 +295,8 @@ def test_the_log_of_a_site_has_time_run_phase_and_bytes_and_that_of_a_simulated_
     finish(sites)
     answered = [event for event in events_of(sites) if event.kind == "answer"]
     assert answered
-    said = capfd.readouterr().err
+    output = capfd.readouterr().err
     for event in answered:
         line = rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\S* INFO run {event.run}: '[\w-]+' .* {event.bytes} bytes$"
-        assert re.search(line, said, re.M), said
-    assert re.search(r"^\d{4}-.* WARNING there is no journal", said, re.M), "one that vanished would be told so too"
+        assert re.search(line, output, re.M), output
+    assert re.search(r"^\d{4}-.* WARNING there is no journal", output, re.M), "one that vanished would be told so too"

@@ -133,9 +133,9 @@ PARQUET = {
 }
 
 
-def saved(array, **more):
+def saved(array, **arrays):
     stream = io.BytesIO()
-    np.savez(stream, array, **more) if more else np.save(stream, array)
+    np.savez(stream, array, **arrays) if arrays else np.save(stream, array)
     return stream.getvalue()
 
 
@@ -162,13 +162,13 @@ def sparse_file(**changes):
 
 NPZ = {
     "several arrays": (saved(X, y=X), "2 .*'X'", ""),
-    "indices beyond the columns": (sparse_file(indices=lambda own: own + 8), "damaged", ""),
-    "rows beyond the entries": (sparse_file(indptr=lambda own: own + 1000), "damaged", ""),
-    "a row too few": (sparse_file(indptr=lambda own: own[:-1]), "damaged", ""),
-    "a column too few": (sparse_file(shape=lambda own: own - [0, 1]), "damaged", ""),
-    "sparse texts": (sparse_file(data=lambda own: own.astype(str)), "damaged|dtype", ""),
-    "sparse NaN": (sparse_file(data=lambda own: own * np.nan), "NaN", "columns"),
-    "sparse infinity": (sparse_file(data=lambda own: own * np.inf), "infinite", "columns"),
+    "indices beyond the columns": (sparse_file(indices=lambda part: part + 8), "damaged", ""),
+    "rows beyond the entries": (sparse_file(indptr=lambda part: part + 1000), "damaged", ""),
+    "a row too few": (sparse_file(indptr=lambda part: part[:-1]), "damaged", ""),
+    "a column too few": (sparse_file(shape=lambda part: part - [0, 1]), "damaged", ""),
+    "sparse texts": (sparse_file(data=lambda part: part.astype(str)), "damaged|dtype", ""),
+    "sparse NaN": (sparse_file(data=lambda part: part * np.nan), "NaN", "columns"),
+    "sparse infinity": (sparse_file(data=lambda part: part * np.inf), "infinite", "columns"),
     "a text": (b"4711", "damaged", ""),
 }
 BROKEN = (b"", b"\xff\xfe\x00broken", b"PK\x03\x04 not a zip", b"\x93NUMPY\x01\x00v\x00(((")
@@ -189,15 +189,15 @@ def test_a_bad_file_gets_one_clear_error_and_never_a_number(kind, tmp_path, capl
     values = METHODS.run_config({"method": "p-cov", "n-components": 1})
     context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=values)
     with caplog.at_level(logging.ERROR, "fedpca_flwr.client"):
-        arrays, _, said = FACTORY.client(context).fit([], {"phase": "statistics"})
+        arrays, _, reply = FACTORY.client(context).fit([], {"phase": "statistics"})
     assert arrays == []
-    assert said["error"] == ("ConfigError" if suffix == ".ods" else "DataError")
-    assert re.search(text, said["message"]), said["message"]
+    assert reply["error"] == ("ConfigError" if suffix == ".ods" else "DataError")
+    assert re.search(text, reply["message"]), reply["message"]
     assert re.search(place, caplog.text), caplog.text
     for private in (SECRET, "patients", str(tmp_path), "weight", "'a'", "'ward'"):  # cells, paths, names of columns
-        assert private not in said["message"]
+        assert private not in reply["message"]
     assert SECRET not in caplog.text
-    assert not place or said["message"].endswith("see this site's own log")
+    assert not place or reply["message"].endswith("see this site's own log")
 
 
 def frame(**columns):
@@ -218,9 +218,9 @@ class Unruly:
 
 
 def damaged():
-    held = sparse.csr_array(np.eye(3))
-    held.indices += 2
-    return held
+    matrix = sparse.csr_array(np.eye(3))
+    matrix.indices += 2
+    return matrix
 
 
 CATEGORIES = {"a": pd.Categorical(["4711"] * 30), "b": pd.Categorical([4711] * 30)}

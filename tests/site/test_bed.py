@@ -31,15 +31,15 @@ def variants(d):
     return [Variant("7", 100 + 10 * j, *ALLELES[j % 4]) for j in range(d)]
 
 
-def write(path, G, known):
-    ids = {"iid": [f"person_{i}" for i in range(len(G))], "sid": [f"rs{j}" for j in range(len(known))]}
-    columns = zip(("chromosome", "bp_position", "allele_1", "allele_2"), zip(*known, strict=True), strict=True)
+def write(path, G, markers):
+    ids = {"iid": [f"person_{i}" for i in range(len(G))], "sid": [f"rs{j}" for j in range(len(markers))]}
+    columns = zip(("chromosome", "bp_position", "allele_1", "allele_2"), zip(*markers, strict=True), strict=True)
     bed_reader.to_bed(path, G, properties={**ids, **{name: list(values) for name, values in columns}})
     return str(path)
 
 
-def write_list(path, known):
-    path.write_text("".join(f"{v.chromosome}\tx\t0\t{v.position}\t{v.counted}\t{v.other}\n" for v in known))
+def write_list(path, markers):
+    path.write_text("".join(f"{v.chromosome}\tx\t0\t{v.position}\t{v.counted}\t{v.other}\n" for v in markers))
     return str(path)
 
 
@@ -53,35 +53,35 @@ def swap(variant):
 def test_a_file_is_read_in_blocks_of_people_that_give_the_components_of_the_array(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     monkeypatch.setattr(bed_file, "BLOCK_CALLS", 0)  # blocks of 64 rows
-    G, known = people(90, 30, missing=0.1), variants(30)
-    found = read(write(tmp_path / "a.bed", G, known))
-    assert isinstance(found.rows, Blocks)
-    assert [len(block) for block in found.rows.read()] == [64, 26]
-    np.testing.assert_array_equal(to_array(found.rows), G)
-    np.testing.assert_array_equal(found.missing, np.isnan(G).sum(axis=0))
-    assert found.columns == names_digest([f"7:{100 + 10 * j}:{':'.join(ALLELES[j % 4])}" for j in range(30)])
+    G, markers = people(90, 30, missing=0.1), variants(30)
+    loaded = read(write(tmp_path / "a.bed", G, markers))
+    assert isinstance(loaded.rows, Blocks)
+    assert [len(block) for block in loaded.rows.read()] == [64, 26]
+    np.testing.assert_array_equal(to_array(loaded.rows), G)
+    np.testing.assert_array_equal(loaded.missing, np.isnan(G).sum(axis=0))
+    assert loaded.columns == names_digest([f"7:{100 + 10 * j}:{':'.join(ALLELES[j % 4])}" for j in range(30)])
     other, options = people(60, 30, seed=1), {"n_components": 2, "genotypes": True}
-    of_files = fit("sub-it", [found.rows, read(write(tmp_path / "b.bed", other, known)).rows], **options)
+    of_files = fit("sub-it", [loaded.rows, read(write(tmp_path / "b.bed", other, markers)).rows], **options)
     np.testing.assert_array_equal(of_files.components_, fit("sub-it", [G, other], **options).components_)
 
 
 def test_sites_whose_files_have_other_orders_alleles_and_strands_count_the_same(tmp_path):
-    """The second site has another order, swapped alleles, the other strand, an unobserved allele and a further variant."""
-    G, known = people(90, 12, missing=0.05), variants(12)
+    """The second site has another order, swapped alleles, the other strand, and a further variant."""
+    G, markers = people(90, 12, missing=0.05), variants(12)
     G[:, 5] = np.where(np.isnan(G[:, 5]), np.nan, 0)
-    other, coded = list(known), G.copy()
+    other, coded = list(markers), G.copy()
     for j in (1, 2):
         coded[:, j] = 2 - coded[:, j]
-        other[j] = swap(known[j])
-    other[3] = known[3]._replace(chromosome="chr7", counted="t", other="g")  # A/C on the other strand
+        other[j] = swap(markers[j])
+    other[3] = markers[3]._replace(chromosome="chr7", counted="t", other="g")  # A/C on the other strand
     other[2] = other[2]._replace(counted="A", other="C")  # swapped, and on the other strand
-    other[5] = known[5]._replace(counted="0")
+    other[5] = markers[5]._replace(counted="0")
     order = np.random.default_rng(0).permutation(12)
     theirs = [*(other[j] for j in order), Variant("8", 100, "A", "G")]
     path = write(tmp_path / "b.bed", np.column_stack([coded[:, order], np.ones(90)]), theirs)
-    found = read(path, variants=write_list(tmp_path / "list.bim", known))
-    np.testing.assert_array_equal(to_array(found.rows), G)
-    assert found.columns == read(write(tmp_path / "a.bed", G, known)).columns
+    loaded = read(path, variants=write_list(tmp_path / "list.bim", markers))
+    np.testing.assert_array_equal(to_array(loaded.rows), G)
+    assert loaded.columns == read(write(tmp_path / "a.bed", G, markers)).columns
 
 
 @pytest.mark.parametrize(
@@ -93,22 +93,22 @@ def test_sites_whose_files_have_other_orders_alleles_and_strands_count_the_same(
     ],
 )
 def test_pairs_of_alleles(pairs, expected):
-    for own in pairs:
-        found = match_variants([Variant("1", 5, "A", "G")], [Variant("1", 5, *own)])
-        assert (found.columns[0], found.swapped[0]) == expected
+    for pair in pairs:
+        match = match_variants([Variant("1", 5, "A", "G")], [Variant("1", 5, *pair)])
+        assert (match.columns[0], match.swapped[0]) == expected
 
 
 def test_chromosomes_have_their_numbers_in_whatever_spelling(tmp_path):
     spelt = ["chr7", "CHR07", "x", "chrY", "XY", "M", "chrMT"]
-    known = read_bim(Path(write_list(tmp_path / "list.bim", [Variant(one, 5, "a", "G") for one in spelt])))
-    assert [one.chromosome for one in known] == ["7", "07", "23", "24", "25", "26", "26"]
+    markers = read_bim(Path(write_list(tmp_path / "list.bim", [Variant(item, 5, "a", "G") for item in spelt])))
+    assert [item.chromosome for item in markers] == ["7", "07", "23", "24", "25", "26", "26"]
 
 
 def test_variants_that_could_be_two_are_not_guessed(tmp_path):
     twice = [Variant("1", 5, "A", "G"), Variant("1", 5, "G", "A")]
     assert match_variants([Variant("1", 5, "A", "G")], twice).columns[0] == -1
-    G, known = people(30, 12), [*variants(11), Variant("7", 900, "C", "G")]
-    path, listed = write(tmp_path / "a.bed", G, known), write_list(tmp_path / "list.bim", known)
+    G, markers = people(30, 12), [*variants(11), Variant("7", 900, "C", "G")]
+    path, listed = write(tmp_path / "a.bed", G, markers), write_list(tmp_path / "list.bim", markers)
     with refused(DataError, 1, "ambiguous='keep'"):
         read(path, variants=listed)
     np.testing.assert_array_equal(to_array(read(path, variants=listed, ambiguous=True).rows), G)
@@ -120,17 +120,17 @@ def test_variants_that_could_be_two_are_not_guessed(tmp_path):
 
 
 def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path, capsys):
-    known = variants(12)
-    second = [swap(known[0]), *known[2:], Variant("7", 900, "A", "T")]
+    markers = variants(12)
+    second = [swap(markers[0]), *markers[2:], Variant("7", 900, "A", "T")]
     twice = [Variant("7", 970, "A", "G")] * 2
-    first = write_list(tmp_path / "a.bim", [*known, Variant("7", 900, "A", "T"), Variant("7", 950, "0", "T"), *twice])
+    first = write_list(tmp_path / "a.bim", [*markers, Variant("7", 900, "A", "T"), Variant("7", 950, "0", "T"), *twice])
     main(["site", "variants", first, write_list(tmp_path / "b.bim", second)])
     printed = capsys.readouterr()
     (tmp_path / "list.bim").write_text(printed.out)
     G = people(30, 12)
-    found = read(write(tmp_path / "c.bed", G, known), variants=str(tmp_path / "list.bim"))
-    np.testing.assert_array_equal(to_array(found.rows), np.delete(G, 1, axis=1))
-    for said in (
+    loaded = read(write(tmp_path / "c.bed", G, markers), variants=str(tmp_path / "list.bim"))
+    np.testing.assert_array_equal(to_array(loaded.rows), np.delete(G, 1, axis=1))
+    for line in (
         "a.bim: 1 are not in it, or twice: 7:970:A:G",
         "b.bim: 2 are not in it, or twice: 7:110:C:T, 7:970:A:G",
         "b.bim: 1 are coded with swapped alleles: 7:100:A:G",
@@ -138,7 +138,7 @@ def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path,
         "1 have an allele that no file names: 7:950:0:T",
         "11 variants in all files",
     ):
-        assert said in printed.err
+        assert line in printed.err
     assert main(["site", "variants", first, write_list(tmp_path / "d.bim", [Variant("1", 1, "A", "G")])]) == 1
 
 
@@ -156,10 +156,10 @@ def test_the_list_does_not_depend_on_the_order_of_the_files(tmp_path, capsys):
     expected = ["2:4:G:A", "2:6:A:C", "2:7:A:G", "2:8:A:C", "2:9:A:C"]
     expected.insert(0, "2:3:A:G")
     for order in ("abc", "cab", "bca"):
-        for flags, more in (([], []), (["--ambiguous"], ["2:5:A:C", "2:1:A:T"])):
+        for flags, further in (([], []), (["--ambiguous"], ["2:5:A:C", "2:1:A:T"])):
             main(["site", "variants", *flags, *[paths[name] for name in order]])
             printed = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
-            assert printed == sorted(expected + more)
+            assert printed == sorted(expected + further)
 
 
 # What is refused
@@ -185,14 +185,14 @@ def test_what_is_no_such_file_is_said(tmp_path):
         read(str(array), variants=path)
     with refused(DataError, ".bim"):
         read(path, variants=str(tmp_path / "none.bim"))
-    said = fam.read_text()
-    fam.write_text(said + said)
+    people_text = fam.read_text()
+    fam.write_text(people_text + people_text)
     with refused(DataError, ".bim", ".fam"):
         read(path)
     fam.unlink()
     with refused(DataError, ".fam"):
         read(path)
-    fam.write_text(said)
+    fam.write_text(people_text)
     bed.write_bytes(b"xyz" + bed.read_bytes()[3:])
     with refused(DataError, ".bed"):
         read(path)
@@ -208,9 +208,10 @@ def test_what_is_no_such_file_is_said(tmp_path):
 @pytest.mark.parametrize(("method", "way"), [("qr-pca", {}), ("sub-it", {"secure_aggregation": True})])
 def test_sites_with_files_of_their_own_get_the_components_of_all(method, way, tmp_path):
     """The alleles of two sites are swapped at every variant, and the list codes variants as the first site does."""
-    G, known = people(90, 60, missing=0.05), variants(60)
-    files = [write(tmp_path / "0.bed", G[:50], known), write(tmp_path / "1.bed", 2 - G[50:], list(map(swap, known)))]
-    every = {"variants": write_list(tmp_path / "list.bim", known), "gaps": "all", "min-parties": 2}
+    G, markers = people(90, 60, missing=0.05), variants(60)
+    swapped = list(map(swap, markers))
+    files = [write(tmp_path / "0.bed", G[:50], markers), write(tmp_path / "1.bed", 2 - G[50:], swapped)]
+    every = {"variants": write_list(tmp_path / "list.bim", markers), "gaps": "all", "min-parties": 2}
     nodes = [{"data": file, "scores": f"{file}.npy", "journal": f"{file} journal", **every} for file in files]
     server = server_of(method, [G[:50], G[50:]], n_components=2, genotypes=True, **way)
     model = finish(at_sites(server, nodes))
@@ -221,48 +222,49 @@ def test_sites_with_files_of_their_own_get_the_components_of_all(method, way, tm
 
 
 def test_sites_with_missing_calls_or_other_variants_are_refused(tmp_path):
-    def over(parts, known, **first):
-        nodes = [{"data": write(tmp_path / f"{i}.bed", *own)} for i, own in enumerate(zip(parts, known, strict=True))]
+    def over(parts, markers, **first):
+        sites = enumerate(zip(parts, markers, strict=True))
+        nodes = [{"data": write(tmp_path / f"{i}.bed", *site)} for i, site in sites]
         server = server_of("qr-pca", parts, n_components=2, genotypes=True)
         return finish(at_sites(server, [{**nodes[0], **first}, nodes[1]]))
 
-    G, known = people(90, 60, missing=0.05), variants(60)
+    G, markers = people(90, 60, missing=0.05), variants(60)
     with refused(DisclosureError, "client 1", "gaps='all'"):
-        over([G[:50], G[50:]], [known, known], gaps="all")
+        over([G[:50], G[50:]], [markers, markers], gaps="all")
     with refused(ConfigError, "client 1", "client 0", "'features'"):
-        over([people(90, 60)] * 2, [known, [known[0]._replace(position=1), *known[1:]]])
+        over([people(90, 60)] * 2, [markers, [markers[0]._replace(position=1), *markers[1:]]])
 
 
 # Relatives
 
 
 def families(d=3000, missing=0.0):
-    """Return nine founders, two children of the first two, a child of the second and third, and the fifth founder again."""
+    """Return nine founders, three children of the first three, and the fifth founder again."""
     rng = np.random.default_rng(0)
     copies = rng.random((9, 2, d)) < rng.uniform(0.1, 0.9, d)
     parents = [(0, 1), (0, 1), (1, 2)]
-    children = [sum(copies[one, rng.integers(0, 2, d), np.arange(d)] for one in pair) for pair in np.array(parents)]
+    children = [sum(copies[i, rng.integers(0, 2, d), np.arange(d)] for i in pair) for pair in np.array(parents)]
     G = np.vstack([copies.sum(axis=1), *np.array(children, dtype=int), copies[4].sum(axis=0)]).astype(float)
     G[rng.random(G.shape) < missing] = np.nan
     return G
 
 
-def kinship_by_hand(one, other):
+def kinship_by_hand(first, other):
     """The estimator of Manichaikul et al. 2010 (its equation 11)."""
-    both = ~np.isnan(one) & ~np.isnan(other)
-    x, y = one[both], other[both]
-    fewer, more = sorted([(x == 1).sum(), (y == 1).sum()])
+    called = ~np.isnan(first) & ~np.isnan(other)
+    x, y = first[called], other[called]
+    smaller, larger = sorted([(x == 1).sum(), (y == 1).sum()])
     same, opposite = ((x == 1) & (y == 1)).sum(), (np.abs(x - y) == 2).sum()
-    return (same - 2 * opposite) / (2 * fewer) + 0.5 - 0.25 * (fewer + more) / fewer
+    return (same - 2 * opposite) / (2 * smaller) + 0.5 - 0.25 * (smaller + larger) / smaller
 
 
 def test_kinship_is_the_robust_estimate_of_those_called_at_both():
     G = families(missing=0.05)
-    found = kinship([G[:, :1000], G[:, 1000:]])
+    kinships = kinship([G[:, :1000], G[:, 1000:]])
     for i, j in zip(*np.tril_indices(len(G), -1), strict=True):
-        assert found[i, j] == pytest.approx(kinship_by_hand(G[i], G[j]), abs=1e-6)
-    assert found[0, 9] == pytest.approx(0.25, abs=0.03)
-    assert found[4, 12] == pytest.approx(0.5, abs=0.01)
+        assert kinships[i, j] == pytest.approx(kinship_by_hand(G[i], G[j]), abs=1e-6)
+    assert kinships[0, 9] == pytest.approx(0.25, abs=0.03)
+    assert kinships[4, 12] == pytest.approx(0.5, abs=0.01)
     assert kinship([np.zeros((2, 5))])[0, 1] == 0
     for value, out in ((0.09, [True, False]), (0.088, [False, False])):
         assert unrelated_exclusions(np.array([[0.5, value], [value, 0.5]])).tolist() == out
@@ -284,14 +286,14 @@ def test_those_with_most_relatives_go_until_nobody_is_related(tmp_path, capsys, 
 
 
 def test_people_apart_take_no_part_and_have_scores_in_their_place(tmp_path):
-    G, apart, scores = families(d=60), tmp_path / "apart", tmp_path / "scores.npy"
+    G, list_file, scores = families(d=60), tmp_path / "apart", tmp_path / "scores.npy"
     file = write(tmp_path / "a.bed", G, variants(60))
-    apart.write_text("0 person_4\n0\tperson_9\n")
-    node = {"data": file, "apart": str(apart), "scores": str(scores), "min-rows": 2, "rare-values": "allow"}
+    list_file.write_text("0 person_4\n0\tperson_9\n")
+    node = {"data": file, "apart": str(list_file), "scores": str(scores), "min-rows": 2, "rare-values": "allow"}
     model = finish(at_sites(server_of("qr-pca", [G], n_components=2, genotypes=True), [node]))
     expected = fit("qr-pca", [np.delete(G, [4, 9], axis=0)], n_components=2, genotypes=True)
     np.testing.assert_allclose(model.components_, expected.components_, atol=1e-12)
     np.testing.assert_allclose(np.load(scores), expected.transform(G), atol=1e-9)
-    apart.write_text("1 nobody\n")
+    list_file.write_text("1 nobody\n")
     with refused(DataError, "'apart'", 1):
         finish(at_sites(server_of("qr-pca", [G], n_components=2, genotypes=True), [node]))

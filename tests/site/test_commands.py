@@ -18,9 +18,9 @@ from tests.refusals import unnamed
 HOSTS = ["link.example.org", "10.0.0.7", "*.example.org", "link", "::1", "xn--hst-sna.org"]
 
 
-@pytest.mark.parametrize(("more", "days"), [(["--days", "30"], 30), ([], 365)])
-def test_certificates_name_hosts_of_every_kind_and_a_client_trusts_them(more, days, tmp_path):
-    main(["site", "certificates", str(tmp_path), "--host", *HOSTS, *more])
+@pytest.mark.parametrize(("flags", "days"), [(["--days", "30"], 30), ([], 365)])
+def test_certificates_name_hosts_of_every_kind_and_a_client_trusts_them(flags, days, tmp_path):
+    main(["site", "certificates", str(tmp_path), "--host", *HOSTS, *flags])
     leaf = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
     root = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
     leaf.verify_directly_issued_by(root)
@@ -41,9 +41,9 @@ def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):
     assert (tmp_path / "site0.pub").read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
     for name in ("one", "other"):
         main(["site", "ids-secret", str(tmp_path / name)])
-    one, other = (read_ids_secret(str(tmp_path / name)) for name in ("one", "other"))
-    assert len(one) == len(other) == 32
-    assert one != other
+    first, other = (read_ids_secret(str(tmp_path / name)) for name in ("one", "other"))
+    assert len(first) == len(other) == 32
+    assert first != other
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ BAD_HOSTS = ["good.org", "höst", "a b", "link:18000", "https://x"]
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "expected"),
     [
         (["certificates", "new", "--host", ""], ["host is '', expected"]),
         (["certificates", "new", "--host", *BAD_HOSTS], ["host is 'höst', 'a b', 'link:18000', 'https://x'"]),
@@ -87,13 +87,13 @@ BAD_HOSTS = ["good.org", "höst", "a b", "link:18000", "https://x"]
         (["levels", "no.json", "list.json", "--categories", "ward"], ["--categories", "2 files"]),
     ],
 )
-def test_what_cannot_be_done_is_named(command, told, tmp_path, capsys, monkeypatch):
+def test_what_cannot_be_done_is_named(command, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for file, text in (("no.json", "no json"), ("list.json", '["a"]'), ("empty.json", '{"ward": []}')):
         (tmp_path / file).write_text(text)
     assert main(["site", *command]) == 1
-    said = capsys.readouterr().err.replace("level of", "levels of")
-    assert [text for text in told if text not in said] == []
+    message = capsys.readouterr().err.replace("level of", "levels of")
+    assert [text for text in expected if text not in message] == []
     assert not list(tmp_path.glob("new/*"))
 
 
@@ -101,14 +101,14 @@ SITES = {"north": ["a"] * 12 + ["b"] * 11 + ["rare"] + [None] * 12, "south": ["c
 
 
 def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys):
-    def told(*arguments):
+    def printed_levels(*arguments):
         main(["site", "levels", *map(str, arguments)])
         return json.loads(capsys.readouterr().out)
 
     for name, cells in SITES.items():
         rows = pd.DataFrame({"mass": range(len(cells)), "ward": cells, "label": "yes"})
         rows.to_csv(tmp_path / f"{name}.csv", index=False)
-        own = told(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
-        assert own == {"ward": {"north": ["a", "b"], "south": ["c"]}[name]}
-        (tmp_path / f"{name}.json").write_text(json.dumps(own))
-    assert told(tmp_path / "north.json", tmp_path / "south.json") == {"ward": ["a", "b", "c"]}
+        levels = printed_levels(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
+        assert levels == {"ward": {"north": ["a", "b"], "south": ["c"]}[name]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(levels))
+    assert printed_levels(tmp_path / "north.json", tmp_path / "south.json") == {"ward": ["a", "b", "c"]}

@@ -102,12 +102,12 @@ def test_a_query_gives_the_bits_of_a_csv_of_its_rows_again_and_again(url, tmp_pa
     assert ours.rows.tobytes() == to_array(theirs.rows).tobytes() == X.tobytes()
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     monkeypatch.setattr(databases, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
-    found = read_query(url, f"{SELECT} ;")[0].rows
-    assert isinstance(found, Blocks)
+    loaded = read_query(url, f"{SELECT} ;")[0].rows
+    assert isinstance(loaded, Blocks)
     for _ in range(2):
-        assert 1 < len(list(found.read())) <= 4
-        np.testing.assert_array_equal(to_array(found), X)
-    np.testing.assert_array_equal(to_array(found[60:70]), X[60:70])
+        assert 1 < len(list(loaded.read())) <= 4
+        np.testing.assert_array_equal(to_array(loaded), X)
+    np.testing.assert_array_equal(to_array(loaded[60:70]), X[60:70])
 
 
 @pytest.mark.engine
@@ -117,11 +117,11 @@ def test_a_secure_run_over_databases_is_the_run_over_files_and_its_rows_are_know
     files = [{"data": as_csv(tmp_path / f"{party}.csv", part)} for party, part in enumerate(parts)]
     halves = [f"SELECT * FROM ({SELECT}) q LIMIT 120 OFFSET {start} -- its own" for start in (0, 120)]
     models, scores = [], []
-    for own in (files, [{"data": url, "query": half} for half in halves]):
+    for sources in (files, [{"data": url, "query": half} for half in halves]):
         paths = [tmp_path / f"{party}.npy" for party in range(2)]
         nodes = [
             {"scores": str(path), "journal": f"{path} journal", "min-parties": 2, "rare-values": "allow", **data}
-            for data, path in zip(own, paths, strict=True)
+            for data, path in zip(sources, paths, strict=True)
         ]
         secure = {"secure_aggregation": True, "bound": 1e17}
         server = server_of("p-cov", [X[part] for part in parts], n_components=2, scale=True, **secure)
@@ -133,21 +133,21 @@ def test_a_secure_run_over_databases_is_the_run_over_files_and_its_rows_are_know
 
 def test_a_label_is_left_out_and_ids_order_the_rows(url):
     select = "SELECT id, name, age, dose FROM visit"
-    found, ids = read_query(url, select, label="name", ids="id")
+    loaded, ids = read_query(url, select, label="name", ids="id")
     assert ids == [str(i) for i in range(200)]
-    np.testing.assert_array_equal(found.rows, X[:, :2])
-    found, ids = read_query(url, select, label="0", ids="1")
+    np.testing.assert_array_equal(loaded.rows, X[:, :2])
+    loaded, ids = read_query(url, select, label="0", ids="1")
     assert ids == sorted(f"patient {i}" for i in range(200))
-    np.testing.assert_array_equal(found.rows, X[[int(name.split()[1]) for name in ids], :2])
+    np.testing.assert_array_equal(loaded.rows, X[[int(name.split()[1]) for name in ids], :2])
 
 
 def test_columns_of_one_cohort_meet_by_their_ids(url, tmp_path):
     mixed = np.random.default_rng(1).permutation(200)
     with open(tmp_path / "other.csv", "w", encoding="utf-8", newline="") as stream:
         csv.writer(stream).writerows([["person", "a", "b"], *([f"patient {i}", i % 7, X[i, 3]] for i in mixed)])
-    own = {"data": url, "query": "SELECT ' ' || name AS name, dose, smokes FROM visit", "ids": "name"}
+    queried = {"data": url, "query": "SELECT ' ' || name AS name, dose, smokes FROM visit", "ids": "name"}
     other = {"data": str(tmp_path / "other.csv"), "ids": "person"}
-    nodes = [{**node, "split": "columns", "may-show": "inner products"} for node in (own, other)]
+    nodes = [{**node, "split": "columns", "may-show": "inner products"} for node in (queried, other)]
     model = finish(at_sites(server_of("vertical", [X[:, 1:3], X[:, 2:]], n_components=2), nodes))
     together = np.column_stack([X[:, 1:3], np.arange(200) % 7, X[:, 3]])
     np.testing.assert_allclose(model.explained_variance_, np.linalg.eigvalsh(np.cov(together.T))[::-1][:2])
@@ -160,8 +160,8 @@ def test_numbers_of_every_type_and_nulls_are_those_of_their_texts(url):
         with refused(DataError, "2^53"):
             read_query(url, select.format(lost))
     select = select.format(9007199254740992)
-    found = read_query(url, f"{select}, CAST(1 AS smallint) d, true e, 0.3 f")[0].rows
-    np.testing.assert_array_equal(found, [[9007199254740992.0, float(large), float(np.float32(0.1)), 1, 1, 0.3]])
+    loaded = read_query(url, f"{select}, CAST(1 AS smallint) d, true e, 0.3 f")[0].rows
+    np.testing.assert_array_equal(loaded, [[9007199254740992.0, float(large), float(np.float32(0.1)), 1, 1, 0.3]])
     some, _ = read_query(url, "SELECT nullif(age, 0) * 0 + id AS a, nullif(dose, dose) AS b FROM visit ORDER BY id")
     assert some.missing.tolist() == [0, 200]
     nulls, _ = read_query(url, "SELECT CASE WHEN id < 3 THEN NULL ELSE age END a, smokes FROM visit ORDER BY id")
@@ -265,32 +265,33 @@ def test_a_pass_reads_one_state_in_one_order_for_an_hour_at_most(postgres):
 def test_another_order_or_value_in_a_later_pass_is_refused(postgres, server):
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE TABLE moving AS SELECT i AS id, 1.5 * i AS a FROM generate_series(1, 100) i")
-        asked, ordered = Query(postgres, "SELECT a FROM moving"), Query(postgres, "SELECT a FROM moving ORDER BY id")
-        assert len(list(asked.blocks())) == len(list(asked.blocks()))
+        select = "SELECT a FROM moving"
+        unordered, ordered = Query(postgres, select), Query(postgres, f"{select} ORDER BY id")
+        assert len(list(unordered.blocks())) == len(list(unordered.blocks()))
         connection.execute("UPDATE moving SET a = a WHERE id = 1")  # it is the last of the table now
         with refused(DataError, "ORDER BY"):
-            list(asked.blocks())
+            list(unordered.blocks())
         list(ordered.blocks())
         connection.execute("UPDATE moving SET a = a WHERE id = 2")
         list(ordered.blocks())
         connection.execute("UPDATE moving SET a = 7 WHERE id = 2")
         with refused(DataError, "ORDER BY"):
             list(ordered.blocks())
-        known = Query(postgres, "SELECT id, 1.0 AS a FROM moving", ids="id")
-        list(known.blocks())
+        with_ids = Query(postgres, "SELECT id, 1.0 AS a FROM moving", ids="id")
+        list(with_ids.blocks())
         connection.execute("UPDATE moving SET id = 1000 WHERE id = 3")
         with refused(DataError, "ORDER BY"):
-            list(known.blocks())
+            list(with_ids.blocks())
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("journal", [True, False])
 def test_rows_that_change_between_two_rounds_end_the_run(journal, tmp_path, caplog):
     """Two values change places, which changes no mean, no variance and no number of rows. No journal has a copy."""
-    kept = []
+    copies = []
 
     def change(arrays):
-        kept.extend(tmp_path.rglob("rows.*"))
+        copies.extend(tmp_path.rglob("rows.*"))
         with duckdb.connect(tmp_path / "1.duckdb") as connection:
             connection.execute("UPDATE t SET b = CASE a WHEN 1 THEN sin(2) ELSE sin(1) END WHERE a IN (1, 2)")
         return arrays
@@ -299,15 +300,15 @@ def test_rows_that_change_between_two_rounds_end_the_run(journal, tmp_path, capl
     for party in range(2):
         with duckdb.connect(tmp_path / f"{party}.duckdb") as connection:
             connection.execute("CREATE TABLE t AS SELECT i AS a, sin(i) AS b, cos(3 * i) AS c FROM range(50) r(i)")
-        own = {"journal": str(tmp_path / f"journal{party}")} if journal else {}
+        journal_keys = {"journal": str(tmp_path / f"journal{party}")} if journal else {}
         url = f"duckdb:///{tmp_path}/{party}.duckdb"
-        nodes.append({"data": url, "query": "SELECT a, b, c FROM t ORDER BY a * a", **own})
+        nodes.append({"data": url, "query": "SELECT a, b, c FROM t ORDER BY a * a", **journal_keys})
     server = at_sites(server_of("p-cov", [rows(50, 3)] * 2, n_components=2), nodes)
     on_request(server, 1, "project", change)
     with refused(PartyError, "client 1"):
         finish(server)
     assert "ORDER BY" in caplog.text
-    assert not kept
+    assert not copies
 
 
 # Connections
@@ -410,8 +411,8 @@ SOURCES_WITH_PASSWORD = [
 ]
 
 
-def parsed(data, query=SELECT, **given):
-    node = {"partition-id": 0, "num-partitions": 2, "data": data, "query": query, **given}
+def parsed(data, query=SELECT, **keys):
+    node = {"partition-id": 0, "num-partitions": 2, "data": data, "query": query, **keys}
     return NodeConfig.parse({key: value for key, value in node.items() if value != ""}, source="node-config")
 
 
@@ -472,11 +473,11 @@ def test_urls_of_every_form_and_queries_without_a_password_are_taken(data, query
 def test_files_are_queried_without_a_database_and_large_numbers_rounded_as_their_texts(tmp_path):
     path = tmp_path / "visit.parquet"
     duckdb.sql(f"COPY (SELECT i AS id, 0.5 * i AS a FROM range(100) r(i)) TO '{path}' (FORMAT parquet)")
-    found, _ = read_query("duckdb:///:memory:", f"SELECT a, id * id AS b FROM '{path}' WHERE id >= 10 ORDER BY id")
-    np.testing.assert_array_equal(found.rows, [[0.5 * i, i * i] for i in range(10, 100)])
-    large, whole = "46893016940215300.7544901999", 2**70 + 2**20  # where DuckDB itself errs, or did in 1.5
-    found, _ = read_query("duckdb:///:memory:", f"SELECT {whole}::HUGEINT a, {large}::DECIMAL(38, 10) b")
-    np.testing.assert_array_equal(found.rows, [[whole, float(large)]])
+    loaded, _ = read_query("duckdb:///:memory:", f"SELECT a, id * id AS b FROM '{path}' WHERE id >= 10 ORDER BY id")
+    np.testing.assert_array_equal(loaded.rows, [[0.5 * i, i * i] for i in range(10, 100)])
+    large, integer = "46893016940215300.7544901999", 2**70 + 2**20  # where DuckDB itself errs, or did in 1.5
+    loaded, _ = read_query("duckdb:///:memory:", f"SELECT {integer}::HUGEINT a, {large}::DECIMAL(38, 10) b")
+    np.testing.assert_array_equal(loaded.rows, [[integer, float(large)]])
     with refused(DataError, "2^53"):
         read_query("duckdb:///:memory:", "SELECT 66408803004970724931::HUGEINT a, 1 b")
 

@@ -35,11 +35,11 @@ def site(tmp_path):
 def examined(site, capsys):
     """Return a function of changes to the node-config and of further arguments that runs the doctor."""
 
-    def of(changes=(), *more):
+    def of(changes=(), *arguments):
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in {**site, **dict(changes)}.items())
-        code = main(["site", "doctor", "--node-config", config, *more])
+        code = main(["site", "doctor", "--node-config", config, *arguments])
         printed = re.findall(r"^(ok|TO DO) +([\w -]+): (.*)$", capsys.readouterr().out, re.M)
-        right, wrong = ({what: said for found, what, said in printed if found == sign} for sign in ("ok", "TO DO"))
+        right, wrong = ({what: text for lines, what, text in printed if lines == sign} for sign in ("ok", "TO DO"))
         assert code == bool(wrong)
         return right, wrong
 
@@ -83,7 +83,7 @@ def test_a_site_that_is_ready_is_told_of_values_far_from_all_others(site, examin
 
 
 @pytest.mark.parametrize(
-    ("changes", "what", "said"),
+    ("changes", "what", "text"),
     [
         ({"partition-id": 3}, "node-config", "partition-id"),
         ({"partition-id": 2}, "identity", "partition 2"),
@@ -92,8 +92,8 @@ def test_a_site_that_is_ready_is_told_of_values_far_from_all_others(site, examin
         ({"allowed-methods": "sub-it"}, "rows and run", "allowed-methods"),
     ],
 )
-def test_what_is_wrong_in_a_node_config_is_named(changes, what, said, examined):
-    assert said in examined(changes)[1][what]
+def test_what_is_wrong_in_a_node_config_is_named(changes, what, text, examined):
+    assert text in examined(changes)[1][what]
 
 
 def test_files_memory_and_versions_that_are_not_as_they_must_be_are_named(site, examined, tmp_path, monkeypatch):
@@ -102,7 +102,7 @@ def test_files_memory_and_versions_that_are_not_as_they_must_be_are_named(site, 
     assert "event 3" in examined()[1]["journal"]
     with monkeypatch.context() as patched:
         patched.setattr(memory, "available_memory", lambda: 100)
-        assert "available_memory" in examined()[1]["rows and run"]
+        assert "memory" in examined()[1]["rows and run"]
     version = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "2.0.1" if name == "flwr" else version(name))
     assert "2.0.1" in examined()[1]["versions"]
@@ -141,11 +141,11 @@ def link(tmp_path, request):
         thread.join()
 
 
-@pytest.mark.parametrize(("link", "said"), [(29, "29 days, have it renewed"), (31, "31 days;")], indirect=["link"])
-def test_certificate_and_clock_of_the_superlink(examined, link, said, monkeypatch):
+@pytest.mark.parametrize(("link", "text"), [(29, "29 days, have it renewed"), (31, "31 days;")], indirect=["link"])
+def test_certificate_and_clock_of_the_superlink(examined, link, text, monkeypatch):
     right, wrong = examined({}, *link)
     assert not wrong
-    assert f"its certificate ends in {said}" in right["superlink"]
+    assert f"its certificate ends in {text}" in right["superlink"]
     for ahead in (8, 3600, -310):
         monkeypatch.setattr(Handler, "behind", ahead)
         assert "NTP" in examined({}, *link)[1]["superlink"]
@@ -157,5 +157,5 @@ def test_a_certificate_of_others_and_nobody_are_named(examined, link, tmp_path):
     (tmp_path / "others").mkdir()
     make_certificates(tmp_path / "others", ["127.0.0.1"])
     trusting = ["--root-certificates", str(tmp_path / "others" / "ca.crt")]
-    for superlink, said in ((link[1], "ca.crt"), ("127.0.0.1:1", "reached"), ("here", "host:port")):
-        assert said in examined({}, "--superlink", superlink, *trusting)[1]["superlink"]
+    for superlink, text in ((link[1], "ca.crt"), ("127.0.0.1:1", "reached"), ("here", "host:port")):
+        assert text in examined({}, "--superlink", superlink, *trusting)[1]["superlink"]

@@ -56,8 +56,8 @@ sys.exit(main(["site", "journal", str(folder / "journal0"), "--check"]))
 @pytest.mark.engine
 def test_sites_need_nothing_of_posix(tmp_path):
     """Modules load, keys are made, two sites with files and journals run a secure sum: without POSIX's own calls."""
-    command, found = [sys.executable, "-c", WITHOUT, str(tmp_path)], {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=found, capture_output=True, encoding="utf-8", check=False)
+    command, environment = [sys.executable, "-c", WITHOUT, str(tmp_path)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     assert "\n60\n" in done.stdout
     assert (tmp_path / "scores1.csv").exists()

@@ -52,8 +52,8 @@ def test_any_order_at_the_sites_gives_the_same_bits(method, how, tmp_path):
 
 def test_lacking_and_further_columns_are_counted_to_others_and_named_to_the_site(tmp_path, caplog):
     first, second = cut(X, 120, 80)
-    more = np.hstack([second, second[:, :1]])
-    nodes = [site(tmp_path / "0.csv", first), site(tmp_path / "1.csv", more, range(5), ["Age", *NAMES[1:], "bmi"])]
+    wider = np.hstack([second, second[:, :1]])
+    nodes = [site(tmp_path / "0.csv", first), site(tmp_path / "1.csv", wider, range(5), ["Age", *NAMES[1:], "bmi"])]
     with refused(DataError, "client 1", 1, 4, "'features'", 2) as caught:
         finish(at_sites(server_of("p-cov", [first, second], n_components=2, features=FEATURES), nodes))
     assert "bmi" not in str(caught.value)

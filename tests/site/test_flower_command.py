@@ -53,13 +53,13 @@ def program(tmp_path, monkeypatch):
 
 def test_a_line_is_heard_when_it_is_written_and_without_colours(program, tmp_path):
     """The program does not go on before."""
-    told, heard = tmp_path / "heard", []
+    signal_file, heard = tmp_path / "heard", []
 
     def hear(line):
         heard.append(line)
-        told.touch()
+        signal_file.touch()
 
-    assert program(WAITS.format(on_line=told))("run", on_line=hear) == "INFO : first\nsecond\n"
+    assert program(WAITS.format(heard=signal_file))("run", on_line=hear) == "INFO : first\nsecond\n"
     assert heard == ["INFO : first", "second"]
 
 

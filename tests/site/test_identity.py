@@ -51,16 +51,16 @@ def test_a_line_that_would_be_none_is_not_made(party, name, named, tmp_path):
 
 
 def test_the_list_gives_every_partys_key_and_parties_know_each_other_by_it(nodes):
-    own, other, third = map(load_identity, nodes)
-    said = own.sign(b"something")
-    assert other.is_signed_by(0, b"something", said)
-    assert third.is_signed_by(0, b"something", said)
-    assert not other.is_signed_by(0, b"something else", said)
-    assert not other.is_signed_by(2, b"something", said)
-    assert not other.is_signed_by(0, b"something", said[::-1])
-    assert own.digest == other.digest
-    own, other = (load_identity(NodeConfig(partition_id=i, num_partitions=3)) for i in range(2))  # without data
-    assert other.is_signed_by(0, b"something", own.sign(b"something"))
+    first, other, third = map(load_identity, nodes)
+    signature = first.sign(b"something")
+    assert other.is_signed_by(0, b"something", signature)
+    assert third.is_signed_by(0, b"something", signature)
+    assert not other.is_signed_by(0, b"something else", signature)
+    assert not other.is_signed_by(2, b"something", signature)
+    assert not other.is_signed_by(0, b"something", signature[::-1])
+    assert first.digest == other.digest
+    first, other = (load_identity(NodeConfig(partition_id=i, num_partitions=3)) for i in range(2))  # without data
+    assert other.is_signed_by(0, b"something", first.sign(b"something"))
 
 
 def test_comments_and_the_order_of_the_lines_do_not_matter(nodes, lines, tmp_path):
@@ -70,23 +70,23 @@ def test_comments_and_the_order_of_the_lines_do_not_matter(nodes, lines, tmp_pat
 
 def test_every_fault_of_the_list_is_named_at_once(lines, tmp_path):
     first, second, third = (line.split()[1] for line in lines)
-    own = [f"0 {first}", f"1 {second[:-2]}", f"hospital {second}", f"0 {third}", f"4 {third}", f"2 {first} # two"]
-    with pytest.raises(ConfigError) as told:
-        read_member_keys(listed(tmp_path, *own, f"3 {second} {third}"), 4)
+    entries = [f"0 {first}", f"1 {second[:-2]}", f"hospital {second}", f"0 {third}", f"4 {third}", f"2 {first} # two"]
+    with pytest.raises(ConfigError) as raised:
+        read_member_keys(listed(tmp_path, *entries, f"3 {second} {third}"), 4)
     faults = {2: "64", 3: "64", 4: "partition 0", 5: "partition 4.*0 to 3", 6: "partition 2.*partition 0", 7: "64"}
-    assert re.findall(r"line (\d)", str(told.value)) == [str(line) for line in faults]
+    assert re.findall(r"line (\d)", str(raised.value)) == [str(line) for line in faults]
     for line, fault in faults.items():
-        assert re.search(f"line {line}: [^;]*{fault}", str(told.value))
-    assert "partition 1, 2, 3" in str(told.value)
-    assert str(tmp_path) not in str(told.value)
+        assert re.search(f"line {line}: [^;]*{fault}", str(raised.value))
+    assert "partition 1, 2, 3" in str(raised.value)
+    assert str(tmp_path) not in str(raised.value)
 
 
 def forged(key):
     """Check a signature that nobody made, R = 1 and S = 0, under each of 200 texts."""
-    known, signature = Ed25519PublicKey.from_public_bytes(key), b"\x01" + bytes(63)
+    public_key, signature = Ed25519PublicKey.from_public_bytes(key), b"\x01" + bytes(63)
     for text in range(200):
         with contextlib.suppress(InvalidSignature):
-            known.verify(signature, bytes([text]))
+            public_key.verify(signature, bytes([text]))
             return True
     return False
 
@@ -104,13 +104,13 @@ def test_keys_with_which_anybody_can_sign_are_refused(sign, nodes, lines, tmp_pa
 
 
 def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_belongs_there(nodes, lines):
-    with refused(ConfigError, "partition 0", "'identities'", "'identity'") as told:
+    with refused(ConfigError, "partition 0", "'identities'", "'identity'") as raised:
         load_identity(nodes[0].model_copy(update={"identity": nodes[1].identity}))
-    assert told.value.local == lines[1].split("#")[0].strip().replace("1", "0", 1)
+    assert raised.value.local == lines[1].split("#")[0].strip().replace("1", "0", 1)
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("changes", "named"),
     [
         ({"identity": "", "identities": ""}, ["'identity'", "'identities'"]),
         ({"identity": "", "identities": "", "secure_only": True}, ["'secure-only'", "'identity'", "'identities'"]),
@@ -120,10 +120,10 @@ def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_bel
         ({"identities": "absent"}, ["'identities'"]),
     ],
 )
-def test_what_a_site_lacks_is_named(given, named, nodes):
-    with refused(ConfigError, *named) as told:
-        load_identity(NodeConfig.parse({**nodes[0].model_dump(), **given}, source="node-config"))
-    assert "absent" not in str(told.value)
+def test_what_a_site_lacks_is_named(changes, named, nodes):
+    with refused(ConfigError, *named) as raised:
+        load_identity(NodeConfig.parse({**nodes[0].model_dump(), **changes}, source="node-config"))
+    assert "absent" not in str(raised.value)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o602])

@@ -11,7 +11,8 @@ import pytest
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.journal import MAX_REFUSAL_EVENTS, FileJournal
+from fedpca_flwr.site.chain import MAX_REFUSAL_EVENTS
+from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.state import store
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
@@ -34,12 +35,12 @@ LAST = "project", [np.eye(2, 3), np.zeros(3), np.empty(0)]
 @pytest.mark.parametrize("method", BY_ROWS)
 def test_a_journal_changes_no_bit(method, tmp_path):
     parties, nodes = cut(rows(120, 6), 50, 40, 30), []
-    for party, own_rows in enumerate(parties):
-        np.save(tmp_path / f"rows{party}.npy", own_rows)
+    for party, part in enumerate(parties):
+        np.save(tmp_path / f"rows{party}.npy", part)
         files = {"data": str(tmp_path / f"rows{party}.npy"), "journal": str(tmp_path / f"journal{party}")}
         nodes.append({**files, "split": "rows", "min-rows": 10, "may-show": METHODS[method].strategy.card.exposes})
-    given = {"mu": 1.0} if method == "personalised" else {}  # to choose it, a site draws rows that no simulation knows
-    options = {"n_components": 3, **own(method), **given}
+    needed = {"mu": 1.0} if method == "personalised" else {}  # to choose it, a site draws rows that no simulation knows
+    options = {"n_components": 3, **own(method), **needed}
     model = finish(at_sites(server_of(method, parties, **options), nodes))
     assert model.components_.tobytes() == fit(method, parties, min_rows=10, **options).components_.tobytes()
 
@@ -48,9 +49,9 @@ def test_a_journal_changes_no_bit(method, tmp_path):
 
 
 def release(folder, party, phase, multiplier):
-    """Return the earlier releases of the run by the party, and those by other parties."""
+    """Return the earlier releases of the run by the party, and the releases by other parties."""
     journal, seen = FileJournal(str(folder), "1", party), []
-    journal.record_release(phase, "add-remove", multiplier, lambda own, others: seen.extend((own, others)))
+    journal.record_release(phase, "add-remove", multiplier, lambda run, rest: seen.extend((run, rest)))
     return seen
 
 
@@ -73,7 +74,7 @@ def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
     assert not unnamed(caught.value.local, "event 1")
     seen = []
     with refused(DisclosureError):
-        FileJournal(str(tmp_path), "2", 0).remember("bound", "data", lambda same, others: seen.append(same) or "now")
+        FileJournal(str(tmp_path), "2", 0).remember("bound", "data", lambda same, rest: seen.append(same) or "now")
     assert not seen
 
 
@@ -120,10 +121,10 @@ def test_runs_that_are_refused_without_end_are_one_counted_line_until_one_is_ans
     assert "error" not in run(2)
     for number in range(3, 63):
         assert run(number, **few)["error"] == "DisclosureError"
-    known = audit(str(tmp_path / "journal"))
-    assert not known.gap
-    assert [event.kind for event in known.events].count("refused") == MAX_REFUSAL_EVENTS
-    assert [(counted.times, counted.run) for counted in known.further_refusals] == [(60 - MAX_REFUSAL_EVENTS, "62")]
+    result = audit(str(tmp_path / "journal"))
+    assert not result.gap
+    assert [event.kind for event in result.events].count("refused") == MAX_REFUSAL_EVENTS
+    assert [(counted.times, counted.run) for counted in result.further_refusals] == [(60 - MAX_REFUSAL_EVENTS, "62")]
     main(["site", "status", str(tmp_path / "journal")])
     assert "50 further refusals" in capsys.readouterr().out
     with closing(CONNECT(tmp_path / "journal" / "site.sqlite")) as database:
@@ -141,8 +142,8 @@ def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: tries.append(args) or CONNECT(*args, **options))
     with closing(CONNECT(tmp_path / "journal" / "site.sqlite", isolation_level=None)) as backup:
         backup.execute("BEGIN EXCLUSIVE")
-        replied, said = session.ask(*LAST)
-    assert (replied, said["error"], len(tries)) == ([], "DisclosureError", 1)
+        replied, info = session.ask(*LAST)
+    assert (replied, info["error"], len(tries)) == ([], "DisclosureError", 1)
     assert "locked" in caplog.text
     assert session.ask(*LAST)[0]
 
@@ -162,8 +163,8 @@ def test_a_journal_that_was_rolled_back_in_a_run_releases_no_phase_twice(tmp_pat
     assert session.ask(*SECOND)[0]
     shutil.copytree(tmp_path / "journal", tmp_path / "newest")
     put_back(tmp_path, "older")
-    replied, said = session.ask(*SECOND)
-    assert (replied, said["error"]) == ([], "DisclosureError")
+    replied, info = session.ask(*SECOND)
+    assert (replied, info["error"]) == ([], "DisclosureError")
     assert "older" in caplog.text
     assert released(tmp_path / "journal") == ["octaves"]
     put_back(tmp_path, "newest")
@@ -179,8 +180,8 @@ def test_a_journal_of_another_past_is_refused_however_long_it_is(tmp_path, run):
         HostileSession(tmp_path / "other", PEOPLE, run, run_id=i).ask(first, [])
     assert session.ask(first, [])[0]
     put_back(tmp_path, "other/journal")
-    replied, said = session.ask(*LAST)
-    assert (replied, said["error"]) == ([], "DisclosureError")
+    replied, info = session.ask(*LAST)
+    assert (replied, info["error"]) == ([], "DisclosureError")
 
 
 def test_where_a_new_journal_begins_the_log_warns_and_a_run_that_has_seen_one_begins_none(tmp_path, caplog):

@@ -41,8 +41,8 @@ def h5ad(path, rows):
 
 def bed(path, rows):
     bed_reader = pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
-    known = {"chromosome": "7", "allele_1": "A", "allele_2": "G"}
-    properties = {"bp_position": list(range(8)), **{key: [value] * 8 for key, value in known.items()}}
+    markers = {"chromosome": "7", "allele_1": "A", "allele_2": "G"}
+    properties = {"bp_position": list(range(8)), **{key: [value] * 8 for key, value in markers.items()}}
     bed_reader.to_bed(path, rows, properties=properties)
 
 
@@ -59,10 +59,10 @@ WRITERS = {
 @pytest.fixture
 def passes(monkeypatch):
     """Count how often each file is read from its beginning."""
-    found: dict[Path, int] = {}
+    counts: dict[Path, int] = {}
 
     def counted(file, read):
-        found[file] = found.get(file, 0) + 1
+        counts[file] = counts.get(file, 0) + 1
         return read()
 
     def rows(kind, file, *args, **settings):
@@ -73,17 +73,17 @@ def passes(monkeypatch):
 
     for suffix, kind in list(readers.FORMATS.items()):
         monkeypatch.setitem(readers.FORMATS, suffix, replace(kind, read_rows=partial(rows, kind)))
-    return found
+    return counts
 
 
 def run_of(method, folder, suffix=".csv", data=X, *, journal=True):
     nodes, rules = [], {"rare-values": "allow", "repeat": "allow"}
-    for party, own in enumerate(data):
+    for party, keys in enumerate(data):
         file = folder / f"{party}{suffix}"
         if not file.exists():
-            WRITERS[suffix](file, own)
+            WRITERS[suffix](file, keys)
         nodes.append({"data": str(file), **rules} | ({"journal": str(folder / f"journal{party}")} if journal else {}))
-    return at_sites(server_of(method, [np.nan_to_num(own) for own in data], n_components=2), nodes)
+    return at_sites(server_of(method, [np.nan_to_num(keys) for keys in data], n_components=2), nodes)
 
 
 def kept_in(folder):
@@ -92,7 +92,7 @@ def kept_in(folder):
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("method", "suffix", "data", "held"),
+    ("method", "suffix", "data", "buffer_bytes"),
     [
         ("personalised mu=2.0", ".csv", X, table.HELD_BYTES),
         ("em", ".csv", GAPS, 0),
@@ -105,8 +105,10 @@ def kept_in(folder):
         ("sub-it", ".bed", PEOPLE, 0),
     ],
 )
-def test_a_run_reads_a_file_once_and_finds_the_same_bits(method, suffix, data, held, passes, tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "HELD_BYTES", held)
+def test_a_run_reads_a_file_once_and_finds_the_same_bits(
+    method, suffix, data, buffer_bytes, passes, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(table, "HELD_BYTES", buffer_bytes)
     model = finish(run_of(method, tmp_path, suffix, data))
     assert list(passes.values()) == [1, 1, 1]
     assert not kept_in(tmp_path)
@@ -115,8 +117,8 @@ def test_a_run_reads_a_file_once_and_finds_the_same_bits(method, suffix, data, h
     assert not differences(model, without)
 
 
-def node_of(file, **given):
-    return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(file), **given})
+def node_of(file, **keys):
+    return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(file), **keys})
 
 
 def test_rows_in_the_order_of_their_ids_are_kept_in_it_for_the_same_salt(passes, tmp_path):
@@ -125,7 +127,7 @@ def test_rows_in_the_order_of_their_ids_are_kept_in_it_for_the_same_salt(passes,
     node = node_of(file, ids="id", split="columns")
     first, then, other, _ = (load_run_table(node, RunConfig(seed=seed), tmp_path / "rows.0") for seed in (1, 1, 2, 2))
     assert passes == {file: 2}, "what was kept of others makes room"
-    for name in ("rows", "ids", "places", "missing"):
+    for name in ("rows", "ids", "row_positions", "missing"):
         np.testing.assert_array_equal(getattr(first, name), getattr(then, name))
     assert (first.names, first.split, first.digest) == (then.names, then.split, then.digest)
     assert not np.array_equal(first.ids, other.ids)
@@ -159,7 +161,7 @@ def during(server, look):
 def test_what_is_kept_is_for_the_owner_goes_with_the_next_run_and_is_of_one_file(tmp_path):
     modes, file = [], tmp_path / "0.csv"
     server = run_of("sub-it", tmp_path)
-    finish(during(server, lambda: modes.extend(stat.S_IMODE(one.stat().st_mode) for one in kept_in(tmp_path))))
+    finish(during(server, lambda: modes.extend(stat.S_IMODE(path.stat().st_mode) for path in kept_in(tmp_path))))
     assert set(modes) == {0o600, 0o700}
     for spoil in (lambda: csv(file, X[0] + 1), file.unlink):
         with pytest.raises(FedPCAError):
@@ -170,9 +172,9 @@ def test_what_is_kept_is_for_the_owner_goes_with_the_next_run_and_is_of_one_file
     with pytest.raises(FedPCAError):
         finish(refusing)
     assert not kept_in(tmp_path / "journal0")
-    left = kept_rows.copy_folder(tmp_path / "journal0", ("1", 0))
-    left.with_name(f"{left.name}.unfinished").mkdir()
-    left.mkdir()
+    remains = kept_rows.copy_folder(tmp_path / "journal0", ("1", 0))
+    remains.with_name(f"{remains.name}.unfinished").mkdir()
+    remains.mkdir()
     finish(run_of("p-cov", tmp_path))
     assert not kept_in(tmp_path / "journal0")
 
@@ -180,15 +182,15 @@ def test_what_is_kept_is_for_the_owner_goes_with_the_next_run_and_is_of_one_file
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 def test_blocks_come_back_as_they_were_and_none_of_a_pass_that_was_not_finished(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(kept_rows, "CHUNK_ENTRIES", 0)  # blocks of 64 rows, of others than were written
-    given = np.where(rows(150, 3) > 0, rows(150, 3), 0.0)
-    blocks = Blocks(lambda: map(kind, np.split(given, 3)), 3, given.dtype, sparse=kind is sparse.csr_array)
+    values = np.where(rows(150, 3) > 0, rows(150, 3), 0.0)
+    blocks = Blocks(lambda: map(kind, np.split(values, 3)), 3, values.dtype, sparse=kind is sparse.csr_array)
     with kept_rows.write_copy(tmp_path / "rows.0", "these") as copy:
         first = copy.record(blocks)
         next(iter(first.read()))
         copy.finish(table.check_rows(first))
-    found = kept_rows.read_copy(tmp_path / "rows.0", "these")
-    assert found
-    np.testing.assert_array_equal(to_array(found.rows), given)
+    copied = kept_rows.read_copy(tmp_path / "rows.0", "these")
+    assert copied
+    np.testing.assert_array_equal(to_array(copied.rows), values)
     assert kept_rows.read_copy(tmp_path / "rows.0", "others") is None
 
 
@@ -203,17 +205,17 @@ def test_a_damaged_copy_is_not_used(size, passes, tmp_path):
 
 
 def test_where_rows_cannot_be_kept_each_question_reads_them(passes, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_rows, "_map_rows", lambda *args, **known: (_ for _ in ()).throw(OSError(28, "No space")))
+    monkeypatch.setattr(kept_rows, "_map_rows", lambda *args, **options: (_ for _ in ()).throw(OSError(28, "No space")))
     assert finish(run_of("sub-it", tmp_path)).components_.shape == (2, 8)
     assert min(passes.values()) > 1
     assert not kept_in(tmp_path)
 
 
-@pytest.mark.parametrize(("minutes", "there"), [(9, True), (11, False)])
-def test_the_rows_of_a_run_that_fell_silent_go_when_another_begins(minutes, there, tmp_path, monkeypatch):
-    left, other = (journal.FileJournal(str(tmp_path), run, 0) for run in ("1", "2"))
-    left.begin("mean", "", b"", lambda answered: None)
-    left.rows_folder.mkdir()
+@pytest.mark.parametrize(("minutes", "stays"), [(9, True), (11, False)])
+def test_the_rows_of_a_run_that_fell_silent_go_when_another_begins(minutes, stays, tmp_path, monkeypatch):
+    silent, other = (journal.FileJournal(str(tmp_path), run, 0) for run in ("1", "2"))
+    silent.begin("mean", "", b"", lambda answered: None)
+    silent.rows_folder.mkdir()
 
     class Later(datetime):
         @classmethod
@@ -222,7 +224,7 @@ def test_the_rows_of_a_run_that_fell_silent_go_when_another_begins(minutes, ther
 
     monkeypatch.setattr(journal, "datetime", Later)
     other.begin("mean", "", b"", lambda answered: None)
-    assert left.rows_folder.exists() is there
+    assert silent.rows_folder.exists() is stays
 
 
 def test_a_folder_has_three_copies_at_most_and_the_oldest_goes(tmp_path, passes):
@@ -230,16 +232,16 @@ def test_a_folder_has_three_copies_at_most_and_the_oldest_goes(tmp_path, passes)
     csv(tmp_path / "0.csv", X[0])
     node = node_of(tmp_path / "0.csv", journal=str(tmp_path / "journal"))
     (tmp_path / "journal").mkdir()
-    kept = [kept_rows.copy_folder(tmp_path / "journal", (str(run), 0)) for run in range(7)]
-    for run, folder in enumerate(kept):
+    folders = [kept_rows.copy_folder(tmp_path / "journal", (str(run), 0)) for run in range(7)]
+    for run, folder in enumerate(folders):
         np.testing.assert_array_equal(to_array(load_run_table(node, RunConfig(), folder).rows), X[0])
         os.utime(folder, ns=(run, run))
         folder.with_name(f"{folder.name}.unfinished").mkdir()  # of a process that was killed
         os.utime(folder.with_name(f"{folder.name}.unfinished"), ns=(run, run))
         assert len(kept_rows.copy_folders(tmp_path / "journal")) <= 3
-    assert [folder.exists() for folder in kept] == [False] * 4 + [True] * 3
+    assert [folder.exists() for folder in folders] == [False] * 4 + [True] * 3
     assert passes[tmp_path / "0.csv"] == 7
-    for folder in (kept[-1], kept[0]):  # a run whose copy went reads the file
+    for folder in (folders[-1], folders[0]):  # a run whose copy went reads the file
         np.testing.assert_array_equal(to_array(load_run_table(node, RunConfig(), folder).rows), X[0])
     assert passes[tmp_path / "0.csv"] == 8
 

@@ -20,14 +20,16 @@ from tests.harness import finish, peak_of, server_of
 @pytest.mark.parametrize(("suffix", "scale"), [(".npy", True), (".csv", False)])
 def test_scores_are_written_whole_and_in_order_beside_what_projects_new_rows(suffix, scale, tmp_path):
     """Rows that rounding leaves over are in no sum, and have scores."""
-    X, new, path, own = rows(307) + 5, rows(20, seed=1), tmp_path / "deep" / f"scores{suffix}", tmp_path / "own.npz"
-    site = {"loadings": str(own), "round-rows": 10}
+    X, new = rows(307) + 5, rows(20, seed=1)
+    path, loadings = tmp_path / "deep" / f"scores{suffix}", tmp_path / "own.npz"
+    site = {"loadings": str(loadings), "round-rows": 10}
     model = finish(server_of("p-cov", [X], n_components=3, scale=scale, scores=str(path), site=site))
     assert model.n_samples_ == 300
     written = np.load(path) if suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1)
     np.testing.assert_allclose(written, model.transform(X), rtol=1e-12, atol=1e-12)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
-    np.testing.assert_allclose(Loadings.load(own).part_of_scores(new), model.transform(new), rtol=1e-12, atol=1e-12)
+    scores = Loadings.load(loadings).part_of_scores(new)
+    np.testing.assert_allclose(scores, model.transform(new), rtol=1e-12, atol=1e-12)
 
 
 def test_files_of_scores_are_whole_or_none(tmp_path):
@@ -44,11 +46,11 @@ def test_files_of_scores_are_whole_or_none(tmp_path):
 def test_a_row_is_odd_beyond_either_limit_and_counts_where_it_takes_part():
     """One component of variance 4 along the first of three features; limits of T2 and SPE are 4 and 1."""
     stream = BytesIO()
-    found = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), np.array([4.0, 1.0]), 3, stream)
-    found.add(np.array([[4.0, 0.0, 1.0], [6.0, 1.0, 0.0]]))
-    found.add(np.array([[0.0, 0.5, 2.0], [99.0, 99.0, 98.0]]))
-    np.testing.assert_array_equal(found.exceeding, [1, 1])
-    np.testing.assert_array_equal(found.fourth_powers, [2.0**4 + 3.0**4])
+    odd_rows = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), np.array([4.0, 1.0]), 3, stream)
+    odd_rows.add(np.array([[4.0, 0.0, 1.0], [6.0, 1.0, 0.0]]))
+    odd_rows.add(np.array([[0.0, 0.5, 2.0], [99.0, 99.0, 98.0]]))
+    np.testing.assert_array_equal(odd_rows.exceeding, [1, 1])
+    np.testing.assert_array_equal(odd_rows.fourth_powers, [2.0**4 + 3.0**4])
     lines = [line.split(",") for line in stream.getvalue().decode().splitlines()]
     assert [line[0] for line in lines[:3]] == ["4", "9", "0"]
     assert [line[2] for line in lines[:3]] == ["1", "1", "4.25"]
@@ -64,8 +66,8 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
 
     def work():
         moments = Moments.from_rows(data)
-        own = Vault(data, State(RecordDict()), columns=0, parties=1)
-        squared = own.squared_error(moments.mean, np.empty(0), np.eye(20)[:5])
+        vault = Vault(data, State(RecordDict()), columns=0, parties=1)
+        squared = vault.squared_error(moments.mean, np.empty(0), np.eye(20)[:5])
         np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)
 
     assert peak_of(work) < 100e6

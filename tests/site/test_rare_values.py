@@ -15,12 +15,12 @@ from tests.refusals import refused
 RUN = {"method": "p-cov", "n-components": 2}
 
 
-def one_column(x, least, weights):
+def one_column(x, min_rows, weights):
     """Return by definition whether a column has rare values, and the largest share of a row over the allowed share."""
     here = ~np.isnan(x)
     x, weights = x[here], weights[here]
     counts = np.unique(x, return_counts=True)[1] if x.size else np.zeros(1, int)
-    rare = 0 < x.size - counts.max() < least and counts.max() > 1
+    rare = 0 < x.size - counts.max() < min_rows and counts.max() > 1
     if not x.size or np.ptp(x) == 0:
         return rare, 0.0
     shares = weights * (x - np.average(x, weights=weights)) ** 2
@@ -32,20 +32,20 @@ def test_columns_are_those_of_the_definitions(kind):
     """The tables have at least as many rows as the minimum, fewer than twice as many too, and several blocks."""
     rng, hit = np.random.default_rng(3), np.zeros(2, int)
     for trial in range(300):
-        n, d, least = int(rng.integers(1, 90)), int(rng.integers(1, 7)), int(rng.integers(1, 25))
+        n, d, min_rows = int(rng.integers(1, 90)), int(rng.integers(1, 7)), int(rng.integers(1, 25))
         X = rng.integers(0, rng.integers(1, 4), (n, d)) * (rng.random((n, d)) < rng.random()) + 7.0 * (trial % 3 == 0)
         if kind in {"dense", "sparse"} and trial % 2:
             X = X * np.exp(3 * rng.normal(size=(n, d)))
         if kind == "missing":
             X[rng.random((n, d)) < rng.random()] = np.nan
         weights = rng.integers(1, 4, n).astype(float) if kind == "weighted" else np.ones(n)
-        given = {"sparse": lambda X=X: sparse_rows(sparse.csr_array(X)), "integers": lambda X=X: X.astype(np.uint8)}
-        given["weighted"] = lambda X=X, weights=weights: weight_rows(X, weights)
-        found = conspicuous(given.get(kind, lambda X=X: X)(), least)
+        makers = {"sparse": lambda X=X: sparse_rows(sparse.csr_array(X)), "integers": lambda X=X: X.astype(np.uint8)}
+        makers["weighted"] = lambda X=X, weights=weights: weight_rows(X, weights)
+        result = conspicuous(makers.get(kind, lambda X=X: X)(), min_rows)
         for column in range(d):
-            rare, share = one_column(X[:, column], least, weights)
-            assert found.rare[column] == rare
-            assert found.dominated[column] == (share > 1) or abs(share - 1) < 1e-9
+            rare, share = one_column(X[:, column], min_rows, weights)
+            assert result.rare[column] == rare
+            assert result.dominated[column] == (share > 1) or abs(share - 1) < 1e-9
             hit += rare, share > 1
     assert hit.min() > 10
 
@@ -53,16 +53,16 @@ def test_columns_are_those_of_the_definitions(kind):
 def test_a_sparse_table_with_missing_values_and_blocks_is_looked_at_too(monkeypatch):
     X = np.zeros((2000, 3))
     X[::2, 0], X[5, 1], X[:9, 2], X[9, 2] = 3.0, 1.0, 1.0, np.nan
-    for given in (X, sparse_rows(sparse.csr_array(X))):
-        assert conspicuous(given, 10).text(["a", "b", "c"]).startswith("values of few rows: columns: 'b', 'c'")
-        assert not conspicuous(given, 9).rare[2]
+    for table_rows in (X, sparse_rows(sparse.csr_array(X))):
+        assert conspicuous(table_rows, 10).text(["a", "b", "c"]).startswith("values of few rows: columns: 'b', 'c'")
+        assert not conspicuous(table_rows, 9).rare[2]
 
 
 def test_30_normal_rows_are_refused_hardly_ever():
     X = np.random.default_rng(0).standard_normal((30, 20_000))
-    found = conspicuous(X, 10)
-    assert not found.rare.any()
-    assert found.dominated.sum() <= 4
+    result = conspicuous(X, 10)
+    assert not result.rare.any()
+    assert result.dominated.sum() <= 4
 
 
 def rare(n=200):
@@ -78,10 +78,10 @@ def test_a_site_refuses_before_its_first_answer_and_names_columns_in_its_own_log
     phase = "keys" if secure else "moments"
     for method in ("p-cov", "sub-it", "qr-pca") if not secure else ("p-cov", "sub-it"):
         session = HostileSession(tmp_path / method, rare(), {**RUN, "method": method, **secure})
-        said = session.client.get_properties({})
+        reply = session.client.get_properties({})
         with refused(DisclosureError, "'allow'", match="few of its rows"):
-            raise DisclosureError(said["message"])
-        assert not any(character.isdigit() for character in said["message"])
+            raise DisclosureError(reply["message"])
+        assert not any(character.isdigit() for character in reply["message"])
         assert session.refusal(next(iter(session.client.script)), []).startswith("DisclosureError")
         assert (
             "values of few rows: columns (from 0): [2]; dominated by one row: columns (from 0): [2, 4]" in caplog.text

@@ -38,10 +38,10 @@ def write(folder, suffix):
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
 def test_every_format_gives_the_same_rows_whole_or_in_blocks_and_leaves_a_label_out(suffix, tmp_path, monkeypatch):
     path, named = write(tmp_path, suffix), suffix in {".csv", ".parquet"}
-    found, label, expected = read(path), "height" if named else "2", np.delete(X, 2, axis=1)
-    np.testing.assert_array_equal(found.rows, X)
-    assert bool(found.columns) == named
-    assert isinstance(found.rows, np.memmap) == (suffix == ".npy")  # a large one stays on disk
+    loaded, label, expected = read(path), "height" if named else "2", np.delete(X, 2, axis=1)
+    np.testing.assert_array_equal(loaded.rows, X)
+    assert bool(loaded.columns) == named
+    assert isinstance(loaded.rows, np.memmap) == (suffix == ".npy")  # a large one stays on disk
     np.testing.assert_array_equal(read(path, label).rows, expected)
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     monkeypatch.setattr(csv_file, "BLOCK_CHARACTERS", 100)
@@ -69,9 +69,9 @@ def test_every_format_gives_the_same_rows_whole_or_in_blocks_and_leaves_a_label_
 def test_the_index_of_a_frame_that_pandas_has_written_is_no_feature(index, tmp_path):
     frame, path = pd.DataFrame(X, columns=NAMES, index=index), str(tmp_path / "site.parquet")
     frame.to_parquet(path)
-    found = read(path, label="age")
-    assert found.names == tuple(NAMES[1:])
-    np.testing.assert_array_equal(found.rows, X[:, 1:])
+    loaded = read(path, label="age")
+    assert loaded.names == tuple(NAMES[1:])
+    np.testing.assert_array_equal(loaded.rows, X[:, 1:])
     if index.name:
         assert read_ids(path, index.name, 150) == [str(value) for value in index]
 
@@ -81,9 +81,9 @@ def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     path = tmp_path / "site.npz"
     matrix = sparse.random_array((30, 8), density=0.09, rng=np.random.default_rng(0), format=kind)
     sparse.save_npz(path, matrix)
-    found = read(str(path), "2").rows
-    assert found.sparse
-    np.testing.assert_array_equal(to_array(found), np.delete(matrix.toarray(), 2, axis=1))
+    loaded = read(str(path), "2").rows
+    assert loaded.sparse
+    np.testing.assert_array_equal(to_array(loaded), np.delete(matrix.toarray(), 2, axis=1))
     matrix.data[7, ...] = np.nan
     sparse.save_npz(path, matrix)
     np.testing.assert_array_equal(read(str(path)).missing, np.isnan(matrix.toarray()).sum(axis=0))
@@ -121,9 +121,9 @@ def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
     (tmp_path / "holes.csv").write_text(f"a,b\n1,1\n{cell},2\n3,3\n")
     np.save(tmp_path / "holes.npy", np.array([[1.0, 1.0], [np.nan, 2.0], [3.0, 3.0]]))
     for kind in ("parquet", "csv", "npy"):
-        found = read(str(tmp_path / f"holes.{kind}"))
-        assert found.missing.tolist() == [1, 0]
-        np.testing.assert_array_equal(found.rows, [[1, 1], [np.nan, 2], [3, 3]])
+        loaded = read(str(tmp_path / f"holes.{kind}"))
+        assert loaded.missing.tolist() == [1, 0]
+        np.testing.assert_array_equal(loaded.rows, [[1, 1], [np.nan, 2], [3, 3]])
 
 
 # Files of cells
@@ -140,31 +140,31 @@ def cells(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     monkeypatch.setattr(h5ad_file, "CHUNK_ENTRIES", 0)  # blocks of 64 rows
     layers = {"counts": sparse.csr_matrix(COUNTS), "by columns": sparse.csc_matrix(COUNTS)}
-    held = anndata.AnnData(X=COUNTS.toarray() + 1, layers=layers, var={"var_names": GENES})
-    held.write_h5ad(tmp_path / "cells.h5ad")
+    annotated = anndata.AnnData(X=COUNTS.toarray() + 1, layers=layers, var={"var_names": GENES})
+    annotated.write_h5ad(tmp_path / "cells.h5ad")
     return str(tmp_path / "cells.h5ad")
 
 
 def test_x_or_a_layer_is_read_in_blocks_and_genes_are_left_out_by_name(cells):
-    found = read(cells)
-    assert isinstance(found.rows, Blocks)
-    assert [len(block) for block in found.rows.read()] == [64, 64, 64, 8]
-    np.testing.assert_array_equal(to_array(found.rows), COUNTS.toarray() + 1)
-    assert found.columns == names_digest(GENES)
+    loaded = read(cells)
+    assert isinstance(loaded.rows, Blocks)
+    assert [len(block) for block in loaded.rows.read()] == [64, 64, 64, 8]
+    np.testing.assert_array_equal(to_array(loaded.rows), COUNTS.toarray() + 1)
+    assert loaded.columns == names_digest(GENES)
     for layer in ("counts", "by columns"):
-        found = read(cells, "gene 3", layer=layer)
-        assert found.rows.sparse
-        assert [block.shape[0] for block in found.rows.read()] == [64, 64, 64, 8]
-        np.testing.assert_array_equal(to_array(found.rows), np.delete(COUNTS.toarray(), 3, axis=1))
-        assert found.columns == names_digest([*GENES[:3], *GENES[4:]])
+        loaded = read(cells, "gene 3", layer=layer)
+        assert loaded.rows.sparse
+        assert [block.shape[0] for block in loaded.rows.read()] == [64, 64, 64, 8]
+        np.testing.assert_array_equal(to_array(loaded.rows), np.delete(COUNTS.toarray(), 3, axis=1))
+        assert loaded.columns == names_digest([*GENES[:3], *GENES[4:]])
 
 
 def test_what_is_wrong_with_cells_is_named(cells):
     with refused(ConfigError, "'layer'", ".h5ad"):
         read(cells, layer="count")
-    with pytest.importorskip("h5py").File(cells, "r+") as held:
-        held["layers/counts/indices"][5] = 30
-        del held["X"]
+    with pytest.importorskip("h5py").File(cells, "r+") as file:
+        file["layers/counts/indices"][5] = 30
+        del file["X"]
     with refused(DataError, ".h5ad"):
         read(cells, layer="counts")
     with refused(DataError, "'layer'"):
@@ -174,20 +174,20 @@ def test_what_is_wrong_with_cells_is_named(cells):
 def test_genes_of_one_name_are_refused_and_files_from_before_anndata_0_7_are_read(cells):
     h5py = pytest.importorskip("h5py")
     expected = read(cells, layer="counts")
-    with h5py.File(cells, "r+") as held:
+    with h5py.File(cells, "r+") as file:
         for name in ("var", "obs", "X"):
-            del held[name]
-        held["var"] = np.array([(name, 1.0) for name in GENES], dtype=[("index", "S9"), ("n_cells", "f8")])
-        group = held.create_group("X")
+            del file[name]
+        file["var"] = np.array([(name, 1.0) for name in GENES], dtype=[("index", "S9"), ("n_cells", "f8")])
+        group = file.create_group("X")
         group.attrs.update({"h5sparse_format": "csr", "h5sparse_shape": COUNTS.shape})
         for part in ("data", "indices", "indptr"):
             group[part] = getattr(sparse.csr_matrix(COUNTS), part)
-    found = read(cells)
-    assert (found.names, found.rows.sparse) == (expected.names, expected.rows.sparse)
-    np.testing.assert_array_equal(to_array(found.rows), to_array(expected.rows))
-    with h5py.File(cells, "r+") as held:
-        del held["var"]
-        held["var"] = np.array([(name,) for name in [*GENES[:-1], GENES[0]]], dtype=[("index", "S9")])
+    loaded = read(cells)
+    assert (loaded.names, loaded.rows.sparse) == (expected.names, expected.rows.sparse)
+    np.testing.assert_array_equal(to_array(loaded.rows), to_array(expected.rows))
+    with h5py.File(cells, "r+") as file:
+        del file["var"]
+        file["var"] = np.array([(name,) for name in [*GENES[:-1], GENES[0]]], dtype=[("index", "S9")])
     with pytest.raises(DataError) as caught:
         read(cells)
     assert GENES[0] in caught.value.local
@@ -212,20 +212,20 @@ def test_no_more_is_refused_than_what_cannot_be_squared():
         assert caught.value.local == "columns (from 0): [2]"
 
 
-@pytest.mark.parametrize("beside", [[1, 2], [0.5, 1.5]])
-def test_whole_numbers_that_float64_rounds_are_refused_whatever_stands_beside_them(beside, tmp_path):
+@pytest.mark.parametrize("neighbours", [[1, 2], [0.5, 1.5]])
+def test_whole_numbers_that_float64_rounds_are_refused_whatever_stands_beside_them(neighbours, tmp_path):
     for number in (2**60 + 1, -(2**53) - 1, 2**63 - 1):
         path = tmp_path / "site.parquet"
-        parquet.write_table(pa.table({"a": [number, 1], "b": beside}), path)
+        parquet.write_table(pa.table({"a": [number, 1], "b": neighbours}), path)
         with refused(DataError, "2^53"):
             read(path)
         assert len(read(path, leave_out="a").rows) == 2
-    parquet.write_table(pa.table({"a": [2**60, 1], "b": beside}), path)
-    np.testing.assert_array_equal(read(path).rows, np.column_stack([[2.0**60, 1], beside]))
+    parquet.write_table(pa.table({"a": [2**60, 1], "b": neighbours}), path)
+    np.testing.assert_array_equal(read(path).rows, np.column_stack([[2.0**60, 1], neighbours]))
 
 
 def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
-    def columns_of(file, left_out, variants=""):
+    def columns_of(file, selection, variants=""):
         return np.array([line.split("/") for line in file.read_text().splitlines()], float), [f"a{variants}", "b"]
 
     kind = FileFormat(columns_of, lambda file, column, rows, label: [column] * rows, settings=("variants",))
@@ -250,31 +250,31 @@ def csv(folder, text, name="site.csv", encoding="utf-8"):
     return str(folder / name)
 
 
-HELD = np.array([[1.5, -2.25, 3.0], [0.001, 1e-5, 12345.678], [7.0, 8.0, -0.5]])
+VALUES = np.array([[1.5, -2.25, 3.0], [0.001, 1e-5, 12345.678], [7.0, 8.0, -0.5]])
 
 
 def written(separator=",", comma=False, header="größe,b,c", ending="\n"):
-    body = [[f"{value:.17g}".replace(".", "," if comma else ".") for value in row] for row in HELD]
+    body = [[f"{value:.17g}".replace(".", "," if comma else ".") for value in row] for row in VALUES]
     first = [header.replace(",", separator)] if header else []
     return ending.join([*first, *(separator.join(row) for row in body), ""])
 
 
 @pytest.mark.parametrize("header", ["größe,b,c", ""])
 @pytest.mark.parametrize(
-    ("separator", "comma"), [(",", False), *((one, comma) for one in ";\t|" for comma in (False, True))]
+    ("separator", "comma"), [(",", False), *((sign, comma) for sign in ";\t|" for comma in (False, True))]
 )
 def test_separators_and_decimal_commas_are_recognised(separator, comma, header, tmp_path):
-    found = read(csv(tmp_path, written(separator, comma, header)))
-    np.testing.assert_array_equal(found.rows, HELD)
-    assert found.names == (("größe", "b", "c") if header else ())
+    loaded = read(csv(tmp_path, written(separator, comma, header)))
+    np.testing.assert_array_equal(loaded.rows, VALUES)
+    assert loaded.names == (("größe", "b", "c") if header else ())
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-32"])
 def test_encodings_and_ends_of_lines_are_recognised(encoding, ending, tmp_path):
-    found = read(csv(tmp_path, written(ending=ending), encoding=encoding))
-    np.testing.assert_array_equal(found.rows, HELD)
-    assert found.names == ("größe", "b", "c")
+    loaded = read(csv(tmp_path, written(ending=ending), encoding=encoding))
+    np.testing.assert_array_equal(loaded.rows, VALUES)
+    assert loaded.names == ("größe", "b", "c")
 
 
 @pytest.mark.parametrize("name", ["PAR1", "BZh", "[Na+]", "<40 years", "{a}", "PK"])
@@ -298,13 +298,13 @@ def test_names_may_begin_as_files_of_other_kinds_do(name, tmp_path):
     ],
 )
 def test_decimals_names_and_single_lines_are_recognised(text, label, names, last, tmp_path):
-    found = read(csv(tmp_path, text, "site.CSV"), label)
-    assert (found.names, found.rows[-1].tolist()) == (names, last)
-    assert len(found.rows) == text.count("\n") - bool(names)
+    loaded = read(csv(tmp_path, text, "site.CSV"), label)
+    assert (loaded.names, loaded.rows[-1].tolist()) == (names, last)
+    assert len(loaded.rows) == text.count("\n") - bool(names)
 
 
 def test_a_line_of_excel_names_the_separator_and_counts_as_a_line(tmp_path):
-    np.testing.assert_array_equal(read(csv(tmp_path, "sep=;\n" + written(";", comma=True))).rows, HELD)
+    np.testing.assert_array_equal(read(csv(tmp_path, "sep=;\n" + written(";", comma=True))).rows, VALUES)
     with pytest.raises(DataError) as caught:
         read(csv(tmp_path, "sep=;\na;b\n1;2\nx;3\n"))
     assert "line 4, column 1 ('a')" in caught.value.local
@@ -354,10 +354,10 @@ def test_faults_in_later_blocks_are_told_with_their_lines(lines, what, place, tm
 
 def test_later_blocks_of_csv_hold_texts_booleans_and_faults_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_file, "BLOCK_CHARACTERS", 100)
-    found = read(csv(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
-    np.testing.assert_array_equal(found.rows[1000:1002], [[1, np.nan], [0, 3]])
-    assert found.rows.shape == (2002, 2)
-    assert found.missing.tolist() == [0, 1]
+    loaded = read(csv(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
+    np.testing.assert_array_equal(loaded.rows[1000:1002], [[1, np.nan], [0, 3]])
+    assert loaded.rows.shape == (2002, 2)
+    assert loaded.missing.tolist() == [0, 1]
     text = "\na,note\n" + "".join(f'{i},"one,\nand\ntwo"\n\n' for i in range(900))
     np.testing.assert_array_equal(read(csv(tmp_path, text), "note").rows[:, 0], np.arange(900))
     with pytest.raises(DataError) as caught:

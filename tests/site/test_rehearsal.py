@@ -20,7 +20,7 @@ from tests.refusals import refused
 ROOT = Path(__file__).parents[2]
 
 
-class Told:
+class StubDeployment:
     """A deployment whose run writes a log and ends with a given status."""
 
     port = 1
@@ -43,29 +43,31 @@ class Told:
 
 
 @pytest.fixture
-def told(monkeypatch):
+def stub_deployment(monkeypatch):
     def with_status(status):
-        deployment = Told(status)
+        deployment = StubDeployment(status)
         monkeypatch.setattr(rehearsal, "Deployment", lambda folder, app, sites: deployment.of(sites))
         return deployment
 
     return with_status
 
 
-def test_steps_stand_in_order_with_the_log_between_them(told, tmp_path):
-    deployment, said = told("finished:completed"), []
-    rehearsal.rehearse(tmp_path / "all", ROOT, dropout=True, show=said.append)
+def test_steps_stand_in_order_with_the_log_between_them(stub_deployment, tmp_path):
+    deployment, lines = stub_deployment("finished:completed"), []
+    rehearsal.rehearse(tmp_path / "all", ROOT, dropout=True, show=lines.append)
     assert deployment.killed == [3]
-    assert [line.split()[0] for line in said] == ["1.", "2.", "3.", "Federated", "rows", "hospital", "4.", "5.", "what"]
-    assert said[5].startswith("   hospital 3 (client 3) is killed; ")
-    assert f" {rehearsal.ROUND_DEADLINE_SECONDS:.0f} s after its question" in said[5]
+    first_words = ["1.", "2.", "3.", "Federated", "rows", "hospital", "4.", "5.", "what"]
+    assert [line.split()[0] for line in lines] == first_words
+    assert lines[5].startswith("   hospital 3 (client 3) is killed; ")
+    assert f" {rehearsal.ROUND_DEADLINE_SECONDS:.0f} s after its question" in lines[5]
     assert f"round-deadline={rehearsal.ROUND_DEADLINE_SECONDS}" in deployment.config
-    assert str(tmp_path / "all" / "model") in said[-2]
-    assert f"python -m fedpca_flwr site journal {tmp_path / 'all' / 'journal0'}" in said[-1]
+    assert str(tmp_path / "all" / "model") in lines[-2]
+    assert f"python -m fedpca_flwr site journal {tmp_path / 'all' / 'journal0'}" in lines[-1]
 
 
-def test_sites_have_the_files_that_are_named(told, tmp_path):
-    deployment, data = told("finished:completed"), [tmp_path / f"{name}.csv" for name in ("north", "south", "west")]
+def test_sites_have_the_files_that_are_named(stub_deployment, tmp_path):
+    deployment = stub_deployment("finished:completed")
+    data = [tmp_path / f"{name}.csv" for name in ("north", "south", "west")]
     for file in data:
         file.write_text("a,b\n1,2\n")
     run = "method='p-cov' n-components=1 secure-aggregation=true bound=10"
@@ -83,12 +85,12 @@ def test_sites_have_the_files_that_are_named(told, tmp_path):
             rehearsal.rehearse(tmp_path / "other", ROOT, data=files, dropout=files is data, show=lambda line: None)
 
 
-def test_a_run_that_fails_ends_with_no_step_after_its_log(told, tmp_path):
-    told("finished:failed")
-    said = []
+def test_a_run_that_fails_ends_with_no_step_after_its_log(stub_deployment, tmp_path):
+    stub_deployment("finished:failed")
+    lines = []
     with refused(FedPCAError, "finished:failed"):
-        rehearsal.rehearse(tmp_path / "all", ROOT, dropout=False, show=said.append)
-    assert said[-1] == "     rows  500"
+        rehearsal.rehearse(tmp_path / "all", ROOT, dropout=False, show=lines.append)
+    assert lines[-1] == "     rows  500"
 
 
 def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypatch):
@@ -147,7 +149,7 @@ def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
         while len(list(pids.iterdir())) < 7:
             assert rehearsed.poll() is None
             time.sleep(0.05)
-        started = [int(one.name) for one in pids.iterdir() if one.name != "run"]
+        started = [int(path.name) for path in pids.iterdir() if path.name != "run"]
         try:
             assert all(map(lives, started))
             rehearsed.terminate()
@@ -186,8 +188,8 @@ middle.wait()
 def test_a_client_ends_with_its_node_and_with_what_is_between_them(elder):
     with subprocess.Popen([sys.executable, "-c", NODE, EXEC, CLIENT], stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout
-        told = dict(node.stdout.readline().split() for _ in range(3))
-        client, middle = int(told["client"]), int(told["exec"])
+        process_ids = dict(node.stdout.readline().split() for _ in range(3))
+        client, middle = int(process_ids["client"]), int(process_ids["exec"])
         try:
             assert lives(client)
             os.kill(node.pid if elder.startswith("node") else middle, signal.SIGKILL)  # not waited for: it is a zombie

@@ -14,6 +14,7 @@ from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon, gaussian_multiplier
 from fedpca_flwr.maths.rows import weight_rows
 from fedpca_flwr.site import policy
+from fedpca_flwr.site.accounts import BoundAnswer, Release
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.policy import (
     permit_method,
@@ -24,11 +25,10 @@ from fedpca_flwr.site.policy import (
     permit_size,
     permit_split,
     permit_values,
-    permit_weights,
     require_files,
     require_journal,
 )
-from fedpca_flwr.site.repeats import BoundAnswer, Release, RepeatRules, SelectedRows, require_budget, rows_digest
+from fedpca_flwr.site.repeats import RepeatRules, SelectedRows, require_budget, rows_digest
 from fedpca_flwr.site.weights import separate_weights
 from fedpca_flwr.strategies import METHODS
 from tests.families import rows
@@ -43,9 +43,9 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
     card, X = METHODS["p-cov"].strategy.card, np.full((20, 2), 8.0)
     rules = node(**{"max-reply-bytes": 100, "max-epsilon": 2.0, "allowed-methods": "p-cov, em", "weights": "2"})
     permit_method(rules, card, sums_only=False)
-    for permit, most, beyond in (
+    for permit, limit, beyond in (
         (partial(permit_rows, rules), 10, 9),
-        (lambda nbytes: permit_size(rules, nbytes, lambda most: ""), 100, 101),
+        (lambda nbytes: permit_size(rules, nbytes, lambda limit: ""), 100, 101),
         (lambda epsilon: permit_privacy(rules, epsilon, 1.0), 2.0, 2.1),
         (lambda bound: permit_site_bound(8.0, X, bound), 8.0, 7.9),
         (
@@ -56,7 +56,7 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
             9,
         ),
     ):
-        permit(most)
+        permit(limit)
         with pytest.raises(DisclosureError):
             permit(beyond)
     with refused(DataError, "'bound'", 7.9):
@@ -87,11 +87,11 @@ def test_no_answer_is_over_few_rows_whatever_weighs_them(weights, fits):
 
 @pytest.mark.parametrize("rounded", [2, 10])
 def test_a_rounded_number_of_rows_goes_with_no_weights_and_no_split_by_columns(rounded):
-    vertical, weighted = METHODS["vertical"].strategy.card, METHODS["p-cov"].strategy.card
+    vertical, by_rows = METHODS["vertical"].strategy.card, METHODS["p-cov"].strategy.card
     rules = node(**{"round-rows": rounded})
     for permit in (
         partial(permit_split, card=vertical, split="columns"),
-        partial(permit_weights, card=weighted, weights="2"),
+        partial(permit_split, card=by_rows, split="rows", weights="2"),
     ):
         permit(node())
         with refused(DisclosureError, "'round-rows'", rounded):
@@ -116,23 +116,23 @@ def table(rows, *observed):
     return check_rows(X)
 
 
-@pytest.mark.parametrize(("rounded", "apart", "least"), [(1, 0, 10), (10, 0, 13), (1, 4, 14), (10, 4, 23)])
-def test_rows_that_take_no_part_may_be_those_with_values(rounded, apart, least, monkeypatch):
-    """Rounding leaves out 3 of 103 rows: with values in 13 rows, at least 10 are in the sums of a feature or of a pair."""
+@pytest.mark.parametrize(("rounded", "n_excluded", "min_values"), [(1, 0, 10), (10, 0, 13), (1, 4, 14), (10, 4, 23)])
+def test_rows_that_take_no_part_may_be_those_with_values(rounded, n_excluded, min_values, monkeypatch):
+    """Rounding leaves out 3 of 103 rows: of 13 rows with values, at least 10 are in the sums."""
     rules, every = node(**{"round-rows": rounded}), slice(None)
     monkeypatch.setattr(policy, "PAIR_BLOCK_FEATURES", 1)
 
     def observed(*places):
-        return table(103, *places)._replace(excluded=np.arange(103) < apart)
+        return table(103, *places)._replace(excluded=np.arange(103) < n_excluded)
 
-    for enough in (0, least):
+    for enough in (0, min_values):
         permit_values(rules, observed(every, slice(enough)))
         permit_pairs(rules, observed(every, slice(50), slice(50 - enough, None)))
     with refused(DisclosureError, "min-rows", 10) as caught:
-        permit_values(rules, observed(every, slice(least - 1)))
+        permit_values(rules, observed(every, slice(min_values - 1)))
     assert caught.value.local == "columns (from 0): [1]"
     with refused(DisclosureError, "min-rows"):
-        permit_pairs(rules, observed(every, slice(50), slice(51 - least, None)))
+        permit_pairs(rules, observed(every, slice(50), slice(51 - min_values, None)))
 
 
 # Sums and bounds
@@ -145,17 +145,17 @@ def repeats(folder, run, X):
     return RepeatRules(FileJournal(str(folder), run, 0), RULES, X)
 
 
-@pytest.mark.parametrize("more", [1, 4, -4])
-def test_a_sum_over_nearly_the_same_rows_is_refused_below_the_minimum_only(more, tmp_path):
+@pytest.mark.parametrize("surplus", [1, 4, -4])
+def test_a_sum_over_nearly_the_same_rows_is_refused_below_the_minimum_only(surplus, tmp_path):
     repeats(tmp_path, "1", rows(20)).permit_sum(["a", "b"], split="rows")
     with refused(DisclosureError, "'min-rows' = 5"):
-        repeats(tmp_path, "2", rows(20 + more, seed=1)).permit_sum(["a", "b"], split="rows")
+        repeats(tmp_path, "2", rows(20 + surplus, seed=1)).permit_sum(["a", "b"], split="rows")
     repeats(tmp_path, "3", rows(25, seed=1)).permit_sum(["a", "b"], split="rows")
-    repeats(tmp_path, "4", rows(20 + more, seed=1)).permit_sum(["a", "b"], split="columns")
+    repeats(tmp_path, "4", rows(20 + surplus, seed=1)).permit_sum(["a", "b"], split="columns")
 
 
 def clear(folder, run, X, **selection):
-    """Return the rules of a run in clear; ``selection`` says how the run weighs the rows and which columns it adds."""
+    """Return the rules of a run in clear; ``selection`` has the weights and columns that the run adds."""
     return RepeatRules(FileJournal(str(folder), run, 0), RULES, X, SelectedRows(X, **selection))
 
 
@@ -191,7 +191,7 @@ def test_runs_that_were_only_told_beforehand_do_not_count(tmp_path):
 
 
 def test_other_weights_and_levels_of_the_same_rows_are_refused_also_where_batches_are_new(tmp_path):
-    X, ones = rows(20), np.ones(20).tobytes()
+    X, unit_weights = rows(20), np.ones(20).tobytes()
     for rules in (RULES, SimpleNamespace(repeat="refuse-same", min_rows=5, journal="x")):
         folder = tmp_path / rules.repeat
 
@@ -201,21 +201,21 @@ def test_other_weights_and_levels_of_the_same_rows_are_refused_also_where_batche
 
         run("1")
         with refused(DisclosureError, "'weights'", 1):
-            run("2", weights=ones)
+            run("2", weights=unit_weights)
         run("3", **levels("{a}", *[0, 1] * 10))  # whose moments without the levels are those of run 1
         run("4", **levels("{a}", *[0, 1] * 10))
         for number, other in (("5", levels("{b}", *[0, 1] * 10)), ("6", levels("{a}", *[0, 1] * 9, 1, 1))):
             with refused(DisclosureError, "'levels'", 3):
                 run(number, **other)
     allowed = SimpleNamespace(repeat="allow", min_rows=5, journal="x")
-    RepeatRules(FileJournal(str(folder), "7", 0), allowed, X, SelectedRows(X, weights=ones)).permit_clear(is_noted=True)
+    selection = SelectedRows(X, weights=unit_weights)
+    RepeatRules(FileJournal(str(folder), "7", 0), allowed, X, selection).permit_clear(is_noted=True)
 
 
 def test_rows_of_other_weights_are_others():
     X, weights = rows(20), np.arange(1.0, 21.0)
-    assert (
-        len({rows_digest(b"key", given) for given in (X, weight_rows(X, weights), weight_rows(X, weights[::-1]))}) == 3
-    )
+    weighted = weight_rows(X, weights), weight_rows(X, weights[::-1])
+    assert len({rows_digest(b"key", weighting) for weighting in (X, *weighted)}) == 3
 
 
 def test_a_site_knows_the_members_of_its_sums_and_tells_of_three_bounds(tmp_path):
@@ -245,30 +245,30 @@ def test_bounds_count_within_a_run_and_one_that_nearly_the_same_rows_have_told_o
         repeats(tmp_path, "3", X[:19]).permit_bound(8.5)
 
 
-@pytest.mark.parametrize(("within", "told"), [(True, [False, True, True]), (False, [True, True, False])])
-def test_of_which_bounds_one_tells(within, told):
-    assert [BoundAnswer(5.0, within).implies(bound) for bound in (4.0, 5.0, 6.0)] == told
+@pytest.mark.parametrize(("within", "expected"), [(True, [False, True, True]), (False, [True, True, False])])
+def test_of_which_bounds_one_tells(within, expected):
+    assert [BoundAnswer(5.0, within).implies(bound) for bound in (4.0, 5.0, 6.0)] == expected
 
 
 # Budgets
 
-ONE = gaussian_multiplier(1.0, 1e-5)
-STAGES = {"centre": ONE / 0.05**0.5, "products": ONE / 0.95**0.5}
+UNIT_MULTIPLIER = gaussian_multiplier(1.0, 1e-5)
+STAGES = {"centre": UNIT_MULTIPLIER / 0.05**0.5, "products": UNIT_MULTIPLIER / 0.95**0.5}
 
 
 def test_a_budget_is_spent_to_its_end_and_not_beyond():
     """A run counts with its total, even after a part, together with the releases of other runs."""
-    whole, others = 2.0, [3.0, 4.0]
-    spent = gaussian_epsilon(compose_multipliers([*others, whole]), 1e-5)
-    given = {"run_multipliers": [9.0], "other_multipliers": others, "total_multiplier": whole, "delta": 1e-5}
-    require_budget(8.0, **given, epsilon=spent)
+    total, earlier = 2.0, [3.0, 4.0]
+    spent = gaussian_epsilon(compose_multipliers([*earlier, total]), 1e-5)
+    budget = {"run_multipliers": [9.0], "other_multipliers": earlier, "total_multiplier": total, "delta": 1e-5}
+    require_budget(8.0, **budget, epsilon=spent)
     with refused(DisclosureError, "'epsilon-budget'"):
-        require_budget(8.0, **given, epsilon=spent * (1 - 1e-6))
+        require_budget(8.0, **budget, epsilon=spent * (1 - 1e-6))
 
 
-def release(folder, run="1", phase="centre", multiplier=ONE, epsilon=1.0, party=0):
+def release(folder, run="1", phase="centre", multiplier=UNIT_MULTIPLIER, epsilon=1.0, party=0):
     """A release of a site whose budget this is."""
-    permit = partial(require_budget, multiplier, total_multiplier=ONE, epsilon=epsilon, delta=1e-5)
+    permit = partial(require_budget, multiplier, total_multiplier=UNIT_MULTIPLIER, epsilon=epsilon, delta=1e-5)
     FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
 
 
@@ -281,14 +281,14 @@ def test_a_budget_of_one_allows_one_run_of_one_and_no_second_of_whatever_party(t
     """Each of two stages has its part of the noise; the second run is stopped before its first stage."""
     for phase, multiplier in STAGES.items():
         release(tmp_path, phase=phase, multiplier=multiplier)
-    told = entries(tmp_path)
-    assert told == [("1", 0, Release(phase, "add-remove", noise).text()) for phase, noise in STAGES.items()]
+    recorded = entries(tmp_path)
+    assert recorded == [("1", 0, Release(phase, "add-remove", noise).text()) for phase, noise in STAGES.items()]
     for second in ({"run": "2"}, {"party": 1}):
         with refused(DisclosureError, "epsilon-budget", "1.465", "1e-05", 1):
             release(tmp_path, multiplier=STAGES["centre"], **second)
     with refused(DisclosureError, "epsilon-budget"):  # no run that cannot end begins
-        release(tmp_path / "2", multiplier=ONE * 100, epsilon=0.9)
-    assert entries(tmp_path) == told
+        release(tmp_path / "2", multiplier=UNIT_MULTIPLIER * 100, epsilon=0.9)
+    assert entries(tmp_path) == recorded
     release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
 
 

@@ -146,13 +146,13 @@ def test_ids_and_texts_are_those_of_the_rows_whatever_the_keys(tmp_path):
 
 
 def test_numbers_that_are_marks_are_missing_in_every_kind_of_file(tmp_path):
-    held = np.array([[1, -999, 3], [4, 5, 2**40]])
-    np.save(tmp_path / "site.npy", held)
-    found = read(tmp_path / "site.npy", missing="?, -999", leave_out=[2])
-    np.testing.assert_array_equal(to_array(found.rows), [[1, NAN], [4, 5]])
-    assert found.missing.tolist() == [0, 1]
-    held[0, 0] = 2**60 + 1
-    np.save(tmp_path / "site.npy", held)
+    values = np.array([[1, -999, 3], [4, 5, 2**40]])
+    np.save(tmp_path / "site.npy", values)
+    loaded = read(tmp_path / "site.npy", missing="?, -999", leave_out=[2])
+    np.testing.assert_array_equal(to_array(loaded.rows), [[1, NAN], [4, 5]])
+    assert loaded.missing.tolist() == [0, 1]
+    values[0, 0] = 2**60 + 1
+    np.save(tmp_path / "site.npy", values)
     for keys in ({}, {"missing": "-999"}):
         with refused(DataError, "2^53"):
             read(tmp_path / "site.npy", **keys)
@@ -187,12 +187,12 @@ def test_keys_of_files_are_keys_of_a_site_but_not_of_its_database():
         "missing": -9.5,
         "header": False,
     }
-    found = NodeConfig.parse(node).file_keys
-    assert (found["leave_out"], found["missing"], found["header"], found["columns"]) == ("31", "-9.5", False, "")
+    keys = NodeConfig.parse(node).file_keys
+    assert (keys["leave_out"], keys["missing"], keys["header"], keys["columns"]) == ("31", "-9.5", False, "")
     for key, value in {"leave-out": "id", "header": False, "missing": "-9"}.items():
-        given = {"partition-id": 0, "num-partitions": 1, "data": "duckdb:///a", "query": "SELECT 1", key: value}
+        config = {"partition-id": 0, "num-partitions": 1, "data": "duckdb:///a", "query": "SELECT 1", key: value}
         with refused(ConfigError, f"'{key}'", "'data'"):
-            NodeConfig.parse(given)
+            NodeConfig.parse(config)
 
 
 # Workbooks and files of statistics
@@ -207,10 +207,10 @@ def test_a_sheet_is_read_as_a_text_is(tmp_path):
     book.save(tmp_path / "site.xlsx")
     with refused(DataError, "header=true"):
         read(tmp_path / "site.xlsx")
-    found = read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
-    assert found.names == ("1100", "1102")
-    np.testing.assert_array_equal(found.rows, [[1.5, 1], [NAN, 0.1]])
-    assert "first" in found.notes[0]
+    loaded = read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
+    assert loaded.names == ("1100", "1102")
+    np.testing.assert_array_equal(loaded.rows, [[1.5, 1], [NAN, 0.1]])
+    assert "first" in loaded.notes[0]
     book.active.append(["p3", "?", 2])
     book.save(tmp_path / "site.xlsx")
     with pytest.raises(DataError, match="marks") as caught:
@@ -233,10 +233,10 @@ def test_a_file_of_statistics_has_codes_for_labels_and_nan_for_what_is_missing(s
     write(frame, str(path) + suffix, **(labels or {"file_format_version": 5}))
     with refused(DataError, "texts"):
         read(str(path) + suffix)
-    found = read(str(path) + suffix, leave_out="W", missing="3")
-    assert found.names == ("A", "SEX")
-    np.testing.assert_array_equal(found.rows, [[0.1, 1], [NAN, 2], [NAN, 1]])
-    assert len(found.notes) == bool(labels)
+    loaded = read(str(path) + suffix, leave_out="W", missing="3")
+    assert loaded.names == ("A", "SEX")
+    np.testing.assert_array_equal(loaded.rows, [[0.1, 1], [NAN, 2], [NAN, 1]])
+    assert len(loaded.notes) == bool(labels)
     assert read_texts(str(path) + suffix, "SEX", 3) == ["1", "2", "1"]
 
 

@@ -1,0 +1,283 @@
+"""The chain of a journal's events: appending, counting and checking events in the site's database.
+
+The events are a chain: each has the SHA-256 digest of its content and of the digest before. So an event that was
+removed, changed or moved is found. Whoever may write the file can make the whole chain anew; that is found only by a
+last digest that somebody else has stored.
+
+Whoever starts runs can have them refused without end, and every message looks through the journal. So runs that are
+refused before anything was answered have events of their own up to `MAX_REFUSAL_EVENTS`. Further refusals are counted
+beside the last of these (`FurtherRefusals`), until the site answers a run again. The count is no link of the chain.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedpca_flwr.state.store import StoreError
+
+
+class Event(NamedTuple):
+    """An event of the journal; its fields are in the order of the digest.
+
+    Parameters
+    ----------
+    number : int
+        Number of the event from 1.
+    time : str
+        Time of the event (ISO 8601, UTC).
+    run, party : str, int
+        Flower's id of the run, and the partition.
+    kind : str
+        Kind of the event: run, question, answer, refused, ended, release, ...
+    about : str
+        Content of the event, by its kind.
+    digest : str
+        Digest of the data that the event is about; empty without data.
+    bytes : int
+        Bytes that left the site.
+    chain : str
+        Digest of the event and of the `chain` before.
+    """
+
+    number: int
+    time: str
+    run: str
+    party: int
+    kind: str
+    about: str
+    digest: str
+    bytes: int
+    chain: str
+
+
+def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]:
+    """Yield the events in their order, filtered by values of their fields.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+    **values : str or int
+        Values that the events must have, by field.
+
+    Yields
+    ------
+    Event
+        The next event.
+    """
+    condition = " AND ".join(f"{name} = :{name}" for name in values) or "TRUE"
+    names = ", ".join(Event._fields)
+    yield from map(
+        Event._make, database.execute(f"SELECT {names} FROM event WHERE {condition} ORDER BY number", values)
+    )
+
+
+class FurtherRefusals(NamedTuple):
+    """Count of refused runs after an event, which have no events of their own.
+
+    Parameters
+    ----------
+    number : int
+        Number of the event.
+    times : int
+        Number of refused runs.
+    time, run : str
+        Time and run of the last refusal.
+    """
+
+    number: int
+    times: int
+    time: str
+    run: str
+
+
+MAX_REFUSAL_EVENTS = 10
+"""Refused runs that have events of their own after the last answer; further refusals are counted."""
+
+
+def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
+    """Return the refused runs that were only counted.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+
+    Returns
+    -------
+    list of FurtherRefusals
+        Counts by event; empty if none was counted.
+    """
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'further'").fetchone():  # none ever was
+        return []
+    return list(
+        map(FurtherRefusals._make, database.execute("SELECT number, times, time, run FROM further ORDER BY number"))
+    )
+
+
+def counting_event(database: sqlite3.Connection) -> int:
+    """Return the number of the event beside which further refusals are counted.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+
+    Returns
+    -------
+    int
+        Number of the last refusal, if `MAX_REFUSAL_EVENTS` refusals followed the last answer; else 0: the next refusal
+        has an event of its own.
+    """
+    answers = database.execute("SELECT number FROM event WHERE kind = 'answer' ORDER BY number DESC LIMIT 1").fetchone()
+    since = answers[0] if answers else 0
+    refusals = database.execute("SELECT number FROM event WHERE kind = 'refused' AND number > ?", (since,)).fetchall()
+    return max(refusals)[0] if len(refusals) >= MAX_REFUSAL_EVENTS else 0
+
+
+def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
+    """Append an event to the chain, or count the event if very many refusals came before.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal, in a transaction.
+    event : tuple
+        Time, run, party, kind, about, digest and bytes.
+    """
+    if event[3] == "refused" and (number := counting_event(database)):
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS further (number INTEGER PRIMARY KEY, times INTEGER, time TEXT, run TEXT)"
+        )
+        database.execute(
+            "INSERT INTO further VALUES (?, 1, ?, ?) "
+            "ON CONFLICT (number) DO UPDATE SET times = times + 1, time = excluded.time, run = excluded.run",
+            (number, *event[:2]),
+        )
+        return
+    count, last_digest = chain_end(database)
+    fields = (count + 1, *event)
+    digest = chain_digest(last_digest, fields)
+    database.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*fields, digest))
+    database.execute("UPDATE chain SET events = ?, last = ?", (count + 1, digest))
+
+
+def chain_end(database: sqlite3.Connection) -> tuple[int, str]:
+    """Return the number of events, and the digest of the last event.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+
+    Returns
+    -------
+    number : int
+        Number of events.
+    digest : str
+        Digest of the last event; empty without events.
+
+    Raises
+    ------
+    StoreError
+        If the journal has lost the digest.
+    """
+    rows = database.execute("SELECT events, last FROM chain").fetchall()
+    if len(rows) != 1:
+        raise StoreError(
+            "the journal is damaged: it has lost the digest of its last event; restore it from a copy, or name another "
+            "folder"
+        )
+    return int(rows[0][0]), str(rows[0][1])
+
+
+def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file: Path) -> None:
+    """Refuse a journal that lacks an event which this run has seen in the journal.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+    last_seen : tuple of int and str
+        Number and digest of the event, as stored elsewhere; number 0: none.
+    file : Path
+        File of the journal, for the error.
+
+    Raises
+    ------
+    StoreError
+        If the event is missing or has another digest.
+    """
+    number, digest = last_seen
+    chains = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
+    if number and chains != [(digest,)]:
+        raise StoreError(
+            f"{file} lacks its event {number}, which this run has seen in it: an older journal, or another, was put in "
+            "its place. Put the newest one back; once no run is under way, begin anew"
+        )
+
+
+def chain_digest(previous: str, fields: tuple[Any, ...]) -> str:
+    """Return the digest of an event in the chain.
+
+    Parameters
+    ----------
+    previous : str
+        Digest of the event before.
+    fields : tuple
+        Fields of the event, without its own `chain`.
+
+    Returns
+    -------
+    str
+        SHA-256 in hexadecimal digits.
+    """
+    return hashlib.sha256(json.dumps([previous, *fields]).encode()).hexdigest()
+
+
+def first_gap(database: sqlite3.Connection) -> int:
+    """Return the number of the first event that is missing or was changed.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+
+    Returns
+    -------
+    int
+        Number of the event; 0 if all events are as they were written.
+    """
+    previous, number = "", 0
+    for event in events(database):
+        number += 1
+        if chain_digest(previous, event[:-1]) != event.chain:
+            return number
+        previous = event.chain
+    ends = database.execute("SELECT events, last FROM chain").fetchall()
+    return 0 if ends == [(number, previous)] else number + 1
+
+
+def require_intact(database: sqlite3.Connection, file: Path) -> None:
+    """Refuse to use a journal in which an event is missing or was changed.
+
+    Parameters
+    ----------
+    database : sqlite3.Connection
+        The journal.
+    file : Path
+        File of the journal, for the error.
+
+    Raises
+    ------
+    StoreError
+        If the chain has a gap.
+    """
+    if gap := first_gap(database):
+        raise StoreError(
+            f"{file} is damaged: its event {gap} is missing or was changed; restore it from a copy, or name another "
+            "folder"
+        )
