@@ -22,6 +22,7 @@ from fedpca_flwr.questions import (
     columns,
     fields,
     incomplete,
+    incomplete_limits,
     row_limits,
     short_words,
 )
@@ -160,14 +161,14 @@ def test_a_factor_is_above_the_noise_and_that_above_rounding(variance, noise):
 
 
 def test_a_share_may_be_off_by_the_rounding_of_its_centre():
-    """The rounding is 2^-48 of the centre, in the feature's unit, which is 1 where it is constant; no `bound` is given."""
+    """The rounding is 2^-48 of the centre, in the feature's unit (1 where it is constant); no `bound` is given."""
     asked = {**TEN, "centre": np.array([-(2.0**50), 2.0**50]), "spread": np.array([2.0, 0.0])}
     asked |= {"mean": np.array([-1.0, 0.0]), "covariance": np.zeros(3)}
     public = Public(RunConfig(), None, parties=3)
     found = incomplete.expected_question(1).share_limits(asked, public)
     np.testing.assert_allclose(found["first"], np.sqrt(1.01) * 10 * np.array([1 + 1 + 2.0, 1 + 4.0]), rtol=1e-14)
     assert (
-        incomplete.unbounded_limits(lambda asked, public: {"bound": public.config.bound})({}, public)["bound"]
+        incomplete_limits.unbounded_limits(lambda asked, public: {"bound": public.config.bound})({}, public)["bound"]
         == MAX_MAGNITUDE
     )
 
@@ -244,15 +245,15 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
         (row_limits.scatter_limits(SPREAD), {"scatter": [4.0, 6.0, 9.0]}),
         (row_limits.product_limits(SPREAD, 1), {"product": 2 * MAX_ROWS * 13**0.5 * SPREAD[:, None]}),
         (
-            incomplete._deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10),
+            incomplete_limits.deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10),
             {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]},
         ),
         (
-            incomplete._expected_limits({**NEAR, "covariance": np.zeros(3)}, 10, 1.0),
+            incomplete_limits.expected_limits({**NEAR, "covariance": np.zeros(3)}, 10, 1.0),
             {"first": np.sqrt(10 * SQUARES), "second": [SQUARES[0], np.sqrt(SQUARES.prod()), SQUARES[1]]},
         ),
         (
-            incomplete._factor_share_limits({**TEN, **NEAR, **FACTOR}, SimpleNamespace(options=SCALED)),
+            incomplete_limits.factor_limits({**TEN, **NEAR, **FACTOR}, SimpleNamespace(options=SCALED), shared=True),
             {
                 "first": np.sqrt(10 * BY_FACTOR),
                 "product": np.sqrt(BY_FACTOR * BY_FACTOR.sum())[:, None],
@@ -261,7 +262,7 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
             },
         ),
         (
-            incomplete._observed_limits(THREE, pairs=True),
+            incomplete_limits.observed_limits(THREE, pairs=True),
             {"count": MAX_ROWS, "empty": MAX_ROWS, "pairs": [MAX_ROWS] * 3, "sum": [3.0 * MAX_ROWS] * 2},
         ),
         (
@@ -309,7 +310,7 @@ def test_what_is_observed_of_features_in_closed_form():
     found = end.value.value
     np.testing.assert_allclose(found.spread, [1.0, np.sqrt(0.99)], rtol=1e-12)
     np.testing.assert_allclose(found.mean, [0.0, 0.1 / np.sqrt(0.99)], rtol=1e-12)
-    assert (found.total_rows, found.rows, found.share) == (5, 4, 1 / 8)
+    assert (found.total_rows, found.rows, found.missing_share) == (5, 4, 1 / 8)
 
 
 # What no rows have
