@@ -337,7 +337,7 @@ class GraphParty(Party):
         return vectors, numbers
 
     def _product(self, V: Array) -> Array:
-        """``A @ V`` (d, b) for this party's A (see `fedpca_flwr.questions.graph`)."""
+        """Return ``A @ V`` (d, b) for this party's A (see `fedpca_flwr.questions.graph`)."""
         (deviation, _), numbers = self.centring
         between = numbers[3] * np.outer(deviation, deviation @ V)
         product: Array = numbers[0] * (self.vault.times(V) + between)

@@ -12,7 +12,7 @@ than ``P / 2`` steps, whose matrix has the spectral norm ``share s's``; of a pro
 ``sqrt(3 P)`` times smaller (independent roundings), which costs bits or corrections and leaves the bound a bound.
 
 These bound the total error, everywhere and on a block B, and so the residuals of the next correction:
-``|(S - A) v| <= on_block |B'v| + everywhere |v - B B'v|``.
+``|(S - A) v| <= block_error_bound |B'v| + error_bound |v - B B'v|``.
 
 The parties' sums are about the centre c that all received, from which the mean differs by its rounding, r. The server
 knows r and subtracts ``N r r'``. It computes in a unit, a power of two, in which the largest deviation is about 1.
