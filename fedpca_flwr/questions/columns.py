@@ -5,7 +5,7 @@ else is asked before all parties are known to have the same rows. In clear each 
 (the sum of their squares after its own centring and scaling). Where only sums may be shown, the energy is the first
 sum, and bounds all that follow (`fedpca_flwr.questions.columns`).
 
-The first sum is the energy E of all columns. With x_r a row and A = X X', and no entry larger than a `reach` that
+The first sum is the energy E of all columns. With x_r a row and A = X X', and no entry larger than a reach that
 follows from `bound`, limits are public (`MAX_COLUMNS`, for the sum and for the sum of the parties' absolute values)::
 
     |A_rs| <= |x_r| |x_s| <= L,    |(A q)_r| <= sqrt(n) L,    |x_r - x_s|^2 <= 4 L,    L = MAX_COLUMNS reach^2
@@ -41,40 +41,24 @@ from fedpca_flwr.protocol.question import (
 )
 from fedpca_flwr.questions import digits
 from fedpca_flwr.questions.columns_run import MAX_COLUMNS, ColumnsClient, ColumnsOptions, ColumnsRun
-from fedpca_flwr.questions.digits import digits_questions
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import require_bound, require_resolved
 
 MEASURE_WORDS = 6
-"""For each value of the first sums."""
+"""Words of 64 bits for each value of sums over all entries."""
 
 MAX_SCALED_SIZE = 2.0**70
-"""No value is so many standard deviations in size."""
+"""Largest size of a value in standard deviations."""
 
 MAX_MEAN_RATIO = 2.0**10
-"""No mean of an earlier run is so many times the bound of rows that came later."""
+"""Largest mean of an earlier run, in bounds of rows that came later."""
 
 
-def reach(options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False) -> float:
+def _reach(options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False) -> float:
     """Return the largest size that an entry of the columns can have, as the run centres and scales the columns.
 
-    Columns that are ``centred`` in any case are, once scaled, at most as large as the root of the number of rows. A
+    Columns that are centred in any case are, once scaled, at most as large as the root of the number of rows. A
     constant column that keeps its mean is as large as `bound`.
-
-    Parameters
-    ----------
-    options : ColumnsOptions or None
-        Options of the run. None: the columns are centred by the means of an earlier run.
-    public : Public
-        Public parameters of the run.
-    centred : bool
-        Whether the columns are centred whatever the options say.
-    scaled : bool
-        Without options: whether all parties have said that their columns are scaled.
-
-    Returns
-    -------
-    float
     """
     if options is None:
         return MAX_SCALED_SIZE if scaled else MAX_MEAN_RATIO * public.config.bound
@@ -91,17 +75,18 @@ def product_limit(
     Parameters
     ----------
     options : ColumnsOptions or None
-        Options of the run, as for `reach`.
+        Options of the run. None: the columns are centred by the means of an earlier run.
     public : Public
-        Public parameters of the run.
-    centred, scaled : bool
-        As for `reach`.
+    centred : bool
+        Whether the columns are centred whatever the options say.
+    scaled : bool
+        Without options: whether all parties have said that their columns are scaled.
 
     Returns
     -------
     ndarray of shape ()
     """
-    return np.array(2.0 * MAX_COLUMNS * reach(options, public, centred=centred, scaled=scaled) ** 2)
+    return np.array(2.0 * MAX_COLUMNS * _reach(options, public, centred=centred, scaled=scaled) ** 2)
 
 
 ALIGNMENT_FIELDS = (
@@ -109,18 +94,15 @@ ALIGNMENT_FIELDS = (
     Field("features", (), "int64", kind="count"),
     Field("ids", ("n",), "uint64", optional=True),
 )
-"""What each party says of its rows, so that all have the same."""
+"""Fields that each party reports of its rows, so that all parties have the same."""
 
 ENERGY = Field("energy", (), kind="size")
 
 DIRECTIONS = Field("directions", ("n", "<=k"), kind="orthonormal columns")
-"""Of the scores."""
+"""Directions of the scores."""
 
 SINGULAR = Field("singular", ("<=k",), kind="size")
-"""What the directions are multiplied by."""
-
-
-# The questions
+"""Factors of the directions."""
 
 
 class LocalStatistic(NamedTuple):
@@ -138,25 +120,12 @@ class LocalStatistic(NamedTuple):
     compute: Callable[[Any, Fields], Fields]
 
 
-def local_energy(party: ColumnsClient, request: Fields) -> Fields:
-    """Return the energy of a party's columns: the sum of their squares.
-
-    Parameters
-    ----------
-    party : ColumnsClient
-        The party that answers.
-    request : mapping of str to ndarray
-        Unused.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``energy``.
-    """
+def _local_energy(party: ColumnsClient, request: Fields) -> Fields:
+    """Return the energy of a party's columns: the sum of their squares."""
     return {"energy": np.asarray(party.local_columns.energy)}
 
 
-LOCAL_ENERGY = LocalStatistic((ENERGY,), local_energy)
+LOCAL_ENERGY = LocalStatistic((ENERGY,), _local_energy)
 
 
 def rows_questions(
@@ -174,7 +143,6 @@ def rows_questions(
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
     energy : Question
         The question for sums over all entries where only sums may be shown.
     party_statistics : sequence of LocalStatistic
@@ -197,12 +165,10 @@ def clear_rows_questions(*statistics: LocalStatistic) -> Questions:
     Parameters
     ----------
     *statistics : LocalStatistic
-        Further statistics of each party.
 
     Returns
     -------
     mapping of str to Question
-        ``rows``.
     """
     fields = [*ALIGNMENT_FIELDS, *(field for statistic in statistics for field in statistic.fields)]
 
@@ -219,7 +185,7 @@ def measures_question(
     options: ColumnsOptions | None,
     *request: Field,
     names: Sequence[str] = ("energy",),
-    answer: Answer = local_energy,
+    answer: Answer = _local_energy,
     centred: bool = False,
 ) -> Question:
     """Return the question for sums over all entries of all parties.
@@ -230,13 +196,10 @@ def measures_question(
     Parameters
     ----------
     options : ColumnsOptions or None
-        Options of the run, as for `reach`.
     *request : Field
-        Fields that the server sends.
     names : sequence of str
         Names of the sums.
     answer : callable
-        Answer of a party.
     centred : bool
         Whether the columns are centred whatever the options say.
 
@@ -246,7 +209,7 @@ def measures_question(
     """
 
     def limits(request: Fields, public: Public) -> SumLimits:
-        entries, max_size = float(public.rows) * MAX_COLUMNS, reach(options, public)
+        entries, max_size = float(public.rows) * MAX_COLUMNS, _reach(options, public)
         level = float(np.abs(request.get("level", 0.0)))
         limits_by_name = {"sum": entries * max_size, "spread": 2 * entries * (max_size + level) ** 2}
         scaled = bool(request.get("scaled", 0))
@@ -268,9 +231,7 @@ def inner_products_questions(config: RunConfig, options: ColumnsOptions, name: s
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
     options : ColumnsOptions
-        Options of the run.
     name : str
         Name of the question and of its field.
 
@@ -283,7 +244,7 @@ def inner_products_questions(config: RunConfig, options: ColumnsOptions, name: s
         answer=lambda party, request: {name: packed_gram(party.local_columns.X)},
         limits=lambda request, public: {name: product_limit(options, public)},
     )
-    return digits_questions(config, name, products)
+    return digits.digits_questions(config, name, products)
 
 
 def component_sizes(public: Public) -> dict[str, int]:
@@ -292,7 +253,6 @@ def component_sizes(public: Public) -> dict[str, int]:
     Parameters
     ----------
     public : Public
-        Public parameters of the run.
 
     Returns
     -------
@@ -307,7 +267,6 @@ def energies_questions() -> Questions:
     Returns
     -------
     mapping of str to Question
-        ``energies``.
     """
     question = Question(
         request=Payload((DIRECTIONS,)),
@@ -324,7 +283,6 @@ def projection_questions() -> Questions:
     Returns
     -------
     mapping of str to Question
-        ``project``.
     """
     project = Question(
         request=Payload((DIRECTIONS, SINGULAR)),
@@ -362,12 +320,10 @@ def keep_scores_questions(scores: Callable[[Fields], Array], *request: Field) ->
     scores : callable
         From the fields of the request to the scores (n, k).
     *request : Field
-        Fields that the server sends.
 
     Returns
     -------
     mapping of str to Question
-        ``project``.
     """
 
     def keep(party: ColumnsClient, request: Fields) -> Fields:
@@ -375,18 +331,9 @@ def keep_scores_questions(scores: Callable[[Fields], Array], *request: Field) ->
             party.write_scores(scores(request))
         return {"count": np.asarray(len(party.data))}
 
-    project = Question(
-        request=Payload(request),
-        reply=Payload((COUNT,)),
-        answer=keep,
-        sizes=component_sizes,
-        in_clear=True,
-        closing=True,
-    )
+    question, reply = Payload(request), Payload((COUNT,))
+    project = Question(request=question, reply=reply, answer=keep, sizes=component_sizes, in_clear=True, closing=True)
     return {"project": project}
-
-
-# The statistics
 
 
 def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
@@ -395,11 +342,6 @@ def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
     Parameters
     ----------
     run : ColumnsRun
-        The run.
-
-    Yields
-    ------
-    Round
 
     Returns
     -------
@@ -416,15 +358,10 @@ def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Gen
     Parameters
     ----------
     run : ColumnsRun
-        The run.
     replies : list of Reply
         Replies to the first question.
     **request : ndarray
         Further fields of the request for the sums.
-
-    Yields
-    ------
-    SumRound
 
     Returns
     -------
@@ -445,7 +382,6 @@ def rows_and_energy(run: ColumnsRun) -> Generator[Round, Any, None]:
     Parameters
     ----------
     run : ColumnsRun
-        The run.
 
     Yields
     ------
@@ -463,15 +399,9 @@ def sum_in_digits(run: ColumnsRun, name: str, request: Fields, size: float = 0.0
     run : ColumnsRun
         The run; records the largest rounding of its sums.
     name : str
-        Name of the question.
     request : mapping of str to ndarray
-        Fields of the request.
     size : float
         Size that the digits must resolve; 0: the energy of all columns.
-
-    Yields
-    ------
-    SumRound
 
     Returns
     -------
@@ -488,9 +418,7 @@ def resolved_measure(run: ColumnsRun, sums: Total, name: str) -> float:
     Parameters
     ----------
     run : ColumnsRun
-        The run.
     sums : Total
-        The opened sums.
     name : str
         Name of the measure's field.
 
@@ -524,8 +452,8 @@ def require_distances(distances: Array, error_bound: float) -> None:
     """
     if distances.size and distances.min() < -error_bound:
         raise ContractError(
-            f"the parties' squared distances between rows add up to {distances.min():.3g}, less than zero: some party's "
-            "reply is false"
+            f"the parties' squared distances between rows add up to {distances.min():.3g}, less than zero: some "
+            "party's reply is false"
         )
 
 
@@ -560,10 +488,6 @@ def pairs_by_energy(U: Array) -> Generator[Round, Any, Eigenpairs]:
     ----------
     U : ndarray of shape (n, k)
         Orthonormal directions.
-
-    Yields
-    ------
-    SumRound
 
     Returns
     -------

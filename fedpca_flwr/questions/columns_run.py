@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
@@ -52,6 +53,7 @@ class ColumnsOptions(CountOptions):
         return self.center
 
     @property
+    @override
     def could_scale(self) -> bool:
         return not self.scale
 
@@ -85,6 +87,7 @@ class ColumnsClient(PCAClient):
 
     site: Site
 
+    @override
     def require_ready(self) -> None:
         if self.uses_fixed_point:
             permit_fixed_point(self)
@@ -142,7 +145,7 @@ class ColumnsClient(PCAClient):
 
 
 MAX_COLUMNS = 2**24
-"""Columns that all parties together may have."""
+"""Largest number of columns of all parties together."""
 
 SUMS_NOTE = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
 
@@ -163,15 +166,14 @@ class ScoresSolution:
         Numbers by the names of `fedpca_flwr.model.measurements`.
     """
 
-    pairs: Eigenpairs  # leading eigenpairs of ``X X'``: vectors (n, k), the directions of the scores
-    total: float  # trace of ``X X'``
-    notes: Sequence[str] = ()  # what a reader of the model must know
+    pairs: Eigenpairs
+    total: float
+    notes: Sequence[str] = ()
     measurements: Mapping[str, float] = field(default_factory=dict)
-    """Numbers by the names of `fedpca_flwr.model.measurements`."""
 
 
 Fitting = Generator[Round, Any, ScoresSolution]
-"""The server's half of a method: it asks, and returns what it found."""
+"""The server's half of a method: yields its questions, and returns its result."""
 
 
 class ColumnsRun(PCAStrategy):
@@ -191,6 +193,7 @@ class ColumnsRun(PCAStrategy):
 
     party: ClassVar[type[PCAClient]] = ColumnsClient
 
+    @override
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
         super().prepare(config, options, transport)
         self.n_rows = 0
@@ -222,6 +225,7 @@ class ColumnsRun(PCAStrategy):
     # What statistics call
 
     @property
+    @override
     def public(self) -> Public:
         return Public(self.config, self.options, self.quorum.initial_parties, rows=self.n_rows)
 
@@ -253,8 +257,17 @@ class ColumnsRun(PCAStrategy):
             If the ids differ.
         """
         self._require_same_ids(replies)
-        self._require_same_count(replies)
-        self.n_rows = int(replies[0].fields["count"])
+        counts = [int(reply.fields["count"]) for reply in replies]
+        (rows, _), *_ = Counter(counts).most_common(1)
+        witness = replies[counts.index(rows)].sender
+        for reply, count in zip(replies, counts, strict=True):
+            if count != rows:
+                raise ContractError(
+                    f"{reply.sender}: it has {count} rows, {witness} has {rows}; the method '{self.card.name}' is "
+                    "for parties that hold different columns of the same rows. For other rows of the same columns take "
+                    "a method for data split by rows, such as 'p-cov'"
+                )
+        self.n_rows = rows
         self.widths = [int(reply.fields["features"]) for reply in replies]
         self.n_components(self.n_rows, self.columns)
 
@@ -285,6 +298,7 @@ class ColumnsRun(PCAStrategy):
             return []
         return ["rows were taken in the order of the files: nothing shows that they belong together"]
 
+    @override
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         log = super().history(certainty, notes, measured)
         if "energy" in self.script:
@@ -296,6 +310,7 @@ class ColumnsRun(PCAStrategy):
     # Inside
 
     def _require_same_ids(self, replies: list[Reply]) -> None:
+        """Refuse ids that are missing, unordered or different."""
         with_ids = [reply for reply in replies if reply.fields["ids"].size]
         self._by_ids = bool(with_ids)
         for reply in replies if with_ids else []:
@@ -314,18 +329,6 @@ class ColumnsRun(PCAStrategy):
                     f"{witness.sender} lacks; keep the rows that all sites have (do all have the same 'ids-secret'?)"
                 )
 
-    def _require_same_count(self, replies: list[Reply]) -> None:
-        counts = [int(reply.fields["count"]) for reply in replies]
-        (rows, _), *_ = Counter(counts).most_common(1)
-        witness = replies[counts.index(rows)].sender
-        for reply, count in zip(replies, counts, strict=True):
-            if count != rows:
-                raise ContractError(
-                    f"{reply.sender}: it has {count} rows, {witness} has {rows}; the method '{self.card.name}' is "
-                    "for parties that hold different columns of the same rows. For other rows of the same columns take "
-                    "a method for data split by rows, such as 'p-cov'"
-                )
-
 
 class ColumnsStrategy(ColumnsRun):
     """Base of the strategies for columns that fit a model. A method adds `aggregate`."""
@@ -333,9 +336,9 @@ class ColumnsStrategy(ColumnsRun):
     options: ColumnsOptions
 
     @property
+    @override
     def bound_advice(self) -> str:
-        scaled_only = self.options.scale and not self.options.center
-        if not scaled_only:
+        if not self.options.scale or self.options.center:
             return ""
         return (
             ", or center=true, with which scaled columns need no bound, or the columns must be in a larger unit: with "
@@ -346,15 +349,12 @@ class ColumnsStrategy(ColumnsRun):
     def aggregate(self) -> Fitting:
         """Run the method: yield its questions, and return its result.
 
-        Yields
-        ------
-        Round
-
         Returns
         -------
         ScoresSolution
         """
 
+    @override
     def program(self) -> Program:
         solution = yield from self.aggregate()
         model = self.build_model(solution)
@@ -367,7 +367,6 @@ class ColumnsStrategy(ColumnsRun):
         Parameters
         ----------
         solution : ScoresSolution
-            Result of the method.
 
         Returns
         -------
@@ -385,9 +384,7 @@ class ColumnsStrategy(ColumnsRun):
         Parameters
         ----------
         model : PCAModel
-            Model of the run.
         solution : ScoresSolution
-            Result of the method.
 
         Yields
         ------

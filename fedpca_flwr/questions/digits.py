@@ -19,10 +19,10 @@ from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.row_limits import require_resolved
 
 MAX_ROUNDING_SHARE = 2.0**-40
-"""Share of all variance that fixed point may cost before more digits are asked for."""
+"""Share of all variance that rounding in fixed point may cost before finer digits are asked for."""
 
 FINE_WORDS = 4
-"""Words of a value in more digits."""
+"""Words of 64 bits for a value in finer digits."""
 
 FINE_PREFIX = "finer_"
 
@@ -33,7 +33,6 @@ def digits_questions(config: RunConfig, name: str, question: Question) -> Questi
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
     name : str
         Name of the question; the finer question has the prefix `FINE_PREFIX`.
     question : Question
@@ -59,19 +58,12 @@ def sum_in_digits(
     Parameters
     ----------
     run : PCAStrategy
-        The run.
     name : str
-        Name of the question.
     request : mapping of str to ndarray
-        Fields of the request.
     variance : float
         Variance (times rows) that the digits must resolve.
     advice : str
         What else helps besides a smaller `bound`, as the end of an error text.
-
-    Yields
-    ------
-    SumRound
 
     Returns
     -------

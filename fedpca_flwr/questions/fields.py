@@ -5,6 +5,7 @@ the rounding error follows as ``d`` more values. Otherwise ``remainder`` is empt
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions
-from fedpca_flwr.site.vault import Vault
 
 COUNT = Field("count", (), dtype="int64", kind="count")
 
@@ -91,36 +91,17 @@ def truncated_questions(rank: Callable[[Public], int]) -> Questions:
     mapping of str to Question
         ``truncated``.
     """
-    truncated = Question(
-        reply=TRUNCATED,
-        answer=lambda party, request: truncated_fields(party.vault, rank(party.public)),
-        sizes=lambda public: {"r": rank(public)},
-    )
-    return {"truncated": truncated}
 
+    def answer(party: Any, request: Fields) -> Fields:
+        factor = party.vault.truncated(rank(party.public))
+        return {
+            **head_fields(*party.vault.head_and_diagonal()),
+            "trace": np.asarray(factor.trace),
+            "omitted": np.asarray(factor.omitted),
+            "rows": factor.rows,
+        }
 
-def truncated_fields(vault: Vault, rank: int) -> Fields:
-    """Return the fields of a truncated factor of a party's rows.
-
-    Parameters
-    ----------
-    vault : Vault
-        Moments of the party's rows.
-    rank : int
-        Number of rows of the factor.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        Fields of `TRUNCATED`.
-    """
-    factor = vault.truncated(rank)
-    return {
-        **head_fields(*vault.head_and_diagonal()),
-        "trace": np.asarray(factor.trace),
-        "omitted": np.asarray(factor.omitted),
-        "rows": factor.rows,
-    }
+    return {"truncated": Question(reply=TRUNCATED, answer=answer, sizes=lambda public: {"r": rank(public)})}
 
 
 def read_factor(reply: Reply) -> Factor:

@@ -29,6 +29,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
@@ -59,9 +60,9 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, Disclosure
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Answer, Public, Question, Questions, Round
-from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.rows import projection_questions
-from fedpca_flwr.questions.rows_run import Party, RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_client import Party, Projection, RowsClient
+from fedpca_flwr.questions.rows_run import RowsStrategy
 
 GRAPH_DISCLOSURE = Disclosure(
     "all that passes, since it relays: number of rows, mean and total variance of each party, its iterates, its "
@@ -74,7 +75,7 @@ GRAPH_DISCLOSURE = Disclosure(
 """Who learns what of a party, of a method whose parties talk to their neighbours."""
 
 MAX_RELAY_ROUNDS = 10_000
-"""Rounds of passing heads on, allowed for while the number of parties is not known yet."""
+"""Rounds of relaying heads that are allowed for while the number of parties is not known yet."""
 
 
 class GraphOptions(CountOptions):
@@ -92,32 +93,13 @@ class GraphOptions(CountOptions):
     """Against the pooled scatter with trace one: a number as published, or 'auto', from the parties' largest eigenvalue
     and the graph."""
 
+    @override
     def product_columns(self, public: Public) -> int:
         return PROBE_COLUMNS * POWER_STEPS + self.n_components * (self.iterations + 1)
 
 
-def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
-    """Return the graph of a run, the same at every party and at the server.
-
-    Parameters
-    ----------
-    options : GraphOptions
-        Options of the method.
-    parties : int
-        Number of parties.
-    seed : int
-        The run's seed, which draws an Erdős-Rényi graph.
-
-    Returns
-    -------
-    list of ndarray
-        Neighbours of each party.
-
-    Raises
-    ------
-    ConfigError
-        If the graph is not connected.
-    """
+def _network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
+    """Return the graph of a run, the same at every party and at the server."""
     try:
         return make_graph(options.graph, parties, probability=options.edge_probability, seed=seed)
     except ValueError as error:
@@ -126,39 +108,15 @@ def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
         ) from None
 
 
-def step_size(options: GraphOptions, heads: MeanTable, graph: Adjacency) -> float:
-    """Return the step of all iterations, the same at every party.
-
-    Parameters
-    ----------
-    options : GraphOptions
-        Options of the method.
-    heads : MeanTable
-        Heads of all parties.
-    graph : list of ndarray
-        Neighbours of each party.
-
-    Returns
-    -------
-    float
-    """
+def _step_size(options: GraphOptions, heads: MeanTable, graph: Adjacency) -> float:
+    """Return the step of all iterations, the same at every party."""
     if options.step_size != "auto":
         return options.step_size
     return safe_step(heads.max_eigenvalue_share(), mixing_rate(metropolis_weights(graph)))
 
 
-def relay_rounds(graph: Adjacency) -> int:
-    """Return how many rounds heads are relayed, after each party has sent its own, until all parties know all heads.
-
-    Parameters
-    ----------
-    graph : list of ndarray
-        Neighbours of each party.
-
-    Returns
-    -------
-    int
-    """
+def _relay_rounds(graph: Adjacency) -> int:
+    """Return how many rounds heads are relayed, after each party has sent its own, until all parties know all heads."""
     return max(1, diameter(graph)) - 1
 
 
@@ -187,12 +145,12 @@ REPORT = Payload(
 def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple[str, ...]) -> Questions:
     """Return the questions of a method whose parties exchange (d, k) blocks with their neighbours.
 
+    In the last question parties project with their own estimates, whose columns come in the model's order.
+
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
     options : GraphOptions
-        Options of the method.
     block_names : tuple of str
         Names of the exchanged blocks.
 
@@ -203,38 +161,29 @@ def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in block_names))
 
     def question(relayed: Payload, reply: Payload, answer: Answer, **settings: Any) -> Question:
-        return Question(request=_stacked_by_neighbour(relayed), reply=reply, answer=answer, sizes=_sizes, **settings)
+        stacked = Payload(tuple(replace(field, shape=("<=neighbours", *field.shape)) for field in relayed.fields))
+        return Question(request=stacked, reply=reply, answer=answer, sizes=_sizes, **settings)
 
     def relay_times(public: Public) -> int:
-        return relay_rounds(network(options, public.parties, config.seed)) if public.parties else MAX_RELAY_ROUNDS
+        return _relay_rounds(_network(options, public.parties, config.seed)) if public.parties else MAX_RELAY_ROUNDS
 
-    step = {"step": question(blocks, blocks, GraphParty.step, times=options.iterations - 1)}
+    step = {"step": question(blocks, blocks, GraphParty._step, times=options.iterations - 1)}
+    project = projection_questions()["project"]
+    components, *other_fields = project.request.fields
+    order = Field("order", ("k",), "int64", kind="size")
+    request = Payload((replace(components, shape=("k", "d")), *other_fields, order))
     return {
-        "head": question(Payload(()), HEADS, GraphParty.head),
-        "heads": question(HEADS, HEADS, GraphParty.heads, times=relay_times, optional=True),
-        "start": question(HEADS, blocks, GraphParty.start),
+        "head": question(Payload(()), HEADS, GraphParty._head),
+        "heads": question(HEADS, HEADS, GraphParty._heads, times=relay_times, optional=True),
+        "start": question(HEADS, blocks, GraphParty._start),
         **(step if options.iterations > 1 else {}),
-        "report": question(blocks, REPORT, GraphParty.report),
-        "project": _projection_question(config),
+        "report": question(blocks, REPORT, GraphParty._report),
+        "project": replace(project, request=request, sizes=_sizes, limits=None),
     }
-
-
-def _stacked_by_neighbour(payload: Payload) -> Payload:
-    """Return a payload of what several neighbours sent, stacked along a new first axis."""
-    return Payload(tuple(replace(field, shape=("<=neighbours", *field.shape)) for field in payload.fields))
 
 
 def _sizes(public: Public) -> dict[str, int]:
     return {"parties": public.parties, "neighbours": max(0, public.parties - 1), "k": public.options.n_components}
-
-
-def _projection_question(config: RunConfig) -> Question:
-    """Return the last question, with the order in which the model has the columns of a party's estimate."""
-    question = projection_questions()["project"]
-    components, *other_fields = question.request.fields
-    order = Field("order", ("k",), "int64", kind="size")
-    request = Payload((replace(components, shape=("k", "d")), *other_fields, order))
-    return replace(question, request=request, sizes=_sizes, limits=None)
 
 
 DIVERGED_NORM = 1e3
@@ -248,7 +197,7 @@ class GraphParty(Party):
     block_names: ClassVar[tuple[str, ...]]
     """Names of the blocks that neighbours get: the first of what `begin` and `advance` return."""
     share: ClassVar[float] = 1.0
-    """What part of the Metropolis weights a party's neighbours get."""
+    """Share of the Metropolis weights that a party's neighbours get."""
 
     @abstractmethod
     def begin(self, X: Array) -> list[Array]:
@@ -286,83 +235,47 @@ class GraphParty(Party):
         """Step along the direction in each iteration."""
         return float(self.centring[1][2])
 
-    def head(self, request: Fields) -> Fields:
-        """Return a table with this party's own head alone.
-
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Empty.
-
-        Returns
-        -------
-        mapping of str to ndarray
-            Fields of `HEADS`.
-        """
+    def _head(self, request: Fields) -> Fields:
+        """Return a table with this party's own head alone."""
         head, diagonal = self.vault.head_and_diagonal()
         top = largest_eigenvalue(self.vault.times, diagonal.size)
-        return self._store_heads(
-            MeanTable.for_party(self.partition, self.public.parties, head, float(diagonal.sum()), top)
-        )
+        total = float(diagonal.sum())
+        heads = MeanTable.for_party(self.partition, self.public.parties, head, total, top)
+        self.state["heads"] = list(heads)
+        return heads._asdict()
 
-    def heads(self, request: Fields) -> Fields:
-        """Return the table of all heads that this party knows, with the heads that its neighbours sent.
+    def _heads(self, request: Fields) -> Fields:
+        """Return the table of all heads that this party knows, with the heads that its neighbours sent."""
+        heads = self._merged_heads(request)
+        self.state["heads"] = list(heads)
+        return heads._asdict()
 
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Tables of the neighbours.
-
-        Returns
-        -------
-        mapping of str to ndarray
-            Fields of `HEADS`.
-        """
-        return self._store_heads(self._merged_heads(request))
-
-    def start(self, request: Fields) -> Fields:
+    def _start(self, request: Fields) -> Fields:
         """Return the exchanged blocks of the first iterate, the same at all parties.
 
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Tables of the neighbours.
-
-        Returns
-        -------
-        mapping of str to ndarray
+        Before that, store the pooled centre, this party's deviation and its neighbours' weights.
         """
-        self._store_centre(self._merged_heads(request))
+        heads = self._merged_heads(request)
+        if not heads.counts.all():
+            unknown = ", ".join(str(party) for party in np.flatnonzero(heads.counts == 0))
+            raise ContractError(f"the heads of parties {unknown} did not arrive; do all parties have the same graph?")
+        pooled, total, traces, deviations = heads.pooled()
+        require_variance(total, pooled.n, pooled.mean)
+        partition, parties = self.partition, len(heads.counts)
+        graph = _network(self.options, parties, self.public.config.seed)
+        weights = self.share * metropolis_weights(graph)[partition, graph[partition]]
+        step = _step_size(self.options, heads, graph)
+        numbers = [parties / total, traces[partition], step, heads.counts[partition], *weights]
+        self.state["centre"] = [np.stack([deviations[partition], pooled.mean]), np.array(numbers)]
         first = random_block(self.vault.features, self.options.n_components, self.public.config.seed)
         return self._store_iterate(self.begin(orthonormalise(first)))
 
-    def step(self, request: Fields) -> Fields:
-        """Return the exchanged blocks of the next iterate.
-
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Blocks of the neighbours.
-
-        Returns
-        -------
-        mapping of str to ndarray
-        """
+    def _step(self, request: Fields) -> Fields:
+        """Return the exchanged blocks of the next iterate."""
         return self._store_iterate(self._next_iterate(request))
 
-    def report(self, request: Fields) -> Fields:
-        """Return this party's orthonormal estimate, and the energies of the party's rows in the estimate.
-
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Blocks of the neighbours.
-
-        Returns
-        -------
-        mapping of str to ndarray
-            Fields of `REPORT`.
-        """
+    def _report(self, request: Fields) -> Fields:
+        """Return this party's orthonormal estimate, and the energies of the party's rows in the estimate."""
         X, direction = self._next_iterate(request)[:2]
         vectors, numbers = self.centring
         estimate = orthonormalise(X)
@@ -397,16 +310,12 @@ class GraphParty(Party):
             option = self.options.step_size
             step_text = f"'auto', here {self.step_size:.3g}" if option == "auto" else f"{option:g}"
             raise ConfigError(
-                f"run-config: 'step-size' is {step_text}, too large for these parties on this {self.options.graph} graph: "
-                f"the iterates diverge; {'give a lower one' if option == 'auto' else 'lower it'}"
+                f"run-config: 'step-size' is {step_text}, too large for these parties on this {self.options.graph} "
+                f"graph: the iterates diverge; {'give a lower one' if option == 'auto' else 'lower it'}"
             )
         return sanger_direction(self._product(X), X)
 
     # Inside
-
-    def _store_heads(self, heads: MeanTable) -> Fields:
-        self.state["heads"] = list(heads)
-        return heads._asdict()
 
     def _merged_heads(self, request: Fields) -> MeanTable:
         """Return the stored heads, filled up from the neighbours' tables."""
@@ -414,23 +323,6 @@ class GraphParty(Party):
         for table in zip(*(request[name] for name in MeanTable._fields), strict=True):
             heads = heads.filled_from(MeanTable(*table))
         return heads
-
-    def _store_centre(self, heads: MeanTable) -> None:
-        """Store the pooled centre, this party's deviation and weights, which all iterations need."""
-        if not heads.counts.all():
-            unknown = ", ".join(str(party) for party in np.flatnonzero(heads.counts == 0))
-            raise ContractError(f"the heads of parties {unknown} did not arrive; do all parties have the same graph?")
-        pooled, total, traces, deviations = heads.pooled()
-        require_variance(total, pooled.n, pooled.mean)
-        partition, parties = self.partition, len(heads.counts)
-        graph = network(self.options, parties, self.public.config.seed)
-        weights = self.share * metropolis_weights(graph)[partition, graph[partition]]
-        step = step_size(self.options, heads, graph)
-        vectors = np.stack([deviations[partition], pooled.mean])
-        self.state["centre"] = [
-            vectors,
-            np.array([parties / total, traces[partition], step, heads.counts[partition], *weights]),
-        ]
 
     @cached_property
     def centring(self) -> tuple[Array, Array]:
@@ -445,7 +337,7 @@ class GraphParty(Party):
         return vectors, numbers
 
     def _product(self, V: Array) -> Array:
-        """``A @ V`` (d, b) for this party's A (see `fedpca_flwr.questions.graph`)."""
+        """Return ``A @ V`` (d, b) for this party's A (see `fedpca_flwr.questions.graph`)."""
         (deviation, _), numbers = self.centring
         between = numbers[3] * np.outer(deviation, deviation @ V)
         product: Array = numbers[0] * (self.vault.times(V) + between)
@@ -457,10 +349,8 @@ class GraphParty(Party):
         received = len(request[self.block_names[0]])
         if received != weights.size:
             raise ContractError(f"the server sent what {received} neighbours said, but this party has {weights.size}")
-        average = [
-            mix(block, list(request[name]), weights) for block, name in zip(iterate, self.block_names, strict=False)
-        ]
-        return self.advance(iterate, average)
+        pairs = zip(iterate, self.block_names, strict=False)
+        return self.advance(iterate, [mix(block, list(request[name]), weights) for block, name in pairs])
 
     def _store_iterate(self, iterate: list[Array]) -> Fields:
         """Store the iterate, and return the blocks that neighbours receive."""
@@ -469,7 +359,7 @@ class GraphParty(Party):
 
 
 STANDSTILL_DEGREES = 1e-11
-"""Degrees of a step that is rounding."""
+"""Largest step, in degrees, that is rounding."""
 
 GRAPH_NOTE = "a simulated network: the server relayed; scores are by each party's own estimate, the model is their mean"
 
@@ -498,9 +388,8 @@ class GraphClient(RowsClient):
             If the order or the mean contradicts what the parties have reported.
         """
         components, order = request["components"], request["order"]
-        if sorted(order.tolist()) != list(range(order.size)) or not np.array_equal(
-            request["mean"], self.party.centring[0][1]
-        ):
+        same_mean = np.array_equal(request["mean"], self.party.centring[0][1])
+        if sorted(order.tolist()) != list(range(order.size)) or not same_mean:
             raise ContractError("the server's last question does not fit what the parties have reported")
         estimate = self.site.state["estimate"][0].T[order]
         flipped = np.einsum("ij,ij->i", estimate, components) < 0
@@ -512,22 +401,26 @@ class GraphStrategy(RowsStrategy):
 
     options: GraphOptions
 
+    @override
     def aggregate(self) -> Generator[Round, Any, Solution]:
-        graph = network(self.options, self.quorum.initial_parties, self.config.seed)
-        self._steps: list[float] = []  # how far any party's iterate moved at most, in each iteration
+        graph = _network(self.options, self.quorum.initial_parties, self.config.seed)
+        self._steps: list[float] = []  # largest distance that any party's iterate moved, in each iteration
         replies: list[Reply] = yield Round("head")
         rows = sum(reply.rows for reply in replies)
         self.n_components(rows, self.quorum.features)
-        for _ in range(relay_rounds(graph)):
+        for _ in range(_relay_rounds(graph)):
             replies = yield _relay_round("heads", graph, replies)
         heads = reduce(MeanTable.filled_from, (MeanTable(**reply.fields) for reply in replies))
         replies = yield _relay_round("start", graph, replies)
         for _ in range(self.options.iterations - 1):
             previous, replies = replies, (yield _relay_round("step", graph, replies))
-            self._steps.append(_max_step(previous, replies))
+            pairs = zip(previous, replies, strict=True)
+            steps = (float(np.linalg.norm(new.fields["iterate"] - old.fields["iterate"])) for old, new in pairs)
+            self._steps.append(max(steps))
         reports: list[Reply] = yield _relay_round("report", graph, replies)
         return self._mean_solution([report.fields for report in reports], rows, graph, heads)
 
+    @override
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
         return {**super().loadings(model, solution), "order": self._order}
 
@@ -546,19 +439,14 @@ class GraphStrategy(RowsStrategy):
             total=math.fsum(report["trace"] for report in reports),
             rows=rows,
             notes=[GRAPH_NOTE, *self._convergence_notes(estimates)],
-            measurements=self._measurements(reports, components, graph)
-            | {"step_size": step_size(self.options, heads, graph)},
+            measurements={
+                "iterations": self.options.iterations,
+                "mixing_rate": float(mixing_rate(metropolis_weights(graph))),
+                "consensus_error_degrees": max(float(principal_angles(E, components).max()) for E in estimates),
+                "last_direction_norm": max(float(report["direction"]) for report in reports),
+                "step_size": _step_size(self.options, heads, graph),
+            },
         )
-
-    def _measurements(self, reports: Sequence[Fields], components: Array, graph: Adjacency) -> dict[str, float]:
-        return {
-            "iterations": self.options.iterations,
-            "mixing_rate": float(mixing_rate(metropolis_weights(graph))),
-            "consensus_error_degrees": max(
-                float(principal_angles(report["estimate"], components).max()) for report in reports
-            ),
-            "last_direction_norm": max(float(report["direction"]) for report in reports),
-        }
 
     def _convergence_notes(self, estimates: Sequence[Array]) -> list[str]:
         """Return a note where the iterations ended too early, or the parties do not agree."""
@@ -578,21 +466,16 @@ class GraphStrategy(RowsStrategy):
         elif remaining:
             distance = math.degrees(remaining_distance(self._steps) or 0.0)
             advice = (
-                f"at the rate of the last ones, {distance:.2g} degrees of the way are left, and about {remaining:,} more "
-                f"iterations leave {EXACT_ANGLE_DEGREES:g}; a direction that has hardly begun to turn does not show in that"
+                f"at the rate of the last ones, {distance:.2g} degrees of the way are left, and about {remaining:,} "
+                f"more iterations leave {EXACT_ANGLE_DEGREES:g}; a direction that has hardly begun to turn does not "
+                "show in that"
             )
         else:
             advice = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
         return [
-            f"not converged: after {self.options.iterations} iterations the parties' estimates are up to {disagreement:.2g} "
-            f"degrees from each other, and {last}: {advice}"
+            f"not converged: after {self.options.iterations} iterations the parties' estimates are up to "
+            f"{disagreement:.2g} degrees from each other, and {last}: {advice}"
         ]
-
-
-def _max_step(previous: Sequence[Reply], current: Sequence[Reply]) -> float:
-    """Return the largest distance between two successive iterates of any party."""
-    pairs = zip(previous, current, strict=True)
-    return max(float(np.linalg.norm(new.fields["iterate"] - old.fields["iterate"])) for old, new in pairs)
 
 
 def _relay_round(phase: str, graph: Adjacency, replies: Sequence[Reply]) -> Round:

@@ -4,41 +4,24 @@ All statistics are sums, so the replies travel in clear or masked alike. The cen
 of each feature, and the spread their standard deviation. Rows are standardised with both, and models of the rows are in
 that unit.
 
-The limits of fixed point are public. A standardised value of feature j is at most r_j in size, since no value is larger
-than `bound`. For n rows and a model with mean m and covariance S, whose least eigenvalue is at least `FLOOR`, the
-expected missing values are at most (Cauchy and Schwarz in the metric of S)::
-
-    sum_i E[x_ij]^2 <= S_jj sum_i x_io' S_oo^-1 x_io <= S_jj n sum_j (r_j + |m_j|)^2 / FLOOR
-
-That is generous, so these sums travel in four words a value. Where the server sees each reply, it holds the reply
-against the same limit with the party's n, and with 1 for r: standardised, the squares of the observed values of a
-feature add up to n.
-
 Where few factors explain wide rows, no request and no reply has d^2 values. Rows are less the mean of the observed
 values of each feature, in one unit for all, since the noise is the same in all: the root of the mean variance, or with
-``scale`` each feature's own deviation.
-
-The limits of fixed point follow in the same way, with the noise s in place of the least eigenvalue. For a direction V_b
-and the expected values y of all rows (Cauchy and Schwarz)::
-
-    |sum y_j (y'V_b)|^2 <= sum y_j^2  sum |y|^2
+``scale`` each feature's own deviation. The limits of fixed point are in `fedpca_flwr.questions.incomplete_limits`.
 """
 
 import logging
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import MAX_MAGNITUDE
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.factor_em import FactorGaussian, FactorSums, factor_sums
-from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, expected_sums
 from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE
 from fedpca_flwr.maths.moments import Head, Moments
@@ -47,14 +30,22 @@ from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, R
 from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
+from fedpca_flwr.questions.incomplete_limits import (
+    deviation_limits,
+    expected_limits,
+    factor_limits,
+    max_standardised,
+    observed_limits,
+    positive,
+    unbounded_limits,
+)
+from fedpca_flwr.questions.incomplete_limits import factor_unit as factor_unit  # for `strategies.em`, too
 from fedpca_flwr.questions.influence import standard_deviations, unit_entries
 from fedpca_flwr.questions.rows import CENTRE, SPREAD, constant_cautions
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 logger = logging.getLogger("fedpca_flwr.client")
 
-CENTRE_ROUNDING = 2.0**-48
-"""Share of a centre by which rounding the parties' sums may move it from the mean of what was observed."""
 
 MODEL = (
     Field("rows", (), "int64", kind="count"),
@@ -93,17 +84,16 @@ class ObservedValues(NamedTuple):
         Features that a party has in another unit, where the server sees each party.
     """
 
-    total_rows: int  # rows of all parties
-    rows: int  # n, those with any value
-    counts: Array  # rows that have each feature
-    unshared_pairs: int  # pairs of features that no row has both, where the server learns that
-    centre: Array  # their means, up to rounding
-    spread: Array  # their standard deviations; of a constant feature 0, or in fixed point the rounding of its mean
-    mean: Array  # what rounding the centre lost, standardised
+    total_rows: int
+    rows: int
+    counts: Array
+    unshared_pairs: int
+    centre: Array
+    spread: Array
+    mean: Array
     constant: NDArray[np.bool_]
-    """Which features have one value only, as far as fixed point can tell: nothing of them is foretold."""
-    cautions: Sequence[str]  # what a reader must know of them
-    units: Sequence[dict[str, Any]] = ()  # features that a party has in another unit, where the server sees each
+    cautions: Sequence[str]
+    units: Sequence[dict[str, Any]] = ()
 
     @property
     def deviation(self) -> Array:
@@ -162,7 +152,6 @@ def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
     pairs : bool
         Whether the first question asks how many rows have both of two features.
 
@@ -177,17 +166,17 @@ def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
         "observed": Question(
             reply=Payload((COUNT, Field("empty", (), "int64", kind="size"), counts, Field("sum", ("d",)))),
             answer=_local_observed,
-            limits=lambda request, public: _observed_limits(public, pairs=pairs),
-            share_limits=unbounded_limits(lambda request, public: _observed_limits(public, pairs=pairs)),
+            limits=lambda request, public: observed_limits(public, pairs=pairs),
+            share_limits=unbounded_limits(lambda request, public: observed_limits(public, pairs=pairs)),
             words=row_limits.FIRST_WORDS,
         ),
         "deviations": Question(
             request=Payload((MODEL[0], CENTRE)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",), kind="size"))),
             answer=_local_deviations,
-            limits=lambda request, public: _deviation_limits(request, public, row_limits.MAX_ROWS),
+            limits=lambda request, public: deviation_limits(request, public, row_limits.MAX_ROWS),
             share_limits=unbounded_limits(
-                lambda request, public: _deviation_limits(request, public, int(request["rows"]))
+                lambda request, public: deviation_limits(request, public, int(request["rows"]))
             ),
             words=row_limits.FIRST_WORDS,
         ),
@@ -210,83 +199,26 @@ def expected_question(times: int) -> Question:
         request=Payload(MODEL),
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
         answer=_local_expected,
-        limits=lambda request, public: _expected_limits(
-            request, row_limits.MAX_ROWS, _max_standardised(request, public, positive(request["spread"]))
+        limits=lambda request, public: expected_limits(
+            request, row_limits.MAX_ROWS, max_standardised(request, public, positive(request["spread"]))
         ),
-        share_limits=unbounded_limits(lambda request, public: _expected_limits(request, int(request["rows"]), 1.0)),
+        share_limits=unbounded_limits(lambda request, public: expected_limits(request, int(request["rows"]), 1.0)),
         words=row_limits.FIRST_WORDS,
         times=times,
     )
-
-
-LimitFunction = Callable[[Fields, Public], SumLimits]
-
-
-def unbounded_limits(limits: LimitFunction) -> LimitFunction:
-    """Return the same limits for a single party's reply, where the server sees the reply and the run has no `bound`.
-
-    Parameters
-    ----------
-    limits : callable
-        From the request and the public parameters to limits.
-
-    Returns
-    -------
-    callable
-    """
-
-    def unbounded(request: Fields, public: Public) -> SumLimits:
-        return limits(request, replace(public, config=public.config.model_copy(update={"bound": MAX_MAGNITUDE})))
-
-    return unbounded
-
-
-def _observed_limits(public: Public, *, pairs: bool) -> SumLimits:
-    d, max_rows = public.features, float(row_limits.MAX_ROWS)
-    return {
-        "count": np.array(max_rows),
-        "empty": np.array(max_rows),
-        **({"pairs": np.full(moments.packed_size(d), max_rows)} if pairs else {"values": np.full(d, max_rows)}),
-        "sum": np.full(d, max_rows * public.config.bound),
-    }
-
-
-def _deviation_limits(request: Fields, public: Public, rows: int) -> SumLimits:
-    size = public.config.bound + np.abs(request["centre"])
-    return {"shift": size * rows, "diagonal": size**2 * rows}
-
-
-def _max_standardised(request: Fields, public: Public, unit: Array) -> Array:
-    """Return the largest size (d,) of a value of rows within `bound`, less the centre and divided by a unit."""
-    with np.errstate(over="ignore", divide="ignore"):  # what is not finite is refused
-        size: Array = (public.config.bound + np.abs(request["centre"])) / unit
-    return size
-
-
-def _expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimits:
-    """Return limits of the expected sums of rows whose features have at most this root mean square (d,)."""
-    mean = request["mean"]
-    with np.errstate(over="ignore"):
-        max_deviation = np.abs(mean) + CENTRE_ROUNDING * np.abs(request["centre"]) / positive(request["spread"])
-        observed = 1.01 * rows * (size + max_deviation) ** 2  # some for rounding, of the spread too
-        variances = request["covariance"][moments.diagonal_positions(mean.size)]
-        squares = observed + variances * (observed.sum() / MIN_EIGENVALUE + rows)
-        sizes = np.sqrt(squares)
-        return {"first": np.sqrt(rows) * sizes, "second": moments.pack(np.outer(sizes, sizes))}
 
 
 def filled_limits(request: Fields, public: Public) -> SumLimits:
     """Return the limits of the last question: count, and the squared error of rows filled with expected values.
 
     The limits follow as for expected values: in the metric of a correlation, whose least eigenvalue is at least
-    `FLOOR`, or of the noise.
+    `MIN_EIGENVALUE`, or of the noise.
 
     Parameters
     ----------
     request : mapping of str to ndarray
         ``mean``, ``scale``, and ``factors`` or ``covariance``.
     public : Public
-        Public parameters of the run.
 
     Returns
     -------
@@ -325,16 +257,14 @@ def _local_observed(party: IncompleteClient, request: Fields) -> Fields:
             party.site.node.min_rows,
         )
     empty = int(patterns.counts[patterns.without_values].sum())
-    counts = {"values": rows.counts} if party.options.model == "factors" else {"pairs": _pair_counts(patterns)}
+    if party.options.model == "factors":
+        counts = {"values": rows.counts}
+    else:
+        observed = (~patterns.missing).astype(np.float64)
+        counts = {"pairs": moments.pack((patterns.counts[:, None] * observed).T @ observed)}
     values = rows.observed_moments
     total = values.counts * values.mean + values.counts * values.remainder
     return {"count": np.asarray(len(party.data)), "empty": np.asarray(empty), **counts, "sum": total}
-
-
-def _pair_counts(patterns: Patterns) -> Array:
-    """Return how many rows have both of two features, packed."""
-    observed = (~patterns.missing).astype(np.float64)
-    return moments.pack((patterns.counts[:, None] * observed).T @ observed)
 
 
 def _local_deviations(party: IncompleteClient, request: Fields) -> Fields:
@@ -380,13 +310,8 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
     Parameters
     ----------
     run : RowsStrategy
-        The run.
     scale : bool
         Whether features are scaled; then the deviations must have enough digits for that.
-
-    Yields
-    ------
-    SumRound
 
     Returns
     -------
@@ -401,8 +326,20 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
     DataError
         If no party has a value of some feature.
     """
-    party_values = _PartyValues()
-    first: Total = yield SumRound("observed", consume=party_values.take_observed)
+    parties: dict[str, list[Any]] = {}  # observed values of each party that the server sees in clear
+
+    def consume_observed(fields: Fields, sender: str) -> None:
+        positions = moments.diagonal_positions(fields["sum"].size)
+        counts = fields["pairs"][positions] if "pairs" in fields else fields["values"]
+        parties[sender] = [float(fields["count"]), counts.copy(), fields["sum"].copy()]
+
+    def consume_deviations(fields: Fields, sender: str) -> None:
+        party_rows, party_counts, sums = parties[sender]
+        with np.errstate(all="ignore"):  # of a feature that a party does not have
+            squares = fields["diagonal"] - fields["shift"] ** 2 / party_counts
+            parties[sender] = [party_rows, sums / party_counts, standard_deviations(squares, party_counts)]
+
+    first: Total = yield SumRound("observed", consume=consume_observed)
     count = int(row_limits.read_row_count(first["count"], first.parties))
     rows, d = count - int(first["empty"]), first["sum"].size
     pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(moments.packed_size(d))
@@ -410,7 +347,7 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
     _require_observed(rows, counts)
     centre = first["sum"] / counts
     request = {"rows": np.asarray(count), "centre": centre}
-    second: Total = yield SumRound("deviations", request, consume=party_values.take_spread)
+    second: Total = yield SumRound("deviations", request, consume=consume_deviations)
     error_bound = second.error_bounds.get("diagonal", np.zeros(d))
     diagonal = second["diagonal"] - second["shift"] ** 2 / counts
     constant, cautions = _constant_features(run, error_bound, diagonal, counts, centre, scale=scale)
@@ -418,57 +355,9 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
     row_limits.require_resolved(run.config.bound, error_bound, diagonal)
     spread = np.sqrt(diagonal / counts)
     unshared_pairs, mean = int((pairs == 0).sum()), second["shift"] / counts / positive(spread)
-    return ObservedValues(
-        count, rows, counts, unshared_pairs, centre, spread, mean, constant, cautions, party_values.units()
-    )
-
-
-class _PartyValues:
-    """Observed values of each party that the server sees in clear, from which features in another unit are found."""
-
-    def __init__(self) -> None:
-        self.observed: dict[str, tuple[float, Array, Array]] = {}
-        self.spread: dict[str, tuple[Array, Array]] = {}
-
-    def take_observed(self, fields: Fields, sender: str) -> None:
-        """Store a party's count, counts and sums of observed values.
-
-        Parameters
-        ----------
-        fields : mapping of str to ndarray
-            Fields of the reply to ``observed``.
-        sender : str
-            How texts name the party.
-        """
-        d = fields["sum"].size
-        counts = fields["pairs"][moments.diagonal_positions(d)] if "pairs" in fields else fields["values"]
-        self.observed[sender] = float(fields["count"]), counts.copy(), fields["sum"].copy()
-
-    def take_spread(self, fields: Fields, sender: str) -> None:
-        """Store a party's sums of deviations and of squared deviations.
-
-        Parameters
-        ----------
-        fields : mapping of str to ndarray
-            Fields of the reply to ``deviations``.
-        sender : str
-            How texts name the party.
-        """
-        self.spread[sender] = fields["shift"].copy(), fields["diagonal"].copy()
-
-    def units(self) -> Sequence[dict[str, Any]]:
-        """Return the entries of `unit_entries`; none where the server sees no party.
-
-        Returns
-        -------
-        sequence of dict
-        """
-        parties = {}
-        for sender in sorted(self.observed, key=lambda name: (len(name.partition(" (")[0]), name)):  # 2 before 10
-            (rows, counts, sums), (shift, diagonal) = self.observed[sender], self.spread[sender]
-            with np.errstate(all="ignore"):  # of a feature that a party does not have
-                parties[sender] = rows, sums / counts, standard_deviations(diagonal - shift**2 / counts, counts)
-        return unit_entries(parties) if parties else ()
+    order = sorted(parties, key=lambda name: (len(name.partition(" (")[0]), name))  # 2 before 10
+    units = unit_entries({name: tuple(parties[name]) for name in order}) if parties else ()
+    return ObservedValues(count, rows, counts, unshared_pairs, centre, spread, mean, constant, cautions, units)
 
 
 def _constant_features(
@@ -499,8 +388,8 @@ def _require_observed(rows: int, counts: Array) -> None:
         )
     if unobserved := np.flatnonzero(counts == 0).tolist():
         raise DataError(
-            f"no party has a value of the features {unobserved} (numbered from 0): leave them out at every party, or find "
-            "one that measured them"
+            f"no party has a value of the features {unobserved} (numbered from 0): leave them out at every party, or "
+            "find one that measured them"
         )
 
 
@@ -512,15 +401,10 @@ def pooled_expected(
     Parameters
     ----------
     run : RowsStrategy
-        The run.
     observed : ObservedValues
         Means and deviations of the observed values.
     model : Gaussian
         Model of standardised rows.
-
-    Yields
-    ------
-    SumRound
 
     Returns
     -------
@@ -542,43 +426,6 @@ FACTOR_MODEL = (
     Field("noise", (), kind="positive"),
 )
 """A model of few factors, of rows in the unit that the spread gives."""
-
-
-def positive(spread: Array) -> Array:
-    """Return the spread with every zero replaced by 1, so that dividing by the result is safe.
-
-    Parameters
-    ----------
-    spread : ndarray of shape (d,)
-        Standard deviations.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-    """
-    return np.where(spread > 0, spread, 1.0)
-
-
-def factor_unit(request: Fields, *, scale: bool) -> Array:
-    """Return the unit by which features are divided in a model of factors.
-
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        The fields ``rows``, ``centre`` and ``spread`` of a request (`ObservedValues.model_request`).
-    scale : bool
-        Whether each feature has its own unit: the standard deviation, and 1 where rounding of the mean explains it, as
-        in `fedpca_flwr.maths.moments.safe_deviation`. Otherwise all have the root of their mean variance.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-    """
-    spread, rows = request["spread"], int(request["rows"])
-    if scale:
-        return moments.safe_deviation(rows * spread**2, rows, request["centre"])
-    size = float(np.sqrt(np.mean(spread**2)))
-    return np.full(spread.size, size if size > 0 else 1.0)
 
 
 def factor_question(times: int, max_factors: int) -> Question:
@@ -607,38 +454,11 @@ def factor_question(times: int, max_factors: int) -> Question:
         ),
         answer=_local_products,
         sizes=lambda public: {"q": min(max_factors, public.features)},
-        limits=_factor_limits,
-        share_limits=unbounded_limits(_factor_share_limits),
+        limits=factor_limits,
+        share_limits=unbounded_limits(partial(factor_limits, shared=True)),
         words=row_limits.FIRST_WORDS,
         times=times,
     )
-
-
-def _factor_limits(request: Fields, public: Public) -> SumLimits:
-    unit = factor_unit(request, scale=public.options.scale)
-    return _factor_sum_limits(request, row_limits.MAX_ROWS, _max_standardised(request, public, unit), unit)
-
-
-def _factor_share_limits(request: Fields, public: Public) -> SumLimits:
-    unit = factor_unit(request, scale=public.options.scale)
-    return _factor_sum_limits(request, int(request["rows"]), request["spread"] / unit, unit)
-
-
-def _factor_sum_limits(request: Fields, rows: int, size: Array, unit: Array) -> SumLimits:
-    """Return limits of the factor sums of rows whose features have at most this root mean square (d,)."""
-    mean, variances, noise = request["mean"], request["variances"], float(request["noise"])
-    with np.errstate(over="ignore"):
-        max_deviation = np.abs(mean) + CENTRE_ROUNDING * np.abs(request["centre"]) / unit
-        observed = 1.01 * rows * (size + max_deviation) ** 2  # some for rounding, of the spread too
-        along = noise + request["basis"] ** 2 @ (variances - noise).clip(min=0.0)
-        squares = observed + along * (observed.sum() / noise + rows)
-        logarithms = mean.size * abs(np.log(noise)) + np.abs(np.log(variances / noise)).sum()
-        return {
-            "first": np.sqrt(rows * squares),
-            "product": np.tile(np.sqrt(squares * squares.sum())[:, None], variances.size),
-            "square": squares.sum(),
-            "likelihood": np.asarray(rows * logarithms + observed.sum() / noise),
-        }
 
 
 def pooled_products(
@@ -649,15 +469,10 @@ def pooled_products(
     Parameters
     ----------
     run : RowsStrategy
-        The run.
     observed : ObservedValues
         Means and deviations of the observed values.
     model : FactorGaussian
         Model of rows in the unit of `factor_unit`.
-
-    Yields
-    ------
-    SumRound
 
     Returns
     -------

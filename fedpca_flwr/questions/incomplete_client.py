@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
@@ -16,11 +17,10 @@ from fedpca_flwr.maths.moments import unpack_symmetric
 from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER
-from fedpca_flwr.questions.projection import Projection
-from fedpca_flwr.questions.rows_run import RowsClient
+from fedpca_flwr.questions.rows_client import Projection, RowsClient
 
 CHUNK_ELEMENTS = 2**22
-"""Of a chunk, each pattern of which is factored: larger ones have fewer patterns a row."""
+"""Elements of a chunk of rows, each pattern of which is factored: larger chunks have fewer patterns a row."""
 
 
 class IncompleteClient(RowsClient):
@@ -29,10 +29,12 @@ class IncompleteClient(RowsClient):
     Rows without any value have no part in any sum, and scores of zero.
     """
 
+    @override
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
         with np.errstate(all="ignore"):  # what overflows is refused as a reply that is not finite
             return super().statistics(phase, request)
 
+    @override
     def require_ready(self) -> None:
         super().require_ready()
         node = self.site.node
@@ -67,6 +69,7 @@ class IncompleteClient(RowsClient):
         patterns, included = self._patterns
         return GappedRows(self.data, patterns._replace(of=patterns.of[included]))
 
+    @override
     def projection(self, request: Fields) -> Projection:
         covariance, factors = None, request.get("factors")
         if factors is None:
@@ -98,11 +101,13 @@ class FilledProjection(Projection):
     covariance: Array | None
     factors: Array | None
 
+    @override
     def centred(self, rows: Rows) -> Iterator[Array]:
         for chunk in chunks(rows, CHUNK_ELEMENTS):
             deviations = np.subtract(chunk, self.mean, dtype=np.float64)
             yield fill_rows(deviations, self.covariance, self.factors) / (self.scale if self.scale.size else 1.0)
 
+    @override
     def squared_error(self) -> float:
         scale = self.scale if self.scale.size else np.ones_like(self.mean)
         if self.factors is not None:

@@ -31,7 +31,7 @@ HIDDEN_UNITS_NOTE = (
     "not mend it. Each site can compare the means and deviations of its own features with the model's 'mean_' and "
     "'scale_': with another unit somewhere they differ by several times (docs/results.md)"
 )
-"""What a run that scales says where the server has no site's means."""
+"""Note of a run that scales where the server has no site's means."""
 
 
 def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict[str, Any]]:
@@ -92,10 +92,10 @@ def standard_deviations(squares: Array, rows: Array | float) -> Array:
 
 
 MIN_EIGENVALUE_SHARE = -1e-9
-"""A variance below this share of the first eigenvalue is not rounding."""
+"""Share of the first eigenvalue; a variance below this share is not rounding."""
 
 MAX_NAMED_PARTIES = 10
-"""Parties of a group at most that a text names."""
+"""Largest number of parties of a group that a text names."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class PartyInfluence:
 
     party: str
     influence: Influence
-    reasons: Sequence[Reason] = ()  # why a reader should be told of it, if at all
+    reasons: Sequence[Reason] = ()
 
     @property
     def largest_share(self) -> tuple[float, int]:
@@ -154,8 +154,8 @@ class Contributions:
         Whether the scatter between the parties' means was added too.
     """
 
-    parts: Mapping[str, Part]  # by how texts name the party
-    between: bool = True  # whether what lies between their means was added too
+    parts: Mapping[str, Part]
+    between: bool = True
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
         """Return the influence of every party on the result of a method.
@@ -163,7 +163,6 @@ class Contributions:
         Parameters
         ----------
         solution : Solution
-            Result of the method.
         center : bool
             Whether rows are about their mean.
         limit : float
@@ -178,21 +177,23 @@ class Contributions:
         ContractError
             If a party's scatter is one that no rows have, or a party holds more than the limit.
         """
-        self._require_semidefinite(solution)
-        results = party_influences(
-            list(self.parts.values()),
-            solution.pairs,
-            solution.mean,
-            solution.scale,
-            center=center,
-            between=self.between,
-        )
+        pairs, scale = solution.pairs, solution.scale
+        moments = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
+        rng = np.random.default_rng()
+        suspects = indefinite_parts(list(moments.values()), float(pairs.values[0]), scale, rng)
+        _refuse_indefinite([list(moments)[i] for i in suspects])
+        parts = list(self.parts.values())
+        results = party_influences(parts, pairs, solution.mean, scale, center=center, between=self.between)
         reasons = outlying_parties(results)
         parties = [
-            PartyInfluence(name, one, reasons.get(i, ()))
-            for i, (name, one) in enumerate(zip(self.parts, results, strict=True))
+            PartyInfluence(name, influence, reasons.get(i, ()))
+            for i, (name, influence) in enumerate(zip(self.parts, results, strict=True))
         ]
-        _require_no_negative(parties, solution.pairs.values)
+        weights = pairs.values / pairs.values[0]  # rounding is a share of the first eigenvalue
+        shares = {item.party: item.influence.components for item in parties}
+        _refuse_indefinite(
+            [name for name, share in shares.items() if (share * weights[: share.size]).min() < MIN_EIGENVALUE_SHARE]
+        )
         if limit:
             _require_below(limit, parties)
         return parties
@@ -206,14 +207,6 @@ class Contributions:
             Entries of ``model.log["other_units"]``.
         """
         return scatter_unit_entries({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
-
-    def _require_semidefinite(self, solution: Solution) -> None:
-        """Refuse scatters with a negative eigenvalue, which take directions of other parties away."""
-        moments = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
-        first_eigenvalue, rng = float(solution.pairs.values[0]), np.random.default_rng()
-        _refuse(
-            [list(moments)[i] for i in indefinite_parts(list(moments.values()), first_eigenvalue, solution.scale, rng)]
-        )
 
 
 @dataclass(frozen=True)
@@ -234,7 +227,6 @@ class AddedContributions:
         Parameters
         ----------
         solution : Solution
-            Result of the method.
         center, limit
             Unused.
 
@@ -251,9 +243,10 @@ class AddedContributions:
         suspects = self.groups.indefinite_groups(solution.mean.size, float(solution.pairs.values[0]), solution.scale)
         if suspects:
             lines = [
-                f"one of {len(names)} parties ({', '.join(names[:MAX_NAMED_PARTIES])}{', ...' if len(names) > MAX_NAMED_PARTIES else ''}): "
-                "their scatters add up to one with a negative eigenvalue: no rows have such a one, and it takes away "
-                "what others have. Which of them, a run with 'max-share' tells: it keeps what each sent"
+                f"one of {len(names)} parties ({', '.join(names[:MAX_NAMED_PARTIES])}"
+                f"{', ...' if len(names) > MAX_NAMED_PARTIES else ''}): their scatters add up to one with a "
+                "negative eigenvalue: no rows have such a one, and it takes away what others have. Which of them, a "
+                "run with 'max-share' tells: it keeps what each sent"
                 for names in suspects
             ]
             raise ContractError("\n".join(lines))
@@ -307,32 +300,30 @@ def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
     """
     fits = [item.influence.fit for item in parties]
     median_fit = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
-    return [_note(item, median_fit) for item in parties if item.reasons]
+    notes = []
+    for item in parties:
+        if not item.reasons:
+            continue
+        influence, (share, component) = item.influence, item.largest_share
+        degrees = influence.turn.axes[component - 1]
+        texts: dict[Reason, str] = {
+            "rows": f"it says that it has {influence.rows:.4%} of all rows",
+            "share": (
+                f"it holds {share:.0%} of component {component} with {influence.rows:.2%} of the rows, and without it "
+                f"that turns by up to {degrees:.0f} degrees"
+            ),
+            "spread": f"its rows vary {influence.spread:.3g} times as much as those of the median party",
+            "fit": (
+                f"the components hold {influence.fit:.0%} of its variance, of that of the median party {median_fit:.0%}"
+            ),
+        }
+        why = "; ".join(texts[reason] for reason in item.reasons)
+        notes.append(f"{item.party} stands out: {why}. If that cannot be, run without it")
+    return notes
 
 
-def _note(item: PartyInfluence, median_fit: float) -> str:
-    influence, (share, component) = item.influence, item.largest_share
-    texts: dict[Reason, str] = {
-        "rows": f"it says that it has {influence.rows:.4%} of all rows",
-        "share": (
-            f"it holds {share:.0%} of component {component} with {influence.rows:.2%} of the rows, and without it that "
-            f"turns by up to {influence.turn.axes[component - 1]:.0f} degrees"
-        ),
-        "spread": f"its rows vary {influence.spread:.3g} times as much as those of the median party",
-        "fit": f"the components hold {influence.fit:.0%} of its variance, of that of the median party {median_fit:.0%}",
-    }
-    why = "; ".join(texts[reason] for reason in item.reasons)
-    return f"{item.party} stands out: {why}. If that cannot be, run without it"
-
-
-def _require_no_negative(parties: Sequence[PartyInfluence], values: Array) -> None:
-    """Refuse a party with a negative share of a component; rounding is a share of the first eigenvalue."""
-    weights = values / values[0]
-    shares = {item.party: item.influence.components for item in parties}
-    _refuse([party for party, share in shares.items() if (share * weights[: share.size]).min() < MIN_EIGENVALUE_SHARE])
-
-
-def _refuse(parties: Sequence[str]) -> None:
+def _refuse_indefinite(parties: Sequence[str]) -> None:
+    """Refuse parties whose scatters have a negative eigenvalue, and take directions of other parties away."""
     if parties:
         why = "its scatter has a negative eigenvalue: no rows have such a one, and it takes away what others have"
         raise ContractError("\n".join(f"{party}: {why}" for party in parties))

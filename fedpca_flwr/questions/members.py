@@ -14,7 +14,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Question, Questions, by_transport
 from fedpca_flwr.questions.fields import HEAD, head_fields, read_moments
 from fedpca_flwr.questions.rows import local_moments, moments_questions
-from fedpca_flwr.questions.rows_run import Party
+from fedpca_flwr.questions.rows_client import Party
 
 COUNT, MEAN, REMAINDER = HEAD
 
@@ -25,21 +25,14 @@ def members_questions(config: RunConfig) -> Questions:
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
 
     Returns
     -------
     mapping of str to Question
     """
-    return by_transport(config, clear=_digest_questions, masked=_sum_questions, surviving=_digest_questions)(config)
-
-
-def _sum_questions(config: RunConfig) -> Questions:
-    members = Question(reply=Payload(()), answer=lambda party, request: {}, in_clear=True)
-    return {"members": members, **moments_questions(config)}
-
-
-def _digest_questions(config: RunConfig) -> Questions:
+    if by_transport(config, clear=False, masked=True, surviving=False):
+        members = Question(reply=Payload(()), answer=lambda party, request: {}, in_clear=True)
+        return {"members": members, **moments_questions(config)}
     return {
         "digest": Question(reply=Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN)), answer=_digest),
         "moments": Question(

@@ -17,13 +17,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field as Limits
 from scipy.linalg import qr
+from typing_extensions import override
 
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import deflate, merge_vectors, order_free_sum, orthogonal_direction, project_on_direction
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.graph import Adjacency, make_graph
+from fedpca_flwr.maths.graph import make_graph
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import Disclosure
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
@@ -37,7 +38,7 @@ MERGE_DISCLOSURE = Disclosure(
     "the merged scores of all rows; with `graph` the leading local scores of neighbours",
     "sizes and times of messages, which show the graph",
 )
-"""Who learns what of a party."""
+"""Disclosure of methods that merge the parties' directions."""
 
 BEYOND_MOMENTS = "directions of rows, which a site must allow, after many steps that enlarge rounding"
 """Why a party's answers tell more of its rows than their moments do."""
@@ -48,7 +49,7 @@ LOCAL_DIRECTION = Payload((Field("value", ()), Field("vector", ("n",))))
 MERGED_DIRECTION = Payload((Field("merged", ("n",)),))
 
 NEIGHBOUR_DIRECTIONS = Payload((Field("values", ("<=parties",)), Field("vectors", ("<=parties", "n"))))
-"""What a party's neighbours said."""
+"""Directions and weights of a party's neighbours."""
 
 
 class MergeOptions(ColumnsOptions):
@@ -65,9 +66,11 @@ class MergeOptions(ColumnsOptions):
 
     @property
     def faithful(self) -> bool:
+        """True if the run does as the authors' program."""
         return self.variant == "faithful"
 
     @property
+    @override
     def centres_columns(self) -> bool:
         return self.center and not self.faithful
 
@@ -88,6 +91,7 @@ class MergeOptions(ColumnsOptions):
         direction : ndarray of shape (n,)
         """
 
+    @override
     def max_gram_columns(self, rows: int) -> int:
         # once a block is overwritten it has rank one, and tells no more
         return self.n_components * min(self.total_periods, 2 + self.isolated_periods)
@@ -130,18 +134,14 @@ def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
     options : MergeOptions
-        Options of the method.
 
     Returns
     -------
     mapping of str to Question
     """
-    first, merged = (
-        1 + options.isolated_periods,
-        MERGED_DIRECTION if options.graph == "server" else NEIGHBOUR_DIRECTIONS,
-    )
+    first = 1 + options.isolated_periods
+    merged = MERGED_DIRECTION if options.graph == "server" else NEIGHBOUR_DIRECTIONS
     later = options.n_components * options.total_periods - first
     local = Question(request=merged, reply=LOCAL_DIRECTION, answer=_local_period, sizes=_parties, times=later)
     report = Question(
@@ -161,6 +161,7 @@ def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
 
 
 def _parties(public: Public) -> dict[str, int]:
+    """Return the values of the symbols in shapes: components and parties."""
     return {**columns.component_sizes(public), "parties": public.parties}
 
 
@@ -169,6 +170,7 @@ class MergeStrategy(ColumnsStrategy):
 
     options: MergeOptions
 
+    @override
     def aggregate(self) -> Generator[Round, Any, ScoresSolution]:
         yield from columns.rows_and_energy(self)
         notes = ["an average of the parties' own directions, not the principal components of all columns"]
@@ -177,10 +179,11 @@ class MergeStrategy(ColumnsStrategy):
             U = yield from self._merge_directions()
         else:
             directions = yield from self._relay_directions()
-            U = _mean_basis(directions)
-            disagreement = max(float(principal_angles(V, U).max()) for V in directions)
+            reference = max(directions, key=lambda V: V.tobytes())
+            aligned = [V * np.where(np.einsum("ij,ij->j", V, reference) < 0, -1.0, 1.0) for V in directions]
+            U = qr(order_free_sum(aligned), mode="economic")[0]
             notes.append("a simulated network: the server relayed; the model is the mean of the parties' directions")
-            measured["consensus_error_degrees"] = disagreement
+            measured["consensus_error_degrees"] = max(float(principal_angles(V, U).max()) for V in directions)
         pairs = yield from columns.pairs_by_energy(U)
         return ScoresSolution(pairs=pairs, total=self.total, notes=notes, measurements=measured)
 
@@ -217,8 +220,13 @@ class MergeStrategy(ColumnsStrategy):
         graph = make_graph(options.graph, self.quorum.expected)
         for step in range(options.n_components * options.periods):
             replies = yield question
-            _weights(replies, first=step < options.periods)
-            question = Round("local", party_requests=_neighbour_requests(graph, replies))
+            values = np.array(_weights(replies, first=step < options.periods))
+            vectors = np.stack([reply.fields["vector"] for reply in replies])
+            requests = {
+                reply.party: {"values": values[near], "vectors": vectors[near]}
+                for reply, near in zip(replies, graph, strict=True)
+            }
+            question = Round("local", party_requests=requests)
         replies = yield Round("report", party_requests=question.party_requests)
         return [reply.fields["directions"] for reply in replies]
 
@@ -232,24 +240,6 @@ def _weights(replies: list[Reply], *, first: bool) -> list[float]:
             "kernel's 'gamma' is too small for them, or variant='faithful' takes a single column's row means away"
         )
     return values
-
-
-def _neighbour_requests(graph: Adjacency, replies: list[Reply]) -> dict[int, Fields]:
-    """Return the fields that each party receives from its neighbours."""
-    values = np.array([reply.fields["value"] for reply in replies])
-    vectors = np.stack([reply.fields["vector"] for reply in replies])
-    return {
-        reply.party: {"values": values[near], "vectors": vectors[near]}
-        for reply, near in zip(replies, graph, strict=True)
-    }
-
-
-def _mean_basis(directions: list[Array]) -> Array:
-    """Return an orthonormal basis (n, k) of the mean of the parties' directions, after aligning their signs."""
-    reference = max(directions, key=lambda U: U.tobytes())
-    aligned = [U * np.where(np.einsum("ij,ij->j", U, reference) < 0, -1.0, 1.0) for U in directions]
-    U: Array = qr(order_free_sum(aligned), mode="economic")[0]
-    return U
 
 
 # What a party answers
@@ -268,19 +258,14 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
     else:
         (X,) = state["block"]
         X = project_on_direction(X, direction) if period > options.isolated_periods else X
-    start = _start_vector(party, component, period, direction)
+    if period > options.isolated_periods and options.starts_from_merged:
+        start = direction
+    else:  # the same for every party, so that the order of parties has no effect
+        rng, n = np.random.default_rng((party.site.config.seed, component, period)), len(party.data)
+        start = rng.random(n) if options.faithful else rng.standard_normal(n)
     value, vector = options.local_direction(X, start)
     state["block"], state["own"], state["steps"] = [X], [value, vector], [steps + 1]
     return {"value": np.asarray(value), "vector": vector}
-
-
-def _start_vector(party: ColumnsClient, component: int, period: int, direction: Array) -> Array:
-    """Return the start (n,) of a period, the same for every party, so that the order of parties has no effect."""
-    options, n = party.options, len(party.data)
-    if period > options.isolated_periods and options.starts_from_merged:
-        return direction
-    rng = np.random.default_rng((party.site.config.seed, component, period))
-    return rng.random(n) if options.faithful else rng.standard_normal(n)
 
 
 def _local_merged(party: ColumnsClient, request: Fields) -> Array:

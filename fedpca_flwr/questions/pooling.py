@@ -30,7 +30,6 @@ def stored_moments(
     Parameters
     ----------
     options : PCAOptions
-        Options of the method.
     pooled : Moments
         Moments of all rows.
     parties : mapping of str to Moments
@@ -111,16 +110,14 @@ class Evidence:
     """
 
     error_bound: Array = field(default_factory=lambda: np.zeros(1))
-    """Bound on what fixed point rounded off the variances, times rows."""
-    cautions: Sequence[str] = ()  # what a reader must know of them
-    contributions: Contributions | AddedContributions | None = None  # what each party added, where the server sees that
+    cautions: Sequence[str] = ()
+    contributions: Contributions | AddedContributions | None = None
     units: Sequence[dict[str, Any]] = ()
-    """Features that a party has in another unit, where the server sees each party's means and deviations."""
-    stored: SecondMoments | None = None  # the moments of all rows, where the run is to keep them
+    stored: SecondMoments | None = None
 
 
 Fitting = Generator[Round, Any, Solution]
-"""The server's half of a method: it asks, and returns what it found."""
+"""The server's half of a method: yields its questions, and returns its result."""
 
 
 class PooledMoments(NamedTuple):
@@ -142,12 +139,11 @@ class PooledMoments(NamedTuple):
         Rounding, cautions and contributions.
     """
 
-    moments: Moments  # of all rows, or without what lies between the parties' means
-    diagonal: Array  # of the scatter of all rows
-    total: Moments | None = None  # those of all rows, where the server has them
+    moments: Moments
+    diagonal: Array
+    total: Moments | None = None
     parts: Mapping[str, Moments] = MappingProxyType({})
-    """By how texts name the party: what each of them sent, where the server has kept it."""
-    names: Sequence[str] = ()  # how else they are named, in the same order: a name that is the same in every run
+    names: Sequence[str] = ()
     evidence: Evidence = Evidence()
 
 

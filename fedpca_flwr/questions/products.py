@@ -18,7 +18,6 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head, head_order, pool_heads
-from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.payload import ORTHONORMALITY_TOLERANCE, Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumRound, Total, by_transport
 from fedpca_flwr.protocol.replies import StreamingSum, stream_replies
@@ -28,21 +27,22 @@ from fedpca_flwr.questions.influence import scatter_unit_entries
 from fedpca_flwr.questions.pooling import Evidence
 from fedpca_flwr.questions.row_limits import product_limits, reach, require_bound
 from fedpca_flwr.questions.rows import CENTRE, centre_questions, pooled_centre
-from fedpca_flwr.questions.rows_run import Party, RowsStrategy
+from fedpca_flwr.questions.rows_client import Party
+from fedpca_flwr.questions.rows_run import RowsStrategy
 
 DIAGONAL = Field("diagonal", ("d",), kind="size")
 SCALE = Field("scale", ("d",), kind="positive", optional=True, constant="scale")
 
 BLOCKS_KEY = "blocks"
-"""Where a party keeps the columns that it was asked about (d, b)."""
+"""Key in a party's state: columns (d, b) of the blocks that it was asked about."""
 
 FLOAT_DTYPES = "float32 or float64"
 
 MIN_BLOCK_SHARE = 1e-14
-"""Share of a block below which what is new of it is rounding."""
+"""Share of a block below which the new part of the block is rounding."""
 
 MAX_PRODUCT_RATIO = 1e6
-"""So many times a trace is more than rounding makes of any product."""
+"""Ratio of a product to the trace that rounding cannot explain."""
 
 
 def product_questions(
@@ -55,7 +55,6 @@ def product_questions(
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
     width : callable
         From the public parameters to the largest number of columns of a block.
     rounds : int
@@ -67,12 +66,14 @@ def product_questions(
     -------
     mapping of str to Question
     """
-
-    def sizes(public: Public) -> dict[str, int]:
-        return {"b": width(public)}
-
     block, product = Field("block", ("d", "<=b"), FLOAT_DTYPES), Payload((Field("product", ("d", "b")),))
-    plain = Question(request=Payload((block,)), reply=product, answer=_local_product, sizes=sizes, times=rounds)
+    plain = Question(
+        request=Payload((block,)),
+        reply=product,
+        answer=_local_product,
+        sizes=lambda public: {"b": width(public)},
+        times=rounds,
+    )
     require_bound(config)
     masked = replace(
         plain,
@@ -83,7 +84,7 @@ def product_questions(
     start = Question(
         reply=Payload((*HEAD, DIAGONAL, *product.fields)),
         answer=lambda party, request: _local_start(party, request, width(party.public)),
-        sizes=sizes,
+        sizes=plain.sizes,
     )
     clear = {"start": start, "product": replace(plain, times=max(1, rounds - 1), optional=True)}
     if variances_first:
@@ -111,25 +112,21 @@ def _local_product(party: Party, request: Fields) -> Fields:
 
 
 def _local_masked_product(party: Party, request: Fields) -> Fields:
-    """Return the product of a block with the scatter about the shared centre, of rows divided by the scale."""
+    """Return the product of a block with the scatter about the shared centre, of rows divided by the scale.
+
+    A block that is not orthogonal to the blocks before is refused. A sum of roundings has steps of each party:
+    neighbouring blocks would scan the steps.
+    """
     scale = request["scale"][:, None] if request["scale"].size else 1.0
     V = request["block"].astype(np.float64)
-    _require_orthogonal_block(V, party.state)
-    return {"product": party.vault.centred_product(request["centre"], V / scale) / scale}
-
-
-def _require_orthogonal_block(V: Array, state: State) -> None:
-    """Refuse a block that is not orthogonal to the blocks before; store the block.
-
-    A sum of roundings has steps of each party. Neighbouring blocks would scan the steps.
-    """
-    (previous,) = state[BLOCKS_KEY] if BLOCKS_KEY in state else [np.empty((len(V), 0))]
+    (previous,) = party.state[BLOCKS_KEY] if BLOCKS_KEY in party.state else [np.empty((len(V), 0))]
     if np.abs(previous.T @ V).max(initial=0.0) > ORTHONORMALITY_TOLERANCE:
         raise ContractError(f"{SERVER}: 'block' is not orthogonal to those that it asked about before in this run")
     blocks = np.hstack([previous, V])
     if blocks.shape[1] > len(V):
         raise ContractError(f"{SERVER}: it asked for {blocks.shape[1]} products with vectors of {len(V)} features")
-    state[BLOCKS_KEY] = [blocks]
+    party.state[BLOCKS_KEY] = [blocks]
+    return {"product": party.vault.centred_product(request["centre"], V / scale) / scale}
 
 
 class ScatterProducts:
@@ -185,10 +182,6 @@ class ScatterProducts:
         V : ndarray of shape (d, b)
             The first block (`random_block`).
 
-        Yields
-        ------
-        Round
-
         Returns
         -------
         product : ndarray of shape (d, b)
@@ -211,10 +204,6 @@ class ScatterProducts:
         ----------
         V : ndarray of shape (d, b)
             A block of vectors.
-
-        Yields
-        ------
-        Round
 
         Returns
         -------
@@ -347,7 +336,6 @@ def require_possible_product(product: Array, V: Array, trace: float) -> None:
     product : ndarray of shape (d, b)
         Sum of the parties' products.
     V : ndarray of shape (d, b)
-        The block.
     trace : float
         Sum of the parties' variances.
 

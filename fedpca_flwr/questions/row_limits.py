@@ -10,7 +10,7 @@ So whether a sum opens says nothing but that rows are within `bound`, which is p
 sums of real rows are. So values travel in more than one word; a generous `bound` costs digits only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,16 +29,16 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER, Public, SumLimits, by_transport
 
 MAX_ROWS = 2**32
-"""Rows that all parties together may have, or the sum of their weights."""
+"""Largest number of rows of all parties together, or sum of their weights."""
 
 FIRST_WORDS = 4
-"""For each value of sums whose size nobody knows yet."""
+"""Words of 64 bits for each value of sums whose size nobody knows yet."""
 
 WIDE_DIGITS: Digits = (1,) * FIRST_WORDS
-"""The digits of as many words."""
+"""Digits of a value in `FIRST_WORDS` whole words."""
 
 MAX_TWO_WORD_VALUES = 2**15
-"""Values of which a second whole word is not worth a further question."""
+"""Number of values up to which a second whole word costs less than a further question."""
 
 
 class PooledCentre(NamedTuple):
@@ -57,9 +57,9 @@ class PooledCentre(NamedTuple):
     """
 
     head: Head
-    diagonal: Array  # of the scatter about the mean
-    error_bound: Array = np.zeros(1)  # bound on what fixed point rounded off the diagonal
-    cautions: Sequence[str] = ()  # what a reader must know of it
+    diagonal: Array
+    error_bound: Array = np.zeros(1)
+    cautions: Sequence[str] = ()
 
     @property
     def rows(self) -> int | float:
@@ -83,10 +83,10 @@ class PooledCentre(NamedTuple):
 
 
 MAX_DECADES = 120
-"""So many powers of ten no value as a question takes it is above or below one: squares of sums stay in float64."""
+"""Powers of ten by which a value of a question may differ from 1, so that squares of sums stay in float64."""
 
 MAX_UNRESOLVED_SHARE = 1e-9
-"""Share of a variance that fixed point may cost before it counts as not seen."""
+"""Share of a variance that rounding in fixed point may cost before the variance counts as unresolved."""
 
 
 def require_bound(config: RunConfig) -> None:
@@ -95,7 +95,6 @@ def require_bound(config: RunConfig) -> None:
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
 
     Raises
     ------
@@ -226,9 +225,9 @@ def require_max_unresolved(bound: float, unresolved: int, maximum: int) -> None:
     """
     if unresolved > maximum:
         raise ConfigError(
-            f"run-config: 'bound' is {bound:g}, and next to it {unresolved} features have too little variance to be scaled: "
-            "lower 'bound' to the largest size of a value, change the unit of these features, or leave out those that "
-            "are constant"
+            f"run-config: 'bound' is {bound:g}, and next to it {unresolved} features have too little variance to be "
+            "scaled: lower 'bound' to the largest size of a value, change the unit of these features, or leave out "
+            "those that are constant"
         )
 
 
@@ -258,8 +257,8 @@ def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False)
     rows, minimum = (float(count), np.finfo(np.float64).tiny) if weighted else (int(count), parties)
     if not minimum <= rows <= MAX_ROWS:
         raise ContractError(
-            f"the {parties} parties together say that they have {rows} rows, expected {minimum} to {MAX_ROWS:,}: the share "
-            "of one of them is false, or was altered on its way"
+            f"the {parties} parties together say that they have {rows} rows, expected {minimum} to {MAX_ROWS:,}: the "
+            "share of one of them is false, or was altered on its way"
         )
     return rows
 
@@ -272,9 +271,7 @@ def reach(request: Fields, public: Public) -> Array:
     Parameters
     ----------
     request : mapping of str to ndarray
-        Fields that the server sent.
     public : Public
-        Public parameters of the run.
 
     Returns
     -------
@@ -308,7 +305,6 @@ def sum_limits(bound: float, d: int) -> SumLimits:
     bound : float
         Largest size of a value.
     d : int
-        Number of features.
 
     Returns
     -------
@@ -364,27 +360,12 @@ def moments_limits(reach: Array) -> SumLimits:
     mapping of str to ndarray
         ``count``, ``sum`` (d,), ``squares`` (d,) and ``scatter`` (d (d + 1) / 2,).
     """
-    d, same = reach.size, bool((reach == reach[0]).all())
-    if same:  # one number takes no room
+    d = reach.size
+    if (reach == reach[0]).all():  # a single number takes no room
         scatter: Array = np.broadcast_to(MAX_ROWS * reach[0] ** 2, packed_size(d))
     else:
         scatter = blas.dspr(d, float(MAX_ROWS), reach, np.zeros(packed_size(d)), lower=1)
     return {**sums_limits(reach), "scatter": scatter}
-
-
-def leading_digits(sizes: Mapping[str, int]) -> Digits:
-    """Return the leading digits of products of values: two, of which the second shares a word where there are many.
-
-    Parameters
-    ----------
-    sizes : mapping of str to int
-        Values of the symbols in shapes; ``d`` is used.
-
-    Returns
-    -------
-    tuple of int
-    """
-    return WIDE_DIGITS[:2] if packed_size(sizes["d"]) <= MAX_TWO_WORD_VALUES else (1, 3)
 
 
 def product_limits(reach: Array, columns: int) -> SumLimits:

@@ -53,11 +53,12 @@ from fedpca_flwr.questions.pooling import (
     stored_moments,
 )
 from fedpca_flwr.questions.row_limits import WIDE_DIGITS, PooledCentre
-from fedpca_flwr.questions.rows_run import Party, RowsStrategy
+from fedpca_flwr.questions.rows_client import Party
+from fedpca_flwr.questions.rows_run import RowsStrategy
 from fedpca_flwr.site.vault import Vault
 
 SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
-"""Of rows and of their squares, about zero."""
+"""Sums of rows and of their squares, about zero."""
 
 
 @contextmanager
@@ -87,81 +88,19 @@ WITHIN_DISCLOSURE = (
     "the scatter that lies between the sites' means, a matrix of a rank below their number; of three sites it shows "
     "the plane in which their means lie, and with other runs more"
 )
-"""What the sum of scatters about own means tells of single sites (`PCAOptions.site_sums`)."""
+"""Text: what the sum of scatters about own means tells of single sites (`PCAOptions.sum_disclosures`)."""
 
 SUM_PARTS, SCATTER_PARTS = 13, 3
-"""Numbers that a party's sums about zero add up from, and its products: each is rounded by itself."""
+"""Numbers that a party's sums about zero, and its products, consist of: each is rounded by itself."""
 
 TWO_FLOATS_SHARE = 2.0**-100
 """Share of a sum of products about zero that two floats do not hold."""
 
 MIN_RESIDUAL_SHARE = 1e-8
-"""Share of the variance that covariates may leave over."""
+"""Smallest share of the variance that covariates may leave, for which all digits are asked for."""
 
 MAX_INFLUENCE_BYTES = 2**30
-"""Bytes of all parties' scatters together that are kept for nothing but their influence."""
-
-
-def stores_each_party(run: RowsStrategy) -> bool:
-    """Return whether the server stores each party's moments until the run has its model.
-
-    Parameters
-    ----------
-    run : RowsStrategy
-        The run.
-
-    Returns
-    -------
-    bool
-    """
-    by_option = isinstance(run.options, MomentsOptions) and run.options.keep == "parties"
-    return by_option or run.config.max_share > 0 or _nbytes(run) <= MAX_INFLUENCE_BYTES
-
-
-def streamed_moments(run: RowsStrategy) -> Generator[Round, Any, tuple[MomentsSum, Evidence]]:
-    """Return the sum of all parties' moments, which are added on arrival and not stored.
-
-    Parameters
-    ----------
-    run : RowsStrategy
-        The run.
-
-    Yields
-    ------
-    Round
-
-    Returns
-    -------
-    moments : MomentsSum
-    evidence : Evidence
-        Random groups in place of contributions, and a caution.
-
-    Raises
-    ------
-    ContractError
-        If a party's scatter is invalid.
-    """
-    added = MomentsSum(run.public.features)
-    groups = RandomGroups(run.public.parties, np.random.default_rng())
-
-    def take(fields: Fields, sender: str) -> None:
-        part = read_moments(fields)
-        try:
-            added.add(part)
-        except ValueError as error:
-            raise ContractError(f"{sender}: field 'scatter': {error}") from None
-        groups.add(sender, part)
-
-    replies = yield from stream_replies(Round("moments"), take)
-    cautions = [
-        f"no influence of single parties is told: what all {len(replies)} sent has {_nbytes(run):,} bytes, and was "
-        "added as it came; with 'max-share' it is kept, and told",
-    ]
-    return added, Evidence(contributions=AddedContributions(groups), cautions=cautions)
-
-
-def _nbytes(run: RowsStrategy) -> int:
-    return 8 * packed_size(run.public.features) * run.public.parties
+"""Bytes of all parties' scatters together up to which scatters are stored for the parties' influence alone."""
 
 
 # The questions
@@ -201,7 +140,6 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
     within : bool
         Whether scatters are about each party's own mean.
     keep : str
@@ -219,10 +157,13 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
     require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
     payload = Payload((COUNT, *SUMS, SCATTER))
-    leading, survivors = (
-        _moments_question(payload, digits, within=within)
-        for digits in (row_limits.leading_digits, lambda sizes: WIDE_DIGITS[:3])
-    )
+
+    def leading_digits(sizes: Mapping[str, int]) -> Digits:
+        # two, of which the second shares a word where there are many values
+        return WIDE_DIGITS[:2] if packed_size(sizes["d"]) <= row_limits.MAX_TWO_WORD_VALUES else (1, 3)
+
+    leading = _moments_question(payload, leading_digits, within=within)
+    survivors = _moments_question(payload, lambda sizes: WIDE_DIGITS[:3], within=within)
     digits = _moments_question(Payload((SCATTER,)), lambda sizes: WIDE_DIGITS, within=within)
     return by_transport(
         config,
@@ -233,10 +174,18 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
 
 
 def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, within: bool) -> Question:
-    """Return a question for the sum of the given moments, with the given digits of the scatter."""
+    """Return a question for the sum of the given moments, with the given digits of the scatter.
+
+    The second moments are about the centre of the request, or within the party. Replies come in parts without rounding.
+    """
 
     def answer(party: Party, request: Fields) -> Sequence[Fields]:
-        parts = _uncentred_moments(party, request.get("centre", np.zeros(party.public.features)), within=within)
+        moments = party.vault.moments()
+        head = shift_head(moments.head, request.get("centre", np.zeros(party.public.features)))
+        parts = [dict(part) for part in uncentred_sums(head, moments.diagonal())]
+        products = [moments.scatter] if within else [moments.scatter, *mean_products(head)]
+        for part, product in zip(parts, products, strict=False):
+            part[SCATTER.name] = product
         return [{field.name: part[field.name] for field in reply.fields if field.name in part} for part in parts]
 
     def limits(request: Fields, public: Public) -> SumLimits:
@@ -249,17 +198,6 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
         limits=limits,
         words=lambda sizes: dict.fromkeys(("count", "sum", "squares"), WIDE_DIGITS) | {SCATTER.name: digits(sizes)},
     )
-
-
-def _uncentred_moments(party: Party, centre: Array, *, within: bool) -> Sequence[Fields]:
-    """Return count, sum, squares and second moments about a centre (d,), or within the party, in exact parts."""
-    moments = party.vault.moments()
-    head = shift_head(moments.head, centre)
-    parts = [dict(part) for part in uncentred_sums(head, moments.diagonal())]
-    products = [moments.scatter] if within else [moments.scatter, *mean_products(head)]
-    for part, product in zip(parts, products, strict=False):
-        part[SCATTER.name] = product
-    return parts
 
 
 def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
@@ -290,9 +228,7 @@ def local_moments(party: Party, request: Fields) -> Fields:
     Parameters
     ----------
     party : Party
-        The party that answers.
     request : mapping of str to ndarray
-        Unused.
 
     Returns
     -------
@@ -357,17 +293,12 @@ def pooled_centre(
     Parameters
     ----------
     run : RowsStrategy
-        The run.
     prefix : str
         Prefix of the question's name.
     subject : str
         How a refusal names the rows.
     added_diagonal : ndarray of shape (d,) or float
         Diagonal of a scatter that the rows' scatter is added to.
-
-    Yields
-    ------
-    SumRound
 
     Returns
     -------
@@ -403,9 +334,8 @@ def _resolve_centre(
     if not run.options.scaled:
         return PooledCentre(head, diagonal, error_bound)
     numbers = slice(total_diagonal.size - run.config.indicators)
-    min_diagonal = np.append(
-        np.zeros_like(total_diagonal[numbers]), np.full(run.config.indicators, 0.5)
-    )  # of an indicator that varies
+    min_diagonal = np.zeros_like(total_diagonal)
+    min_diagonal[numbers.stop :] = 0.5  # of an indicator that varies
     row_limits.require_scalable(run.config.bound, error_bound, np.maximum(total_diagonal, min_diagonal), head.n)
     unresolved = total_diagonal <= error_bound
     cautions = constant_cautions(unresolved[numbers], float(np.sqrt(error_bound.max() / head.n)))
@@ -418,11 +348,6 @@ def staged_moments(run: RowsStrategy) -> Pooling:
     Parameters
     ----------
     run : RowsStrategy
-        The run.
-
-    Yields
-    ------
-    Round
 
     Returns
     -------
@@ -435,56 +360,68 @@ def staged_moments(run: RowsStrategy) -> Pooling:
 
 
 def pooled_moments(
-    run: RowsStrategy, *, within: bool = False, each: bool = False, joined: Array | float = 0.0
+    run: RowsStrategy, *, within: bool = False, retain_all: bool = False, joined: Array | float = 0.0
 ) -> Pooling:
     """Return the moments of all rows.
 
     Parameters
     ----------
     run : RowsStrategy
-        The run.
     within : bool
         Whether the scatter between the parties' means is left out.
-    each : bool
+    retain_all : bool
         Whether covariates or parties may explain most of the variance: then all that the parties send in clear is
         stored, however much, and of sums all digits are asked for.
     joined : ndarray of shape (d,) or float
         Where only sums are shown: diagonal of a scatter that this scatter is added to.
-
-    Yields
-    ------
-    Round
 
     Returns
     -------
     PooledMoments
     """
     pool_function = by_transport(run.config, clear=_pool_replies, masked=_pool_sums)
-    result = yield from pool_function(run, within, each, joined)
-    party_moments, evidence = dict(zip(result.names, result.parts.values(), strict=True)), result.evidence
+    result = yield from pool_function(run, within, retain_all, joined)
+    party_moments = dict(zip(result.names, result.parts.values(), strict=True))
     total = result.moments if result.total is None else result.total
-    return result._replace(
-        evidence=replace(
-            evidence, stored=stored_moments(run.options, total, party_moments, error_bound=evidence.error_bound)
-        )
-    )
+    stored = stored_moments(run.options, total, party_moments, error_bound=result.evidence.error_bound)
+    return result._replace(evidence=replace(result.evidence, stored=stored))
 
 
 def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
-    if not (retain_all or stores_each_party(run)):
-        added, evidence = yield from streamed_moments(run)
-        pooled = added.pooled()
-        moments = added.pooled(within=True) if within else pooled
-        return PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
-    replies = yield Round("moments")
-    parts = {reply.sender: read_moments(reply.fields) for reply in replies}
-    pooled = pool(parts.values())
-    moments = pool(parts.values(), within=True) if within else pooled
-    evidence = Evidence(contributions=Contributions(parts, between=not within))
-    return PooledMoments(moments, pooled.diagonal(), pooled, parts, party_names(replies), evidence)
+    """Return the moments of all rows from each party's moments, stored or, if too large, added on arrival."""
+    nbytes = 8 * packed_size(run.public.features) * run.public.parties
+    stored = isinstance(run.options, MomentsOptions) and run.options.keep == "parties"
+    if retain_all or stored or run.config.max_share > 0 or nbytes <= MAX_INFLUENCE_BYTES:
+        replies = yield Round("moments")
+        parts = {reply.sender: read_moments(reply.fields) for reply in replies}
+        pooled = pool(parts.values())
+        moments = pool(parts.values(), within=True) if within else pooled
+        evidence = Evidence(contributions=Contributions(parts, between=not within))
+        return PooledMoments(moments, pooled.diagonal(), pooled, parts, party_names(replies), evidence)
+    added = MomentsSum(run.public.features)
+    groups = RandomGroups(run.public.parties, np.random.default_rng())
+
+    def consume(fields: Fields, sender: str) -> None:
+        part = read_moments(fields)
+        try:
+            added.add(part)
+        except ValueError as error:
+            raise ContractError(f"{sender}: field 'scatter': {error}") from None
+        groups.add(sender, part)
+
+    replies = yield from stream_replies(Round("moments"), consume)
+    caution = (
+        f"no influence of single parties is told: what all {len(replies)} sent has {nbytes:,} bytes, and was added as "
+        "it came; with 'max-share' it is kept, and told"
+    )
+    pooled = added.pooled()
+    moments = added.pooled(within=True) if within else pooled
+    evidence = Evidence(contributions=AddedContributions(groups), cautions=[caution])
+    return PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
 
 
 def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
+    """Return the moments of all rows from a sum, and a second sum if the digits do not resolve the variances."""
     sums: Total = yield SumRound("moments")
     pooled = _resolve_centre(run, sums, added_diagonal=added_diagonal)
     positions = diagonal_positions(pooled.diagonal.size)
@@ -494,10 +431,8 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
     squared_means = 0.0 if run.options.centred else pooled.head.n * pooled.head.mean**2
     variance = float(((pooled.diagonal + added_diagonal + squared_means) / unit**2).sum())
     # Frobenius norms, in the unit in which the components are found
-    if (
-        "digits" in run.script
-        and (error_bound / unit**2).sum() > MAX_ROUNDING_SHARE * (MIN_RESIDUAL_SHARE if retain_all else 1.0) * variance
-    ):
+    allowed = MAX_ROUNDING_SHARE * (MIN_RESIDUAL_SHARE if retain_all else 1.0) * variance
+    if "digits" in run.script and (error_bound / unit**2).sum() > allowed:
         sums = yield SumRound("digits", {"centre": pooled.centre})
         head, error_bound = shift_head(head, pooled.centre), SCATTER_PARTS * sums.error_bounds["scatter"][positions]
     double = sums["scatter"], sums.low["scatter"]

@@ -12,7 +12,7 @@ than ``P / 2`` steps, whose matrix has the spectral norm ``share s's``; of a pro
 ``sqrt(3 P)`` times smaller (independent roundings), which costs bits or corrections and leaves the bound a bound.
 
 These bound the total error, everywhere and on a block B, and so the residuals of the next correction:
-``|(S - A) v| <= on_block |B'v| + everywhere |v - B B'v|``.
+``|(S - A) v| <= block_error_bound |B'v| + error_bound |v - B B'v|``.
 
 The parties' sums are about the centre c that all received, from which the mean differs by its rounding, r. The server
 knows r and subtracts ``N r r'``. It computes in a unit, a power of two, in which the largest deviation is about 1.
@@ -36,15 +36,16 @@ from fedpca_flwr.protocol.question import Public, Question, Questions, Round, Su
 from fedpca_flwr.questions.pooling import Evidence
 from fedpca_flwr.questions.row_limits import reach, require_bound, scatter_limits
 from fedpca_flwr.questions.rows import CENTRE, SCATTER, SPREAD, centre_questions, pooled_centre
-from fedpca_flwr.questions.rows_run import Party, RowsStrategy
+from fedpca_flwr.questions.rows_client import Party
+from fedpca_flwr.questions.rows_run import RowsStrategy
 
 FEATURE_STEPS, COLUMN_STEPS = Field("features", ("d",), kind="size"), Field("columns", ("b",), kind="size")
-"""Their products bound the residual of the sum, and so say its steps."""
+"""Fields whose products bound the residual of the sum, and so determine its steps."""
 
 CORRECTION = WordSharing(3, residual=True)
 
 MIN_SPREAD_SHARE = 2.0**-48
-"""Share of the largest deviation below which a feature does not travel: beside it, rounding in float64 is as large."""
+"""Share of the largest deviation below which a feature does not travel: rounding in float64 is as large."""
 
 
 def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int], *, corrections: int) -> Questions:
@@ -53,7 +54,6 @@ def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int]
     Parameters
     ----------
     config : RunConfig
-        Keys of the run.
     bits : int
         Bits of a value of the scatter.
     width : callable
@@ -90,6 +90,7 @@ def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int]
 
 
 def _scatter_limits(request: Fields, public: Public) -> SumLimits:
+    """Return the limits of the scatter, by Cauchy and Schwarz."""
     reach(request, public)  # or the centre is none of rows within `bound`
     return scatter_limits(_suppress_small_spread(request["spread"]))
 
@@ -100,6 +101,7 @@ def _suppress_small_spread(spread: Array) -> Array:
 
 
 def _product_limits(request: Fields, public: Public) -> SumLimits:
+    """Return the limits of a correction's product: the residuals that all parties know."""
     reach(request, public)
     return {"product": np.outer(request["features"], request["columns"])}
 
@@ -182,9 +184,8 @@ class ShortScatter:
         # what float64 rounds off the sums about the centre, which are larger than those about the mean
         self._rounding_error = rounding_bound(d) * float(np.trace(self._between))
         sent_norm, omitted_norm = float(np.linalg.norm(self._sent_spread)), float(np.linalg.norm(self._omitted_spread))
-        self.error_bound = (
-            self._scatter_share * sent_norm**2 + omitted_norm * (2 * sent_norm + omitted_norm) + self._rounding_error
-        )
+        omitted_error = omitted_norm * (2 * sent_norm + omitted_norm)
+        self.error_bound = self._scatter_share * sent_norm**2 + omitted_error + self._rounding_error
         self.block_error_bound = self.leading_error_bound = self.error_bound
 
     def correct(self, vectors: Array, number: int) -> Generator[Round, Any, None]:
@@ -205,26 +206,22 @@ class ShortScatter:
         V = block.astype(np.float64)
         expected, (features, columns) = (self.matrix + self._between) @ V, self._residual_limits(V)
         steps: Fields = {"features": features * self._root, "columns": columns * self._root}
-        near = {"product": expected * self.unit}
-        sums: Total = yield SumRound("correction", {"centre": self._centre, "block": block, **steps}, estimate=near)
+        estimate = {"product": expected * self.unit}
+        sums: Total = yield SumRound("correction", {"centre": self._centre, "block": block, **steps}, estimate=estimate)
         Q, R = qr(V, mode="economic")  # float32 numbers are orthonormal but for rounding
         inverse = np.linalg.inv(R)
         self.matrix = correct_on_block(self.matrix, Q, (sums["product"] / self.unit - expected) @ inverse)
-        widths = columns.size, self.run.options.n_components
-        block_error, leading_error = (self._product_error(V[:, :b], features, columns[:b], inverse) for b in widths)
+        errors = []  # spectral norms of the error of the product with ``V @ inverse``
+        for width in (columns.size, self.run.options.n_components):
+            rounded = self._rounding_share(CORRECTION) * np.linalg.norm(features) * np.linalg.norm(columns[:width])
+            omitted = np.linalg.norm(self._omitted_spread) * np.linalg.norm(self._spread @ np.abs(V[:, :width]))
+            errors.append(float((rounded + omitted) * np.linalg.norm(inverse, 2)))
+        block_error, leading_error = errors
         # rounding makes Q'E unsymmetric, and the half of that which the update keeps mixes the block's columns
-        self.block_error_bound, self.leading_error_bound = (
-            1.5 * block_error + self._rounding_error,
-            leading_error + block_error / 2 + self._rounding_error,
-        )
+        self.block_error_bound = 1.5 * block_error + self._rounding_error
+        self.leading_error_bound = leading_error + block_error / 2 + self._rounding_error
         self.error_bound += 3 * block_error
         self.block = Q
-
-    def _product_error(self, V: Array, features: Array, columns: Array, inverse: Array) -> float:
-        """Return a bound on the spectral norm of the error of the product with ``V @ inverse``."""
-        rounded = self._rounding_share(CORRECTION) * np.linalg.norm(features) * np.linalg.norm(columns)
-        omitted = np.linalg.norm(self._omitted_spread) * np.linalg.norm(self._spread @ np.abs(V))
-        return float((rounded + omitted) * np.linalg.norm(inverse, 2))
 
     def _rounding_share(self, words: WordSharing) -> float:
         """Return the largest rounding of a sum over the parties, as a share of the sum's limit."""
@@ -240,6 +237,5 @@ class ShortScatter:
         coefficients = self.block.T @ V
         outside_norms = np.linalg.norm(V - self.block @ coefficients, axis=0)
         residuals = self.block_error_bound * np.linalg.norm(coefficients, axis=0) + self.error_bound * outside_norms
-        return (self._sent_spread > 0).astype(np.float64), np.maximum(
-            residuals, float(self._sent_spread.max()) * finest
-        )
+        finest = float(self._sent_spread.max()) * finest
+        return (self._sent_spread > 0).astype(np.float64), np.maximum(residuals, finest)

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
@@ -32,12 +33,12 @@ from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.protocol.card import MethodCard, MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, SumRound, Total, by_transport
+from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.pooling import Fitting, PooledMoments, Pooling
-from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.row_limits import WIDE_DIGITS, moments_limits, projection_limits, reach, require_resolved
 from fedpca_flwr.questions.rows import SCATTER, WITHIN_DISCLOSURE, moments_questions
-from fedpca_flwr.questions.rows_run import Closing, Party, RowsClient, RowsStage, RowsStrategy
+from fedpca_flwr.questions.rows_client import Closing, Party, Projection, RowsClient, RowsStage
 from fedpca_flwr.site.vault import Vault, residual_sum
 
 
@@ -91,13 +92,14 @@ class LocalAdjustment:
         ``slopes`` (q, d), and where variances are harmonised ``spread`` (d,).
     """
 
-    vault: Vault  # of the rows (n, d) that take part
-    covariates: NDArray[np.int64]  # of the covariates
-    within: bool  # whether rows are about this party's own mean
-    request: Fields  # ``slopes``, and where variances are harmonised ``spread``
+    vault: Vault
+    covariates: NDArray[np.int64]
+    within: bool
+    request: Fields
 
     @property
     def adjustment(self) -> Adjustment:
+        """Adjustment of single rows by the slopes."""
         return Adjustment(self.covariates, self.request["slopes"])
 
     @cached_property
@@ -142,6 +144,7 @@ class AdjustedProjection(Projection):
 
     local_adjustment: LocalAdjustment
 
+    @override
     def squared_error(self) -> float:
         head, _ = self.vault.head_and_diagonal()
         deviation = np.zeros_like(head.mean) if self.local_adjustment.within else self.vault.deviation(self.mean)
@@ -149,6 +152,7 @@ class AdjustedProjection(Projection):
         total = (self.local_adjustment.diagonal / self._unit**2 + between).sum()
         return residual_sum(float(total), self.vault.squares(self._directions, deviation))
 
+    @override
     def centred(self, rows: Rows) -> Iterator[Array]:
         mean, remainder = self._centre
         for chunk in chunks(rows):
@@ -156,6 +160,7 @@ class AdjustedProjection(Projection):
             centred -= remainder
             yield self.local_adjustment.adjustment.residuals(centred) / self._unit
 
+    @override
     def loadings(self) -> Loadings:
         mean, remainder = self._centre
         return Loadings(self._directions, mean + remainder, np.ones_like(mean), columns=self.columns)
@@ -177,7 +182,7 @@ class AdjustedProjection(Projection):
 
 
 COVARIATES_KEY = "covariate places"
-"""In a party's state for the run: where its covariates stand."""
+"""Key in a party's state for the run: the columns of its covariates."""
 
 SLOPES = Field("slopes", ("q", "d"), constant="slopes")
 SPREAD = Field("spread", ("d",), kind="size", constant="harmonised spread")
@@ -193,6 +198,7 @@ class AdjustOptions(PCAOptions):
 
     @property
     def covariates(self) -> list[str]:
+        """Names or numbers of the covariates' columns."""
         return [name.strip() for name in self.adjust_for.split(",") if name.strip()]
 
     @property
@@ -216,7 +222,7 @@ class RunAdjustment:
     """
 
     adjustment: Adjustment
-    spread: Array  # deviations of all rows (divisor n) within the parties, where variances are harmonised; else empty
+    spread: Array
     notes: list[str]
 
     @property
@@ -255,47 +261,43 @@ class Adjust(RowsStage):
     option_names = ("adjust_for", "harmonise")
     examples = ({"harmonise": "variances"},)
     adjusted: RunAdjustment
-    """What the run has taken out of the rows, at the server."""
     residual_diagonal: Array
-    """The diagonal (d,) of what is left."""
 
     @classmethod
+    @override
     def fits(cls, card: MethodCard) -> bool:
         return card.pools_rows and issubclass(card.options, MomentsOptions)
 
     @property
+    @override
     def sum_disclosures(self) -> Mapping[str, str]:
+        if not self.options.within:
+            return {}
         deviations = "; and a scatter that each site has divided by its own deviations"
-        sums = {
-            "nothing": {},
-            "means": {"harmonise": WITHIN_DISCLOSURE},
-            "variances": {"harmonise": WITHIN_DISCLOSURE + deviations},
-        }
-        return sums[self.options.harmonise]
+        return {"harmonise": WITHIN_DISCLOSURE + deviations * (self.options.harmonise == "variances")}
 
+    @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        names = self.options.covariates
+        options, names = self.options, self.options.covariates
         if len(set(names)) < len(names):
             raise ConfigError(f"run-config: 'adjust-for' names a column twice: {', '.join(names)}")
-        if not self.options.centred:
+        if not options.centred:
             raise ConfigError("run-config: 'adjust-for' and 'harmonise' go only with center=true")
-        options: AdjustOptions = self.options
-        project = questions["project"]
-        harmonises = options.harmonise == "variances"
+        project, harmonises = questions["project"], options.harmonise == "variances"
         last = replace(
             project,
             request=Payload((*project.request.fields, SLOPES, *((SPREAD,) if harmonises else ()))),
-            sizes=lambda public: {**project.sizes(public), "q": len(options.covariates)},
+            sizes=lambda public: {**project.sizes(public), "q": len(names)},
             limits=lambda request, public: projection_limits(_adjusted_reach(request, public)),
         )
         if not options.within:
             return {**questions, "project": last}
-        moments = moments_questions(config, within=True, keep=self.options.keep)
+        moments = moments_questions(config, within=True, keep=options.keep)
         harmonised = Question(
             request=Payload((SLOPES, SPREAD)),
             reply=Payload((SCATTER,)),
             answer=lambda party, request: {"scatter": local_adjustment(party, request).scatter()},
-            sizes=lambda public: {"q": len(options.covariates)},
+            sizes=lambda public: {"q": len(names)},
             limits=lambda request, public: {"scatter": moments_limits(_adjusted_reach(request, public))["scatter"]},
             words=lambda sizes: {"scatter": WIDE_DIGITS[:3]},
         )
@@ -304,22 +306,23 @@ class Adjust(RowsStage):
 
     # A party
 
+    @override
     def require_ready(self, party: RowsClient) -> None:
         covariate_columns(self.options.covariates, party.site.table)
 
+    @override
     def info(self, party: RowsClient) -> dict[str, Any]:
         columns = covariate_columns(self.options.covariates, party.site.table)
         return {"covariates": " ".join(map(str, columns.tolist()))} if columns.size else {}
 
+    @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
         """Store the covariates' columns; refuse slopes that differ from the slopes that this site received before.
 
         Parameters
         ----------
         party : RowsClient
-            The party.
         request : mapping of str to ndarray
-            Fields that the server sent.
         """
         if "slopes" in request:
             party.site.state[COVARIATES_KEY] = [covariate_columns(self.options.covariates, party.site.table)]
@@ -327,14 +330,16 @@ class Adjust(RowsStage):
                 digest = b"".join(np.ascontiguousarray(request[name]).tobytes() for name in ("slopes", "spread"))
                 party.site.repeats(party.card.split).permit_slopes(hashlib.sha256(digest).hexdigest())
 
+    @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
         return AdjustedProjection(**vars(projection), local_adjustment=local_adjustment(party.party, request))
 
     # The server
 
-    def moments(self, run: RowsStrategy, pooled: Callable[..., Pooling]) -> Pooling:
+    @override
+    def moments(self, run: PCAStrategy, pooled: Callable[..., Pooling]) -> Pooling:
         options = self.options
-        result = yield from pooled(within=options.within, each=True)
+        result = yield from pooled(within=options.within, retain_all=True)
         all_rows, d = result.moments, result.moments.n_features
         S = unpack_symmetric(all_rows.scatter, d)
         adjustment, collinear = fit_adjustment(S, _parse_columns(run.quorum.covariates, len(options.covariates), d))
@@ -349,7 +354,7 @@ class Adjust(RowsStage):
         self.adjusted = RunAdjustment(adjustment, spread, _notes(options, collinear))
         parts = {name: _adjust_part(part, all_rows, self.adjusted) for name, part in result.parts.items()}
         if spread.size and parts:
-            residual = np.sum([unpack_symmetric(one.scatter, d) for one in parts.values()], axis=0)
+            residual = np.sum([unpack_symmetric(part.scatter, d) for part in parts.values()], axis=0)
         elif spread.size:
             total: Total = yield SumRound("harmonised", self.adjusted.broadcast)
             residual = unpack_symmetric(total["scatter"], d)
@@ -361,12 +366,14 @@ class Adjust(RowsStage):
         self.residual_diagonal = moments.diagonal()
         return PooledMoments(moments, self.residual_diagonal, evidence=evidence)
 
-    def fit(self, run: RowsStrategy, fitting: Fitting) -> Fitting:
+    @override
+    def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
         solution = yield from fitting
         solution.pairs.vectors[self.residual_diagonal == 0] = 0.0  # where nothing is left, rounding is no loading
         return replace(solution, adjustment=self.adjusted.adjustment).with_details(notes=self.adjusted.notes)
 
-    def closing(self, run: RowsStrategy, model: PCAModel, request: Fields) -> Closing:
+    @override
+    def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
         return self.adjusted.broadcast
         yield
 
@@ -377,7 +384,6 @@ def local_adjustment(party: Party, request: Fields) -> LocalAdjustment:
     Parameters
     ----------
     party : Party
-        The party.
     request : mapping of str to ndarray
         ``slopes``, and where variances are harmonised ``spread``.
 
@@ -410,19 +416,20 @@ def _parse_columns(text: str, expected: int, d: int) -> NDArray[np.int64]:
 
 
 def _notes(options: AdjustOptions, collinear: NDArray[np.int64]) -> list[str]:
+    """Return the notes for the reader of the model; collinear covariates are numbered from 0."""
     notes = []
     if options.covariates:
         notes.append(f"adjusted for {', '.join(options.covariates)}: the components are those of what these leave")
     if collinear.size:
         names = ", ".join(map(str, collinear.tolist()))
         notes.append(f"of the covariates at {names} (from 0) some combination does not vary: it was dropped")
-    removed = {
-        "means": "what differs between the parties' means was taken out",
-        "variances": "what differs between the parties' means and deviations was taken out",
-    }
-    caution = (
-        "deviations were made alike after that, by other numbers for each party: what is left may correlate with the "
-        "covariates again"
-    )
-    mixed = options.covariates and options.harmonise == "variances"
-    return [*notes, *([removed[options.harmonise]] if options.within else []), *([caution] if mixed else [])]
+    if options.harmonise == "means":
+        notes.append("what differs between the parties' means was taken out")
+    if options.harmonise == "variances":
+        notes.append("what differs between the parties' means and deviations was taken out")
+        if options.covariates:
+            notes.append(
+                "deviations were made alike after that, by other numbers for each party: what is left may correlate "
+                "with the covariates again"
+            )
+    return notes

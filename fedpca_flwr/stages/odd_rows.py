@@ -13,18 +13,18 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import MIN_VARIANCE_SHARE, robust_intervals, spe_limit, t_squared_limit
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, SumLimits, Total
-from fedpca_flwr.questions.projection import Observer, Projection
-from fedpca_flwr.questions.rows_run import Closing, RowsClient, RowsStage, RowsStrategy
+from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.questions.rows_client import Closing, Observer, Projection, RowsClient, RowsStage
 from fedpca_flwr.site import scores
 from fedpca_flwr.site.scores import LIMIT_LEVEL
 
@@ -33,7 +33,7 @@ ABOVE, FOURTH = Field("above", ("2",), "int64"), Field("fourth", ("k",), kind="s
 
 
 COUNTS_DISCLOSURE = "which counts of a site are below its own minimum of rows, since these are left out of the sum"
-"""What the sum of counts tells of single sites (`PCAOptions.site_sums`)."""
+"""Text: what the sum of counts tells of single sites (`PCAOptions.sum_disclosures`)."""
 
 
 class OddRowOptions(PCAOptions):
@@ -71,9 +71,11 @@ class RowObserver(Observer):
         self.rows, self.min_rows = len(party.data), node.min_rows
         self.judge = scores.OddRows(projection.components, variances, limits, self.rows, stream)
 
+    @override
     def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:
         return self.judge.watch(chunks)
 
+    @override
     def reply(self) -> Fields:
         counts = [suppress_small_counts(int(count), self.rows, self.min_rows) for count in self.judge.exceeding]
         return {"above": np.array(counts), "fourth": self.judge.fourth_powers}
@@ -87,13 +89,16 @@ class OddRows(RowsStage):
     options: OddRowOptions
 
     @property
+    @override
     def exposes(self) -> str:
         return "distribution" if self.options.outliers == "counts" or self.options.fourth_moments else ""
 
     @property
+    @override
     def sum_disclosures(self) -> Mapping[str, str]:
         return {"outliers": COUNTS_DISCLOSURE} if self.options.outliers == "counts" else {}
 
+    @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         if self.options.outliers != "nothing" and not self.options.centred:
             raise ConfigError("run-config: 'outliers' needs center=true: limits are about distances to a mean")
@@ -105,9 +110,7 @@ class OddRows(RowsStage):
         if question is None:  # the method goes on as another one, whose script has it
             return questions
         limits = (Field("limits", ("2",), kind="positive", optional=True),) if options.outliers != "nothing" else ()
-        reply_fields = ((ABOVE,) if options.outliers == "counts" else ()) + (
-            (FOURTH,) if options.fourth_moments else ()
-        )
+        reply_fields = [ABOVE] * (options.outliers == "counts") + [FOURTH] * options.fourth_moments
         last = replace(
             question,
             request=Payload((*question.request.fields, Field("variances", ("<=k",), kind="size"), *limits)),
@@ -116,22 +119,33 @@ class OddRows(RowsStage):
         )
         return {**questions, "project": last}
 
+    @override
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> Observer:
         return RowObserver(party, request, projection, files)
 
-    def closing(self, run: RowsStrategy, model: PCAModel, request: Fields) -> Closing:
+    @override
+    def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
         limits = {} if self.options.outliers == "nothing" else {"limits": outlier_limits(model)}
         return {"variances": model.explained_variance_, **limits}
         yield
 
+    @override
     def conclude(self, model: PCAModel, fit: Total) -> None:
-        options = self.options
-        if options.outliers != "nothing" and not outlier_limits(model).size:
+        options, limits = self.options, outlier_limits(model)
+        if options.outliers != "nothing" and not limits.size:
             model.log["notes"].append("the components leave nothing out, or are rounding: rows have no limits")
-        if options.outliers == "counts" and outlier_limits(model).size:
+        if options.outliers == "counts" and limits.size:
             t_squared, spe = np.rint(fit["above"]).astype(np.int64).tolist()
             model.log["measured"] |= {"rows_above_t_squared_limit": t_squared, "rows_above_spe_limit": spe}
-            model.log["outliers"] = _counts_by_party(fit.replies)
+            model.log["outliers"] = [
+                {
+                    "party": reply.sender,
+                    "rows": int(reply.fields["count"]),
+                    "above_t_squared_limit": int(reply.fields["above"][0]),
+                    "above_spe_limit": int(reply.fields["above"][1]),
+                }
+                for reply in fit.replies
+            ]
         if options.fourth_moments:
             kurtosis = fit["fourth"] / int(fit["count"])
             model.log["kurtosis"] = kurtosis.tolist()
@@ -145,7 +159,6 @@ def outlier_limits(model: PCAModel) -> Array:
     Parameters
     ----------
     model : PCAModel
-        Model of the run.
 
     Returns
     -------
@@ -156,9 +169,8 @@ def outlier_limits(model: PCAModel) -> Array:
     if directions is None or variances.size >= n - 1 or variances[-1] <= MIN_VARIANCE_SHARE * variances[0]:
         return np.empty(0)
     residual_variance = model.total_variance - float(variances.sum())
-    return np.array(
-        [t_squared_limit(variances.size, n, LIMIT_LEVEL), spe_limit(residual_variance, directions, LIMIT_LEVEL)]
-    )
+    t_squared = t_squared_limit(variances.size, n, LIMIT_LEVEL)
+    return np.array([t_squared, spe_limit(residual_variance, directions, LIMIT_LEVEL)])
 
 
 def suppress_small_counts(count: int, rows: int, min_rows: int) -> int:
@@ -182,18 +194,6 @@ def suppress_small_counts(count: int, rows: int, min_rows: int) -> int:
     if count < min_rows:
         return 0
     return rows if rows - count < min_rows else count
-
-
-def _counts_by_party(replies: Sequence[Reply]) -> list[dict[str, Any]]:
-    return [
-        {
-            "party": reply.sender,
-            "rows": int(reply.fields["count"]),
-            "above_t_squared_limit": int(reply.fields["above"][0]),
-            "above_spe_limit": int(reply.fields["above"][1]),
-        }
-        for reply in replies
-    ]
 
 
 def _sum_limits(question: Question, reply_fields: Sequence[Field], request: Fields, public: Public) -> SumLimits:

@@ -12,15 +12,17 @@ weigh more than one of ``min-rows`` equal rows (`fedpca_flwr.site.weights`).
 
 from dataclasses import replace
 
+from typing_extensions import override
+
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.protocol.payload import Field, Payload
+from fedpca_flwr.protocol.payload import Payload
 from fedpca_flwr.protocol.question import Questions
-from fedpca_flwr.questions.rows_run import RowsStage
+from fedpca_flwr.questions.rows_client import RowsStage
 
 UNWEIGHTED_OPTIONS = {"keep", "certify", "warm_start", "warm_rank", "wire"}
-"""Options of methods that need the number of independent rows, or factors of rows; those of other stages are too."""
+"""Options that need the number of independent rows, or factors of rows; so do all options of other stages."""
 
 
 class Weights(RowsStage):
@@ -29,20 +31,21 @@ class Weights(RowsStage):
     option_names = ("weights",)
 
     @classmethod
+    @override
     def fits(cls, card: MethodCard) -> bool:
         return card.weighted
 
+    @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options = self.options
         chosen = options.model_dump(exclude_defaults=True).keys()
-        conflicts = [
-            name.replace("_", "-") for name in sorted(chosen & (UNWEIGHTED_OPTIONS | options.stage_option_names))
-        ]
+        unweighted = sorted(chosen & (UNWEIGHTED_OPTIONS | options.stage_option_names))
+        conflicts = [name.replace("_", "-") for name in unweighted]
         conflicts += ["n-components='auto'"] * isinstance(options.n_components, str)
         if conflicts:
             raise ConfigError(
-                f"run-config: 'weights' is '{config.weights}', which does not go with {', '.join(conflicts)}: leave out "
-                "one or the other"
+                f"run-config: 'weights' is '{config.weights}', which does not go with {', '.join(conflicts)}: leave "
+                "out one or the other"
             )
         return {
             name: replace(question, request=_float_counts(question.request), reply=_float_counts(question.reply))
@@ -51,8 +54,8 @@ class Weights(RowsStage):
 
 
 def _float_counts(payload: Payload) -> Payload:
-    return Payload(tuple(_of_weights(field) if field.kind == "count" else field for field in payload.fields))
-
-
-def _of_weights(field: Field) -> Field:
-    return replace(field, dtype="float64", kind="positive")
+    """Return a payload whose numbers of rows are positive floats: sums of weights."""
+    fields = (
+        replace(field, dtype="float64", kind="positive") if field.kind == "count" else field for field in payload.fields
+    )
+    return Payload(tuple(fields))

@@ -66,11 +66,11 @@ def test_two_of_ten_who_lie_are_named_and_without_them_the_components_are_those_
     honest = digits(seed)
     sent, liars = lying(lie, seed)
     out, model = _excluded(sent)
-    others = fit("p-cov", [part for party, part in enumerate(honest) if party not in liars])
+    peers = fit("p-cov", [part for party, part in enumerate(honest) if party not in liars])
     assert out == liars
-    assert angles(fit("p-cov", sent), seed).mean() > 1.5 * angles(others, seed).mean()  # the lie does harm
-    assert angles(model, seed).max() <= 2 * angles(others, seed).max()
-    assert angles(model, seed).mean() <= 2 * angles(others, seed).mean()
+    assert angles(fit("p-cov", sent), seed).mean() > 1.5 * angles(peers, seed).mean()  # the lie does harm
+    assert angles(model, seed).max() <= 2 * angles(peers, seed).max()
+    assert angles(model, seed).mean() <= 2 * angles(peers, seed).mean()
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -85,7 +85,7 @@ def test_a_limit_to_shares_ends_the_run_and_names_who_holds_more(lie):
 @pytest.mark.parametrize("k", [2, 5, 10])
 def test_honest_parties_that_differ_are_not_named(k):
     assert [_named(fit("p-cov", digits(seed), n_components=k)) for seed in range(6)] == [[]] * 6
-    assert max(max(one["component_shares"]) for one in truth(0).log["influence"]) < 0.35
+    assert max(max(item["component_shares"]) for item in truth(0).log["influence"]) < 0.35
     assert fit("p-cov", digits(0), max_share=0.35).components_.shape == (10, 64)
 
 
@@ -104,8 +104,8 @@ def claiming(parties, party, claimed, method="p-cov", **options):
             arrays = [np.asarray(claimed.count), claimed.mean, claimed.remainder, claimed.scatter]
         else:
             components, mean, _ = parameters_to_ndarrays(ins.parameters)
-            about = Moments(claimed.count, claimed.mean, claimed.remainder, claimed.scatter_about(mean))
-            squared = about.diagonal().sum() - np.vdot(components, about.times(components.T).T)
+            centred = Moments(claimed.count, claimed.mean, claimed.remainder, claimed.scatter_about(mean))
+            squared = centred.diagonal().sum() - np.vdot(components, centred.times(components.T).T)
             arrays = [np.asarray(claimed.count), np.asarray(squared)]
         reply.parameters = ndarrays_to_parameters(arrays)
         reply.num_examples = claimed.count
@@ -117,10 +117,10 @@ def claiming(parties, party, claimed, method="p-cov", **options):
 
 def erasing(strength):
     """Return moments that remove the first component of honest parties, with a diagonal that hides the removal."""
-    model, own = fit("p-cov", FOUR, n_components=1), Moments.from_rows(FOUR[0])
+    model, local = fit("p-cov", FOUR, n_components=1), Moments.from_rows(FOUR[0])
     u, value = model.components_[0], strength * model.singular_values_[0] ** 2
     hidden = np.asfortranarray(value * (np.eye(u.size) * (u**2).max() - np.outer(u, u)))
-    return replace(own, scatter=pack(hidden))
+    return replace(local, scatter=pack(hidden))
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_a_share_that_takes_a_component_away_does_not_pass(method, strength, gro
 @pytest.mark.parametrize(("seed", "consistent"), [(0, True), (1, False), (2, True), (3, False)])
 def test_a_party_that_claims_nearly_all_rows_is_named_and_nobody_else(seed, consistent):
     honest = digits(seed)
-    own = Moments.from_rows(honest[3])
-    scatter = own.scatter * (2**40 / own.count if consistent else 1.0)
-    model = finish(claiming(honest, 3, replace(own, count=2**40, scatter=scatter)))
+    local = Moments.from_rows(honest[3])
+    scatter = local.scatter * (2**40 / local.count if consistent else 1.0)
+    model = finish(claiming(honest, 3, replace(local, count=2**40, scatter=scatter)))
     assert _named(model) == [3]
     assert any("client 3 stands out: it says that it has 100.0000% of all rows" in note for note in model.log["notes"])
     assert model.log["influence"][3]["rows_share"] > 0.999999
@@ -162,35 +162,35 @@ def test_every_method_that_pools_moments_says_what_each_party_has(method, tmp_pa
     model = fit(method, THREE, n_components=4)
     assert _named(model) == []
     assert method != "adaptive" or model.log["chosen"]["method"] in POOLING
-    kept, told = PCAModel.load(model.save(tmp_path / "model")), model.log["influence"]
-    assert kept.log["influence"] == told
-    np.testing.assert_allclose([one["rows_share"] for one in told], [0.5, 0.375, 0.125])
-    np.testing.assert_allclose(np.sum([one["component_shares"] for one in told], axis=0), 1)
-    np.testing.assert_allclose(sum(one["variance_share"] for one in told), 1)
-    largest = max(max(one["component_shares"]) for one in told)
-    assert kept.log["measured"]["influence_component_share"] == largest
-    assert f"influence             one party holds {largest:.1%} of a component at most" in kept.summary()
+    stored, report = PCAModel.load(model.save(tmp_path / "model")), model.log["influence"]
+    assert stored.log["influence"] == report
+    np.testing.assert_allclose([item["rows_share"] for item in report], [0.5, 0.375, 0.125])
+    np.testing.assert_allclose(np.sum([item["component_shares"] for item in report], axis=0), 1)
+    np.testing.assert_allclose(sum(item["variance_share"] for item in report), 1)
+    largest = max(max(item["component_shares"]) for item in report)
+    assert stored.log["measured"]["influence_component_share"] == largest
+    assert f"influence             one party holds {largest:.1%} of a component at most" in stored.summary()
 
 
 @pytest.mark.engine
 def test_the_summary_and_the_log_say_what_components_turn_by():
     """They differ: in the digits of README's first run the first turns by 73.7 degrees, and the space of all by 28."""
-    one, ten, twelve = (fit("p-cov", digits(42), n_components=k) for k in (1, 10, 12))
-    told = ten.log["influence"]
-    turned = [max(party["angles_degrees"][0] for party in told), max(party["subspace_degrees"] for party in told)]
+    item, ten, twelve = (fit("p-cov", digits(42), n_components=k) for k in (1, 10, 12))
+    report = ten.log["influence"]
+    turned = [max(party["angles_degrees"][0] for party in report), max(party["subspace_degrees"] for party in report)]
     np.testing.assert_allclose(turned, [73.7, 27.7], atol=0.1)
     assert "without one, the first turns by up to 74 degrees, the space of all 10 by 28" in ten.summary()
     assert "the space of the first 10 by 28" in twelve.summary()
-    assert "space" not in one.summary()
+    assert "space" not in item.summary()
     model = fit("p-cov", THREE, n_components=4, **HIDDEN)
     assert "influence" not in model.log
     assert "influence_component_share" not in model.log["measured"]
 
 
 def test_a_member_that_is_absent_has_influence_too(tmp_path):
-    whole, later = (fit("streaming", parties, n_components=4, state=str(tmp_path)) for parties in (THREE, THREE[:2]))
-    assert later.log["influence"] == whole.log["influence"]
-    assert [one["party"] for one in later.log["influence"]] == [f"partition {i}" for i in range(3)]
+    total, later = (fit("streaming", parties, n_components=4, state=str(tmp_path)) for parties in (THREE, THREE[:2]))
+    assert later.log["influence"] == total.log["influence"]
+    assert [item["party"] for item in later.log["influence"]] == [f"partition {i}" for i in range(3)]
     with refused(ContractError, "partition 0"):
         fit("streaming", THREE[:2], n_components=4, state=str(tmp_path), max_share=0.4)
 
@@ -274,9 +274,9 @@ def found(parts):
 @pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov scale=true", "qr-pca", "sub-it"])
 def test_metres_at_one_of_three_hospitals_are_named_with_feature_site_and_means(method):
     (note,) = told([pd.DataFrame(part, columns=["height_cm", "glucose", "age"]) for part in METRES], method)
-    here, there = METRES[2][:, 0].mean(), (METRES[0][:, 0].mean() + METRES[1][:, 0].mean()) / 2
+    here, elsewhere = METRES[2][:, 0].mean(), (METRES[0][:, 0].mean() + METRES[1][:, 0].mean()) / 2
     assert note.startswith("client 2 seems to have features in another unit than the others: height_cm (mean ")
-    assert f"(mean {here:.4g} there, {there:.4g} elsewhere)." in note
+    assert f"(mean {here:.4g} there, {elsewhere:.4g} elsewhere)." in note
     assert told(hospitals(), method) == []
 
 
@@ -284,9 +284,9 @@ def test_metres_at_one_of_three_hospitals_are_named_with_feature_site_and_means(
 @pytest.mark.parametrize("count", [3, 5, 8])
 def test_a_change_of_unit_is_found_whatever_party_feature_and_factor(count, factor):
     for party, feature in np.ndindex(count, 3):
-        ((who, which, mean, others),) = found(with_unit(hospitals(count), party, feature, factor))
+        ((who, which, mean, peers),) = found(with_unit(hospitals(count), party, feature, factor))
         assert (who, which) == (party, feature)
-        assert factor / 2 < mean / others < 2 * factor
+        assert factor / 2 < mean / peers < 2 * factor
     assert len(told(with_unit(hospitals(count), 0, 1, factor))) == 1
 
 
@@ -353,5 +353,5 @@ def test_with_sums_only_a_run_that_scales_says_that_nobody_but_the_sites_can_see
     for part in parts:
         times = np.maximum(model.scale_ / part.std(axis=0), np.abs(model.mean_ / part.mean(axis=0)))
         assert np.flatnonzero(times > 4).tolist() == odd
-    assert [HIDDEN_UNITS_NOTE in one.log["notes"] for one in (model, unscaled)] == [True, False]
-    assert not any("seems to have" in note for one in (model, unscaled) for note in one.log["notes"])
+    assert [HIDDEN_UNITS_NOTE in item.log["notes"] for item in (model, unscaled)] == [True, False]
+    assert not any("seems to have" in note for item in (model, unscaled) for note in item.log["notes"])

@@ -22,6 +22,7 @@ from fedpca_flwr.questions import (
     columns,
     fields,
     incomplete,
+    incomplete_limits,
     row_limits,
     short_words,
 )
@@ -52,13 +53,13 @@ def told_share(bound, **options):
 @pytest.mark.engine
 def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
     """Each of three parties rounds squares in 13 parts and a scatter in 3: words of 63 bits and then 58."""
-    one = 3 * SUM_PARTS * MAX_ROWS * 1e24**2 * 2.0 ** -(63 + 3 * 58)
-    assert told_share(1e24) == pytest.approx(4 * one / TOTAL, rel=1e-9, abs=0)
+    item = 3 * SUM_PARTS * MAX_ROWS * 1e24**2 * 2.0 ** -(63 + 3 * 58)
+    assert told_share(1e24) == pytest.approx(4 * item / TOTAL, rel=1e-9, abs=0)
     # Of scaled features, the larger a share the less it varies.
     assert DIAGONAL.max() > 2 * DIAGONAL.min()
-    assert told_share(1e24, scale=True) == pytest.approx((one / DIAGONAL).mean(), rel=1e-9, abs=0)
-    one = 3 * 3 * MAX_ROWS * 1e6**2 * 2.0 ** -(63 + 2 * 58)
-    assert 4 * one / TOTAL < told_share(1e6, survivors=3) < 40 * one / TOTAL  # and what two floats do not hold
+    assert told_share(1e24, scale=True) == pytest.approx((item / DIAGONAL).mean(), rel=1e-9, abs=0)
+    item = 3 * 3 * MAX_ROWS * 1e6**2 * 2.0 ** -(63 + 2 * 58)
+    assert 4 * item / TOTAL < told_share(1e6, survivors=3) < 40 * item / TOTAL  # and what two floats do not hold
     # A share is the same in every unit, and so is whether it leaves a result exact.
     small = [X * 1e-6 for X in PARTIES]
     assert fit("p-cov", small, n_components=2, secure_aggregation=True, bound=1e18).log["exact"]
@@ -84,10 +85,10 @@ def test_a_last_round_of_other_rows_is_refused(way, named, monkeypatch):
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])
 def test_a_last_round_fits_to_a_millionth_of_the_variance(method):
     parties = PARTIES if method == "p-cov" else np.split(rows(90), 3, axis=1)
-    whole = 90 * fit(method, parties, n_components=2).total_variance
+    total = 90 * fit(method, parties, n_components=2).total_variance
     for share, fits in ((0.9e-6, nullcontext()), (1.1e-6, refused(ContractError, match="fit"))):
         server = server_of(method, parties, n_components=2)
-        tamper_arrays(server, 1, lambda arrays, off=share * whole: [*arrays[:-1], arrays[-1] + off], "project")
+        tamper_arrays(server, 1, lambda arrays, off=share * total: [*arrays[:-1], arrays[-1] + off], "project")
         with fits:
             finish(server)
 
@@ -101,9 +102,9 @@ def test_a_private_last_round_tells_a_constant_whatever_the_rows_are(monkeypatch
 
     for size in (40, 41, 400):
         server = server_of("dp-pca", [rows(size, 4), *PARTIES], n_components=2, epsilon=10.0)
-        said = heard(server, 0)
+        answers = heard(server, 0)
         finish(server)
-        assert [array.tolist() for array in said[-1].said] == [1, 0.0]
+        assert [array.tolist() for array in answers[-1].said] == [1, 0.0]
         monkeypatch.setattr(DPPCAClient, "write_files", fail)
 
 
@@ -130,15 +131,15 @@ def pooled(total, *, bound=1.0, indicators=0, scaled=True):
 
 def resolved(missed, diagonal, **run):
     """The diagonal of ten rows about zero, and cautions."""
-    found = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
-    return found.diagonal, found.cautions
+    result = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
+    return result.diagonal, result.cautions
 
 
 @pytest.mark.parametrize(("scaled", "expected"), [(True, [4.0, 0.0]), (False, [4.0, 1e-30])])
 def test_of_a_feature_that_fixed_point_does_not_see_nothing_is_scaled(scaled, expected):
     """The feature would be divided by what rounding left of its variance."""
-    found, cautions = resolved([0.0, 1e-30], [4.0, 1e-30], scaled=scaled)
-    np.testing.assert_array_equal(found, expected)
+    result, cautions = resolved([0.0, 1e-30], [4.0, 1e-30], scaled=scaled)
+    np.testing.assert_array_equal(result, expected)
     assert [text.split("below ")[1].split(";")[0] for text in cautions] == ["3.2e-16"] * scaled  # of ten rows
 
 
@@ -160,14 +161,14 @@ def test_a_factor_is_above_the_noise_and_that_above_rounding(variance, noise):
 
 
 def test_a_share_may_be_off_by_the_rounding_of_its_centre():
-    """The rounding is 2^-48 of the centre, in the feature's unit, which is 1 where it is constant; no `bound` is given."""
-    asked = {**TEN, "centre": np.array([-(2.0**50), 2.0**50]), "spread": np.array([2.0, 0.0])}
-    asked |= {"mean": np.array([-1.0, 0.0]), "covariance": np.zeros(3)}
+    """The rounding is 2^-48 of the centre, in the feature's unit (1 where it is constant); no `bound` is given."""
+    request = {**TEN, "centre": np.array([-(2.0**50), 2.0**50]), "spread": np.array([2.0, 0.0])}
+    request |= {"mean": np.array([-1.0, 0.0]), "covariance": np.zeros(3)}
     public = Public(RunConfig(), None, parties=3)
-    found = incomplete.expected_question(1).share_limits(asked, public)
-    np.testing.assert_allclose(found["first"], np.sqrt(1.01) * 10 * np.array([1 + 1 + 2.0, 1 + 4.0]), rtol=1e-14)
+    result = incomplete.expected_question(1).share_limits(request, public)
+    np.testing.assert_allclose(result["first"], np.sqrt(1.01) * 10 * np.array([1 + 1 + 2.0, 1 + 4.0]), rtol=1e-14)
     assert (
-        incomplete.unbounded_limits(lambda asked, public: {"bound": public.config.bound})({}, public)["bound"]
+        incomplete_limits.unbounded_limits(lambda request, public: {"bound": public.config.bound})({}, public)["bound"]
         == MAX_MAGNITUDE
     )
 
@@ -186,8 +187,10 @@ def test_the_party_farthest_from_the_model_is_told():
     exchanged = [heard(server, party) for party in range(4)]
     model = finish(server)
     U = model.scores_ / np.linalg.norm(model.scores_, axis=0)
-    apart = [principal_angles(one.said[0], U).max() for said in exchanged for one in said if one.phase == "report"]
-    assert model.log["measured"]["consensus_error_degrees"] == pytest.approx(max(apart), rel=1e-6)
+    distances = [
+        principal_angles(item.said[0], U).max() for answers in exchanged for item in answers if item.phase == "report"
+    ]
+    assert model.log["measured"]["consensus_error_degrees"] == pytest.approx(max(distances), rel=1e-6)
 
 
 @pytest.mark.parametrize(("lost", "told"), [(1.9e-14, False), (2.1e-14, True)])
@@ -244,15 +247,15 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
         (row_limits.scatter_limits(SPREAD), {"scatter": [4.0, 6.0, 9.0]}),
         (row_limits.product_limits(SPREAD, 1), {"product": 2 * MAX_ROWS * 13**0.5 * SPREAD[:, None]}),
         (
-            incomplete._deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10),
+            incomplete_limits.deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10),
             {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]},
         ),
         (
-            incomplete._expected_limits({**NEAR, "covariance": np.zeros(3)}, 10, 1.0),
+            incomplete_limits.expected_limits({**NEAR, "covariance": np.zeros(3)}, 10, 1.0),
             {"first": np.sqrt(10 * SQUARES), "second": [SQUARES[0], np.sqrt(SQUARES.prod()), SQUARES[1]]},
         ),
         (
-            incomplete._factor_share_limits({**TEN, **NEAR, **FACTOR}, SimpleNamespace(options=SCALED)),
+            incomplete_limits.factor_limits({**TEN, **NEAR, **FACTOR}, SimpleNamespace(options=SCALED), shared=True),
             {
                 "first": np.sqrt(10 * BY_FACTOR),
                 "product": np.sqrt(BY_FACTOR * BY_FACTOR.sum())[:, None],
@@ -261,7 +264,7 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
             },
         ),
         (
-            incomplete._observed_limits(THREE, pairs=True),
+            incomplete_limits.observed_limits(THREE, pairs=True),
             {"count": MAX_ROWS, "empty": MAX_ROWS, "pairs": [MAX_ROWS] * 3, "sum": [3.0 * MAX_ROWS] * 2},
         ),
         (
@@ -285,10 +288,10 @@ def test_what_a_nearly_singular_model_expects_is_within_the_limits():
     n, f = 4, 2.0**-39
     c = np.sqrt(f / 2)
     sums = {"first": np.zeros(2), "second": n * np.array([1.0, c / f, (c / f) ** 2 + 1 - c**2 / f])}
-    asked = {"rows": np.asarray(n), "centre": np.zeros(2), "spread": np.ones(2), "mean": np.zeros(2)}
+    request = {"rows": np.asarray(n), "centre": np.zeros(2), "spread": np.ones(2), "mean": np.zeros(2)}
     config = RunConfig.parse({"secure-aggregation": True, "bound": 1.0})
     layout = incomplete.expected_question(1).layout(
-        {**asked, "covariance": np.array([f, c, 1.0])}, Public(config, None, parties=3, features=2)
+        {**request, "covariance": np.array([f, c, 1.0])}, Public(config, None, parties=3, features=2)
     )
     opened, _ = layout.decode(layout.encode(sums))
     np.testing.assert_allclose(opened["second"], sums["second"])
@@ -306,10 +309,10 @@ def test_what_is_observed_of_features_in_closed_form():
     second = {"shift": np.array([0.0, 0.3]), "diagonal": np.array([4.0, 3.0])}
     with pytest.raises(StopIteration) as end:
         program.send(Total(second, 3, error_bounds={"diagonal": np.array([2e-9, 0.0])}))
-    found = end.value.value
-    np.testing.assert_allclose(found.spread, [1.0, np.sqrt(0.99)], rtol=1e-12)
-    np.testing.assert_allclose(found.mean, [0.0, 0.1 / np.sqrt(0.99)], rtol=1e-12)
-    assert (found.total_rows, found.rows, found.share) == (5, 4, 1 / 8)
+    result = end.value.value
+    np.testing.assert_allclose(result.spread, [1.0, np.sqrt(0.99)], rtol=1e-12)
+    np.testing.assert_allclose(result.mean, [0.0, 0.1 / np.sqrt(0.99)], rtol=1e-12)
+    assert (result.total_rows, result.rows, result.missing_share) == (5, 4, 1 / 8)
 
 
 # What no rows have
@@ -340,8 +343,8 @@ def test_a_variance_that_matters_to_nobody_may_pass_for_none(largest, least):
 
 def test_squares_are_as_large_as_their_mean_says():
     """Four rows that add up to 4 have squares of 4 and more, but for what fixed point rounds off."""
-    found = pooled(opened(4.0, [4, 0], [4 - 1e-7, 1e5], [1e-6, 1e-6]), scaled=False)
-    np.testing.assert_array_equal(found.diagonal, [0.0, 1e5])
+    result = pooled(opened(4.0, [4, 0], [4 - 1e-7, 1e5], [1e-6, 1e-6]), scaled=False)
+    np.testing.assert_array_equal(result.diagonal, [0.0, 1e5])
     with refused(ContractError, "not those of any rows"):
         pooled(opened(4.0, [4, 0], [4 - 1e-5, 1e5], [1e-6, 1e-6]))
 
@@ -393,8 +396,8 @@ def own(X, *, columns, state=None, parties=3):
 @pytest.mark.parametrize("columns", [0, 500])
 def test_products_are_those_of_the_scatter_formed_or_not(columns):
     """A part of the rows asked about first is not taken for all: `personalised` asks about rows not held out."""
-    whole, V, state = rows(200, 12) + 1e6, rows(12, 5, seed=1), State(RecordDict())
-    for X in (whole[:150], whole, whole):
+    total, V, state = rows(200, 12) + 1e6, rows(12, 5, seed=1), State(RecordDict())
+    for X in (total[:150], total, total):
         scatter, centred, about = own(X, columns=columns, state=state), X - X.mean(axis=0), X - 3.0
         assert scatter.formed == (columns > 0)
         np.testing.assert_allclose(scatter.times(V), centred.T @ (centred @ V), rtol=1e-9)
@@ -409,14 +412,14 @@ def test_a_scatter_is_formed_once_a_party_and_run_and_moves_nothing_beyond_round
     formed, of = [], Moments.from_rows
     monkeypatch.setattr(Moments, "from_rows", lambda data, threads: formed.append(len(data)) or of(data, threads))
     parts = cut(rows(900, 60), 500, 380, 20)
-    kept = fit("sub-it", parts, n_components=4, **options)
-    assert kept.rounds > 2
+    stored = fit("sub-it", parts, n_components=4, **options)
+    assert stored.rounds > 2
     assert sorted(formed) == [380, 500]  # 20 rows of 60 features are multiplied as they are
     monkeypatch.setattr("fedpca_flwr.site.vault.MAX_SCATTER_BYTES", 0)
     anew = fit("sub-it", parts, n_components=4, **options)
-    assert (anew.rounds, len(formed)) == (kept.rounds, 2)
-    np.testing.assert_allclose(kept.components_, anew.components_, atol=1e-10)
-    np.testing.assert_allclose(kept.explained_variance_, anew.explained_variance_, rtol=1e-12)
+    assert (anew.rounds, len(formed)) == (stored.rounds, 2)
+    np.testing.assert_allclose(stored.components_, anew.components_, atol=1e-10)
+    np.testing.assert_allclose(stored.explained_variance_, anew.explained_variance_, rtol=1e-12)
 
 
 def test_what_components_leave_is_told_unless_it_is_rounding():

@@ -44,19 +44,19 @@ def adjusted(parties=PARTIES, method="p-cov", **options):
 
 def residuals(rows, covariates, harmonise, sites=SITE):
     """Return the residuals from the rows themselves: means of sites, a single regression, deviations of sites."""
-    left, each = rows - rows.mean(axis=0), [sites == site for site in np.unique(sites)]
+    rest, each = rows - rows.mean(axis=0), [sites == site for site in np.unique(sites)]
     if harmonise != "nothing":
-        for own in each:
-            left[own] -= left[own].mean(axis=0)
-    others = np.setdiff1d(np.arange(rows.shape[1]), covariates)
+        for local in each:
+            rest[local] -= rest[local].mean(axis=0)
+    peers = np.setdiff1d(np.arange(rows.shape[1]), covariates)
     if covariates:
-        left = left - left[:, covariates] @ np.linalg.lstsq(left[:, covariates], left, rcond=None)[0]
-    left = left[:, others]
-    deviation = left.std(axis=0)
+        rest = rest - rest[:, covariates] @ np.linalg.lstsq(rest[:, covariates], rest, rcond=None)[0]
+    rest = rest[:, peers]
+    deviation = rest.std(axis=0)
     if harmonise == "variances":
-        for own in each:
-            left[own] *= deviation / left[own].std(axis=0)
-    return left, others
+        for local in each:
+            rest[local] *= deviation / rest[local].std(axis=0)
+    return rest, peers
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -81,23 +81,23 @@ def test_a_run_equals_the_pca_of_what_a_regression_of_the_pooled_rows_leaves(
     scores, loadings = ([tmp_path / f"{what}{i}.{what}" for i in range(3)] for what in ("npy", "npz"))
     files = {"scores": scores, "loadings": loadings}
     model = adjusted(adjust_for=adjust_for, harmonise=harmonise, scale=scale, n_components=3, **files, **way)
-    left, others = residuals(ROWS, [AGE, SEX] if adjust_for else [], harmonise)
-    left = left / left.std(axis=0) if scale else left
-    truth = PCA(3, svd_solver="full").fit(left)
-    turned = truth.components_ * np.sign(np.sum(truth.components_ * model.components_[:, others], axis=1))[:, None]
-    np.testing.assert_allclose(model.components_[:, others], turned, atol=1e-12)
-    assert not np.delete(model.components_, others, axis=1).any()
+    rest, peers = residuals(ROWS, [AGE, SEX] if adjust_for else [], harmonise)
+    rest = rest / rest.std(axis=0) if scale else rest
+    truth = PCA(3, svd_solver="full").fit(rest)
+    turned = truth.components_ * np.sign(np.sum(truth.components_ * model.components_[:, peers], axis=1))[:, None]
+    np.testing.assert_allclose(model.components_[:, peers], turned, atol=1e-12)
+    assert not np.delete(model.components_, peers, axis=1).any()
     for name in ("explained_variance_", "explained_variance_ratio_", "noise_variance_"):
         np.testing.assert_allclose(getattr(model, name), getattr(truth, name), rtol=1e-11)
     written = np.vstack([np.load(path) for path in scores])
-    np.testing.assert_allclose(written, left @ turned.T, atol=1e-10)
-    own = [Loadings.load(path).part_of_scores(part) for path, part in zip(loadings, PARTIES, strict=True)]
-    np.testing.assert_allclose(np.vstack(own), written, atol=1e-10)
+    np.testing.assert_allclose(written, rest @ turned.T, atol=1e-10)
+    local = [Loadings.load(path).part_of_scores(part) for path, part in zip(loadings, PARTIES, strict=True)]
+    np.testing.assert_allclose(np.vstack(local), written, atol=1e-10)
     assert model.rounds == rounds
     if not way:
-        np.testing.assert_allclose(np.sum([one["component_shares"] for one in model.log["influence"]], axis=0), 1)
-    again = any("may correlate with the covariates again" in note for note in model.log["notes"])
-    assert again == bool(harmonise == "variances" and adjust_for)
+        np.testing.assert_allclose(np.sum([item["component_shares"] for item in model.log["influence"]], axis=0), 1)
+    repeated = any("may correlate with the covariates again" in note for note in model.log["notes"])
+    assert repeated == bool(harmonise == "variances" and adjust_for)
     assert any("was taken out" in note for note in model.log["notes"]) == (harmonise != "nothing")
     if harmonise == "nothing":
         np.testing.assert_allclose(PCAModel.load(model.save(tmp_path / "model")).transform(ROWS), written, atol=1e-10)
@@ -113,9 +113,9 @@ def test_names_are_found_at_the_sites():
     np.testing.assert_array_equal(named.adjustment_.covariate_columns, [AGE, SEX])
     assert "adjusted for age, sex" in named.summary()
     np.testing.assert_array_equal(named.transform(frames[0]), numbered.transform(PARTIES[0]))
-    with refused(ConfigError, "adjust_for", "'weight'", "'batch'", 8) as told:
+    with refused(ConfigError, "adjust_for", "'weight'", "'batch'", 8) as report:
         adjusted(frames, adjust_for="weight, age, batch")
-    assert all(f"client {party}" in str(told.value) for party in range(3))
+    assert all(f"client {party}" in str(report.value) for party in range(3))
 
 
 def test_what_covariates_explain_wholly_or_but_for_rounding_is_nothing():
@@ -219,18 +219,18 @@ def test_covariates_that_do_not_vary_sites_of_one_sex_and_single_rows_are_no_fau
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-10)
     parties = [*cut(ROWS[:598], 300, 298), ROWS[598:599], ROWS[599:]]
     model, sites = adjusted(parties, adjust_for="", harmonise="variances"), np.repeat([0, 1], [300, 298])
-    left, _ = residuals(ROWS[:598], [], "means", sites)
-    spread = np.sqrt((left**2).sum(axis=0) / 600)
-    left = np.vstack([left[sites == site] * spread / left[sites == site].std(axis=0) for site in (0, 1)])
-    np.testing.assert_allclose(model.explained_variance_, np.linalg.eigvalsh(left.T @ left)[:-3:-1] / 599, rtol=1e-10)
+    rest, _ = residuals(ROWS[:598], [], "means", sites)
+    spread = np.sqrt((rest**2).sum(axis=0) / 600)
+    rest = np.vstack([rest[sites == site] * spread / rest[sites == site].std(axis=0) for site in (0, 1)])
+    np.testing.assert_allclose(model.explained_variance_, np.linalg.eigvalsh(rest.T @ rest)[:-3:-1] / 599, rtol=1e-10)
 
 
 @pytest.mark.parametrize("harmonise", ["nothing", "means", "variances"])
 def test_units_and_offsets_cost_no_digits(harmonise):
     """Each feature in a unit of its own, far from zero."""
     unlike, options = (ROWS + 1e5) * 10.0 ** np.arange(-4, 4), {"harmonise": harmonise, "scale": True}
-    there, here = (adjusted(parties, **options).components_ for parties in (cut(unlike, *SIZES), PARTIES))
-    np.testing.assert_allclose(np.abs(there), np.abs(here), atol=1e-8)
+    elsewhere, here = (adjusted(parties, **options).components_ for parties in (cut(unlike, *SIZES), PARTIES))
+    np.testing.assert_allclose(np.abs(elsewhere), np.abs(here), atol=1e-8)
 
 
 def test_kept_moments_are_of_covariates_and_features_and_odd_rows_of_what_is_left(tmp_path):
@@ -239,8 +239,8 @@ def test_kept_moments_are_of_covariates_and_features_and_odd_rows_of_what_is_lef
     np.testing.assert_allclose(model.moments_.scatter, SecondMoments.of(ROWS).scatter, rtol=1e-9, atol=1e-6)
     later = analyses.pca(analyses.adjusted(model.moments_, [AGE, SEX]).moments, 3)
     np.testing.assert_allclose(later.explained_variance_, model.explained_variance_, rtol=1e-12)
-    found, files = analyses.outliers(model, ROWS), [tmp_path / f"{i}-outliers.csv" for i in range(3)]
-    told = np.vstack([np.genfromtxt(file, delimiter=",", skip_header=1, usecols=(0, 2)) for file in files])
-    np.testing.assert_allclose(told, np.column_stack([found.t_squared, found.spe]), rtol=1e-6)
+    result, files = analyses.outliers(model, ROWS), [tmp_path / f"{i}-outliers.csv" for i in range(3)]
+    report = np.vstack([np.genfromtxt(file, delimiter=",", skip_header=1, usecols=(0, 2)) for file in files])
+    np.testing.assert_allclose(report, np.column_stack([result.t_squared, result.spe]), rtol=1e-6)
     with refused(ContractError, "scikit-learn's"):
         model.to_sklearn()

@@ -34,18 +34,18 @@ def written(folder, what="clusters"):
 def test_k_means_is_that_of_scikit_learn_from_the_best_of_the_same_starts(way, tmp_path):
     paths = [tmp_path / f"{i}.csv" for i in range(3)]
     model = fit("p-cov", PARTIES, n_components=2, clusters=3, scores=paths, **way)
-    found, scores = analyses.clusters(model), model.transform(X)
+    result, scores = analyses.clusters(model), model.transform(X)
     every = clustering.draw_starts(model.explained_variance_, 3, questions.STARTS, seed=42)
-    fits = [KMeans(3, init=one, n_init=1, tol=0, max_iter=300).fit(scores) for one in every]
-    theirs = min(fits, key=lambda one: one.inertia_)  # not the first
+    fits = [KMeans(3, init=item, n_init=1, tol=0, max_iter=300).fit(scores) for item in every]
+    theirs = min(fits, key=lambda item: item.inertia_)  # not the first
     order = np.argsort(-np.bincount(theirs.labels_), kind="stable")
-    np.testing.assert_allclose(found.centres, theirs.cluster_centers_[order], atol=1e-8)
-    assert list(found.rows) == np.bincount(theirs.labels_)[order].tolist()
+    np.testing.assert_allclose(result.centres, theirs.cluster_centers_[order], atol=1e-8)
+    assert list(result.rows) == np.bincount(theirs.labels_)[order].tolist()
     assert model.log["clusters"]["inertia"] == pytest.approx(theirs.inertia_, rel=1e-9)
-    np.testing.assert_array_equal(order[found.of(X)], theirs.labels_)
-    told = written(tmp_path)
-    np.testing.assert_array_equal(told[:, 0], found.of(X))
-    np.testing.assert_allclose(told[:, 1], np.linalg.norm(scores - found.centres[found.of(X)], axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(order[result.of(X)], theirs.labels_)
+    report = written(tmp_path)
+    np.testing.assert_array_equal(report[:, 0], result.of(X))
+    np.testing.assert_allclose(report[:, 1], np.linalg.norm(scores - result.centres[result.of(X)], axis=1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("clustering", ["k-means", "mixture", "harmony"])
@@ -64,7 +64,7 @@ def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):
     paths, options = [tmp_path / f"{i}.npy" for i in range(3)], {"n_components": 3, "clusters": 3}
     model = fit("p-cov", PARTIES, clustering="mixture", scores=paths, **options, **way)
     before = fit("p-cov", PARTIES, **options)
-    found, start, scores = analyses.clusters(model), analyses.clusters(before), before.transform(X)
+    result, start, scores = analyses.clusters(model), analyses.clusters(before), before.transform(X)
     spread = np.eye(3) * len(X) * 3 / before.log["clusters"]["inertia"]
     regular = clustering.RIDGE_SHARE * model.explained_variance_.mean()
     theirs = GaussianMixture(
@@ -80,10 +80,10 @@ def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):
     assert theirs.n_iter_ == model.log["clusters"]["steps"]
     assert model.log["clusters"]["mean_log_density"] == pytest.approx(theirs.lower_bound_, rel=1e-9)
     order = np.argsort(-theirs.weights_, kind="stable")
-    np.testing.assert_allclose(found.centres, theirs.means_[order], atol=1e-8)
-    np.testing.assert_allclose(found.mixture.covariances, theirs.covariances_[order], atol=1e-8)
-    np.testing.assert_allclose(found.mixture.weights, theirs.weights_[order], atol=1e-8)
-    np.testing.assert_array_equal(order[found.of(X)], theirs.predict(scores))
+    np.testing.assert_allclose(result.centres, theirs.means_[order], atol=1e-8)
+    np.testing.assert_allclose(result.mixture.covariances, theirs.covariances_[order], atol=1e-8)
+    np.testing.assert_allclose(result.mixture.weights, theirs.weights_[order], atol=1e-8)
+    np.testing.assert_array_equal(order[result.of(X)], theirs.predict(scores))
     np.testing.assert_allclose(written(tmp_path)[:, 1], theirs.predict_proba(scores).max(axis=1), atol=1e-8)
 
 
@@ -92,11 +92,11 @@ def test_centres_without_rows_stay_and_few_rows_are_not_counted():
     cells = clustering.CellSums.empty(centres)
     cells.add(points, centres)
     np.testing.assert_array_equal(cells.step(centres), centres)
-    for few, told in ((9, None), (10, 10)):
-        far = np.vstack([X[:80], X[:few] + 50.0])
-        found = analyses.clusters(fit("p-cov", [far, *PARTIES[1:]], n_components=2, clusters=2))
-        assert found.rows == (150, told)
-        assert ("few" in repr(found)) == (told is None)
+    for few, report in ((9, None), (10, 10)):
+        distant = np.vstack([X[:80], X[:few] + 50.0])
+        result = analyses.clusters(fit("p-cov", [distant, *PARTIES[1:]], n_components=2, clusters=2))
+        assert result.rows == (150, report)
+        assert ("few" in repr(result)) == (report is None)
 
 
 def test_steps_are_limited_and_parties_have_the_rows_of_the_run(monkeypatch):
@@ -132,9 +132,9 @@ NO_MOVES = np.empty((0, 0, 0, 0))
 
 def session(folder, **options):
     """A site that has been asked for its moments."""
-    asked = HostileSession(folder, X, {**RUN, **options})
-    assert asked.ask("moments", [])[0]
-    return asked
+    request = HostileSession(folder, X, {**RUN, **options})
+    assert request.ask("moments", [])[0]
+    return request
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def session(folder, **options):
 )
 def test_a_run_has_one_set_of_components(tmp_path, caplog, scaled, first, second, named):
     """A server that turned the components, or divided by other deviations, would learn every feature of a row."""
-    asked, centres = session(tmp_path, scale=scaled), np.zeros((1, 2, 2))
-    assert asked.ask("cells", [first[0], MEAN, first[1], centres])[0]
-    assert asked.refusal("cells", [second[0], MEAN, second[1], centres])
+    request, centres = session(tmp_path, scale=scaled), np.zeros((1, 2, 2))
+    assert request.ask("cells", [first[0], MEAN, first[1], centres])[0]
+    assert request.refusal("cells", [second[0], MEAN, second[1], centres])
     assert not unnamed(caplog.text, *named)
 
 
@@ -166,20 +166,20 @@ def test_a_run_has_one_set_of_components(tmp_path, caplog, scaled, first, second
     ],
 )
 def test_steps_that_do_not_fit_are_refused(tmp_path, caplog, phase, step, named):
-    asked = session(tmp_path, clustering="mixture" if phase == "shares" else "harmony")
-    assert phase == "mixed" or asked.ask("cells", [AXES, MEAN, NONE, np.zeros((1, 2, 2))])[0]
-    assert asked.refusal(phase, [AXES, MEAN, NONE, *step])
+    request = session(tmp_path, clustering="mixture" if phase == "shares" else "harmony")
+    assert phase == "mixed" or request.ask("cells", [AXES, MEAN, NONE, np.zeros((1, 2, 2))])[0]
+    assert request.refusal(phase, [AXES, MEAN, NONE, *step])
     assert not unnamed(caplog.text, named)
 
 
 def test_two_centres_tell_the_row_that_lies_between_them(tmp_path):
     """The attack for which a site must say may-show='scores': the server learns the scores of a single row."""
-    asked, edge = session(tmp_path), np.sort(X[:, 0] - MEAN[0])
+    request, edge = session(tmp_path), np.sort(X[:, 0] - MEAN[0])
 
     def sums(boundary):
         centres = np.array([[[boundary - 1e3, 0.0], [boundary + 1e3, 0.0]]])
-        counts, told, _ = asked.ask("cells", [AXES, MEAN, NONE, centres])[0]
-        return told[0, 0] + counts[0, 0] * centres[0, 0]
+        counts, report, _ = request.ask("cells", [AXES, MEAN, NONE, centres])[0]
+        return report[0, 0] + counts[0, 0] * centres[0, 0]
 
     low, high = sums((edge[-2] + edge[-1]) / 2), sums(edge[-1] + 1.0)
     np.testing.assert_allclose(high - low, (X - MEAN)[X[:, 0].argmax(), :2], atol=1e-6)
@@ -217,9 +217,9 @@ def by_blocks(Z, clusters=12, seed=0):
             near = np.exp(-20 * (1 - units @ centres.T))
             for block in np.array_split(rng.permutation(n), 20):
                 rest = np.delete(np.arange(n), block)
-                held, part = R[rest].T @ of_batch[rest], of_batch[rest].mean(axis=0)
-                expected = held.sum(axis=1, keepdims=True) * part
-                R[block] = near[block] * (((expected + 1) / (held + 1)) ** 2)[:, BATCH[block]].T
+                shares, part = R[rest].T @ of_batch[rest], of_batch[rest].mean(axis=0)
+                expected = shares.sum(axis=1, keepdims=True) * part
+                R[block] = near[block] * (((expected + 1) / (shares + 1)) ** 2)[:, BATCH[block]].T
                 R[block] /= R[block].sum(axis=1, keepdims=True)
         moved, design = Z.copy(), np.column_stack([np.ones(n), of_batch])
         for share in R.T:
@@ -232,8 +232,8 @@ def by_blocks(Z, clusters=12, seed=0):
 
 def mixed(Z, labels, near=30):
     """Return the mean number of labels near a row, less 1, as a share of the possible (the inverse Simpson index)."""
-    found = NearestNeighbors(n_neighbors=near + 1).fit(Z).kneighbors(Z, return_distance=False)[:, 1:]
-    shares = np.stack([(labels[found] == one).mean(axis=1) for one in np.unique(labels)])
+    result = NearestNeighbors(n_neighbors=near + 1).fit(Z).kneighbors(Z, return_distance=False)[:, 1:]
+    shares = np.stack([(labels[result] == item).mean(axis=1) for item in np.unique(labels)])
     return ((1 / (shares**2).sum(axis=0)).mean() - 1) / (len(np.unique(labels)) - 1)
 
 
@@ -255,12 +255,12 @@ def test_batches_are_mixed_as_by_the_papers_program_and_secure_sums_give_the_sam
 def test_moves_are_those_of_a_ridge_regression_of_the_rows():
     rng = np.random.default_rng(1)
     Z, of_batch, share = rng.normal(size=(60, 2)), np.eye(3)[rng.integers(0, 3, 60)], rng.random(60)
-    sums = np.stack([(share * one) @ Z for one in of_batch.T])
+    sums = np.stack([(share * item) @ Z for item in of_batch.T])
     moves = harmony.ridge_moves((share @ of_batch)[None], sums[None])[0]
     design, root = np.column_stack([np.ones(60), of_batch]), np.sqrt(share)[:, None]
     ridge = np.vstack([root * design, np.diag([0.0, 1, 1, 1])])
-    told, *_ = np.linalg.lstsq(ridge, np.vstack([root * Z, np.zeros((4, 2))]), rcond=None)
-    np.testing.assert_allclose(moves, told[1:], atol=1e-12)
+    report, *_ = np.linalg.lstsq(ridge, np.vstack([root * Z, np.zeros((4, 2))]), rcond=None)
+    np.testing.assert_allclose(moves, report[1:], atol=1e-12)
 
 
 def test_harmony_goes_on_while_its_objective_falls():
@@ -287,9 +287,9 @@ def test_clusters_of_no_rows_stay_and_batches_are_kept_from_what_holds_more_than
     steps = steps_of_harmony._converge_step({}, Steps.empty(2, 2, 2), np.eye(2), np.zeros((2, 2)), 1)
     next(steps)
     counts, units = np.array([[3.0, 1.0], [1.0, 3.0]]), np.array([[0.0, 2.0], [0.0, 0.0]])
-    asked = steps.send(Total({"counts": counts, "units": units}, 2)).request
-    np.testing.assert_array_equal(asked["centres"][-1], [[0, 1], [0, 1]])
-    np.testing.assert_allclose(asked["penalties"][-1], np.log([[3 / 4, 3 / 2], [3 / 2, 3 / 4]]), rtol=1e-14)
+    request = steps.send(Total({"counts": counts, "units": units}, 2)).request
+    np.testing.assert_array_equal(request["centres"][-1], [[0, 1], [0, 1]])
+    np.testing.assert_allclose(request["penalties"][-1], np.log([[3 / 4, 3 / 2], [3 / 2, 3 / 4]]), rtol=1e-14)
 
 
 def test_the_objective_counts_rows_of_a_batch_beyond_its_part_of_a_cluster():

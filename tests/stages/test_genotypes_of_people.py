@@ -71,9 +71,9 @@ def test_adaptive_counts_alleles_once_and_forecasts_of_standardised_genotypes():
     model = analysed(parties_of(G), "adaptive", round_bytes=1e5)
     phases = [entry["phase"] for entry in model.log["rounds"]]
     assert phases.count("alleles") == phases.count("survey") == 1
-    told = [entry["down"][0] > 8 * 2000 for entry in model.log["rounds"][:3]]
-    assert told[:2] == [False, True]  # the frequencies, once
-    assert not told[2]
+    report = [entry["down"][0] > 8 * 2000 for entry in model.log["rounds"][:3]]
+    assert report[:2] == [False, True]  # the frequencies, once
+    assert not report[2]
     assert all(way["options"]["genotypes"] for way in model.log["candidates"])
     assert {way["method"] for way in model.log["candidates"]} == {"p-cov", "qr-pca", "sub-it"}
 
@@ -201,8 +201,8 @@ def test_components_are_those_of_the_kept_variants(method, way, missing, monkeyp
     np.testing.assert_array_equal(model.components_.any(axis=0), expected)
     vectors = np.linalg.svd(standardised_by_hand(G) * expected)[2][:2]
     assert principal_angles(model.components_.T, vectors.T).max() <= 2e-6
-    asked = [entry["phase"] for entry in model.log["rounds"]]
-    assert asked.count("gapped_neighbours" if missing else "neighbours") == 3
+    request = [entry["phase"] for entry in model.log["rounds"]]
+    assert request.count("gapped_neighbours" if missing else "neighbours") == 3
     assert any(note.startswith(f"{expected.sum()} variants are kept") for note in model.log["notes"])
     assert model.transform(G).shape == (90, 2)
 

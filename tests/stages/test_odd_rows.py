@@ -44,13 +44,13 @@ def written(path):
 def test_each_site_judges_its_own_rows_as_the_pooled_analysis_does(way, scale, tmp_path):
     paths = [tmp_path / f"scores{i}.npy" for i in range(3)]
     model = fit("p-cov", PARTIES, n_components=3, outliers="sites", scale=scale, scores=paths, **way)
-    found = analyses.outliers(analyses.pca(SecondMoments.of(X), 3, scale=scale), X)
-    limits = [found.t_squared_limit] * 600, [found.spe_limit] * 600
-    told = np.vstack([written(tmp_path / f"scores{i}-outliers.csv") for i in range(3)])
-    expected = np.column_stack([found.t_squared, limits[0], found.spe, limits[1], found.odd])
-    np.testing.assert_allclose(told, expected, rtol=1e-6)
+    result = analyses.outliers(analyses.pca(SecondMoments.of(X), 3, scale=scale), X)
+    limits = [result.t_squared_limit] * 600, [result.spe_limit] * 600
+    report = np.vstack([written(tmp_path / f"scores{i}-outliers.csv") for i in range(3)])
+    expected = np.column_stack([result.t_squared, limits[0], result.spe, limits[1], result.odd])
+    np.testing.assert_allclose(report, expected, rtol=1e-6)
     last = (tmp_path / "scores0-outliers.csv").read_text().splitlines()[1].split(",")[-1]
-    assert last == " ".join(map(str, np.argsort(-found.spe_contributions[0])[:3]))
+    assert last == " ".join(map(str, np.argsort(-result.spe_contributions[0])[:3]))
     assert "rows_above_spe_limit" not in model.log["measured"]
     assert [np.load(path).shape for path in paths] == [(300, 3), (200, 3), (100, 3)]
 
@@ -59,20 +59,20 @@ def test_sparse_rows_are_judged_too(tmp_path):
     counts = np.random.default_rng(1).poisson(0.3, (300, 8)).astype(float)
     parties, paths = [sparse.csr_array(part) for part in cut(counts, 200, 100)], [tmp_path / f"{i}.csv" for i in (0, 1)]
     fit("p-cov", parties, n_components=2, outliers="sites", scores=paths)
-    found = analyses.outliers(analyses.pca(SecondMoments.of(counts), 2), counts[200:])
-    told = written(tmp_path / "1-outliers.csv")[:, [0, 2]]
-    np.testing.assert_allclose(told, np.column_stack([found.t_squared, found.spe]), rtol=1e-6)
+    result = analyses.outliers(analyses.pca(SecondMoments.of(counts), 2), counts[200:])
+    report = written(tmp_path / "1-outliers.csv")[:, [0, 2]]
+    np.testing.assert_allclose(report, np.column_stack([result.t_squared, result.spe]), rtol=1e-6)
 
 
 @each_way
 def test_rows_beyond_the_limits_are_counted(way):
     model = fit("p-cov", PARTIES, n_components=3, outliers="counts", min_rows=10, **way)
-    found = analyses.outliers(model, X)
-    t_squared, spe = found.t_squared > found.t_squared_limit, found.spe > found.spe_limit
+    result = analyses.outliers(model, X)
+    t_squared, spe = result.t_squared > result.t_squared_limit, result.spe > result.spe_limit
     assert t_squared[:300].sum() >= 10
     assert 0 < t_squared[300:500].sum() < 10
-    told, counted = model.log["measured"], [t_squared[:300].sum(), spe[:300].sum()]
-    assert [told["rows_above_t_squared_limit"], told["rows_above_spe_limit"]] == counted
+    report, counted = model.log["measured"], [t_squared[:300].sum(), spe[:300].sum()]
+    assert [report["rows_above_t_squared_limit"], report["rows_above_spe_limit"]] == counted
     line = next(line for line in model.summary().splitlines() if "odd rows" in line)
     assert ("most at" in line) == bool(model.log["outliers"]) == (not way)
     if not way:
@@ -152,9 +152,11 @@ def boundary(mean, limit):
 
 @pytest.mark.parametrize("options", [{"outliers": "counts"}, {"fourth-moments": True}], ids=str)
 def test_a_site_tells_nothing_of_single_rows_unless_it_says_so(tmp_path, options):
-    replied, said = HostileSession(tmp_path, PEOPLE, {**RUN, **options}, **{"may-show": "nothing"}).ask("moments", [])
+    replied, answers = HostileSession(tmp_path, PEOPLE, {**RUN, **options}, **{"may-show": "nothing"}).ask(
+        "moments", []
+    )
     assert not replied
-    assert not unnamed(said["message"], "may-show", "distribution", "nothing")
+    assert not unnamed(answers["message"], "may-show", "distribution", "nothing")
     method = " ".join(["p-cov", *(f"{key}={str(value).lower()}" for key, value in options.items())])
     with refused(DisclosureError, "client 0", "may_show"):
         fit(method, PARTIES, n_components=2, may_show="nothing")
@@ -180,10 +182,10 @@ def test_variances_are_as_many_as_components(tmp_path):
 
 
 def test_limits_in_closed_form():
-    asked = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
+    request = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
     three = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
     require_limits(
-        _sum_limits(projection_questions()["project"], (ABOVE, FOURTH), asked, three),
+        _sum_limits(projection_questions()["project"], (ABOVE, FOURTH), request, three),
         {
             "count": MAX_ROWS,
             "squared": 2 * 2 * 3.0**2 * MAX_ROWS,

@@ -79,10 +79,10 @@ def test_weights_bound_no_components_and_models_of_them_are_kept(tmp_path):
 
 def test_rows_of_weight_0_take_no_part_and_have_scores(tmp_path):
     files = [tmp_path / f"{party}.npy" for party in range(3)]
-    far = np.where(WEIGHTS[:, None] == 0, X + 100, X)
-    model = weigh(parties=with_weights(X=far), scores=files)
+    distant = np.where(WEIGHTS[:, None] == 0, X + 100, X)
+    model = weigh(parties=with_weights(X=distant), scores=files)
     assert model.explained_variance_ == pytest.approx(oracle(WEIGHTS, 2)[0], rel=1e-10)
-    assert np.concatenate([np.load(file) for file in files]) == pytest.approx(model.transform(far), abs=1e-9)
+    assert np.concatenate([np.load(file) for file in files]) == pytest.approx(model.transform(distant), abs=1e-9)
 
 
 def test_the_minimum_of_rows_holds_for_weights():
@@ -139,9 +139,9 @@ def test_a_site_says_itself_which_column_has_its_weights(tmp_path):
     run = {"n_components": 2, **SECURE}
     weighed = finish(at_sites(server_of("p-cov", parties, weights="w", **run), nodes))
     assert weighed.explained_variance_ == pytest.approx(oracle(weights, 2)[0], rel=1e-10)
-    for asked in ({"weights": "a"}, {}):  # without, the same rows count otherwise: the difference would tell of few
-        with refused(DisclosureError, match="'weights'" if asked else "with other weights, or without"):
-            finish(at_sites(server_of("p-cov", parties, **asked, **run), nodes))
+    for request in ({"weights": "a"}, {}):  # without, the same rows count otherwise: the difference would tell of few
+        with refused(DisclosureError, match="'weights'" if request else "with other weights, or without"):
+            finish(at_sites(server_of("p-cov", parties, **request, **run), nodes))
 
 
 def test_moments_in_blocks_are_those_of_all_weighted_rows():
@@ -149,7 +149,7 @@ def test_moments_in_blocks_are_those_of_all_weighted_rows():
     counts = np.random.default_rng(1).poisson(0.3, (400, 5)).astype(np.uint8)
     weights = np.random.default_rng(2).uniform(0, 3, 400)
     expected = np.cov(counts.T, aweights=weights, ddof=0) * weights.sum()
-    whole = [counts, sparse_rows(sparse.csr_array(counts.astype(float)))]
+    total = [counts, sparse_rows(sparse.csr_array(counts.astype(float)))]
     halves = [Moments.from_rows(weight_rows(counts[part], weights[part])) for part in (slice(0, 150), slice(150, 400))]
-    for found in [*(Moments.from_rows(weight_rows(given, weights)) for given in whole), pool(halves)]:
-        assert unpack_symmetric(found.scatter, 5) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    for result in [*(Moments.from_rows(weight_rows(data, weights)) for data in total), pool(halves)]:
+        assert unpack_symmetric(result.scatter, 5) == pytest.approx(expected, rel=1e-12, abs=1e-12)

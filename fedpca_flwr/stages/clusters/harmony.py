@@ -23,29 +23,32 @@ from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.site.scores import companion_file
 
 MAX_CORRECTIONS = 10
-"""Corrections that a run makes at most."""
+"""Largest number of corrections of a run."""
 
 FIRST_STEPS = 10
 """Steps from the start, before a batch is kept from a cluster."""
 
 MAX_STEPS = 20
-"""Steps between two corrections."""
+"""Largest number of steps between two corrections."""
+
+MAX_QUESTIONS = FIRST_STEPS + MAX_CORRECTIONS * MAX_STEPS
+"""Largest number of questions of a run."""
 
 MIN_MOVED_SHARE = 1e-3
-"""Shares of rows that changed clusters, in steps and in corrections after which nothing more is gained."""
+"""Share of rows; a step in which a smaller share changes clusters is the last before a correction."""
 
 MIN_IMPROVEMENT = 1e-4
-"""A correction is the last if the objective falls by a smaller share."""
+"""Share of the objective; a correction that lowers the objective by a smaller share is the last."""
 
 SITE_DISCLOSURE = "how many of each site's rows are in each cluster, and the sums of their scores"
-"""What the sums tell of single sites (`PCAOptions.site_sums`)."""
+"""Text: what the sums tell of single sites (`PCAOptions.sum_disclosures`)."""
 
 STEP_FIELDS = (
     Field("centres", ("<=t", "<=m", "<=k")),
     Field("penalties", ("<=t", "<=m", "parties")),
     Field("moves", ("<=t", "<=m", "parties", "<=k"), optional=True),
 )
-"""What sites are told of the steps of Harmony."""
+"""Fields of the steps of Harmony, which sites receive."""
 
 STEP_SUMS = Payload(
     (
@@ -57,38 +60,12 @@ STEP_SUMS = Payload(
 )
 
 
-def sizes(public: Public) -> dict[str, int]:
-    """Return the values of the symbols in the shapes of the fields.
-
-    Parameters
-    ----------
-    public : Public
-        Public parameters of the run.
-
-    Returns
-    -------
-    mapping of str to int
-    """
-    return {"t": MAX_CORRECTIONS + 1, "parties": public.parties}
-
-
-def times() -> int:
-    """Return how often a run may ask for a step, at most.
-
-    Returns
-    -------
-    int
-    """
-    return FIRST_STEPS + MAX_CORRECTIONS * MAX_STEPS
-
-
 def limits(request: Fields, max_score: float) -> SumLimits:
     """Return limits of sums over rows, each counted once.
 
     Parameters
     ----------
     request : mapping of str to ndarray
-        Fields that the server sent.
     max_score : float
         Largest size of a score.
 
@@ -113,7 +90,6 @@ def read_steps(request: Fields, batch: int) -> harmony.Steps:
     request : mapping of str to ndarray
         Fields of `STEP_FIELDS`, and ``components``.
     batch : int
-        Number of the party.
 
     Returns
     -------
@@ -139,11 +115,9 @@ def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
     Parameters
     ----------
     request : mapping of str to ndarray
-        Fields that the server sent.
     parts : iterator of ndarray of shape (m, k)
         Scores of the party's rows.
     batch : int
-        Number of the party.
 
     Returns
     -------
@@ -165,11 +139,9 @@ def write_corrected(scores: str, request: Fields, parts: Iterator[Array], batch:
     scores : str
         Path of the site's scores; empty: nothing is written.
     request : mapping of str to ndarray
-        Fields of the last question.
     parts : iterator of ndarray of shape (m, k)
         Scores of the site's rows.
     batch : int
-        Number of the party.
     """
     steps = read_steps(request, batch)
     names = ",".join(f"harmony{j + 1}" for j in range(steps.centres.shape[2]))
@@ -189,17 +161,11 @@ def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -
     Parameters
     ----------
     model : PCAModel
-        Model of the run.
     request : mapping of str to ndarray
         Fields that rows are projected with.
     clusters : int
         Number of clusters.
     public : Public
-        Public parameters of the run.
-
-    Yields
-    ------
-    SumRound
 
     Returns
     -------

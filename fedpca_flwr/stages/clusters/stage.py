@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
 from scipy.linalg import LinAlgError
+from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
@@ -28,32 +29,32 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumLimits, SumRound, Total
-from fedpca_flwr.questions.projection import Projection
+from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, MAX_ROWS
-from fedpca_flwr.questions.rows_run import Closing, RowsClient, RowsStage, RowsStrategy
+from fedpca_flwr.questions.rows_client import Closing, Projection, RowsClient, RowsStage
 from fedpca_flwr.site.scores import companion_file
 from fedpca_flwr.stages.clusters import harmony
 
 STARTS = 10
-"""Sets of centres that a run tries."""
+"""Number of sets of centres that a run tries."""
 
 MAX_STEPS = 100
-"""Of either kind that a run takes."""
+"""Largest number of steps of k-means, and of a mixture."""
 
 MIN_SHOWN_ROWS = 10
-"""Of fewer rows in a cluster the model does not say how many there are."""
+"""Smallest cluster of which the model says the number of rows."""
 
 MIN_DENSITY_GAIN = 1e-9
-"""A mixture is done once a step adds less to the mean logarithm of the density."""
+"""Smallest gain of a step in the mean logarithm of the density; a smaller gain ends the fit of a mixture."""
 
 AXIS_FIELDS = {"components", "scale"}
-"""What scores are made with, which a site is told once in a run: others would tell more numbers of the same row."""
+"""Fields that scores are computed with. A site receives them once in a run: others would tell more of the same row."""
 
 MIXTURE_FIELDS = (
     Field("weights", ("<=m",), kind="size", optional=True),
     Field("covariances", ("<=m", "<=k", "<=k"), optional=True),
 )
-"""What a mixture has besides its means."""
+"""Fields of a mixture besides its means."""
 
 
 class ClusterOptions(PCAOptions):
@@ -75,83 +76,80 @@ class Clusters(RowsStage):
     options: ClusterOptions
 
     @property
+    @override
     def exposes(self) -> str:
         return "scores"
 
     @property
+    @override
     def sum_disclosures(self) -> Mapping[str, str]:
         return {"harmony": harmony.SITE_DISCLOSURE} if self.options.clustering == "harmony" else {}
 
+    @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options, last = self.options, questions.get("project")
         if last is None:  # the method goes on as another one, whose script has it
             return questions
 
         def sizes(public: Public) -> dict[str, int]:
-            symbols = {"k": public.features, "s": STARTS, "m": options.clusters}
-            return {**last.sizes(public), **harmony.sizes(public), **symbols}
+            steps = {"t": harmony.MAX_CORRECTIONS + 1, "parties": public.parties}
+            return {**last.sizes(public), **steps, "k": public.features, "s": STARTS, "m": options.clusters}
 
         projection_fields = tuple(
             replace(item, constant=item.name) if item.name in AXIS_FIELDS else item for item in last.request.fields
         )
-        builders = {
-            "k-means": [self._cells_questions],
-            "mixture": [self._cells_questions, self._shares_questions],
-            "harmony": [self._harmony_questions],
-        }
+        if options.clustering == "harmony":
+            cluster_questions = {"mixed": self._harmony_question(projection_fields, last)}
+            cluster_fields = harmony.STEP_FIELDS
+        else:
+            cluster_questions = {"cells": self._cells_question(projection_fields, last)}
+            cluster_fields = (Field("centres", ("<=m", "<=k")), *MIXTURE_FIELDS)
+        if options.clustering == "mixture":
+            cluster_questions["shares"] = self._shares_question(projection_fields, last)
         cluster_questions = {
             name: replace(question, needs="rows", sizes=sizes, words=FIRST_WORDS)
-            for make in builders[options.clustering]
-            for name, question in make(projection_fields, last).items()
+            for name, question in cluster_questions.items()
         }
-        centre_fields = (Field("centres", ("<=m", "<=k")), *MIXTURE_FIELDS)
-        payload = Payload(
-            (*projection_fields, *(harmony.STEP_FIELDS if options.clustering == "harmony" else centre_fields))
-        )
-        closing = replace(last, request=payload, sizes=sizes)
-        return {
-            **{name: item for name, item in questions.items() if name != "project"},
-            **cluster_questions,
-            "project": closing,
-        }
+        closing = replace(last, request=Payload((*projection_fields, *cluster_fields)), sizes=sizes)
+        method_questions = {name: item for name, item in questions.items() if name != "project"}
+        return {**method_questions, **cluster_questions, "project": closing}
 
-    def _cells_questions(self, projection_fields: tuple[Field, ...], last: Question) -> Questions:
+    def _cells_question(self, projection_fields: tuple[Field, ...], last: Question) -> Question:
         """Return the question how many rows are nearest to each centre, and for the sums of the rows' scores."""
         sums = (Field("counts", ("s", "m"), kind="size"), Field("sums", ("s", "m", "k")))
-        cells = Question(
+        return Question(
             request=Payload((*projection_fields, Field("centres", ("<=s", "<=m", "<=k")))),
             reply=Payload((*sums, Field("inertia", ("s",), kind="size"))),
             answer=lambda party, request: _local_cells(request, self.points(party, request)),
             limits=lambda request, public: _cell_limits(request, _max_score(last, request, public)),
             times=MAX_STEPS,
         )
-        return {"cells": cells}
 
-    def _shares_questions(self, projection_fields: tuple[Field, ...], last: Question) -> Questions:
+    def _shares_question(self, projection_fields: tuple[Field, ...], last: Question) -> Question:
         """Return the question for sums over rows that are shared out by the probabilities of a mixture."""
         mixture = (Field("means", ("<=m", "<=k")), *(replace(item, optional=False) for item in MIXTURE_FIELDS))
         sums = (Field("counts", ("m",), kind="size"), Field("sums", ("m", "k")), Field("products", ("m", "k", "k")))
-        shares = Question(
+        return Question(
             request=Payload((*projection_fields, *mixture)),
             reply=Payload((*sums, Field("log_density", ()))),
             answer=lambda party, request: _local_shares(request, self.points(party, request)),
             limits=lambda request, public: _share_limits(request, _max_score(last, request, public)),
             times=MAX_STEPS,
         )
-        return {"shares": shares}
 
-    def _harmony_questions(self, projection_fields: tuple[Field, ...], last: Question) -> Questions:
+    def _harmony_question(self, projection_fields: tuple[Field, ...], last: Question) -> Question:
         """Return the question for the sums of a step of Harmony."""
-        mixed = Question(
+
+        def answer(party: RowsClient, request: Fields) -> Fields:
+            return harmony.local_sums(request, self.points(party, request), party.site.node.partition_id)
+
+        return Question(
             request=Payload((*projection_fields, *harmony.STEP_FIELDS)),
             reply=harmony.STEP_SUMS,
-            answer=lambda party, request: harmony.local_sums(
-                request, self.points(party, request), party.site.node.partition_id
-            ),
+            answer=answer,
             limits=lambda request, public: harmony.limits(request, _max_score(last, request, public)),
-            times=harmony.times(),
+            times=harmony.MAX_QUESTIONS,
         )
-        return {"mixed": mixed}
 
     # A party
 
@@ -161,7 +159,6 @@ class Clusters(RowsStage):
         Parameters
         ----------
         party : RowsClient
-            The party.
         request : mapping of str to ndarray
             Fields that rows are projected with.
         all_rows : bool
@@ -171,11 +168,14 @@ class Clusters(RowsStage):
         ------
         ndarray of shape (m, k)
         """
-        projection = party.projection(request)
-        require_scale(request["scale"], scaled=party.options.scaled or any(stage.scales for stage in party.stages))
+        projection, scale = party.projection(request), request["scale"]
+        scaled = party.options.scaled or any(stage.scales for stage in party.stages)
+        if (scale.size > 0) != scaled:  # else a server could ask for scores of both kinds
+            raise ContractError(f"{SERVER}: 'scale' holds {scale.size} deviations, and the run has scale={scaled}")
         for part in party.row_parts if all_rows else (party.raw_rows,):
             yield from projection.scores(part)
 
+    @override
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> None:
         node, points = party.site.node, self.points(party, request, all_rows=True)
         if self.options.clustering == "harmony":
@@ -185,8 +185,27 @@ class Clusters(RowsStage):
 
     # The server
 
-    def closing(self, run: RowsStrategy, model: PCAModel, request: Fields) -> Closing:
-        return (yield from find_clusters(model, request, self.options, run.public))
+    @override
+    def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
+        options = self.options
+        variances = model.explained_variance_
+        if options.clustering == "harmony":
+            return (yield from harmony.harmonise(model, request, options.clusters, run.public))
+        centres, counts, inertia, steps = yield from _fit_k_means(model, request, options.clusters, run.config.seed)
+        fields, measure = {"centres": centres, "weights": np.empty(0), "covariances": np.empty((0, 0, 0))}, inertia
+        if options.clustering == "mixture":
+            spread = inertia / model.n_samples_ / variances.size * np.eye(variances.size)
+            regular = clustering.RIDGE_SHARE * float(variances.mean())
+            spread += regular * np.eye(variances.size)
+            start = clustering.Mixture((counts + 1) / (counts + 1).sum(), centres, np.array([spread] * len(centres)))
+            fields, counts, measure, steps = yield from _fit_mixture(model, request, start, regular)
+        rows = [int(count) if count >= MIN_SHOWN_ROWS else None for count in counts.round()]
+        name = "mean_log_density" if options.clustering == "mixture" else "inertia"
+        model.log["clusters"] = {"kind": options.clustering, "rows": rows, "steps": steps, name: measure}
+        model.log["clusters"] |= {name: value.tolist() for name, value in fields.items() if value.size}
+        if steps == MAX_STEPS:
+            model.log["notes"].append(f"the clusters still moved after {MAX_STEPS} steps")
+        return fields
 
 
 def _cell_limits(request: Fields, max_score: float) -> SumLimits:
@@ -238,34 +257,12 @@ def _local_shares(request: Fields, parts: Iterator[Array]) -> Fields:
     return {"counts": shares.counts, "sums": shares.sums, "products": shares.products, "log_density": density}
 
 
-def require_scale(scale: Array, *, scaled: bool) -> None:
-    """Refuse deviations in a run that does not scale, and missing deviations in a run that does.
-
-    Else a server could ask for both.
-
-    Parameters
-    ----------
-    scale : ndarray of shape (d,) or (0,)
-        Deviations that the server sent.
-    scaled : bool
-        Whether the run scales features.
-
-    Raises
-    ------
-    ContractError
-        If ``scale`` is empty in a run that scales, or not empty in another.
-    """
-    if (scale.size > 0) != scaled:
-        raise ContractError(f"{SERVER}: 'scale' holds {scale.size} deviations, and the run has scale={scaled}")
-
-
 def require_axes(components: Array, *arrays: Array) -> None:
     """Refuse centres or covariances of other dimensions than there are components.
 
     Parameters
     ----------
     components : ndarray of shape (k, d)
-        Components of the request.
     *arrays : ndarray
         Arrays whose last axis must have length k.
 
@@ -341,21 +338,19 @@ def write_clusters(scores: str, request: Fields, points: Iterator[Array]) -> Non
     scores : str
         Path of the site's scores; empty: nothing is written.
     request : mapping of str to ndarray
-        Fields of the last question.
     points : iterator of ndarray of shape (m, k)
         Scores of the site's rows.
     """
     means = request["centres"]
     mixture = read_mixture(request, "centres") if request["weights"].size else None
     require_axes(request["components"], means)
-    with companion_file(
-        scores, "clusters", b"cluster,distance\n" if mixture is None else b"cluster,probability\n"
-    ) as stream:
+    header = b"cluster,distance\n" if mixture is None else b"cluster,probability\n"
+    with companion_file(scores, "clusters", header) as stream:
         if stream is None:
             return
         for part in points:
-            cells, how = labels(part, means, mixture)
-            for cell, value in zip(cells.tolist(), how.tolist(), strict=True):
+            cells, values = labels(part, means, mixture)
+            for cell, value in zip(cells.tolist(), values.tolist(), strict=True):
                 stream.write(f"{cell},{value:.9g}\n".encode())
 
 
@@ -363,51 +358,6 @@ def write_clusters(scores: str, request: Fields, points: Iterator[Array]) -> Non
 
 
 ClusterFields = Generator[Round, Any, dict[str, Array]]
-
-
-def find_clusters(model: PCAModel, projection: Fields, options: ClusterOptions, public: Public) -> ClusterFields:
-    """Return the clusters of all rows' scores, the largest first, as fields for the sites.
-
-    The log of the model says how many steps the search took, and how many rows each cluster has.
-
-    Parameters
-    ----------
-    model : PCAModel
-        Model of the run.
-    projection : mapping of str to ndarray
-        Fields that rows are projected with.
-    options : ClusterOptions
-        Options of the stage.
-    public : Public
-        Public parameters of the run.
-
-    Yields
-    ------
-    SumRound
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``centres``, and of a mixture ``weights`` and ``covariances``.
-    """
-    variances = model.explained_variance_
-    if options.clustering == "harmony":
-        return (yield from harmony.harmonise(model, projection, options.clusters, public))
-    centres, counts, inertia, steps = yield from _fit_k_means(model, projection, options.clusters, public.config.seed)
-    fields, measure = {"centres": centres, "weights": np.empty(0), "covariances": np.empty((0, 0, 0))}, inertia
-    if options.clustering == "mixture":
-        spread = inertia / model.n_samples_ / variances.size * np.eye(variances.size)
-        regular = clustering.RIDGE_SHARE * float(variances.mean())
-        spread += regular * np.eye(variances.size)
-        start = clustering.Mixture((counts + 1) / (counts + 1).sum(), centres, np.array([spread] * len(centres)))
-        fields, counts, measure, steps = yield from _fit_mixture(model, projection, start, regular)
-    rows = [int(count) if count >= MIN_SHOWN_ROWS else None for count in counts.round()]
-    name = "mean_log_density" if options.clustering == "mixture" else "inertia"
-    model.log["clusters"] = {"kind": options.clustering, "rows": rows, "steps": steps, name: measure}
-    model.log["clusters"] |= {name: value.tolist() for name, value in fields.items() if value.size}
-    if steps == MAX_STEPS:
-        model.log["notes"].append(f"the clusters still moved after {MAX_STEPS} steps")
-    return fields
 
 
 def _fit_k_means(

@@ -19,14 +19,14 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import linkage
 from fedpca_flwr.maths.genotypes import AlleleCounts
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumLimits, SumRound, Total
+from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumRound, Total
 from fedpca_flwr.questions.row_limits import MAX_ROWS
 
 if TYPE_CHECKING:
-    from fedpca_flwr.questions.rows_run import RowsClient
+    from fedpca_flwr.questions.rows_client import RowsClient
 
 MAX_PAIRS = 2**21
-"""Pairs that one question is about, at most: 16 MiB a number."""
+"""Largest number of pairs of a question: 16 MiB for each number of a pair."""
 
 COMPLETE, GAPPED = "neighbours", "gapped_neighbours"
 
@@ -43,12 +43,20 @@ def linkage_questions() -> Questions:
 
 
 def _question(numbers: int) -> Question:
+    """Return the question for sums over pairs, with so many numbers of each pair, and the chromosomes' first variants.
+
+    A chromosome begins where names CHROMOSOME:POSITION:ALLELE:ALLELE change, without such names at the first variant.
+    """
+
     def answer(party: RowsClient, request: Fields) -> Fields:
+        features, names = party.public.features, party.site.table.names
         start, width, window = int(request["start"]), _width(party.public), int(party.options.prune_window)
-        if start >= party.public.features:
-            raise ContractError(f"{SERVER}: 'start' is {start}, expected a variant below {party.public.features}")
+        if start >= features:
+            raise ContractError(f"{SERVER}: 'start' is {start}, expected a variant below {features}")
         sums = linkage.band_sums(party.raw_rows, start, width, window, numbers)
-        return {"sums": sums, "chromosomes": _chromosomes(party.site.table.names, party.public.features)}
+        chromosomes = [name.split(":")[0] if name.count(":") == 3 else "" for name in names] or [""] * features
+        begins = np.array([float(i == 0 or chromosomes[i] != chromosomes[i - 1]) for i in range(features)])
+        return {"sums": sums, "chromosomes": begins}
 
     return Question(
         request=Payload((Field("start", (), "int64", kind="size"),)),
@@ -57,15 +65,11 @@ def _question(numbers: int) -> Question:
         ),
         answer=answer,
         needs="groups",
-        limits=_limits,
+        limits=lambda request, public: {"sums": np.array(4.0 * MAX_ROWS), "chromosomes": np.array(float(MAX_ROWS))},
         sizes=lambda public: {"v": _width(public), "w": public.options.prune_window - 1},
         times=lambda public: len(_starts(public)) or 1,
         optional=True,
     )
-
-
-def _limits(request: Fields, public: Public) -> SumLimits:
-    return {"sums": np.array(4.0 * MAX_ROWS), "chromosomes": np.array(float(MAX_ROWS))}
 
 
 def _starts(public: Public) -> range:
@@ -80,27 +84,14 @@ def _width(public: Public) -> int:
     return -(-d // questions)
 
 
-def _chromosomes(names: tuple[str, ...], variants: int) -> NDArray[np.float64]:
-    """Return at which variants (d,) a chromosome begins, by names CHROMOSOME:POSITION:ALLELE:ALLELE, or the first."""
-    chromosomes = [name.split(":")[0] if name.count(":") == 3 else "" for name in names] or [""] * variants
-    return np.array([float(place == 0 or chromosomes[place] != chromosomes[place - 1]) for place in range(variants)])
-
-
 def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Generator[Round, Any, NDArray[np.bool_]]:
     """Return which variants pruning leaves out; without ``prune`` none.
 
     Parameters
     ----------
     public : Public
-        Public parameters of the run.
     counts : AlleleCounts
-        Counts of all rows.
     options : GenotypeOptions
-        Options of the stage.
-
-    Yields
-    ------
-    SumRound
 
     Returns
     -------

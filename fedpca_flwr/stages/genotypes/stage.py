@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
@@ -52,26 +53,27 @@ from fedpca_flwr.protocol.question import (
     Total,
     by_transport,
 )
+from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import relay
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.pooling import Fitting
-from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.row_limits import MAX_ROWS, PooledCentre, read_row_count
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStage, RowsStrategy
+from fedpca_flwr.questions.rows_client import Projection, RowsClient, RowsStage
 from fedpca_flwr.site.policy import permit_calls
 from fedpca_flwr.stages.genotypes import linkage
 
 FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True, constant="frequencies")
-"""Of the counted allele among all parties' calls, with the first question after the counts; empty in its repeats. Where
-only sums open, all questions have them, since they limit the sums."""
+"""Frequencies of the counted allele among all parties' calls, in the first request after the counts; empty in repeats.
+Where only sums open, all requests have the frequencies, since these limit the sums."""
 
 PRUNED = Field("left_out", ("d",), kind="size", optional=True, constant="left out")
-"""With the frequencies where a run prunes: 1 for a variant that counts for nothing, else 0."""
+"""Field beside the frequencies where a run prunes: 1 for a variant that counts for nothing, else 0."""
 
 CHECKED_KEY = "genotypes checked"
-"""In a party's state for the run: that its rows are genotypes, which a pass over all of them has shown."""
+"""Key in a party's state for the run: set once a pass over all rows has shown that they are genotypes."""
 
-COUNTS = ("called", "alleles", "squares")
+COUNTS = {"called": 1, "alleles": 2, "squares": 4}
+"""Largest counts of a variant for each person: calls, copies of the counted allele, and their squares."""
 
 
 def _alleles(party: RowsClient, request: Fields) -> Fields:
@@ -85,17 +87,17 @@ ALLELES: Questions = {
         reply=Payload((COUNT, *(Field(name, ("d",), kind="size") for name in COUNTS))),
         answer=_alleles,
         needs="groups",
-        limits=lambda asked, public: {
-            name: np.array(float(most * MAX_ROWS)) for name, most in zip(("count", *COUNTS), (1, 1, 2, 4), strict=True)
+        limits=lambda request, public: {
+            name: np.array(float(factor * MAX_ROWS)) for name, factor in {"count": 1, **COUNTS}.items()
         },
     )
 }
 
 SUMS_QUESTION = "sums"
-"""The question for what the counts tell."""
+"""Question whose sums follow from the counts, so that it is left out."""
 
 MAX_COPIES = 2.0
-"""Copies of an allele, and so the bound of genotypes."""
+"""Largest number of copies of an allele, and so the bound of genotypes."""
 
 
 class GenotypeOptions(PCAOptions):
@@ -113,16 +115,18 @@ class GenotypeOptions(PCAOptions):
 
 
 REQUIRED_OPTIONS = {"scale": False, "center": True, "keep": "nothing", "adjust_for": "", "harmonise": "nothing"}
-"""Options that genotypes leave no choice of, where a method has them."""
+"""Values that genotypes require of these options, if a method has the options."""
 
 
 @dataclass(frozen=True)
 class GenotypeProjection(Projection):
     """Projection of a party's genotypes, standardised by the frequencies of all rows, missing calls at the mean."""
 
+    @override
     def centred(self, rows: Rows) -> Iterator[Array]:
         return standardised_chunks(rows, self.mean, self.scale)
 
+    @override
     def squared_error(self) -> float:
         return self.vault.squared_error(np.zeros_like(self.mean), np.empty(0), self.components)
 
@@ -146,17 +150,18 @@ class Genotypes(RowsStage):
     options: GenotypeOptions
     scales = True
     counts: AlleleCounts | None = None
-    """Of all rows, at the server."""
     pruned: NDArray[np.bool_]
-    """Which variants (d,) count for nothing."""
 
     @classmethod
+    @override
     def fits(cls, card: MethodCard) -> bool:
         return card.pools_rows and card.exact
 
+    @override
     def method_config(self, config: RunConfig) -> RunConfig:
         return config.model_copy(update={"bound": MAX_COPIES})
 
+    @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options = self.options
         if not options.genotypes:
@@ -171,7 +176,7 @@ class Genotypes(RowsStage):
             )
         chosen = options.model_dump()
         conflicts = [
-            f"{name.replace('_', '-')}={_text(value)}"
+            f"{name.replace('_', '-')}={str(value).lower() if isinstance(value, bool) else value or repr('')}"
             for name, value in REQUIRED_OPTIONS.items()
             if chosen.get(name, value) != value
         ]
@@ -181,37 +186,48 @@ class Genotypes(RowsStage):
                 f"{' and '.join(conflicts)}"
             )
         bounded = self.method_config(config)
-        own = {name: _bounded(question, bounded) for name, question in questions.items() if name != SUMS_QUESTION}
-        if last := own.get("project"):  # its mean is that of the frequencies, and no number that the run told before
+        script = {name: _bounded(question, bounded) for name, question in questions.items() if name != SUMS_QUESTION}
+        if last := script.get("project"):  # its mean follows from the frequencies: no number that the run sent before
             fields = (
                 replace(field, constant_or_zero="") if field.name == "mean" else field for field in last.request.fields
             )
-            own["project"] = replace(last, request=Payload(tuple(fields)))
-        pruned, extra = (linkage.linkage_questions(), (PRUNED,)) if options.prune else ({}, ())
-        first = next(iter(own))
-        for name in by_transport(config, clear={first}, masked={name for name in own if not own[name].closing}):
-            own[name] = replace(own[name], request=Payload((FREQUENCIES, *extra, *own[name].request.fields)))
-        return {**ALLELES, **pruned, **own}
+            script["project"] = replace(last, request=Payload(tuple(fields)))
+        pruning, extra = (linkage.linkage_questions(), (PRUNED,)) if options.prune else ({}, ())
+        masked = {name for name, question in script.items() if not question.closing}
+        for name in by_transport(config, clear={next(iter(script))}, masked=masked):
+            script[name] = replace(script[name], request=Payload((FREQUENCIES, *extra, *script[name].request.fields)))
+        return {**ALLELES, **pruning, **script}
 
     # A party
 
+    @override
     def require_ready(self, party: RowsClient) -> None:
         if not (party.journal.has_begun() or CHECKED_KEY in party.site.state):
             require_genotypes(party.raw_rows)
             permit_calls(party.site.node, party.site.table)
             party.site.state[CHECKED_KEY] = []
 
+    @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
         if FREQUENCIES.name in request and FREQUENCIES.name not in party.site.state:
-            require_frequencies(request)
+            frequencies = request[FREQUENCIES.name]
+            if not frequencies.size:
+                raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
+            rarer = np.minimum(frequencies, 1 - frequencies)
+            if ((rarer < MIN_FREQUENCY) & (rarer != 0)).any():
+                raise ContractError(
+                    f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, expected 0 to 1"
+                )
             names = (FREQUENCIES.name, PRUNED.name)
             party.site.state[FREQUENCIES.name] = [request[name] for name in names if name in request]
 
+    @override
     def rows(self, party: RowsClient, rows: Rows) -> Rows:
         if FREQUENCIES.name not in party.site.state:
             return rows
         return standardise(rows, *party.site.state[FREQUENCIES.name])
 
+    @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
         frequencies = party.site.state[FREQUENCIES.name][0]
         expected = {"mean": 2 * frequencies, "scale": genotype_deviation(frequencies)}
@@ -221,12 +237,14 @@ class Genotypes(RowsStage):
 
     # The server
 
+    @override
     def head(self) -> PooledCentre | None:
         assert self.counts is not None
         zero, diagonal = np.zeros_like(self.counts.called), np.where(self.pruned, 0.0, self.counts.diagonal)
         return PooledCentre(Head(self.counts.rows, zero, zero), diagonal)
 
-    def fit(self, run: RowsStrategy, fitting: Fitting) -> Fitting:
+    @override
+    def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
         self.counts = counts = yield from pooled_counts()
         self.pruned = yield from linkage.pruned_variants(run.public, counts, self.options)
         broadcast = {"frequencies": counts.frequencies, "left_out": self.pruned.astype(np.float64)}
@@ -246,17 +264,12 @@ class Genotypes(RowsStage):
         solution = replace(solution, pairs=replace(solution.pairs, vectors=vectors))
         return solution.with_details(notes=genotype_notes(counts, self.pruned, self.options))
 
-    def model(self, run: RowsStrategy, model: PCAModel, solution: Solution) -> tuple[PCAModel, Solution]:
+    @override
+    def model(self, run: PCAStrategy, model: PCAModel, solution: Solution) -> tuple[PCAModel, Solution]:
         assert self.counts is not None
-        mean, unit = (
-            2 * self.counts.frequencies,
-            genotype_deviation(self.counts.frequencies),
-        )  # what is left is rounding
+        # the method has subtracted the mean, up to rounding
+        mean, unit = 2 * self.counts.frequencies, genotype_deviation(self.counts.frequencies)
         return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value) or "''"
 
 
 def _bounded(question: Question, config: RunConfig) -> Question:
@@ -278,10 +291,6 @@ def _bounded(question: Question, config: RunConfig) -> Question:
 def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
     """Return the allele counts of all rows.
 
-    Yields
-    ------
-    SumRound
-
     Returns
     -------
     AlleleCounts
@@ -292,9 +301,8 @@ def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
         If no genotypes have such counts: nobody can check a single party's share.
     """
     total: Total = yield SumRound("alleles")
-    counts = AlleleCounts(
-        int(read_row_count(total["count"], total.parties)), *(np.rint(total[name]) for name in COUNTS)
-    )
+    rows = int(read_row_count(total["count"], total.parties))
+    counts = AlleleCounts(rows, *(np.rint(total[name]) for name in COUNTS))
     possible = (counts.called <= counts.rows) & (counts.alleles <= 2 * counts.called)
     possible &= (counts.alleles <= counts.squares) & (counts.squares <= 2 * counts.alleles)
     if not possible.all():
@@ -305,34 +313,12 @@ def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
     return counts
 
 
-def require_frequencies(request: Fields) -> None:
-    """Refuse frequencies that allele counts of the largest possible number of rows cannot have.
-
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        Fields that the server sent.
-
-    Raises
-    ------
-    ContractError
-        If frequencies are missing or impossible.
-    """
-    frequencies = request[FREQUENCIES.name]
-    if not frequencies.size:
-        raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
-    rarer = np.minimum(frequencies, 1 - frequencies)
-    if ((rarer < MIN_FREQUENCY) & (rarer != 0)).any():
-        raise ContractError(f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, expected 0 to 1")
-
-
 def require_genotypes(rows: Rows) -> None:
     """Refuse rows that are no genotypes.
 
     Parameters
     ----------
     rows : rows of shape (n, d)
-        Rows of the party.
 
     Raises
     ------
@@ -342,8 +328,8 @@ def require_genotypes(rows: Rows) -> None:
     columns = non_genotype_columns(rows)
     if columns.size:
         raise DataError(
-            f"the data hold values other than 0, 1 and 2 in {columns.size} columns (the site's log says where), and the "
-            "run is of genotypes (genotypes=true): copies of an allele, with NaN for a missing call",
+            f"the data hold values other than 0, 1 and 2 in {columns.size} columns (the site's log says where), and "
+            "the run is of genotypes (genotypes=true): copies of an allele, with NaN for a missing call",
             local=f"columns (from 0): {columns.tolist()}",
         )
 
@@ -354,11 +340,9 @@ def genotype_notes(counts: AlleleCounts, pruned: NDArray[np.bool_], options: Gen
     Parameters
     ----------
     counts : AlleleCounts
-        Counts of all rows.
     pruned : ndarray of bool of shape (d,)
         Variants that count for nothing.
     options : GenotypeOptions
-        Options of the stage.
 
     Returns
     -------
