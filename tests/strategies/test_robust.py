@@ -269,7 +269,7 @@ def test_unlike_by_more_than_three_times_the_median_are_left_out_and_by_three_te
         return sum_of_replies(lambda server: Robust._sign_scatter(server, {}), replies)
 
     (scatter, measured), server = solve_for(0.29)
-    assert server.left_out == ["client 6"]
+    assert server.excluded_parties == ["client 6"]
     np.testing.assert_allclose(scatter, np.diag([0.5, 0.5]) - 0.29 * 2.9 / 12 * np.diag([1, -1]), atol=1e-7)
     assert measured == pytest.approx({"unlike_parties": 0.29, "most_unlike_party": 0.29 * 3.1}, abs=1e-6)
     with refused(DataError, "31%", "30%"):
