@@ -31,9 +31,9 @@ METHODS = Registry(
     },
     compose,
 )
-"""By name, where the strategy is; a method is imported when it is first asked for."""
+"""Strategy class by method name. The registry imports a method's module when the method is first used."""
 
 FACTORY = RunFactory(METHODS)
-"""Makes the two halves of a run of any of them."""
+"""Factory of the strategies and clients of all methods."""
 
 PCAStrategy.factory = FACTORY

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.config import method_text
 from fedpca_flwr.maths import eigen, moments, refine
@@ -30,37 +31,37 @@ from fedpca_flwr.protocol.transport import relay
 from fedpca_flwr.questions import method
 
 CANDIDATE_METHODS = ("p-cov", "qr-pca", "sub-it", "compressed")
-"""Among which it chooses."""
+"""Names of the methods among which a run chooses."""
 
 CORRECTED_METHOD = "compressed"
-"""Of these the one that is no exact method; it goes on until a bound holds."""
+"""Candidate that is no exact method: its corrections go on until a bound holds."""
 
 FACTOR_METHOD = "qr-pca"
-"""Of these the one that resolves most."""
+"""Candidate that resolves the smallest components."""
 
 SKETCH_COLUMNS = 4
-"""Columns of a sketch: enough to tell alike from different."""
+"""Columns of a sketch: enough to tell equal scatters from different ones."""
 
 ARRAY_HEADER_BYTES = 128
-"""Bytes of the header of an array in a message."""
+"""Bytes of an array's header in a message."""
 
 MAX_STEPS_PER_VARIANCE = 2.0**26
-"""Steps in the largest variance; with more the codec refuses."""
+"""Largest number of steps in the largest variance; the codec refuses more."""
 
 STEP_CHOICES = tuple(float(f"{digit}e{power}") for power in range(-7, -1) for digit in (1, 2, 5))
-"""From which the step of a coded covariance is chosen, in units of the mean variance of a feature."""
+"""Steps of a coded covariance that are forecast, in units of the mean variance of a feature."""
 
 MAX_FORECAST_CORRECTIONS = 4
-"""Where a step needs more, its forecast does not hold."""
+"""Number of corrections up to which the forecast of a step holds."""
 
 MAX_MATRIX_FEATURES = 5000
-"""Features up to which a party is asked to hold matrices (d, d) for the sake of fewer bytes."""
+"""Number of features up to which parties hold matrices (d, d) to save bytes."""
 
 SPARE_CORRECTIONS = 2
-"""Corrections beyond those forecast, before another way goes on."""
+"""Corrections allowed beyond the forecast before another candidate goes on."""
 
 WARM_START_PRODUCTS = 2
-"""Products after a warm start by whole factors, which float32 alone has rounded."""
+"""Products after a warm start by complete factors, whose only error is the rounding of float32."""
 
 
 class AdaptiveOptions(method.Options):
@@ -69,9 +70,9 @@ class AdaptiveOptions(method.Options):
     target: Annotated[float, Limits(ge=0, le=30, examples=[0.0, 0.01, 0.5, 2.0, 10.0])] = 0.0
     """Largest angle to the exact components, in degrees, which the run certifies; 0: exact."""
     download_weight: Annotated[float, Limits(ge=0, examples=[0.0, 1.0, 10.0])] = 1.0
-    """What a byte down costs, where a byte up costs 1."""
+    """Price of a byte down, where a byte up costs 1."""
     round_bytes: Annotated[float, Limits(ge=0, examples=[0.0, 1e3, 1e6])] = 1e4
-    """What a round costs, in bytes up."""
+    """Price of a round, in bytes up."""
 
     @property
     def tolerance(self) -> float:
@@ -139,25 +140,20 @@ def rank_candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candid
     list of Candidate
         Candidates with rounds and bytes, in ascending order of their cost.
     """
-    ways = [
-        *_one_round_candidates(forecast, options),
+    d, head = forecast.spectrum.size, _head_bytes(forecast) + ARRAY_HEADER_BYTES
+    factor_size = float(np.mean([trapezoid_size(int(n), d) for n in forecast.counts]))
+    candidates = [
+        Candidate("p-cov", {}, 1, head + 8 * moments.packed_size(d), 0),
+        Candidate(FACTOR_METHOD, {}, 1, head + 8 * factor_size, 0),
         *_product_candidates(forecast, options),
         *_corrected_candidates(forecast, options),
     ]
-    return sorted(ways, key=options.cost)
+    return sorted(candidates, key=options.cost)
 
 
 def _head_bytes(forecast: Forecast) -> float:
     """Return the bytes of a count, a mean and the headers of their arrays."""
     return 8.0 * (forecast.spectrum.size + 1) + 3 * ARRAY_HEADER_BYTES
-
-
-def _one_round_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
-    """Whole covariances, and whole factors."""
-    d, head = forecast.spectrum.size, _head_bytes(forecast) + ARRAY_HEADER_BYTES
-    factors = float(np.mean([trapezoid_size(int(n), d) for n in forecast.counts]))
-    yield Candidate("p-cov", {}, 1, head + 8 * moments.packed_size(d), 0)
-    yield Candidate(FACTOR_METHOD, {}, 1, head + 8 * factors, 0)
 
 
 def _product_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
@@ -173,9 +169,8 @@ def _product_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterato
     if rank < d:
         products = WARM_START_PRODUCTS * (4 * d * min(k + 10, d) + ARRAY_HEADER_BYTES)
         warm = {"warm-start": "svd", "warm-rank": rank, "wire": "float32", "tolerance": tolerance}
-        yield Candidate(
-            "sub-it", warm, 1 + WARM_START_PRODUCTS, head + 4 * rank * d + 3 * ARRAY_HEADER_BYTES + products, products
-        )
+        up = head + 4 * rank * d + 3 * ARRAY_HEADER_BYTES + products
+        yield Candidate("sub-it", warm, 1 + WARM_START_PRODUCTS, up, products)
 
 
 def _corrected_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
@@ -189,17 +184,12 @@ def _corrected_candidates(forecast: Forecast, options: AdaptiveOptions) -> Itera
         number = corrections.count_needed(options.tolerance, MAX_FORECAST_CORRECTIONS)
         if number is None:
             continue
+        headers = 3 * ARRAY_HEADER_BYTES
         up = forecast.coded_bytes(step) + 2 * _head_bytes(forecast) + 5 * ARRAY_HEADER_BYTES
-        up += number * (d * width * refine.entropy_bits(refine.CORRECTION_BITS) / 8 + 3 * ARRAY_HEADER_BYTES)
-        down = sum(
-            d * width * refine.entropy_bits(refine.block_bits(i)) / 8 + 3 * ARRAY_HEADER_BYTES for i in range(number)
-        )
-        coded = {
-            "codec": "shared-step",
-            "step": step,
-            "tolerance": options.tolerance,
-            "corrections": number + SPARE_CORRECTIONS,
-        }
+        up += number * (d * width * refine.entropy_bits(refine.CORRECTION_BITS) / 8 + headers)
+        down = sum(d * width * refine.entropy_bits(refine.block_bits(i)) / 8 + headers for i in range(number))
+        coded = {"codec": "shared-step", "step": step, "tolerance": options.tolerance}
+        coded["corrections"] = number + SPARE_CORRECTIONS
         candidates.append(Candidate(CORRECTED_METHOD, coded, 2 + number, up, down))
     if candidates:
         yield min(candidates, key=options.cost)
@@ -256,8 +246,9 @@ class AdaptiveClient(method.Client):
 
     options: AdaptiveOptions
     registry: ClassVar[Mapping[str, Method]] = {}
-    """As the strategy's."""
+    """All methods by name, as the strategy's."""
 
+    @override
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
@@ -319,16 +310,18 @@ class Adaptive(method.Strategy):
     party = AdaptiveClient
     options: AdaptiveOptions
     registry: ClassVar[Mapping[str, Method]] = {}
-    """All methods, which the registry gives it: it imports none, and goes on as one of `CANDIDATES`."""
+    """All methods by name. The registry sets this attribute, so that this module imports no other method."""
 
     _inner: method.Strategy | None = None
     _choice: Candidate
     _candidates: list[Candidate]
 
     @property
+    @override
     def exact(self) -> bool:
         return self._inner.exact if self._inner else not self.options.target
 
+    @override
     def aggregate(self) -> method.Fitting:
         forecast = Forecast.from_surveys([_read_survey(reply) for reply in (yield method.Round("survey"))])
         self.n_components(forecast.head.n, forecast.head.mean.size)
@@ -344,9 +337,8 @@ class Adaptive(method.Strategy):
             notes.append(f"{reason}, so {successor.method} went on")
         self.certificate = self.inner.certificate
         spent = self.round_log[first_round:]
-        up, down = (
-            sum(map(sum, (entry[direction] for entry in spent))) / len(spent[0]["up"]) for direction in ("up", "down")
-        )
+        parties = len(spent[0]["up"])
+        up, down = (sum(sum(entry[way]) for entry in spent) / parties for way in ("up", "down"))
         measured = {
             **{f"heterogeneity_{name}": value for name, value in forecast.heterogeneity.as_dict().items()},
             "forecast_rounds": self._choice.rounds,
@@ -362,13 +354,13 @@ class Adaptive(method.Strategy):
         """Return the candidates that can have the stages of the run, with the stages' options."""
         keys = {key for stage in self.card.stages for key in method_text.method_option_keys(stage.Options)}
         shared = {key: value for key, value in method_text.non_defaults(self.options).items() if key in keys}
-        return [
-            replace(candidate, options={**candidate.options, **shared})
-            for candidate in candidates
-            if candidate.method in self.registry
-            and shared.keys()
-            <= set(method_text.method_option_keys(self.registry[candidate.method].strategy.card.options))
-        ]
+        usable = []
+        for candidate in candidates:
+            if candidate.method in self.registry:
+                card = self.registry[candidate.method].strategy.card
+                if shared.keys() <= set(method_text.method_option_keys(card.options)):
+                    usable.append(replace(candidate, options={**candidate.options, **shared}))
+        return usable
 
     def _shortfall(self, solution: method.Solution) -> tuple[Candidate, str] | None:
         """Return the candidate that must go on and the reason, or None where the solution suffices."""
@@ -379,12 +371,8 @@ class Adaptive(method.Strategy):
             return factors, f"{chosen.method} cannot resolve components so small beside the first"
         if chosen.method == CORRECTED_METHOD and not self.inner.exact and not certificate <= self.options.target:
             successor = next(candidate for candidate in self._candidates if candidate.method != CORRECTED_METHOD)
-            outcome = (
-                "has no bound"
-                if certificate >= 90
-                else f"came within {eigen.format_upper_bound(certificate)} degrees only"
-            )
-            return successor, f"{chosen.method} {outcome}"
+            bound = f"came within {eigen.format_upper_bound(certificate)} degrees only"
+            return successor, f"{chosen.method} {'has no bound' if certificate >= 90 else bound}"
         return None
 
     @property
@@ -397,9 +385,8 @@ class Adaptive(method.Strategy):
         """Continue as another method, whose questions follow the ``script`` so far."""
         self._choice = candidate
         strategy = self.registry[candidate.method].strategy
-        options = method_text.parse_options(
-            candidate.text, strategy.card.options, {"n-components": self.options.n_components}
-        )
+        keys = {"n-components": self.options.n_components}
+        options = method_text.parse_options(candidate.text, strategy.card.options, keys)
         inner = strategy.from_config(self.config, options, self.transport)
         assert isinstance(inner, method.Strategy)
         inner.continue_from(self)
@@ -409,17 +396,19 @@ class Adaptive(method.Strategy):
         self.script = dict(script)
         return (yield from _address_to_method(inner.aggregate(), candidate.text))
 
+    @override
     def build_model(self, solution: method.Solution) -> method.PCAModel:
-        """The chosen method's model, which says of itself what that method knows, and how it was chosen."""
         model = self.inner.build_model(solution)
         model.log["method"], model.log["options"] = self.card.name, self.options.model_dump(by_alias=True)
         model.log["chosen"] = {"method": self._choice.method, "options": dict(self._choice.options)}
         model.log["candidates"] = [vars(candidate) for candidate in self._candidates]
         return model
 
+    @override
     def run_closing(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
         return (yield from _address_to_method(super().run_closing(model, solution), self._choice.text))
 
+    @override
     def run_projection(self, model: method.PCAModel, request: method.Fields) -> method.Program:
         return self.inner.run_projection(model, request)
 

@@ -12,8 +12,9 @@ off the average is.
 from collections.abc import Mapping
 from dataclasses import replace
 
+from typing_extensions import override
+
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.rows import WITHIN_DISCLOSURE
 
@@ -22,8 +23,27 @@ class AveragedOptions(method.ScaledOptions):
     """Options of AP-COV: components, centring and scaling."""
 
     @property
+    @override
     def sum_disclosures(self) -> Mapping[str, str]:
         return {"ap-cov": WITHIN_DISCLOSURE} if self.center else {}  # averaged raw second moments leave nothing out
+
+
+def averaged_script(config: method.RunConfig, options: AveragedOptions) -> method.Questions:
+    """Return the questions of AP-COV: moments about the parties' own means, and the last round's projection.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Keys of the run, which say how replies travel.
+    options : AveragedOptions
+        Options of AP-COV. Without centring, no scatter between means is left out.
+
+    Returns
+    -------
+    Questions
+        Questions of a run by name.
+    """
+    return {**method.moments_questions(config, within=options.center), **method.projection_questions()}
 
 
 CARD = method.MethodCard(
@@ -46,10 +66,7 @@ CARD = method.MethodCard(
     weighted=True,
     mixed=True,
     options=AveragedOptions,
-    script=lambda config, options: {
-        **method.moments_questions(config, within=options.center),
-        **method.projection_questions(),
-    },
+    script=averaged_script,
     reference="this project: P-COV without the scatter between the means, as covariances are often averaged",
 )
 
@@ -80,28 +97,23 @@ class ApproximateCovariance(method.Strategy):
     card = CARD
     options: AveragedOptions
 
+    @override
     def aggregate(self) -> method.Fitting:
         # averaged raw second moments leave nothing out
         pooling = yield from method.pooled_moments(self, within=self.options.center)
         averaged, diagonal, pooled = pooling.moments, pooling.diagonal, pooling.total
+        keywords = {"indicators": self.config.indicators, **self.options.solve_options}
         # of what is left out between the parties the averaged scatter tells no directions
-        solution = replace(self._solve(averaged, diagonal), evidence=pooling.evidence, measurements={})
+        solution = replace(method.solve(averaged, diagonal, **keywords), evidence=pooling.evidence, measurements={})
         if solution.pairs.values[0] <= 0:
             raise method.DataError(NO_VARIANCE_WITHIN)
-        measured = {"between_parties_variance_share": _omitted_share(diagonal - averaged.diagonal(), solution)}
+        weights = 1.0 if solution.scale is None else solution.scale**-2
+        omitted = float(((diagonal - averaged.diagonal()) * weights).sum()) / solution.total
+        measured = {"between_parties_variance_share": max(0.0, omitted)}
         if pooled is not None:
-            exact = self._solve(pooled, diagonal).pairs.vectors
+            exact = method.solve(pooled, diagonal, **keywords).pairs.vectors
             k = min(exact.shape[1], solution.pairs.vectors.shape[1])
             angles = principal_angles(solution.pairs.vectors[:, :k], exact[:, :k])
             measured["angle_to_exact_max_degrees"] = float(angles.max())
             measured["angle_to_exact_mean_degrees"] = float(angles.mean())
         return solution.with_details(notes=[OMISSION_NOTE], measurements=measured)
-
-    def _solve(self, moments: Moments, diagonal: method.Array) -> method.Solution:
-        return method.solve(moments, diagonal, indicators=self.config.indicators, **self.options.solve_options)
-
-
-def _omitted_share(diagonal: method.Array, solution: method.Solution) -> float:
-    """What share of the variance, in the units of the solution, a scatter with this ``diagonal`` (d,) has."""
-    weights = 1.0 if solution.scale is None else solution.scale**-2
-    return max(0.0, float((diagonal * weights).sum()) / solution.total)

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.maths import factors
 from fedpca_flwr.maths.eigen import angle_bound
@@ -26,7 +27,7 @@ class StackOptions(method.Options):
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
     """Eigenvectors that each party sends; 0: n-components."""
     party_weights: Literal["none", "rows"] = "none"
-    """Parties count the same, or by their rows and with their means."""
+    """'none': parties count the same; 'rows': parties count by their rows, and with their means."""
 
 
 def stack_script(config: method.RunConfig, options: StackOptions) -> method.Questions:
@@ -85,6 +86,7 @@ class ApproximateStack(method.Strategy):
     card = CARD
     options: StackOptions
 
+    @override
     def aggregate(self) -> method.Fitting:
         parts = [fields.read_factor(reply) for reply in (yield method.Round("truncated"))]
         pooled = factors.stack_factors(parts)
@@ -97,9 +99,8 @@ class ApproximateStack(method.Strategy):
                     "the rows of each party are identical (it may have one row only): party-weights='none' leaves out "
                     "the variance between parties, and there is no other; set party-weights='rows', or take 'qr-pca'"
                 )
-        pairs = replace(
-            factors.factor_eigenpairs(pooled, n_components), resolution=None
-        )  # truncated factors come from scatters
+        # truncated factors come from scatters, whose resolution is theirs
+        pairs = replace(factors.factor_eigenpairs(pooled, n_components), resolution=None)
         bounded = self.options.party_weights == "rows"
         return method.Solution(
             pairs=pairs,

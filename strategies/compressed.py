@@ -28,6 +28,7 @@ import numpy as np
 from pydantic import BeforeValidator
 from pydantic import Field as Limits
 from pydantic_core import PydanticCustomError
+from typing_extensions import override
 
 from fedpca_flwr.maths import codecs, eigen, moments, refine
 from fedpca_flwr.maths.sums import MomentsSum
@@ -54,18 +55,18 @@ class CompressedOptions(method.Options):
     codec: Annotated[
         Literal["auto", "quantise", "shared-step", "low-rank", "sketch"], BeforeValidator(_refuse_removed_codec)
     ] = "auto"
-    """How the scatter travels; 'auto': 'quantise', and with secure aggregation in short words."""
+    """Encoding of the scatter; 'auto': 'quantise', and with secure aggregation short words."""
     bits: Annotated[int, Limits(ge=4, le=32, examples=[4, 8, 16, 32])] = 16
-    """For each value; of all codecs but ``shared-step``."""
+    """Bits of each value, for all codecs but ``shared-step``."""
     step: Annotated[float, Limits(gt=0, le=1, examples=[1e-7, 1e-5, 1e-2, 1.0])] = 1e-5
-    """Of ``shared-step``: in units of the mean variance of a feature."""
+    """Step of ``shared-step``, in units of the mean variance of a feature."""
     rank: Annotated[int, Limits(ge=0, examples=[1, "k", "2k", 100])] = 0
-    """Of ``low-rank`` and ``sketch``: how many vectors; 0: 2 n-components."""
+    """Number of vectors of ``low-rank`` and ``sketch``; 0: 2 n-components."""
     corrections: Annotated[int, Limits(ge=0, le=MAX_CORRECTIONS, examples=[0, 1, 3])] = 0
-    """Rounds of corrections."""
+    """Number of correction rounds."""
     tolerance: Annotated[float, Limits(ge=0, le=90, examples=[1e-6, 1e-3, 1.0])] = 0.0
-    """Certified largest angle, in degrees, at which corrections end (at most ten without ``corrections``); 0: with
-    the last."""
+    """Certified largest angle, in degrees, at which corrections end (at most ten without ``corrections``); 0:
+    corrections end with the last."""
 
     def block_width(self, d: int) -> int:
         """Return the number of columns of a correction's block.
@@ -87,11 +88,13 @@ class CompressedOptions(method.Options):
         """Largest number of correction rounds."""
         return self.corrections or (MAX_CORRECTIONS if self.tolerance else 0)
 
+    @override
     def product_columns(self, public: method.Public) -> int:
-        """How many the scatter is multiplied with: in short words by blocks."""
+        # a scatter in code is multiplied with no block
         return self.max_corrections * self.block_width(public.features) if uses_short_words(public.config) else 0
 
     @property
+    @override
     def sum_disclosures(self) -> Mapping[str, str]:
         return {"compressed": SITE_DISCLOSURE}
 
@@ -127,7 +130,7 @@ CODE_FIELDS = (method.Field("code", ("any",), "uint8"), method.Field("scales", (
 TRIANGLE_SHAPE = ("d(d+1)/2",)
 TRACE_FIELD = method.Field("trace", ("1",), kind="size")
 ERROR_FIELD = method.Field("wrong", ("2",), kind="size")
-"""Spectral norms of what a party's approximation gets wrong: everywhere, and on the block of the correction."""
+"""Spectral norms of the error of a party's approximation: everywhere, and on the correction's block."""
 
 
 def uses_short_words(config: method.RunConfig) -> bool:
@@ -182,7 +185,7 @@ def compressed_script(config: method.RunConfig, options: CompressedOptions) -> m
     correction = method.Question(
         request=method.Payload((*CODE_FIELDS, method.Field("bits", (), "int64", kind="size"))),
         reply=method.Payload((*CODE_FIELDS, ERROR_FIELD)),
-        answer=lambda party, request: _answer_correction(party, _read_block(party, request)),
+        answer=_answer_correction,
         work_shape=TRIANGLE_SHAPE,
         times=options.max_corrections,
         optional=options.tolerance > 0,
@@ -226,8 +229,8 @@ def _answer_encoded(party: method.Party, request: method.Fields) -> method.Field
     }
 
 
-def _read_block(party: method.Party, request: method.Fields) -> method.Array:
-    """Return the block (d, b) that the server's code holds."""
+def _answer_correction(party: method.Party, request: method.Fields) -> method.Fields:
+    """Return the rounded error of the party's code on a block (d, b), and the error norms that remain."""
     coded, d = codecs.Coded(request["scales"], request["code"]), party.vault.features
     max_columns, bits = party.options.block_width(d), int(request["bits"])
     if coded.scales.size > max_columns or not 0 < bits <= refine.MAX_BITS:
@@ -236,21 +239,17 @@ def _read_block(party: method.Party, request: method.Fields) -> method.Array:
             f"{max_columns} columns and {refine.MAX_BITS} bits"
         )
     try:
-        return codecs.decode_orthonormal_block(coded, bits, (d, coded.scales.size))
+        V = codecs.decode_orthonormal_block(coded, bits, (d, coded.scales.size))
     except ValueError as error:
         raise method.ContractError(f"{method.SERVER}: its block does not decode: {error}") from None
-
-
-def _answer_correction(party: method.Party, V: method.Array) -> method.Fields:
-    """Return the rounded error of the party's code on the block, and the error norms that remain."""
     packed, unit = party.state["missing"]
-    lower = moments.unpack(packed, len(V))
+    lower = moments.unpack(packed, d)
     residual = lower + np.tril(lower, -1).T
-    coded = codecs.encode_block(residual @ V, refine.CORRECTION_BITS)
-    residual = refine.correct_on_block(residual, V, -codecs.decode_block(coded, refine.CORRECTION_BITS, V.shape))
+    answer = codecs.encode_block(residual @ V, refine.CORRECTION_BITS)
+    residual = refine.correct_on_block(residual, V, -codecs.decode_block(answer, refine.CORRECTION_BITS, V.shape))
     party.state["missing"] = [moments.pack(residual), unit]
     error_norms = float(unit) * np.array([eigen.spectral_norm(residual), np.linalg.norm(residual @ V, 2)])
-    return {"code": coded.code, "scales": coded.scales, "wrong": error_norms}
+    return {"code": answer.code, "scales": answer.scales, "wrong": error_norms}
 
 
 CARD = method.MethodCard(
@@ -302,6 +301,7 @@ class Compressed(method.Strategy):
     options: CompressedOptions
     proven_angle_degrees, variances_certified = 90.0, False
 
+    @override
     def aggregate(self) -> method.Fitting:
         options, k = self.options, self.options.n_components
         scatter = short_words.ShortScatter(self) if uses_short_words(self.config) else CodedScatters(self)
@@ -312,19 +312,10 @@ class Compressed(method.Strategy):
         width = options.block_width(head.mean.size)
         for number in range(options.max_corrections + 1):
             block_pairs = eigen.leading_eigenpairs(scatter.matrix, width)
-            angle_bound, value_error = refine.corrected_angle_bound(
-                block_pairs,
-                k,
-                scatter.error_bound,
-                scatter.block_error_bound,
-                scatter.block,
-                scatter.leading_error_bound,
-            )
-            last_variance = max(0.0, float(block_pairs.values[k - 1]))
-            self.proven_angle_degrees, self.variances_certified = (
-                angle_bound,
-                value_error <= refine.EXACT_ERROR_SHARE * last_variance,
-            )
+            bounds = scatter.error_bound, scatter.block_error_bound, scatter.block, scatter.leading_error_bound
+            angle_bound, value_error = refine.corrected_angle_bound(block_pairs, k, *bounds)
+            max_error = refine.EXACT_ERROR_SHARE * max(0.0, float(block_pairs.values[k - 1]))
+            self.proven_angle_degrees, self.variances_certified = angle_bound, value_error <= max_error
             if number == options.max_corrections or self._reached_tolerance:
                 break
             yield from scatter.correct(block_pairs.vectors, number)
@@ -337,6 +328,7 @@ class Compressed(method.Strategy):
             )
         self.certificate = angle_bound
         excess, d = float(pairs.values.sum()) / total, head.mean.size
+        uploaded = math.fsum(sum(entry["up"]) / len(entry["up"]) for entry in self.round_log)  # by a party on average
         return method.Solution(
             pairs=pairs,
             mean=head.mean,
@@ -348,15 +340,16 @@ class Compressed(method.Strategy):
                 *self._shortfall_notes(number),
             ],
             measurements={
-                "compression_ratio": 8 * (d * d + d + 1) / self._mean_upload_bytes(),
+                "compression_ratio": 8 * (d * d + d + 1) / uploaded,
                 "scatter_error_variance_share": scatter.unit * scatter.error_bound / total,
                 "angle_bound_degrees": angle_bound,
             },
         )
 
     @property
+    @override
     def exact(self) -> bool:
-        """Where a run goes on until a bound holds, and it says so of the components and of each variance."""
+        # corrections went on until the bounds of the components and of each variance hold
         return (
             self.options.tolerance > 0
             and self.proven_angle_degrees <= eigen.EXACT_ANGLE_DEGREES
@@ -379,10 +372,6 @@ class Compressed(method.Strategy):
         bounded = f"{eigen.format_upper_bound(self.proven_angle_degrees)} degrees at most"
         angle = bounded if self.proven_angle_degrees < 90 else "no bound on the angle"
         return [f"stopped after {corrections} corrections with {angle}; wanted {tolerance:.2g} degrees"]
-
-    def _mean_upload_bytes(self) -> float:
-        """Bytes that a party has sent so far, on average."""
-        return math.fsum(sum(entry["up"]) / len(entry["up"]) for entry in self.round_log)
 
 
 class CodedScatters:
@@ -438,8 +427,16 @@ class CodedScatters:
         replies = yield method.Round("encoded", {"step": np.asarray(step)})
         self._pool_heads(replies)
         self._add_error_norms(replies)
-        self._units = {reply.party: _trace_unit(reply) for reply in replies}
-        self.matrix = self._decode_scatter(replies, self.head.mean.size, step)
+        traces = {reply.party: float(reply.fields["trace"][0]) for reply in replies}
+        self._units = {party: codecs.power_of_two_unit(trace) for party, trace in traces.items()}
+        d = self.head.mean.size
+        scatter_sum = MomentsSum(d)
+        for reply in replies:
+            unit = self._units[reply.party]
+            codec = options.make_codec(d, step / unit, self.run.config.seed)
+            scatter = _decode_in_units(reply, unit, partial(codec.decode, d=d))
+            scatter_sum.add(moments.Moments(*method.read_head(reply.fields), scatter=scatter))
+        self.matrix = moments.unpack_symmetric(scatter_sum.pooled().scatter, d)
 
     def correct(self, vectors: method.Array, number: int) -> method.Program:
         """Ask for the error on the leading eigenvectors, and correct the matrix.
@@ -458,14 +455,12 @@ class CodedScatters:
         """
         coded, bits = codecs.encode_components(vectors, refine.block_bits(number))
         block = codecs.decode_orthonormal_block(coded, bits, vectors.shape)
-        replies = yield method.Round(
-            "correction", {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)}
-        )
+        request: method.Fields = {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)}
+        replies = yield method.Round("correction", request)
         self._add_error_norms(replies)
         replies_by_party = {reply.party: reply for reply in replies}
-        corrections = [
-            _read_correction(replies_by_party[party], block.shape, self._units[party]) for party in self._order
-        ]
+        decode = partial(codecs.decode_block, bits=refine.CORRECTION_BITS, shape=block.shape)
+        corrections = [_decode_in_units(replies_by_party[party], self._units[party], decode) for party in self._order]
         self.matrix, self.block = refine.correct_on_block(self.matrix, block, np.sum(corrections, axis=0)), block
 
     def _add_error_norms(self, replies: Sequence[method.Reply]) -> None:
@@ -484,26 +479,6 @@ class CodedScatters:
         self.total = math.fsum([*(float(reply.fields["trace"][0]) for reply in ordered), *between])
         self.run.n_components(self.head.n, self.head.mean.size)
         method.require_variance(self.total, self.head.n, self.head.mean)
-
-    def _decode_scatter(self, replies: Sequence[method.Reply], d: int, step: float) -> method.Array:
-        """The approximate scatter (d, d) of all rows."""
-        scatter_sum = MomentsSum(d)
-        for reply in replies:
-            unit = _trace_unit(reply)
-            codec = self.run.options.make_codec(d, step / unit, self.run.config.seed)
-            scatter = _decode_in_units(reply, unit, partial(codec.decode, d=d))
-            scatter_sum.add(moments.Moments(*method.read_head(reply.fields), scatter=scatter))
-        return moments.unpack_symmetric(scatter_sum.pooled().scatter, d)
-
-
-def _trace_unit(reply: method.Reply) -> float:
-    """Return the power of two near the trace that a party's reply holds."""
-    return codecs.power_of_two_unit(float(reply.fields["trace"][0]))
-
-
-def _read_correction(reply: method.Reply, shape: tuple[int, int], unit: float) -> method.Array:
-    """What a party's approximation gets wrong about a block of that shape."""
-    return _decode_in_units(reply, unit, lambda coded: codecs.decode_block(coded, refine.CORRECTION_BITS, shape))
 
 
 def _decode_in_units(reply: method.Reply, unit: float, decode: Callable[[codecs.Coded], method.Array]) -> method.Array:

@@ -11,6 +11,8 @@ not vanish at the solution, and hold the parties apart in proportion to ``step-s
 twice the bytes.
 """
 
+from typing_extensions import override
+
 from fedpca_flwr.questions import graph, method
 
 BLOCK_NAMES = ("iterate",)
@@ -47,9 +49,11 @@ class DSAParty(graph.GraphParty):
 
     block_names = BLOCK_NAMES
 
+    @override
     def begin(self, X: method.Array) -> list[method.Array]:
         return [X, self.direction(X)]
 
+    @override
     def advance(self, iterate: list[method.Array], average: list[method.Array]) -> list[method.Array]:
         return self.begin(average[0] + self.step_size * iterate[1])
 

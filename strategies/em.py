@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field as Limits
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import override
 
 from fedpca_flwr.config.run_config import ComponentChoice
 from fedpca_flwr.maths import eigen, moments
@@ -33,7 +34,8 @@ from fedpca_flwr.questions.row_limits import require_resolved
 from fedpca_flwr.questions.rows import refuse_impossible_sums
 
 EXTRA_FACTORS = 10
-"""Factors than components: what is beside the components is not all noise (docs/missing.md measures it)."""
+"""Number of factors beyond the components, since not all variance outside the components is noise (docs/missing.md has
+measurements)."""
 
 
 class EMOptions(method.PCAOptions):
@@ -48,15 +50,16 @@ class EMOptions(method.PCAOptions):
     model: Literal["gaussian", "factors"] = "gaussian"
     """'gaussian': by a covariance of all features; 'factors': by few directions, for more than some 500 features."""
     factors: Annotated[int, Limits(ge=0)] = 0
-    """With model='factors': how many; 0 for ten more than components."""
+    """Number of factors with model='factors'; 0: ten more than components."""
     scale: bool = False
-    """Divide each feature by the standard deviation of its expected values, by 'factors' of its observed ones."""
+    """Divide each feature by the standard deviation of its expected values, with model='factors' of its observed
+    values."""
     prior: Annotated[float, Limits(gt=0, le=1e6, examples=[1e-3, 1.0, 100.0])] = 10.0
-    """How many rows of unrelated features the model has seen before."""
+    """Weight of the prior, in rows of unrelated features."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-6, 1.0, 30.0])] = 0.01
-    """The iteration ends where an estimate, which is no bound, has fewer degrees to go than this."""
+    """Estimated angle that is left to go, in degrees, at which the iteration ends. The estimate is no bound."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 100
-    """At most so many; the model says how near it came."""
+    """Largest number of rounds; a model that stops there says how near it came."""
 
     @model_validator(mode="after")
     def _check_factors(self) -> Self:
@@ -75,6 +78,7 @@ class EMOptions(method.PCAOptions):
             raise PydanticCustomError("factors", text, {"q": self.factors, "k": self.n_components})
         return self
 
+    @override
     def stored_moments_count(self, parties: int) -> int:
         return int(self.keep == "moments")
 
@@ -164,8 +168,8 @@ CARD = method.MethodCard(
 )
 
 EMProgram = Generator[method.Round, Any, tuple[method.Solution, method.Array, float]]
-"""Asks, and finds the solution; a bound on what fixed point rounded off each feature's variance, times rows (d,); and
-how many degrees the components have to go."""
+"""Program that returns the solution, bounds (d,) on the rounding of fixed point in each feature's scatter, and the
+degrees that the components have to go."""
 
 
 class EM(method.Strategy):
@@ -208,14 +212,11 @@ class EM(method.Strategy):
     party = IncompleteClient
     options: EMOptions
     all_rows: int
-    """Rows of all parties, also those without any value."""
     covariance: method.Array | None = None
-    """The one under which missing values are expected (d, d)."""
     expected: moments.Moments | None = None
-    """The moments of all rows, with what is expected of missing values."""
     factors: method.Array | None = None
-    """The same as loadings and noise, of a model of factors (q + 1, d)."""
 
+    @override
     def aggregate(self) -> method.Fitting:
         observed = yield from incomplete.observed_values(self, scale=self.options.scale)
         self.all_rows = observed.total_rows
@@ -225,42 +226,41 @@ class EM(method.Strategy):
         require_resolved(self.config.bound, error_bounds * weights, np.array([max(0.0, solution.total)]))
         evidence = method.Evidence(error_bound=error_bounds, cautions=observed.cautions, units=observed.units)
         if self.expected is not None:
-            evidence = replace(
-                evidence, stored=stored_moments(self.options, self.expected, {}, error_bound=error_bounds)
-            )
+            stored = stored_moments(self.options, self.expected, {}, error_bound=error_bounds)
+            evidence = replace(evidence, stored=stored)
         solution = replace(solution, evidence=evidence)
         measured = {"missing_share": observed.missing_share, "degrees_ahead": remaining_degrees}
         return solution.with_details(notes=_notes(observed, remaining_degrees, self.options), measurements=measured)
 
     def _fit_covariance(self, observed: incomplete.ObservedValues) -> EMProgram:
         """Iterate a model with a covariance of all features until the components rest."""
-        options, steps, previous = self.options, 0, None
+        options, steps, k = self.options, 0, self.options.n_components
+        previous: method.Array | None = None  # components (d, k) of the step before
         em = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
             model = em.model
             sums, error_bounds = yield from incomplete.pooled_expected(self, observed, model)
+            error_bounds = error_bounds * observed.spread**2
             steps += 1
             with refuse_impossible_sums():
                 em.add(sums)
-            expected_moments, k = observed.moments(em.mean, em.scatter), options.n_components
-            require_resolved(
-                self.config.bound, error_bounds * observed.spread**2, expected_moments.diagonal().clip(min=0.0)
-            )
-            solution = method.solve(
-                expected_moments, expected_moments.diagonal(), n_components=k, center=True, scale=options.scale
-            )
+            expected = observed.moments(em.mean, em.scatter)
+            diagonal = expected.diagonal()
+            require_resolved(self.config.bound, error_bounds, diagonal.clip(min=0.0))
+            solution = method.solve(expected, diagonal, n_components=k, center=True, scale=options.scale)
+            vectors = solution.pairs.vectors
             if not observed.missing_share:
                 remaining_degrees = 0.0
-            elif em.steps_ahead is not None and previous is not None:
-                remaining_degrees = min(90.0, em.steps_ahead * _largest_turn(previous, solution))
-            else:
+            elif em.steps_ahead is None or previous is None or previous.shape != vectors.shape:
                 remaining_degrees = 90.0
+            else:
+                remaining_degrees = min(90.0, em.steps_ahead * float(eigen.principal_angles(previous, vectors).max()))
             if remaining_degrees <= options.tolerance or steps == options.max_rounds:
                 break
-            previous = solution
-        self.expected = expected_moments
+            previous = vectors
+        self.expected = expected
         self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
-        return solution, error_bounds * observed.spread**2, remaining_degrees
+        return solution, error_bounds, remaining_degrees
 
     def _fit_factors(self, observed: incomplete.ObservedValues) -> EMProgram:
         """Iterate a model of factors until its last two steps turn the components by less than the tolerance."""
@@ -287,27 +287,20 @@ class EM(method.Strategy):
         mean, _ = moments.two_sum(observed.centre, np.where(observed.constant, observed.centre_error, unit * em.mean))
         return _factor_solution(em, mean, scale, k, scaled=options.scale), error_bounds * unit**2, remaining_degrees
 
+    @override
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
         if self.covariance is not None:
             return {**super().loadings(model, solution), "covariance": moments.pack(self.covariance)}
         assert self.factors is not None
         return {**super().loadings(model, solution), "factors": self.factors}
 
+    @override
     def build_model(self, solution: method.Solution) -> method.PCAModel:
         return replace(super().build_model(solution), covariance_=self.covariance, factors_=self.factors)
 
+    @override
     def projected_rows(self, model: method.PCAModel) -> int:
         return self.all_rows
-
-
-def _largest_turn(previous: method.Solution, current: method.Solution) -> float:
-    """Return the largest angle between two solutions' components in degrees, 90 where their numbers differ."""
-    previous_vectors, vectors = previous.pairs.vectors, current.pairs.vectors
-    return (
-        float(eigen.principal_angles(previous_vectors, vectors).max())
-        if previous_vectors.shape == vectors.shape
-        else 90.0
-    )
 
 
 def _notes(observed: incomplete.ObservedValues, remaining_degrees: float, options: EMOptions) -> list[str]:
@@ -327,7 +320,7 @@ def _notes(observed: incomplete.ObservedValues, remaining_degrees: float, option
         )
     if remaining_degrees > options.tolerance:
         notes.append(
-            f"after max-rounds = {options.max_rounds} steps the components had an estimated {remaining_degrees:.2g} degrees to go; "
-            "it may be more, the estimate is no bound"
+            f"after max-rounds = {options.max_rounds} steps the components had an estimated {remaining_degrees:.2g} "
+            "degrees to go; it may be more, the estimate is no bound"
         )
     return notes

@@ -11,6 +11,8 @@ Where the gap after the last component is small next to the first eigenvalue, th
 the default, and a note says so.
 """
 
+from typing_extensions import override
+
 from fedpca_flwr.questions import graph, method
 
 BLOCK_NAMES = ("iterate", "tracked")
@@ -47,10 +49,12 @@ class FastPCAParty(graph.GraphParty):
     block_names = BLOCK_NAMES
     share = 0.5
 
+    @override
     def begin(self, X: method.Array) -> list[method.Array]:
         direction = self.direction(X)
         return [X, direction, direction]
 
+    @override
     def advance(self, iterate: list[method.Array], average: list[method.Array]) -> list[method.Array]:
         _, tracked, previous_direction = iterate
         X = average[0] + self.step_size * tracked

@@ -13,6 +13,8 @@ partition of the rows, however unequal or shifted. With secure aggregation the s
 
 from dataclasses import replace
 
+from typing_extensions import override
+
 from fedpca_flwr.questions import method
 
 
@@ -79,6 +81,7 @@ class PooledCovariance(method.Strategy):
     card = CARD
     options: method.MomentsOptions
 
+    @override
     def aggregate(self) -> method.Fitting:
         pooled = yield from method.staged_moments(self)
         indicators, options = self.config.indicators, self.options.solve_options

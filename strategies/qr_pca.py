@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.maths import factors, moments
 from fedpca_flwr.maths.codecs import power_of_two_unit
@@ -28,18 +29,18 @@ from fedpca_flwr.questions import fields, method
 from fedpca_flwr.questions.influence import Contributions
 
 NEGLIGIBLE_REMAINDER = 1e-15
-"""A rounding error of the mean below this many standard deviations is below that of the factor."""
+"""Rounding of a mean, in standard deviations, below which the factor's own rounding is larger."""
 
 
 class QROptions(method.ScaleOptions):
     """Options of QR-PCA: components, scaling, and the size and precision of the factors."""
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
-    """Rows of a truncated factor; 0: the whole factor, exact."""
+    """Rows of a truncated factor; 0: the complete factor, exact."""
     filler: bool = True
     """Whether to fill the directions that truncation leaves out."""
     wire: Literal["float64", "float32"] = "float64"
-    """Precision of a whole factor; with float32 the model says within which angle it is."""
+    """Precision of a complete factor; with float32 the model says a bound on the angle."""
 
 
 def factor_script(config: method.RunConfig, options: QROptions) -> method.Questions:
@@ -87,10 +88,8 @@ def factor_script(config: method.RunConfig, options: QROptions) -> method.Questi
 def _answer_factor(party: method.Party, request: method.Fields) -> method.Fields:
     """Return the count, mean and triangular factor of a party's centred rows."""
     head, R = party.vault.triangular()
-    return {
-        **method.head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE_REMAINDER),
-        "factor": factors.pack_trapezoid(R),
-    }
+    head_fields = method.head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE_REMAINDER)
+    return {**head_fields, "factor": factors.pack_trapezoid(R)}
 
 
 def _answer_float32_factor(party: method.Party, request: method.Fields) -> method.Fields:
@@ -143,9 +142,11 @@ class QRPCA(method.Strategy):
     options: QROptions
 
     @property
+    @override
     def exact(self) -> bool:
         return not self.options.rank and self.options.wire == "float64"
 
+    @override
     def aggregate(self) -> method.Fitting:
         if not self.options.rank:
             parts = {reply.sender: _read_factor(reply) for reply in (yield method.Round("factor"))}
@@ -178,18 +179,16 @@ class QRPCA(method.Strategy):
             pairs = replace(solution.pairs, resolution=None, error=_float32_error_bound(rows, solution.pairs.values[0]))
             solution = replace(solution, pairs=pairs)
             solution = solution.with_details(measurements={"angle_bound_degrees": angle_bound(pairs.error, pairs)})
-        return replace(
-            solution, pairs=solution.pairs.with_rank_bound(rank), scale=scale if self.options.scale else None
-        )
+        pairs = solution.pairs.with_rank_bound(rank)
+        return replace(solution, pairs=pairs, scale=scale if self.options.scale else None)
 
     def _solve(self, pooled: factors.Factor, total: float, scale: method.Array | float = 1.0) -> method.Solution:
         """Return the leading eigenpairs of a pooled factor as a solution."""
         head = pooled.head
         n_components = self.n_components(head.n, head.mean.size)
         method.require_variance(pooled.diagonal(), head.n, head.mean / scale)
-        return method.Solution(
-            pairs=factors.factor_eigenpairs(pooled, n_components), mean=head.mean, total=total, rows=head.n
-        )
+        pairs = factors.factor_eigenpairs(pooled, n_components)
+        return method.Solution(pairs=pairs, mean=head.mean, total=total, rows=head.n)
 
 
 def _read_factor(reply: method.Reply) -> factors.Factor:
@@ -198,9 +197,8 @@ def _read_factor(reply: method.Reply) -> factors.Factor:
     if "unit" in reply.fields:
         packed *= float(reply.fields["unit"])
     d = head.mean.size
-    return factors.Factor(
-        head, factors.unpack_trapezoid(packed, min(int(head.n) - 1, d), d), float(np.vdot(packed, packed))
-    )
+    rows = factors.unpack_trapezoid(packed, min(int(head.n) - 1, d), d)
+    return factors.Factor(head, rows, float(np.vdot(packed, packed)))
 
 
 def _magnitude_unit(values: method.Array) -> float:

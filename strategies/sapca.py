@@ -19,6 +19,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field as Limits
 from pydantic import model_validator
+from typing_extensions import override
 
 from fedpca_flwr.config.run_config import refusal
 from fedpca_flwr.maths import eigen, streams
@@ -30,13 +31,16 @@ from fedpca_flwr.questions.fields import remainder_if_needed
 from fedpca_flwr.site.policy import permit_rows
 
 MEASURE_NAMES = ("weight", "energy", "omitted", "rank")
-"""Of a subspace: its rows, weighted; the trace of their scatter; the error bound; what the rule says of the rank."""
+"""Names of a subspace's numbers: the weighted number of rows, the trace of the scatter, the error bound, and the rank
+by the rule."""
+
+RANK = MEASURE_NAMES.index("rank")
 
 MAX_TREE_LEVELS = 32
-"""Levels of a tree allowed for while the number of parties is not known yet."""
+"""Largest number of a tree's levels while the number of parties is unknown."""
 
 DEFAULT_TRACKED = 50
-"""Directions tracked where a fraction of the variance is asked for."""
+"""Tracked directions where the user wants a fraction of the variance."""
 
 COUNT, MEAN, REMAINDER = method.HEAD
 
@@ -46,10 +50,11 @@ SUBSPACE_FIELDS = (
     method.Field("mean", ("d",), optional=True),
     method.Field("directions", ("r", "d"), optional=True),
 )
-"""A subspace; ``directions`` are its vectors times their singular values. Of no rows all is zero."""
+"""Fields of a subspace; ``directions`` are its vectors times their singular values. For no rows all numbers
+are zero."""
 
 SUMMARY_PAYLOAD = method.Payload((COUNT, *(MEAN if field.name == "mean" else field for field in SUBSPACE_FIELDS)))
-"""The first reply: of a party whose turn it is not to send its subspace everything but the directions."""
+"""Payload of the first reply. A party whose turn to send has not come leaves out the directions."""
 
 EMPTY_SUBSPACE: method.Fields = {
     "measures": np.zeros(len(MEASURE_NAMES)),
@@ -57,7 +62,7 @@ EMPTY_SUBSPACE: method.Fields = {
     "mean": np.empty(0),
     "directions": np.empty((0, 0)),
 }
-"""The subspace of no rows."""
+"""Fields of the subspace of no rows."""
 
 
 class SAPCAOptions(method.CentreOptions):
@@ -67,25 +72,25 @@ class SAPCAOptions(method.CentreOptions):
     """``energy``: as many components as `n-components` says; ``paper``: from that number on as the shares of the
     singular values say."""
     share_low: Annotated[float, Limits(ge=0, lt=1)] = 0.01
-    """Of ``paper``: the paper's alpha; below it the rank falls."""
+    """Share of ``paper`` below which the rank falls (the paper's alpha)."""
     share_high: Annotated[float, Limits(gt=0, le=1)] = 0.10
-    """Of ``paper``: the paper's beta; above it the rank grows."""
+    """Share of ``paper`` above which the rank grows (the paper's beta)."""
     tracked: Annotated[int, Limits(ge=0, examples=["k", "2k", "d", 100])] = 0
-    """Directions that are kept; 0: twice as many as components (50 for a fraction)."""
+    """Number of tracked directions; 0: twice as many as components (50 for a fraction)."""
     block_size: Annotated[method.Count, Limits(examples=[1, 7, 50])] = 50
-    """Rows that are taken in at once."""
+    """Rows of a block."""
     forgetting: Annotated[float, Limits(gt=0, le=1, examples=[1.0, 0.9])] = 1.0
     """Factor by which the singular values shrink before each block."""
     topology: Literal["star", "tree"] = "star"
-    """Whether the server merges all at once, or the parties pairwise."""
+    """'star': the server merges all subspaces at once; 'tree': parties merge pairwise."""
     center: bool = True
     """Subtract the pooled mean."""
     state: str = ""
-    """Folder at the server of a running model, into which rows are merged."""
+    """Folder of a running model at the server, into which the rows are merged."""
     old_weight: Annotated[float, Limits(gt=0, le=1)] = 1.0
-    """Of the running model's singular values: the paper's lambda 1."""
+    """Factor of the running model's singular values (the paper's lambda 1)."""
     new_weight: Annotated[float, Limits(ge=1, le=1e6)] = 1.0
-    """Of the new ones: the paper's lambda 2."""
+    """Factor of the new singular values (the paper's lambda 2)."""
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -175,7 +180,7 @@ def _answer_summary(party: method.Client, request: method.Fields) -> method.Fiel
     tracker = streams.Tracker(d, options.make_rule(), tracked=r, forgetting=options.forgetting, center=options.center)
     for block in row_chunks(party.data, options.block_size):
         tracker.update(block)
-    local = subspace_fields(tracker.subspace, tracker.rank, r)
+    local = _subspace_fields(tracker.subspace, tracker.rank, r)
     return {**_store_subspace(party, local, level=0), "measures": local["measures"], "mean": local["mean"]}
 
 
@@ -184,9 +189,10 @@ def _answer_merged(party: method.Client, request: method.Fields) -> method.Field
     *arrays, level = party.site.state["subspace"]
     local: method.Fields = dict(zip(EMPTY_SUBSPACE, arrays, strict=True))
     if request["measures"].any():
-        require_subspace(request, method.SERVER)
-        r, rank = party.options.tracked_directions(party.public.features), max(_read_rank(local), _read_rank(request))
-        local = subspace_fields(streams.merge([read_subspace(local), read_subspace(request)], r), rank, r)
+        _require_subspace(request, method.SERVER)
+        r = party.options.tracked_directions(party.public.features)
+        rank = max(int(fields["measures"][RANK]) for fields in (local, request))
+        local = _subspace_fields(streams.merge([_read_subspace(local), _read_subspace(request)], r), rank, r)
     return _store_subspace(party, local, level=int(level) + 1)
 
 
@@ -197,21 +203,8 @@ def _store_subspace(party: method.Client, local: method.Fields, *, level: int) -
     return {**(local if sends else EMPTY_SUBSPACE), "count": np.asarray(len(party.data))}
 
 
-def require_subspace(fields: method.Fields, sender: str) -> None:
-    """Refuse a subspace without directions, or with numbers that no subspace has.
-
-    Parameters
-    ----------
-    fields : Fields
-        Fields of `SUBSPACE_FIELDS`.
-    sender : str
-        Name of whoever sent the fields, for errors.
-
-    Raises
-    ------
-    ContractError
-        For empty directions, or a weight, energy, error bound or rank below its minimum.
-    """
+def _require_subspace(fields: method.Fields, sender: str) -> None:
+    """Refuse a subspace without directions, or with numbers that no subspace has."""
     if not fields["directions"].size or not fields["mean"].size:
         raise method.ContractError(f"{sender}: field 'directions' is empty, but it was its turn to send")
     minima = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
@@ -220,23 +213,8 @@ def require_subspace(fields: method.Fields, sender: str) -> None:
             raise method.ContractError(f"{sender}: its {name} is {value:g}, expected at least {minimum:g}")
 
 
-def subspace_fields(subspace: streams.Subspace, rank: int, r: int) -> method.Fields:
-    """Return the fields of a subspace, padded with rows of zeros to ``r`` directions.
-
-    Parameters
-    ----------
-    subspace : Subspace
-        Subspace of at most r directions.
-    rank : int
-        Rank that the rule has reached.
-    r : int
-        Number of rows of the field ``directions``.
-
-    Returns
-    -------
-    Fields
-        Fields of `SUBSPACE_FIELDS`.
-    """
+def _subspace_fields(subspace: streams.Subspace, rank: int, r: int) -> method.Fields:
+    """Return the fields of a subspace, padded with rows of zeros to ``r`` directions."""
     directions = np.zeros((r, len(subspace.vectors)))
     directions[: subspace.sigma.size] = (subspace.vectors * subspace.sigma).T
     head = subspace.head
@@ -248,29 +226,14 @@ def subspace_fields(subspace: streams.Subspace, rank: int, r: int) -> method.Fie
     }
 
 
-def read_subspace(fields: method.Fields) -> streams.Subspace:
-    """Return the subspace that fields hold, without its rows of zeros.
-
-    Parameters
-    ----------
-    fields : Fields
-        Fields of `SUBSPACE_FIELDS`.
-
-    Returns
-    -------
-    Subspace
-        Head, directions (d, r), singular values (r,), energy and error bound.
-    """
+def _read_subspace(fields: method.Fields) -> streams.Subspace:
+    """Return the subspace that fields hold, without its rows of zeros."""
     weight, energy, omitted, _ = fields["measures"].tolist()
     mean, directions = fields["mean"], fields["directions"]
     remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(mean)
     sigma = np.linalg.norm(directions, axis=1)
     directions, sigma = directions[sigma > 0], sigma[sigma > 0]
     return streams.Subspace(Head(weight, mean, remainder), directions.T / sigma, sigma, energy, omitted)
-
-
-def _read_rank(fields: method.Fields) -> int:
-    return int(fields["measures"][3])
 
 
 def tree_levels(parties: int) -> int:
@@ -345,6 +308,7 @@ class SAPCAClient(method.Client):
 
     options: SAPCAOptions
 
+    @override
     def require_ready(self) -> None:
         super().require_ready()
         rows, options = len(self.data), self.options
@@ -378,27 +342,29 @@ class SAPCA(method.Strategy):
     party = SAPCAClient
     options: SAPCAOptions
 
+    @override
     def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
         assert isinstance(options, SAPCAOptions)
         super().prepare(config, options, transport)
         self.running = stream_state.RunningModel(options.state) if options.state else None
-        self._next_content: stream_state.RunningContent | None = (
-            None  # of the running model, once this run has succeeded
-        )
+        self._next_content: stream_state.RunningContent | None = None  # once this run has succeeded
         self._present_rows = 0
 
     @property
+    @override
     def exact(self) -> bool:
-        """Where every direction is tracked nothing is truncated."""
+        # where a party tracks every direction, it truncates nothing
         options = self.options
         return self._tracked == self.quorum.features and options.forgetting == 1 and not options.state
 
+    @override
     def program(self) -> method.Program:
         yield from super().program()
         if self.running:
             assert self._next_content is not None
             self.running.save(self._next_content)
 
+    @override
     def aggregate(self) -> method.Fitting:
         parties = self.quorum.initial_parties
         replies: list[method.Reply] = yield method.Round("summary")
@@ -406,15 +372,16 @@ class SAPCA(method.Strategy):
         for level in range(1, tree_levels(parties) if self.options.topology == "tree" else 1):
             passed_fields = {reply.party - 2 ** (level - 1): reply.fields for reply in due}
             child_fields = {party: passed_fields.get(party, EMPTY_SUBSPACE) for party in range(parties)}
-            party_requests = {
+            requests = {
                 party: {name: fields[name] for name in EMPTY_SUBSPACE} for party, fields in child_fields.items()
             }
-            replies = yield method.Round("merged", party_requests=party_requests)
+            replies = yield method.Round("merged", party_requests=requests)
             due = self._due_replies(level, replies)
         self._present_rows = sum(reply.rows for reply in replies)
-        due_fields = [reply.fields for reply in due]
-        return self._solve([read_subspace(part) for part in due_fields], [_read_rank(part) for part in due_fields])
+        ranks = [int(reply.fields["measures"][RANK]) for reply in due]
+        return self._solve([_read_subspace(reply.fields) for reply in due], ranks)
 
+    @override
     def projected_rows(self, model: method.PCAModel) -> int:
         return self._present_rows
 
@@ -430,7 +397,7 @@ class SAPCA(method.Strategy):
         parties, topology = self.quorum.initial_parties, self.options.topology
         due = [reply for reply in replies if sends_at_level(reply.party, level, parties, topology)]
         for reply in due:
-            require_subspace(reply.fields, reply.sender)
+            _require_subspace(reply.fields, reply.sender)
         return due
 
     def _solve(self, subspaces: list[streams.Subspace], ranks: Sequence[int]) -> method.Solution:
@@ -439,35 +406,62 @@ class SAPCA(method.Strategy):
         self.n_components(rows, len(merged.vectors))
         method.require_variance(merged.diagonal(), rows, merged.head.mean)
         pairs = merged.pairs(self._rank(merged, ranks))
+        measured: dict[str, float] = {
+            "tracked_directions": self._tracked,
+            "truncated_variance_share": max(0.0, 1 - float(merged.sigma @ merged.sigma) / merged.energy),
+            "angle_bound_degrees": eigen.angle_bound(merged.omitted, pairs),
+        }
+        if self.options.rank_rule == "paper" or isinstance(self.options.n_components, float):
+            measured |= {"smallest_rank": min(ranks), "largest_rank": max(ranks)}
+        if content := self._next_content:
+            measured |= {"running_model_rows": content.rows, "running_model_revision": content.revision}
         unit = rows / merged.head.n  # forgotten rows count less: the variances are those of the weighted rows
         return method.Solution(
             pairs=eigen.Eigenpairs(unit * pairs.values, pairs.vectors, unit * pairs.following),
             mean=merged.head.mean,
             total=unit * merged.energy,
             rows=rows,
-            measurements=self._measurements(merged, pairs, ranks),
+            measurements=measured,
         )
 
     def _merge_running_model(self, subspaces: list[streams.Subspace], rows: int) -> tuple[streams.Subspace, int]:
-        """Return all subspaces merged, with that of a running model, and the number of rows of all."""
+        """Return all subspaces merged, with that of a running model, and the number of rows of all.
+
+        Subspaces of other features, centring or column names, or of rows in the model already, are refused.
+        """
         options, running = self.options, self.running
         if running is None:
             return streams.merge(subspaces, self._tracked), rows
-        old, digests, columns = (
-            running.content,
-            sorted(map(stream_state.subspace_digest, subspaces)),
-            self.quorum.columns,
-        )
+        old, columns = running.content, self.quorum.columns
+        digests = sorted(map(stream_state.subspace_digest, subspaces))
         if old is None:
             merged = streams.merge(subspaces, self._tracked)
             self._next_content = stream_state.RunningContent(merged, rows, options.center, columns, tuple(digests))
             return merged, rows
-        _require_compatible(old, subspaces, options.center, columns, digests, running)
+        features, row_features = len(old.subspace.vectors), len(subspaces[0].vectors)
+        if features != row_features:
+            raise method.ContractError(
+                f"the rows have {row_features} features, those of the model in {running.path} have {features}"
+            )
+        if old.center != options.center:
+            raise method.ConfigError(
+                f"run-config: 'center' is {options.center}, but the model in {running.path} was made with "
+                f"{old.center}; keep it, or name another folder"
+            )
+        if columns and old.columns not in ("", columns):
+            raise method.ConfigError(
+                f"the column names, or their order, differ from those of the model in {running.path}"
+            )
+        if set(digests) & set(old.merged):
+            raise method.ConfigError(
+                f"a party brings rows that are in the model in {running.path} already, and would count twice; bring "
+                "only new ones"
+            )
         factors = [options.old_weight] + [options.new_weight] * len(subspaces)
         merged, rows = streams.merge([old.subspace, *subspaces], self._tracked, factors), rows + old.rows
-        merged_digests, columns = (*old.merged, *digests), columns or old.columns
+        digests_of_all, columns = (*old.merged, *digests), columns or old.columns
         self._next_content = stream_state.RunningContent(
-            merged, rows, options.center, columns, merged_digests, old.revision + 1
+            merged, rows, options.center, columns, digests_of_all, old.revision + 1
         )
         return merged, rows
 
@@ -481,53 +475,7 @@ class SAPCA(method.Strategy):
         if isinstance(rule, streams.Energy) and rank > sigma.size:
             tracked_share = float(sigma @ sigma) / merged.energy
             raise method.ConfigError(
-                f"run-config: 'tracked' is {self._tracked}, and so many directions hold {tracked_share:.4%} of the variance, "
-                f"less than n-components = {rule.target:g}; raise 'tracked', or lower n-components"
+                f"run-config: 'tracked' is {self._tracked}, and so many directions hold {tracked_share:.4%} of the "
+                f"variance, less than n-components = {rule.target:g}; raise 'tracked', or lower n-components"
             )
         return rank
-
-    def _measurements(
-        self, merged: streams.Subspace, pairs: eigen.Eigenpairs, ranks: Sequence[int]
-    ) -> dict[str, float]:
-        truncated_share = max(0.0, 1 - float(merged.sigma @ merged.sigma) / merged.energy)
-        measured: dict[str, float] = {
-            "tracked_directions": self._tracked,
-            "truncated_variance_share": truncated_share,
-            "angle_bound_degrees": eigen.angle_bound(merged.omitted, pairs),
-        }
-        if self.options.rank_rule == "paper" or isinstance(self.options.n_components, float):
-            measured |= {"smallest_rank": min(ranks), "largest_rank": max(ranks)}
-        if self._next_content:
-            measured |= {
-                "running_model_rows": self._next_content.rows,
-                "running_model_revision": self._next_content.revision,
-            }
-        return measured
-
-
-def _require_compatible(
-    old: stream_state.RunningContent,
-    subspaces: list[streams.Subspace],
-    center: bool,
-    columns: str,
-    digests: list[str],
-    running: stream_state.RunningModel,
-) -> None:
-    """Refuse subspaces that cannot be merged into a running model."""
-    features, row_features = len(old.subspace.vectors), len(subspaces[0].vectors)
-    if features != row_features:
-        raise method.ContractError(
-            f"the rows have {row_features} features, those of the model in {running.path} have {features}"
-        )
-    if old.center != center:
-        raise method.ConfigError(
-            f"run-config: 'center' is {center}, but the model in {running.path} was made with {old.center}; "
-            "keep it, or name another folder"
-        )
-    if columns and old.columns not in ("", columns):
-        raise method.ConfigError(f"the column names, or their order, differ from those of the model in {running.path}")
-    if set(digests) & set(old.merged):
-        raise method.ConfigError(
-            f"a party brings rows that are in the model in {running.path} already, and would count twice; bring only "
-            "new ones"
-        )

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.sums import pool
@@ -32,13 +33,13 @@ class StreamingOptions(method.ScaledOptions):
     state: str = ""
     """Folder at the server that holds the federation; required."""
     leave: str = ""
-    """Members to go on without, separated by commas."""
+    """Names of members that leave, separated by commas."""
     append: Annotated[bool, Limits(examples=[])] = False
-    """Whether the parties' rows are new ones, to be added to those that they brought before."""
+    """Add the parties' rows to the rows that they brought before."""
 
 
 SUM_KEY_PREFIX = "sum of "
-"""How the key begins under which a sum over all parties is kept."""
+"""Prefix of the key under which the server stores a sum over all parties."""
 
 CARD = method.MethodCard(
     name="streaming",
@@ -89,6 +90,7 @@ class Streaming(method.Strategy):
     card = CARD
     options: StreamingOptions
 
+    @override
     def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
         assert isinstance(options, StreamingOptions)
         super().prepare(config, options, transport)
@@ -101,32 +103,60 @@ class Streaming(method.Strategy):
         self.federation.prepare()
         self._leaving = sorted({key.strip() for key in options.leave.split(",")} - {""})
         self._sums_only = "members" in self.script
-        _require_same_kind(self.federation, options, summed=self._sums_only)
+        if self._sums_only and options.leave:
+            raise method.ConfigError(
+                f"run-config: 'leave' is '{options.leave}', but with secure-aggregation the server has one sum over "
+                "all parties, and nobody's share can be taken out"
+            )
+        if any(key.startswith(SUM_KEY_PREFIX) != self._sums_only for key in self.federation.members):
+            content = "each member's own moments" if self._sums_only else "one sum over all parties"
+            raise method.ConfigError(
+                f"the federation in {options.state} holds {content}, and 'secure-aggregation' is "
+                f"{str(self._sums_only).lower()}; keep it as it was, or name another folder"
+            )
         for key in self._leaving:
             self.federation.leave(key)
-        self._member_groups: dict[str, list[str]] = {}  # of members, by what is true of them
+        self._member_groups: dict[str, list[str]] = {}  # names of members by what happened to each
         self._present_moments: moments.Moments | None = None  # of the rows that the parties of this run hold
 
+    @override
     def program(self) -> method.Program:
         yield from super().program()
         self.federation.save()
 
+    @override
     def aggregate(self) -> method.Fitting:
         operations, evidence = yield from (self._collect_sum() if self._sums_only else self._collect_members())
-        parts = self.federation.parts()
+        federation, parts = self.federation, self.federation.parts()
         pooled = pool(parts.values())
-        options = self.options.solve_options
+        keywords = {"indicators": self.config.indicators, **self.options.solve_options}
         evidence = evidence or method.Evidence(contributions=Contributions(parts))
-        solution = replace(
-            method.solve(pooled, pooled.diagonal(), indicators=self.config.indicators, **options), evidence=evidence
-        )
-        self._member_groups = self._group_members(operations)
-        return solution.with_details(notes=self._notes(operations), measurements=self._measurements(len(operations)))
+        solution = replace(method.solve(pooled, pooled.diagonal(), **keywords), evidence=evidence)
+        members, names = federation.members, dict[str, list[str]]()
+        for key, operation in operations.items():
+            names.setdefault(operation, []).append(key)
+        absent = sorted(members.keys() - operations.keys())
+        names |= {"left": self._leaving, "absent": absent}
+        self._member_groups = {word: keys for word, keys in names.items() if keys}
+        if self.quorum.simulated:
+            notes = [ABSENT_NOTE.format(len(absent))] if absent else []
+        else:
+            notes = [] if all(party["name"] for party in self.quorum.parties()) else [UNNAMED_NOTE]
+        measured = {
+            "members": len(members),
+            "member_rows": sum(members.values()),
+            "members_here": len(operations),
+            "revision": federation.revision + federation.changed,
+            **{f"{word}_members": len(keys) for word, keys in self._member_groups.items()},
+        }
+        return solution.with_details(notes=notes, measurements=measured)
 
+    @override
     def projected_rows(self, model: method.PCAModel) -> float:
         assert self._present_moments is not None
         return self._present_moments.count
 
+    @override
     def squared_error(self, model: method.PCAModel) -> float:
         """Return the mean squared error of the rows that take part in this run.
 
@@ -150,7 +180,17 @@ class Streaming(method.Strategy):
     def _collect_members(self) -> Generator[method.Round, Any, tuple[dict[str, str], None]]:
         """Update every party's moments, and return the operation for each member."""
         replies: list[method.Reply] = yield method.Round("digest")
-        digests = self._read_digests(replies)
+        for reply in replies:
+            if reply.member in self._leaving:
+                raise method.ConfigError(
+                    f"run-config: 'leave' names '{reply.member}', but {reply.sender} takes part in this run; "
+                    "stop its node, or take it off 'leave'"
+                )
+            if reply.member.startswith(SUM_KEY_PREFIX):
+                raise method.ConfigError(
+                    f"{reply.sender}: a name may not begin with '{SUM_KEY_PREFIX}'; give it another"
+                )
+        digests = {reply.member: reply.fields["digest"].tobytes().hex() for reply in replies}
         has = self.federation.has
         requested = {r.party: self.options.append or not has(r.member, digests[r.member]) for r in replies}
         received: dict[str, moments.Moments] = {}
@@ -184,20 +224,6 @@ class Streaming(method.Strategy):
         self._present_moments = summed
         return {key: self._update_member(key, moments_digest(summed), summed)}, evidence
 
-    def _read_digests(self, replies: Sequence[method.Reply]) -> dict[str, str]:
-        """Return the digests of the parties' moments by member."""
-        for reply in replies:
-            if reply.member in self._leaving:
-                raise method.ConfigError(
-                    f"run-config: 'leave' names '{reply.member}', but {reply.sender} takes part in this run; "
-                    "stop its node, or take it off 'leave'"
-                )
-            if reply.member.startswith(SUM_KEY_PREFIX):
-                raise method.ConfigError(
-                    f"{reply.sender}: a name may not begin with '{SUM_KEY_PREFIX}'; give it another"
-                )
-        return {reply.member: reply.fields["digest"].tobytes().hex() for reply in replies}
-
     def _update_member(self, key: str, sha: str, received: moments.Moments | None) -> str:
         """Update the moments of a member, and return the name of the operation."""
         federation, columns = self.federation, self.quorum.columns
@@ -213,48 +239,9 @@ class Streaming(method.Strategy):
         federation.replace(key, received, columns)
         return "replaced"
 
+    @override
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         return {**super().history(certainty, notes, measured), "members": self._member_groups}
-
-    def _group_members(self, operations: Mapping[str, str]) -> dict[str, list[str]]:
-        """Return the members by what happened to each."""
-        names: dict[str, list[str]] = {}
-        for key, operation in operations.items():
-            names.setdefault(operation, []).append(key)
-        names |= {"left": self._leaving, "absent": sorted(self.federation.members.keys() - operations.keys())}
-        return {word: keys for word, keys in names.items() if keys}
-
-    def _measurements(self, taking_part: int) -> dict[str, float]:
-        members = self.federation.members
-        return {
-            "members": len(members),
-            "member_rows": sum(members.values()),
-            "members_here": taking_part,
-            "revision": self.federation.revision + self.federation.changed,
-            **{f"{word}_members": len(keys) for word, keys in self._member_groups.items()},
-        }
-
-    def _notes(self, operations: Mapping[str, str]) -> list[str]:
-        """Return notes on absent members, or on parties without a name."""
-        absent = self.federation.members.keys() - operations.keys()
-        if self.quorum.simulated:
-            return [ABSENT_NOTE.format(len(absent))] if absent else []
-        return [] if all(party["name"] for party in self.quorum.parties()) else [UNNAMED_NOTE]
-
-
-def _require_same_kind(federation: Federation, options: StreamingOptions, *, summed: bool) -> None:
-    """Refuse to mix a federation of single members with a sum over all members."""
-    if summed and options.leave:
-        raise method.ConfigError(
-            f"run-config: 'leave' is '{options.leave}', but with secure-aggregation the server has one sum over all "
-            "parties, and nobody's share can be taken out"
-        )
-    if any(key.startswith(SUM_KEY_PREFIX) != summed for key in federation.members):
-        content = "each member's own moments" if summed else "one sum over all parties"
-        raise method.ConfigError(
-            f"the federation in {options.state} holds {content}, and 'secure-aggregation' is {str(summed).lower()}; keep "
-            "it as it was, or name another folder"
-        )
 
 
 def _read_moments(reply: method.Reply, sha: str) -> moments.Moments:

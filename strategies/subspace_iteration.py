@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.maths import block_iteration, factors, moments
 from fedpca_flwr.maths.columns import order_free_sum
@@ -39,9 +40,9 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
     block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
     """Columns b of a block; 0: n-components + 10. Fewer: more rounds, fewer bytes."""
     acceleration: Literal["krylov", "none"] = "krylov"
-    """Use all blocks so far, or only the last (plain subspace iteration)."""
+    """'krylov': use all blocks so far; 'none': only the last (plain subspace iteration)."""
     warm_start: Literal["random", "svd"] = "random"
-    """Begin with a random block, or with a truncated factor of each party: fewer rounds."""
+    """'random': begin with a random block; 'svd': with a truncated factor of each party, for fewer rounds."""
     warm_rank: Annotated[int, Limits(ge=0, examples=[1, "k", "d"])] = 0
     """Rank of the factors of the warm start; 0: 4 n-components."""
     wire: Literal["float64", "float32"] = "float64"
@@ -49,9 +50,9 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
     """Certified largest angle at which to stop, in degrees."""
     certify: Literal["all", "signal"] = "all"
-    """Go on until all components are certified, or those that stand out of the noise."""
+    """'all': go on until all components are certified; 'signal': until those are that stand out of the noise."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
-    """At most so many; the model says how near it came."""
+    """Largest number of rounds; a model that stops there says how near it came."""
 
     def width(self, public: method.Public) -> int:
         """Return the number of columns of a block.
@@ -68,9 +69,9 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
         """
         return min(self.block_size or self.n_components + 10, public.features)
 
+    @override
     def product_columns(self, public: method.Public) -> int:
-        """About how many columns a run asks for: some ten blocks, or narrow ones until they span the components
-        several times."""
+        # some ten blocks, or narrow blocks until they span the components several times
         b = self.width(public)
         return min(self.max_rounds * b, max(10 * b, 5 * self.n_components))
 
@@ -163,11 +164,10 @@ def _answer_sketch(party: method.Party, rank: int) -> method.Fields:
 
 def _answer_refine(party: method.Party, request: method.Fields) -> method.Fields:
     """Return the error of the party's sketch on a block, and on the components."""
-    product = _sketch_residual(party, request["block"].astype(np.float64)).astype(party.options.wire)
-    return {
-        "product": product,
-        **({"again": _sketch_residual(party, request["vectors"])} if "vectors" in request else {}),
-    }
+    reply = {"product": _sketch_residual(party, request["block"].astype(np.float64)).astype(party.options.wire)}
+    if "vectors" in request:
+        reply["again"] = _sketch_residual(party, request["vectors"])
+    return reply
 
 
 def _sketch_residual(party: method.Party, V: method.Array) -> method.Array:
@@ -251,6 +251,7 @@ class SubspaceIteration(method.Strategy):
     card = CARD
     options: SubspaceOptions
 
+    @override
     def aggregate(self) -> method.Fitting:
         random = self.options.warm_start == "random"
         return (yield from (self._from_random_block() if random else self._from_sketch()))
@@ -265,9 +266,9 @@ class SubspaceIteration(method.Strategy):
             AV, error_bounds = yield from A.start(first)
         head, mean = A.head, A.head.mean + A.head.remainder
         self.n_components(head.n, d)
-        scale = (
-            moments.table_units(A.diagonal, head.n, head.mean, self.config.indicators) if options.scale else np.ones(d)
-        )
+        scale = np.ones(d)
+        if options.scale:
+            scale = moments.table_units(A.diagonal, head.n, head.mean, self.config.indicators)
         diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
         total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)
         method.require_variance(diagonal, head.n, centre / scale)
@@ -305,23 +306,22 @@ class SubspaceIteration(method.Strategy):
         head, total = pooled.head, pooled.trace
         self.n_components(head.n, head.mean.size)
         method.require_variance(pooled.diagonal(), head.n, head.mean)
-        sketch, k = RefinedSketch(pooled), options.n_components
+        sketch = RefinedSketch(pooled)
         units = {reply.party: root_unit(float(reply.fields["trace"])) ** 2 for reply in replies}
+        in_float32 = options.wire == "float32"
         iteration = block_iteration.BlockIteration(
             sketch,
-            k,
+            options.n_components,
             width=options.width(self.public),
             trace=total,
             tolerance=options.tolerance,
             noise=self._noise_model(head.n - 1, head.mean.size),
-            rounded=options.wire == "float32",
+            rounded=in_float32,
         )
-        in_float32 = options.wire == "float32"
         for _ in range(options.max_rounds - 1):
             block, components = iteration.block.astype(np.float32), iteration.renewal_vectors
             vectors = {"vectors": np.empty((len(block), 0)) if components is None else components} if in_float32 else {}
             replies = yield method.Round("refine", {"block": block, **vectors})
-
             V = block.astype(np.float64)
             residual, rounding_bound = _sum_residuals("product", replies, units)
             AV = sketch.product(V) + residual

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field as Limits
 from scipy.linalg import qr
+from typing_extensions import override
 
 from fedpca_flwr.maths import block_iteration, eigen
 from fedpca_flwr.maths import columns as algebra
@@ -41,7 +42,7 @@ class VerticalOptions(method.Options):
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
     """Certified largest angle at which to stop, in degrees."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
-    """At most so many; the model says how near it came."""
+    """Largest number of rounds; a model that stops there says how near it came."""
     rank: Annotated[int, Limits(ge=0, examples=[1, "k", 100])] = 0
     """Directions that each party sends to ``merge``; 0: 2 n-components."""
 
@@ -75,6 +76,7 @@ class VerticalOptions(method.Options):
         """
         return min(self.rank or 2 * self.n_components, rows)
 
+    @override
     def max_gram_columns(self, rows: int) -> int:
         columns_by_solver = {
             "krylov": self.max_rounds * self.width(rows),
@@ -84,6 +86,7 @@ class VerticalOptions(method.Options):
         return columns_by_solver[self.solver]
 
     @property
+    @override
     def exposes(self) -> str:
         return "inner products" if self.solver == "gram" else ""
 
@@ -187,11 +190,13 @@ class Vertical(method.Strategy):
     options: VerticalOptions
 
     @property
+    @override
     def exact(self) -> bool:
         if self.options.solver == "merge":
             return max(self.widths) <= self.options.directions_sent(self.n_rows)
         return super().exact
 
+    @override
     def aggregate(self) -> method.Fitting:
         yield from columns.rows_and_energy(self)
         solvers = {"krylov": self._krylov, "gram": self._gram, "merge": self._merge}

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.maths import columns as algebra
 from fedpca_flwr.maths.eigen import Eigenpairs
@@ -84,9 +84,8 @@ def kernel_script(config: method.RunConfig, options: VerticalKernelOptions) -> m
     measures = (columns.ENERGY, method.Field("level", ()), method.Field("spread", (), kind="size"))
     sums = ("energy",) if options.gamma else ("energy", "sum")
     energy = columns.measures_question(options, names=sums, answer=_answer_energy_and_sum, centred=centred)
-    begin = columns.rows_questions(
-        config, energy, entry_statistics=columns.LocalStatistic(measures, _answer_entry_measures)
-    )
+    entry_statistics = columns.LocalStatistic(measures, _answer_entry_measures)
+    begin = columns.rows_questions(config, energy, entry_statistics=entry_statistics)
     if "energy" in begin and not options.gamma:
         spread = columns.measures_question(options, method.Field("level", ()), names=("spread",), answer=_answer_spread)
         begin = {**begin, "spread": spread}
@@ -98,12 +97,8 @@ def kernel_script(config: method.RunConfig, options: VerticalKernelOptions) -> m
 
 def _answer_entry_measures(party: method.Client, request: method.Fields) -> method.Fields:
     """Return the energy of a party's columns, and the mean and variance of all their entries together."""
-    local_columns = party.local_columns
-    return {
-        "energy": np.asarray(local_columns.energy),
-        "level": np.asarray(local_columns.X.mean()),
-        "spread": np.asarray(local_columns.X.var()),
-    }
+    energy, X = party.local_columns.energy, party.local_columns.X
+    return {"energy": np.asarray(energy), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
 
 
 def _answer_energy_and_sum(party: method.Client, request: method.Fields) -> method.Fields:
@@ -139,11 +134,8 @@ def _answer_landmarks(party: method.Client, request: method.Fields) -> method.Fi
         raise method.ContractError(
             f"the server's {landmark_rows.size} landmarks are not different ones of the {rows} rows"
         )
-    return {
-        "landmarks": algebra.landmark_sums(
-            _compared_columns(party), landmark_rows, distances=party.options.function.uses_distances
-        )
-    }
+    distances = party.options.function.uses_distances
+    return {"landmarks": algebra.landmark_sums(_compared_columns(party), landmark_rows, distances=distances)}
 
 
 CARD = method.MethodCard(
@@ -196,12 +188,20 @@ class VerticalKernel(method.Strategy):
     options: VerticalKernelOptions
 
     @property
+    @override
     def exact(self) -> bool:
         return not self.options.landmarks
 
+    @override
     def aggregate(self) -> method.Fitting:
         replies = yield from columns.aligned_rows(self)
-        landmark_rows = self._choose_landmarks()
+        n, c = self.n_rows, self.options.landmarks
+        if c and not self.options.n_components < c <= n:
+            raise method.ConfigError(
+                f"run-config: 'landmarks' is {c}, expected more than n-components = {self.options.n_components} and at "
+                f"most {n}, the rows"
+            )
+        landmark_rows = np.sort(np.random.default_rng(self.config.seed).choice(n, c, replace=False))
         kernel = replace(self.options.function, gamma=(yield from self._find_gamma(replies)))
         request = {"places": landmark_rows} if self.options.landmarks else {}
         sums: method.Total = yield from columns.sum_in_digits(self, self.options.summed_quantity, request)
@@ -218,21 +218,12 @@ class VerticalKernel(method.Strategy):
             spectrum = replace(pairs, error=kernel.error_bound(quantity, self.n_rows, error_bound)), total, positive
         return self._solution(*spectrum, kernel=kernel, size=float(np.abs(K).max()), error_bound=error_bound)
 
+    @override
     def run_projection(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
         # nobody can tell the error in feature space at home
         yield method.Round("project", {"directions": solution.pairs.vectors, "singular": model.singular_values_})
 
     # Inside
-
-    def _choose_landmarks(self) -> NDArray[np.int64]:
-        """Return the row indices of the landmarks, drawn by the seed of the run."""
-        n, c = self.n_rows, self.options.landmarks
-        if c and not self.options.n_components < c <= n:
-            raise method.ConfigError(
-                f"run-config: 'landmarks' is {c}, expected more than n-components = {self.options.n_components} and at "
-                f"most {n}, the rows"
-            )
-        return np.sort(np.random.default_rng(self.config.seed).choice(n, c, replace=False))
 
     def _find_gamma(self, replies: list[method.Reply]) -> Generator[method.Round, Any, float]:
         """Return gamma of the options, or ``1 / (m var X)``, and ask for the energy of all columns."""
@@ -240,10 +231,8 @@ class VerticalKernel(method.Strategy):
         if self.options.gamma:
             return self.options.gamma
         if sums is None:
-            entry_measures = [
-                np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")
-            ]
-            return algebra.default_gamma(*entry_measures)
+            names = ("features", "level", "spread")
+            return algebra.default_gamma(*(np.array([reply.fields[name] for reply in replies]) for name in names))
         level = float(sums["sum"]) / (self.n_rows * self.columns)
         spread: method.Total = yield method.SumRound("spread", {"level": np.asarray(level)})
         return self.n_rows / columns.resolved_measure(self, spread, "spread")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from typing_extensions import override
 
 from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.model.loadings import Loadings
@@ -25,10 +26,7 @@ class ScoresOptions(method.CountOptions):
     """Options of VERTICAL-SCORES: the number of components."""
 
     n_components: method.Count = 10
-    """The first so many of the components that the loadings hold."""
-
-
-"""1 where loadings divide by deviations: of the new rows no bound in their own unit holds then."""
+    """Number of the loadings' components, from the first on."""
 
 
 SCALED_FIELD = method.Field("scaled", (), "int64", kind="size", constant="scaled")
@@ -120,6 +118,7 @@ CARD = method.MethodCard(
 class VerticalScoresClient(method.Client):
     """Client of VERTICAL-SCORES, which projects new rows by the loadings of an earlier run."""
 
+    @override
     def require_ready(self) -> None:
         assert self.fitted_loadings  # loadings that do not fit are said before anything is answered
         super().require_ready()
@@ -156,11 +155,13 @@ class VerticalScoresClient(method.Client):
         """True where the loadings divide by deviations."""
         return bool((self.fitted_loadings.scale != 1).any())
 
+    @override
     def store_request(self, request: method.Fields) -> None:
         if self.scaled and not request.get("scaled", 1):
             raise method.ContractError("the server says that no party's loadings divide by deviations; this site's do")
 
     @cached_property
+    @override
     def local_columns(self) -> Columns:
         none = np.zeros_like(self.fitted_loadings.mean)
         return Columns(self.data, self.fitted_loadings.mean, none, self.fitted_loadings.scale, none.astype(bool))
@@ -184,9 +185,11 @@ class VerticalScores(method.Run):
     party = VerticalScoresClient
     options: ScoresOptions
 
+    @override
     def n_components(self, rows: int, columns: int) -> int:
         return self.options.n_components  # nothing is fitted: one row is enough
 
+    @override
     def set_total(self, total: float) -> None:
         if not 0 < total < np.inf:
             raise method.DataError(
@@ -194,6 +197,7 @@ class VerticalScores(method.Run):
             )
         self.total = total
 
+    @override
     def program(self) -> method.Program:
         replies = yield from columns.aligned_rows(self)
         available = common_component_count(replies)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.maths import columns as algebra
 from fedpca_flwr.questions import columns_method as method
@@ -21,12 +22,13 @@ class VFedAKPCAOptions(method.KernelOptions, merging.MergeOptions):
     """Options of VFedAKPCA: the kernel, and the merging of directions."""
 
     gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
-    """0: 1 / (f var X) of each party's own columns."""
+    """Scale of the kernel; 0: 1 / (f var X) of each party's own f columns."""
     periods: Annotated[method.Count, Limits(examples=[1, 2, 4])] = 1
     """Communication periods for each component."""
 
+    @override
     def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
-        """Of its own kernel matrix, weighted by the root of the eigenvalue (the authors')."""
+        # the authors weight a vector by the root of its eigenvalue
         entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
         kernel = replace(self.function, gamma=self.gamma or algebra.default_gamma(*entries))
         packed = algebra.packed_distances(X) if kernel.uses_distances else algebra.packed_gram(X)

@@ -10,6 +10,7 @@ sign.
 from typing import Annotated, Literal
 
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.maths import columns as algebra
 from fedpca_flwr.questions import columns_method as method
@@ -20,16 +21,17 @@ class VFedPCAOptions(merging.MergeOptions):
     """Options of VFedPCA: the merging of directions, and the power method of each party."""
 
     local_iterations: Annotated[method.Count, Limits(examples=[1, 10])] = 10
-    """L, of the power method in each period."""
+    """Steps L of the power method in each period."""
     warm_start: Literal["random", "previous"] = "random"
-    """What the power method starts from: chance, or the merged vector (algorithm 3)."""
+    """Start of the power method: a random vector, or the merged vector (algorithm 3)."""
 
     @property
+    @override
     def starts_from_merged(self) -> bool:
         return self.warm_start == "previous"
 
+    @override
     def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
-        """By the power method on its own matrix."""
         return algebra.power_iteration(algebra.local_product(X, faithful=self.faithful), start, self.local_iterations)
 
 

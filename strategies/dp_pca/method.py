@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from fedpca_flwr.maths import private_scatter as scatter
 from fedpca_flwr.maths.moments import pack
@@ -107,9 +108,8 @@ class DPPCA(method.Strategy):
     party = DPPCAClient
     options: DPOptions
     intervals: tuple[float, method.Array] | None = None
-    """Of a release without bounds: the reach, and by component between which numbers the variance of rows shortened to
-    it is in 90 of 100 cases (k, 2)."""
 
+    @override
     def aggregate(self) -> method.Fitting:
         options = self.options
         if not options.private:
@@ -138,31 +138,27 @@ class DPPCA(method.Strategy):
             shift = float(np.linalg.norm(centre - previous))
         shells = self._choose_shells(counts["octaves"], count_deviations["octaves"], shift)
         sums, direction_deviations = yield from self._release_sums("directions", {"centre": centre, "shells": shells})
-        k, tau = options.n_components, direction_deviations["products"]
-        all_shells = combine_shells(sums["products"], sums["energies"], shells, d, k, tau)
+        k, octaves, octave_deviation = options.n_components, sums["octaves"], direction_deviations["octaves"]
+        all_shells = combine_shells(sums["products"], sums["energies"], shells, d, k, direction_deviations["products"])
         noise = self._noise_norm("variances", "squares", math.sqrt(k + 1))
-        bound, stands_out = scatter.row_reach(sums["octaves"], direction_deviations["octaves"], noise=noise, power=2)
-        octaves, octave_deviation = sums["octaves"], direction_deviations["octaves"]
+        bound, stands_out = scatter.row_reach(octaves, octave_deviation, noise=noise, power=2)
         components = np.ascontiguousarray(all_shells.denoised.pairs.vectors.T)
-        sums, deviations = yield from self._release_sums(
-            "variances", {"centre": centre, "components": components}, bound
-        )
+        request = {"centre": centre, "components": components}
+        sums, deviations = yield from self._release_sums("variances", request, bound)
         rows = self._row_count(float(sums["rows"]))
         notes = [] if stands_out else ["how long rows are does not stand out of the noise: variances say nothing"]
-        cut = clipped_squares_bound(octaves, octave_deviation, bound) if stands_out else math.inf
         intervals = variance_intervals(
             all_shells,
             sums["squares"][:-1],
             rows,
             deviation=deviations["squares"],
             count_deviation=deviations["rows"],
-            cut_bound=cut,
+            cut_bound=clipped_squares_bound(octaves, octave_deviation, bound) if stands_out else math.inf,
         )
         self.intervals = bound, intervals
         estimate = self._estimate_variances(all_shells, sums, deviations, centre_error)
-        return self._solution(estimate, centre, rows, {"variances": bound}).with_details(
-            notes=notes, measurements={"shells": len(shells)}
-        )
+        solution = self._solution(estimate, centre, rows, {"variances": bound})
+        return solution.with_details(notes=notes, measurements={"shells": len(shells)})
 
     def _choose_shells(self, counts: method.Array, deviation: float, shift: float) -> method.Array:
         """Return the shells to ask for, from noisy numbers of rows about a centre that has moved since."""
@@ -191,9 +187,8 @@ class DPPCA(method.Strategy):
         # rows without variance are all in one direction, and as near as the centre is off
         min_total = total - scatter.NORMAL_99 * sigma * math.sqrt(values.size + 1)
         max_rows = float(sums["rows"]) + scatter.LIPSCHITZ_TAIL * deviations["rows"]
-        same_direction_rows = np.array(
-            [max_rows * min(1.0, centre_error**2 * max_rows / min_total) if min_total > 0 else max_rows]
-        )
+        centre_share = min(1.0, centre_error**2 * max_rows / min_total) if min_total > 0 else 1.0
+        same_direction_rows = np.array([max_rows * centre_share])
         if len(all_shells.traces) > 1:
             same_direction_rows = all_shells.traces * np.minimum(1.0, centre_error**2 / all_shells.squares)
         detectable = max(
@@ -251,9 +246,8 @@ class DPPCA(method.Strategy):
     def _noisy_centre(self, sums: method.Fields, noise: dict[str, float], bound: float) -> scatter.NoisyCentre:
         """Return the mean of the clipped rows of all parties, with its noise."""
         rows = self._row_count(float(sums["rows"]))
-        shortened = clip_rows(sums["sum"][None] / rows, bound)[
-            0
-        ]  # the mean of clipped rows is no longer, but its noise is
+        # the mean of clipped rows is no longer than the bound, but with its noise it may be
+        shortened = clip_rows(sums["sum"][None] / rows, bound)[0]
         return scatter.NoisyCentre(shortened, rows, bound, count_deviation=noise["rows"], sum_deviation=noise["sum"])
 
     def _solution(
@@ -276,8 +270,9 @@ class DPPCA(method.Strategy):
             pairs=estimate.pairs, mean=centre, total=estimate.total, rows=rows, notes=notes, measurements=measured
         )
 
+    @override
     def build_model(self, solution: method.Solution) -> method.PCAModel:
-        """Where no component stands out of the noise, its variances are numbers of the noise: the model has none."""
+        # variances of components that do not stand out of the noise would be numbers of the noise
         model, detectable = super().build_model(solution), int(solution.measurements.get("components_above_noise", 1))
         if self.intervals is not None:
             reach, ends = self.intervals
@@ -301,8 +296,8 @@ class DPPCA(method.Strategy):
         if options.unbounded:
             shells_text = " by shells of distances" if options.release == "shells" else ""
             notes.append(
-                f"components are those of the rows' directions{shells_text}; variances, and their shares, are estimates, "
-                "without the rows far out that the noise hides"
+                f"components are those of the rows' directions{shells_text}; variances, and their shares, are "
+                "estimates, without the rows far out that the noise hides"
             )
         else:
             notes.append("variances are those of the clipped second moment")

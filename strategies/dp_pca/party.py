@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BeforeValidator, model_validator
 from pydantic import Field as Limits
 from pydantic_core import PydanticCustomError
+from typing_extensions import override
 
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths import privacy, private_scatter
@@ -24,10 +25,10 @@ from fedpca_flwr.site.policy import permit_privacy
 from fedpca_flwr.site.repeats import require_budget
 
 MAX_TOTAL_ROWS = 2**34
-"""Rows that all parties together may have: their products, and noise, add up in a word of 64 bits."""
+"""Largest number of rows of all parties, whose products and noise add up in a word of 64 bits."""
 
 MAX_NOISE_DEVIATIONS = 60.0
-"""Standard deviations that no noise reaches (probability 1e-780)."""
+"""Number of standard deviations that no noise reaches (probability 1e-780)."""
 
 LengthBound = Annotated[float, Limits(ge=1e-150, le=1e150)]
 
@@ -44,7 +45,7 @@ BUDGET_SHARES: dict[str, dict[str, float]] = {
     "directions": UNBOUNDED_SHARES,
     "joint": {"joint": 1.0},
 }
-"""By release, its phases, and how much of the whole 1 / multiplier^2 each takes."""
+"""Phases of each release, and the share of 1 / multiplier^2 that each phase takes."""
 
 FIELD_WEIGHTS: dict[str, dict[str, float]] = {
     "octaves": {"octaves": 1.0},
@@ -53,16 +54,16 @@ FIELD_WEIGHTS: dict[str, dict[str, float]] = {
     "directions": {"octaves": 0.1, "energies": 0.1, "products": 1.0},
     "variances": {"rows": 0.0, "squares": 1.0},
 }
-"""What is told in each phase, of rows of length at most 1, and at which weight; ``nearer_`` phases tell the same."""
+"""Fields of each phase, for rows of length at most 1, and their weights. ``nearer_`` phases have the same fields."""
 
 COUNT_WEIGHT = 0.3
-"""Weight of a noisy row count beside the rest: it costs 4 % more noise."""
+"""Weight of a noisy row count next to the other fields, which costs 4 % more noise."""
 
 FIELD_STEPS = {
     **dict.fromkeys(("rows", "octaves", "sum"), privacy.GRID_STEPS),
     **dict.fromkeys(("products", "squares", "energies"), privacy.GRID_STEPS**2),
 }
-"""What one row, or a row of length 1, counts in whole steps (`fedpca_flwr.maths.privacy`)."""
+"""Integer steps of a single row, or of a row of length 1, by field (`fedpca_flwr.maths.privacy`)."""
 
 REQUIRED_OPTIONS = {
     "clip": "the public bound on the length of a row; longer rows are shortened to it",
@@ -90,21 +91,22 @@ class DPOptions(method.Options):
     epsilon: Annotated[
         Annotated[float, Limits(gt=0, le=100)] | Literal["infinity"], Limits(examples=[0.1, 1.0, 100.0, "infinity"])
     ] = 1.0
-    """Of the whole run, for one row. ``infinity``, in simulations only: no noise and no clipping."""
+    """Epsilon of the run, for one row. ``infinity``, in simulations only: no noise and no clipping."""
     delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
-    """Of the whole run, for one row."""
+    """Delta of the run, for one row."""
     relation: privacy.Relation = "add-remove"
     """Which data sets are neighbours."""
     release: Annotated[Literal["shells", "directions", "joint"], BeforeValidator(_refuse_removed_release)] = "shells"
     """What a row counts as: see above. Only ``joint`` needs a clip."""
     clip: LengthBound | None = None
-    """Of ``joint``, which requires it: the length to which rows are shortened."""
+    """Length to which rows are shortened; ``joint`` requires this option."""
     trust: Annotated[Literal["local", "distributed"], Limits(examples=[])] = "local"
-    """Whether each party adds the whole noise, or its share of it."""
+    """'local': each party adds all noise; 'distributed': each party adds a share."""
     honest_parties: Annotated[int, Limits(ge=0)] = 0
-    """Of ``distributed``, which requires it: parties, at least, that add their share and keep it from the server."""
+    """Smallest number of parties that add their share and keep the share from the server; ``distributed`` requires this
+    option."""
     count: Literal["noised", "public"] = "noised"
-    """Whether a party tells a noisy number of rows or, as with ``replace-one``, its own."""
+    """'noised': a party sends a noisy number of rows; 'public', as with ``replace-one``: the true number."""
     noise_seed: Annotated[int, Limits(ge=0, examples=[1, 2, 3])] = 0
     """Simulation only, not private: the same noise each time; 0: the system's randomness."""
 
@@ -132,10 +134,8 @@ class DPOptions(method.Options):
             raise PydanticCustomError(
                 "count", "count='noised' protects nothing with relation='replace-one', which keeps the number of rows"
             )
-        if (
-            self.private
-            and max(max(self.noise(phase).deviations.values()) for phase in self.phases) > privacy.MAX_DEVIATION
-        ):
+        noises = [self.noise(phase) for phase in self.phases] if self.private else []
+        if any(max(noise.deviations.values()) > privacy.MAX_DEVIATION for noise in noises):
             raise PydanticCustomError("noise", "'epsilon' and 'delta' are so small that their noise would hide any sum")
         return self
 
@@ -181,11 +181,8 @@ class DPOptions(method.Options):
         party_factor = 1.0 if self.trust == "local" else self.honest_parties**-0.5
         weights = self._field_weights(phase)
         deviation = multiplier * _sensitivity(self.relation, weights) * party_factor
-        deviations = {
-            name: privacy.integer_deviation(deviation / w * FIELD_STEPS[name]) if w else 0
-            for name, w in weights.items()
-        }
-        return Noise(multiplier, deviations)
+        steps = {name: deviation / weight * FIELD_STEPS[name] if weight else 0.0 for name, weight in weights.items()}
+        return Noise(multiplier, {name: privacy.integer_deviation(s) if s else 0 for name, s in steps.items()})
 
     def limits(self, phase: str, d: int, parties: int) -> method.SumLimits:
         """Return public limits on the sums of a phase over all parties.
@@ -228,37 +225,21 @@ class DPOptions(method.Options):
         float
             Epsilon at the run's delta, for all phases together.
         """
-
-        def multiplier(phase: str) -> float:
-            value_weights = {
-                name: weight for name, weight in FIELD_WEIGHTS[base_phase(phase)].items() if name != "rows"
-            }
+        multipliers = []
+        for phase in self.phases:
+            value_weights = {name: w for name, w in FIELD_WEIGHTS[_base_phase(phase)].items() if name != "rows"}
             ratio = _sensitivity(self.relation, self._field_weights(phase)) / _sensitivity("replace-one", value_weights)
-            return self.noise(phase).multiplier * ratio
-
-        return privacy.gaussian_epsilon(
-            privacy.compose_multipliers(multiplier(phase) for phase in self.phases), self.delta
-        )
+            multipliers.append(self.noise(phase).multiplier * ratio)
+        return privacy.gaussian_epsilon(privacy.compose_multipliers(multipliers), self.delta)
 
     def _field_weights(self, phase: str) -> dict[str, float]:
         """Return the weights of a phase's fields, with that of a noisy row count."""
-        weights = FIELD_WEIGHTS[base_phase(phase)]
+        weights = FIELD_WEIGHTS[_base_phase(phase)]
         return {**weights, "rows": COUNT_WEIGHT} if "rows" in weights and self.count == "noised" else weights
 
 
-def base_phase(phase: str) -> str:
-    """Return the name of a phase without the prefix of its repetition.
-
-    Parameters
-    ----------
-    phase : str
-        Name of the question, as ``nearer_octaves``.
-
-    Returns
-    -------
-    str
-        Name of the first question of that kind, as ``octaves``.
-    """
+def _base_phase(phase: str) -> str:
+    """Return the name of a phase without the prefix of its repetition."""
     return phase.removeprefix("nearer_")
 
 
@@ -282,9 +263,7 @@ class Noise(NamedTuple):
     """
 
     multiplier: float
-    """Standard deviation of the whole over the sensitivity."""
     deviations: dict[str, int]
-    """By field, standard deviations in whole steps (`UNITS`), of products those on the diagonal; 0 for none."""
 
 
 REPLY_FIELDS = {
@@ -316,7 +295,7 @@ def _noisy_question(phase: str, options: DPOptions) -> method.Question:
     sizes = {"octaves": private_scatter.OCTAVES, "shells": options.max_shells, "k": k, "k+1": k + 1}
     return method.Question(
         request=method.Payload(REQUEST_FIELDS[phase]),
-        reply=method.Payload(tuple(replies[name] for name in FIELD_WEIGHTS[base_phase(phase)])),
+        reply=method.Payload(tuple(replies[name] for name in FIELD_WEIGHTS[_base_phase(phase)])),
         answer=lambda party, request: party.release(phase, request),
         sizes=lambda public: sizes,
         differentially_private=True,
@@ -353,8 +332,8 @@ def dp_script(config: method.RunConfig, options: DPOptions) -> method.Questions:
         }
     if options.trust == "distributed" and options.honest_parties > config.min_summed_parties:
         raise method.ConfigError(
-            f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.min_summed_parties} = 'survivors': "
-            "fewer parties would not add noise enough"
+            f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.min_summed_parties} = "
+            "'survivors': fewer parties would not add noise enough"
         )
     return {
         **{name: _noisy_question(name, options) for name in options.phases},
@@ -367,6 +346,7 @@ class DPPCAClient(method.Client):
 
     options: DPOptions
 
+    @override
     def require_ready(self) -> None:
         self._check_noise()
         if self.options.private and len(self.data) > privacy.MAX_ROWS:
@@ -397,31 +377,25 @@ class DPPCAClient(method.Client):
         DisclosureError
             Where the release would exceed the site's budget.
         """
-        self._require_possible(phase, request)
-        self._spend_budget(phase)
-        return self._noisy_sums(phase, request)
-
-    def _spend_budget(self, phase: str) -> None:
-        """Record a release in the journal, if the site's budget allows the release."""
+        self._require_possible(request)
         options, node, multiplier = self.options, self.site.node, self.options.noise(phase).multiplier
 
         def permit(run_multipliers: Sequence[float], other_multipliers: Sequence[float]) -> None:
             if node.epsilon_budget is not None:
                 budget = {"epsilon": node.epsilon_budget, "delta": node.delta_budget}
-                require_budget(
-                    multiplier, run_multipliers, other_multipliers, total_multiplier=options.multiplier, **budget
-                )
+                total = options.multiplier
+                require_budget(multiplier, run_multipliers, other_multipliers, total_multiplier=total, **budget)
 
         self.journal.record_release(phase, options.relation, multiplier, permit)
+        return self._noisy_sums(phase, request)
 
     def _noisy_sums(self, phase: str, request: method.Fields) -> dict[str, method.Array]:
         """Return the sums of a phase over this party's rows in integer steps, with noise."""
         options, d = self.options, self.data.shape[1]
         source = privacy.system_randomness()
         if options.noise_seed:
-            source = privacy.seeded_randomness(
-                options.noise_seed, self.site.node.partition_id, options.phases.index(phase)
-            )
+            numbers = options.noise_seed, self.site.node.partition_id, options.phases.index(phase)
+            source = privacy.seeded_randomness(*numbers)
         reply: dict[str, method.Array] = {}
         for name, deviation in options.noise(phase).deviations.items():
             values = self._integer_sum(name, phase, request)
@@ -441,44 +415,29 @@ class DPPCAClient(method.Client):
         if name == "octaves":
             return privacy.integer_octave_counts(data, centre)
         if phase == "directions":
-            statistic = privacy.integer_energies if name == "energies" else privacy.integer_shell_products
-            return statistic(data, centre, request["shells"])
+            if name == "energies":
+                return privacy.integer_energies(data, centre, request["shells"])
+            return privacy.integer_shell_products(data, centre, request["shells"])
         bound = float(self.options.clip or request["bound"])
         if name == "squares":
             return privacy.integer_score_squares(data, centre, request["components"], bound)
-        return (
-            privacy.integer_sum(data, centre, bound) if name == "sum" else privacy.integer_products(data, centre, bound)
-        )
+        statistic = privacy.integer_sum if name == "sum" else privacy.integer_products
+        return statistic(data, centre, bound)
 
-    def _require_possible(self, phase: str, request: method.Fields) -> None:
+    def _require_possible(self, request: method.Fields) -> None:
         """Refuse distances outside the public range of lengths."""
         minimum, maximum = 2.0**private_scatter.MIN_EXPONENT, 2.0**private_scatter.MAX_EXPONENT
-        shells = request.get("shells", np.zeros((0, 3)))
-        for name, distances in (
-            ("bound", request.get("bound", minimum)),
-            ("shells", shells[:, private_scatter.SHELL_END]),
-        ):
+        ends = request.get("shells", np.zeros((0, 3)))[:, private_scatter.SHELL_END]
+        for name, distances in (("bound", request.get("bound", minimum)), ("shells", ends)):
             for distance in np.ravel(distances):
                 if not minimum <= distance <= maximum:
                     raise method.ContractError(
                         f"{method.SERVER}: field '{name}' is {distance:g}, expected {minimum:g} to {maximum:g}"
                     )
 
+    @override
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to open a sum whose surviving parties may be fewer honest ones than the noise is made for.
-
-        A party that dropped out may have been honest.
-
-        Parameters
-        ----------
-        dropped : int
-            Number of parties that dropped out.
-
-        Raises
-        ------
-        DisclosureError
-            Where this site trusts fewer of the remaining parties than the run assumes.
-        """
+        # whoever dropped out may have been honest: the others must be as many as the noise is made for
         options, node = self.options, self.site.node
         if node.data and options.trust == "distributed" and options.honest_parties > node.honest_parties - dropped:
             raise DisclosureError(

@@ -1,0 +1,1 @@
+"""Personalised PCA: the strategy is in `method`; the options and a party are in `party`."""

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
+from typing_extensions import override
 
 from fedpca_flwr.maths import block_iteration, eigen, moments
 from fedpca_flwr.maths.krylov import random_block
@@ -42,7 +43,7 @@ from fedpca_flwr.strategies.personalised.party import (
 )
 
 CONVERGED_SQUARED_SINES = 1e-7
-"""Sum of the squared sines between V and the V before, at which V is found."""
+"""Sum of the squared sines between the V of two iterations at which V rests."""
 
 CARD = method.MethodCard(
     name="personalised",
@@ -71,7 +72,7 @@ CARD = method.MethodCard(
 )
 
 FIRST_PASS_ROWS = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none is held out)"
-"""Those that the first of two passes uses."""
+"""Text for the rows that the first of two passes uses."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +96,11 @@ class RowsUsed:
     """
 
     prefix: str
-    """Of the names of its phases."""
     rows: int
     mean: method.Array  # (d,)
     centre: dict[str, method.Array]
-    """What every question sends: ``mean`` and ``remainder``."""
     total: float
-    """Trace of the scatter."""
     error_bound: method.Array
-    """Bound on what fixed point rounded off its diagonal (d,)."""
 
 
 @dataclass(frozen=True)
@@ -153,22 +150,31 @@ class Personalised(method.Strategy):
     options: PersonalisedOptions
     _error = 0.0
 
+    @override
     def aggregate(self) -> method.Fitting:
         mus, measured = self.options.grid, dict[str, float]()
         notes = ["scores are by each party's own components; the model holds the shared ones"]
         if self.options.mu == "held-out":
             first = yield from self._measure_rows(HELD_OUT_PREFIX)
             components = yield from self._share_components(first, mus, [])
-            errors: method.Total = yield method.SumRound("choose", {"shared": components.pooled, **first.centre})
-            mus, best = _best_mu(errors["errors"], first.total)
+            sums: method.Total = yield method.SumRound("choose", {"shared": components.pooled, **first.centre})
+            errors = sums["errors"]  # of the local components, those of each mu of the grid, and the pooled ones
+            mus, best = _best_mu(errors, first.total)
         used = yield from self._measure_rows("")
         if self.options.mu == "held-out":
             held_out_rows = used.rows - first.rows
-            measured = _held_out_errors(errors["errors"][[0, best, -1]], held_out_rows)
+            local, personal, pooled = map(float, errors[[0, best, -1]] / max(held_out_rows, 1))
+            measured = {
+                "held_out_rows": held_out_rows,
+                "held_out_squared_error_per_row": personal,
+                "local_held_out_squared_error_per_row": local,
+                "global_held_out_squared_error_per_row": pooled,
+            }
             notes += [] if held_out_rows else ["no party has 5 rows, of which one can be held out: mu is infinity"]
         components = yield from self._share_components(used, mus, notes)
         return (yield from self._solution(used, components, mus[0], notes, measured))
 
+    @override
     def squared_error(self, model: method.PCAModel) -> float:
         return self._error
 
@@ -214,16 +220,13 @@ class Personalised(method.Strategy):
         iteration = block_iteration.BlockIteration(block, self.options.n_components, trace=used.total)
         converged = False
         while not converged and iteration.product_count < MAX_POOLED_ROUNDS:
-            sums: method.Total = yield method.SumRound(
-                f"{used.prefix}product", {"block": iteration.block, **used.centre}
-            )
+            request = {"block": iteration.block, **used.centre}
+            sums: method.Total = yield method.SumRound(f"{used.prefix}product", request)
             products.require_possible_product(sums["product"], iteration.block, used.total)
             error_bound = eigen.frobenius_norm(sums.error_bounds.get("product", np.zeros(1)))
             converged = iteration.add(iteration.block, sums["product"], error=error_bound)
-        notes += [
-            f"PCA of all rows: {note}"
-            for note in block_iteration.shortfall_notes(iteration, f"{MAX_POOLED_ROUNDS} rounds were over")
-        ]
+        shortfall = block_iteration.shortfall_notes(iteration, f"{MAX_POOLED_ROUNDS} rounds were over")
+        notes += [f"PCA of all rows: {note}" for note in shortfall]
         return iteration.pairs
 
     def _share_components(
@@ -258,9 +261,8 @@ class Personalised(method.Strategy):
     ) -> method.Fitting:
         """Return the shared components by their variance, with the errors of the parties' own components."""
         finite = components.strengths[np.isfinite(components.strengths)]
-        sums: method.Total = yield method.SumRound(
-            "report", {"shared": components.shared[0], "strengths": finite, **used.centre}
-        )
+        request = {"shared": components.shared[0], "strengths": finite, **used.centre}
+        sums: method.Total = yield method.SumRound("report", request)
         gram, distances = sums["gram"], float(sums["distance"])
         values, rotation = eigh((gram + gram.T) / 2)
         pairs = eigen.Eigenpairs(values[::-1], eigen.fix_signs(components.shared[0] @ rotation[:, ::-1]), following=0.0)
@@ -285,34 +287,21 @@ class Personalised(method.Strategy):
 def _pool_heads(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[moments.Head, method.Array]:
     """Return count and mean of the rows used and the diagonal of their scatter, in an order that the data fix."""
     ordered = sorted(replies, key=lambda reply: (reply.rows, *(value.tobytes() for value in reply.fields.values())))
-    heads = [_read_head(reply, reply.rows - (reply.rows // 5 if holds_out else 0)) for reply in ordered]
+    heads = []
+    for reply in ordered:
+        used_rows, mean, remainder = (reply.fields[name] for name in ("used", "mean", "remainder"))
+        expected = reply.rows - (reply.rows // 5 if holds_out else 0)
+        if used_rows != expected:
+            raise method.ContractError(
+                f"{reply.sender}: it used {int(used_rows)} rows, expected {expected} of its {reply.rows}"
+            )
+        heads.append(moments.Head(int(used_rows), mean, remainder if remainder.size else np.zeros_like(mean)))
     pooled, deviations = moments.pool_heads(heads)
     between = (head.n * deviation**2 for head, deviation in zip(heads, deviations, strict=True))
     return pooled, np.sum([*(reply.fields["diagonal"] for reply in ordered), *between], axis=0)
-
-
-def _read_head(reply: method.Reply, expected: int) -> moments.Head:
-    """Return the head of the rows that a party uses, whose number must be as expected."""
-    used_rows, mean, remainder = (reply.fields[name] for name in ("used", "mean", "remainder"))
-    if used_rows != expected:
-        raise method.ContractError(
-            f"{reply.sender}: it used {int(used_rows)} rows, expected {expected} of its {reply.rows}"
-        )
-    return moments.Head(int(used_rows), mean, remainder if remainder.size else np.zeros_like(mean))
 
 
 def _best_mu(errors: method.Array, total: float) -> tuple[tuple[float], int]:
     """Return the mu of the least validation error and its index; of equal errors, the mu that shares most."""
     best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * total)[-1])
     return ((0.0, *MU_GRID, math.inf)[best],), best
-
-
-def _held_out_errors(errors: method.Array, held_out_rows: int) -> dict[str, float]:
-    """Return the validation errors of the local, the personal and the pooled components by name."""
-    local, personal, pooled = map(float, errors / max(held_out_rows, 1))
-    return {
-        "held_out_rows": held_out_rows,
-        "held_out_squared_error_per_row": personal,
-        "local_held_out_squared_error_per_row": local,
-        "global_held_out_squared_error_per_row": pooled,
-    }

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
 from scipy.linalg import eigh
+from typing_extensions import override
 
 from fedpca_flwr.maths import moments, personalised
 from fedpca_flwr.maths.eigen import fix_signs
@@ -26,7 +27,7 @@ MU_GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Values of mu to choose from, besides 0 and infinity."""
 
 MAX_POOLED_ROUNDS = 30
-"""At most so many rounds for the PCA of all rows."""
+"""Largest number of rounds for the PCA of all rows."""
 
 SHARED_FIELD = method.Field("shared", ("d", "k"), kind="orthonormal columns")
 
@@ -40,10 +41,10 @@ SITE_DISCLOSURE = (
     "sums of the sites' own projectors times blocks that it chooses, and of a fold of each site's rows; with one block "
     "after another these tell which subspaces the sites have"
 )
-"""What the sums tell of single sites (`PCAOptions.site_sums`)."""
+"""What the sums tell of single sites (`PCAOptions.sum_disclosures`)."""
 
 HELD_OUT_PREFIX = "held-out "
-"""How the phases of the first of two passes begin, and the names of its numbers."""
+"""Prefix of the first pass' phases, and of the names of its constants."""
 
 
 def centre_fields(
@@ -81,13 +82,15 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
     solver: Literal["closed-form", "stiefel"] = "closed-form"
     """Eigenvectors, or the gradient steps of the paper's Algorithm 1."""
     iterations: Annotated[method.Count, Limits(examples=[1, 5])] = 20
-    """At most so many for V, in each pass."""
+    """Largest number of iterations for V in each pass."""
 
     @property
+    @override
     def sum_disclosures(self) -> Mapping[str, str]:
         return {"personalised": SITE_DISCLOSURE}
 
     @property
+    @override
     def exposes(self) -> str:
         return "distribution" if self.mu == "held-out" else ""  # two sums: over all rows, and over all but a fifth
 
@@ -139,10 +142,9 @@ def personalised_script(config: method.RunConfig, options: PersonalisedOptions) 
         limits=lambda request, public: {"errors": np.array(_max_total(request, public))},
         words=method.FIRST_WORDS,
     )
+    strengths = method.Field("strengths", ("<=m",), kind="size")
     report = method.Question(
-        request=method.Payload(
-            (SHARED_FIELD, method.Field("strengths", ("<=m",), kind="size"), *centre_fields(config, options, ""))
-        ),
+        request=method.Payload((SHARED_FIELD, strengths, *centre_fields(config, options, ""))),
         reply=method.Payload(REPORT_FIELDS),
         answer=_answer_report,
         sizes=lambda public: {"k": options.n_components, "m": 1},
@@ -218,10 +220,10 @@ def _report_limits(request: method.Fields, public: method.Public) -> method.SumL
 
 
 COMPONENTS_KEY = "own components"
-"""Where they are in a party's state: (m, d, k) for m strengths; those of the first pass with its prefix."""
+"""Key of a party's own components (m, d, k) in its state, for m strengths; in the first pass after its prefix."""
 
 MEAN_KEY = "own mean of rows"
-"""Of so many, likewise, in two floats (2, d)."""
+"""Key of the mean of so many rows in a party's state, in two floats (2, d)."""
 
 
 class PersonalisedClient(method.Client):
@@ -229,6 +231,7 @@ class PersonalisedClient(method.Client):
 
     options: PersonalisedOptions
 
+    @override
     def require_ready(self) -> None:
         super().require_ready()
         if self.options.mu == "held-out":
@@ -254,14 +257,12 @@ class PersonalisedClient(method.Client):
         """
         return self.data[~self.held_out] if prefix else self.data
 
+    @override
     def projection(self, request: method.Fields) -> method.Projection:
-        """By its own components, where it has any."""
         projection = super().projection(request)
-        return (
-            replace(projection, components=self.site.state[COMPONENTS_KEY][0][0].T)
-            if COMPONENTS_KEY in self.site.state
-            else projection
-        )
+        if COMPONENTS_KEY not in self.site.state:
+            return projection
+        return replace(projection, components=self.site.state[COMPONENTS_KEY][0][0].T)
 
 
 # What a party answers
@@ -291,12 +292,8 @@ def _centred_rows(party: PersonalisedClient, request: method.Fields, prefix: str
 
 def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str) -> method.Fields:
     """Return the party's projector times the shared components (m, d, k), after an iteration at each strength."""
-    rows, V, strengths, state = (
-        _centred_rows(party, request, prefix),
-        request["shared"],
-        request["strengths"],
-        party.site.state,
-    )
+    rows, state = _centred_rows(party, request, prefix), party.site.state
+    V, strengths = request["shared"], request["strengths"]
     key = f"{prefix}{COMPONENTS_KEY}"
     local = state[key][0] if key in state else V
     if party.options.solver == "closed-form":
@@ -316,36 +313,24 @@ def _answer_choose(party: PersonalisedClient, request: method.Fields) -> method.
     held_out = centre_local_rows(party.data[party.held_out], request["mean"], request["remainder"])
     local = party.site.state[f"{HELD_OUT_PREFIX}{COMPONENTS_KEY}"][0]
     party.site.state.drop(f"{HELD_OUT_PREFIX}{COMPONENTS_KEY}")
-    return {
-        "errors": np.array([held_out.residual_energy(U) for U in (personalised.local_components(rows, V), *local, V)])
-    }
+    candidates = (personalised.local_components(rows, V), *local, V)
+    return {"errors": np.array([held_out.residual_energy(U) for U in candidates])}
 
 
 def _answer_report(party: PersonalisedClient, request: method.Fields) -> method.Fields:
     """Return error and distance of a party's own components, or of the shared components without strength."""
-    rows, V, strength, state = (
-        _centred_rows(party, request, ""),
-        request["shared"],
-        request["strengths"],
-        party.site.state,
-    )
+    rows, state = _centred_rows(party, request, ""), party.site.state
+    V, strength = request["shared"], request["strengths"]
+    local = V
     if strength.size:
-        local = _final_components(party, rows, V, float(strength[0]))
+        if strength[0] == 0:
+            local = personalised.local_components(rows, V)
+        else:
+            local = state[COMPONENTS_KEY][0][0]
+            if party.options.solver == "closed-form":
+                local = personalised.converged_components(rows, V, float(strength[0]), local)
         _, rotation = eigh(rows.gram(local))
         state[COMPONENTS_KEY] = [fix_signs(local @ rotation[:, ::-1])[None]]
-    local = state[COMPONENTS_KEY][0][0] if strength.size else V
-    return {
-        "error": np.asarray(rows.residual_energy(local)),
-        "distance": personalised.subspace_distance(local, V),
-        "gram": rows.gram(V),
-    }
-
-
-def _final_components(party: PersonalisedClient, rows: LocalRows, V: method.Array, strength: float) -> method.Array:
-    """Return a party's own components (d, k) for the final shared components."""
-    if strength == 0:
-        return personalised.local_components(rows, V)
-    local: method.Array = party.site.state[COMPONENTS_KEY][0][0]
-    return (
-        personalised.converged_components(rows, V, strength, local) if party.options.solver == "closed-form" else local
-    )
+        local = state[COMPONENTS_KEY][0][0]
+    error, distance = rows.residual_energy(local), personalised.subspace_distance(local, V)
+    return {"error": np.asarray(error), "distance": distance, "gram": rows.gram(V)}

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import scipy  # `scipy.special` is loaded when it is used
+from typing_extensions import override
 
 from fedpca_flwr.maths import eigen, moments, spatial_signs
 from fedpca_flwr.model.solution import check_components
@@ -34,22 +35,22 @@ from fedpca_flwr.strategies.robust.party import (
 )
 
 MIN_SPREAD_SHARE = 1e-9
-"""Most rows lie in one place if the rows that count differ by a smaller share of their squared distances."""
+"""Share of the squared distances below which the variance of the rows that count shows that most rows coincide."""
 
 ROUNDING_DEVIATION_SHARE = 2.0**-24
-"""Share of the largest deviation along the directions below which another one is rounding."""
+"""Share of the largest deviation along the directions below which another deviation is rounding."""
 
 CLOSE_VARIANCE_SHARE = 1 / 16
-"""Rows lie close together along a component whose variance by medians is a smaller share of their mean square."""
+"""Share of the mean square below which a component's variance by medians shows that rows lie close together."""
 
 NOTED_FAR_SHARE = 0.25
-"""A model says so where a larger share of the rows lies far off."""
+"""Share of rows far off above which the model has a note."""
 
 MAX_TYPICAL_DIFFERENCE = 0.3
-"""Parties differ too much where their sums are farther from the median of all than this share of it, by the median."""
+"""Largest median distance of the parties' sums from the median of all, as a share of that median's size."""
 
 MAX_DIFFERENCE_RATIO = 3.0
-"""A party that differs by more than so many times what parties do by the median is left out."""
+"""Multiple of the parties' median difference above which a party is left out."""
 
 CARD = method.MethodCard(
     name="robust",
@@ -127,16 +128,18 @@ class Robust(method.Strategy):
     party = RobustClient
     options: RobustOptions
     limits: method.Array
-    """Of T2 and SPE, by which the sites judge their rows."""
     excluded_parties: list[str]
-    """Who has no part in the components, since its sums are unlike those of the others."""
 
+    @override
     def aggregate(self) -> method.Fitting:
         self.excluded_parties = []
         sums = yield from self._sum_over_rows("start", {})
         rows = int(sums["rows"])
         check_components(self.options.n_components, rows, self.quorum.features)
-        scale, weight = self._scale(sums), float(sums["count"])
+        weight, scale = float(sums["count"]), np.empty(0)
+        if self.options.scale:  # the harmonic mean of the parties' median absolute deviations; 1 where no party has any
+            varies = sums["nearness"] > 0
+            scale = np.where(varies, sums["measured"], 1.0) / np.where(varies, sums["nearness"], 1.0)
         request = {
             "centre": sums["location"] / weight,
             "scale": scale,
@@ -145,9 +148,8 @@ class Robust(method.Strategy):
         }
         request, mean_sign = yield from self._find_centre(request)
         scatter, measured = yield from self._sign_scatter(request)
-        pairs = eigen.leading_eigenpairs(
-            np.asfortranarray(scatter), direction_count(self.quorum.features, self.options.n_components)
-        )
+        m = direction_count(self.quorum.features, self.options.n_components)
+        pairs = eigen.leading_eigenpairs(np.asfortranarray(scatter), m)
         divisor, centre, unit = scale if scale.size else 1.0, request["centre"], float(request["unit"])
         vectors, units = np.ascontiguousarray(pairs.vectors.T), unit * _deviations(pairs.values)
         for step in ("", SECOND_STEP_PREFIX):
@@ -162,12 +164,11 @@ class Robust(method.Strategy):
         notes = [f"{party}: its sums are unlike the others' and have no part" for party in self.excluded_parties]
         if far_share > NOTED_FAR_SHARE:
             notes.append(
-                f"{far_share:.0%} of the rows lie too far off to have a full part: where they are a group, or most rows "
-                "have the same values, compare with p-cov"
+                f"{far_share:.0%} of the rows lie too far off to have a full part: where they are a group, or most "
+                "rows have the same values, compare with p-cov"
             )
-        return replace(solution, mean=centre).with_details(
-            notes=notes, measurements={"mean_sign": mean_sign, "rows_far_off": far_share, **measured}
-        )
+        measured = {"mean_sign": mean_sign, "rows_far_off": far_share, **measured}
+        return replace(solution, mean=centre).with_details(notes=notes, measurements=measured)
 
     def _find_survivors(
         self, step: str, step_request: dict[str, method.Array], vectors: method.Array, units: method.Array
@@ -225,42 +226,32 @@ class Robust(method.Strategy):
         k, rows, scale = self.options.n_components, int(survivors["rows"]), survivors["scale"]
         order = np.argsort(-variances, kind="stable")
         variances, vectors = variances[order], np.ascontiguousarray(vectors[order])
-        left_variance = float(variances[k:].sum())
-        unit = np.sqrt(left_variance) if left_variance > 0 else float(survivors["unit"])
-        sums = yield from self._sum_over_rows(
-            "errors", {**survivors, "unit": np.asarray(unit), "components": vectors[:k]}
-        )
+        remaining_variance = float(variances[k:].sum())
+        unit = np.sqrt(remaining_variance) if remaining_variance > 0 else float(survivors["unit"])
+        request = {**survivors, "unit": np.asarray(unit), "components": vectors[:k]}
+        sums = yield from self._sum_over_rows("errors", request)
         errors = spatial_signs.SquaredErrors.from_counts(sums["errors"], unit)
         if len(vectors) < self.quorum.features:
-            left_variance = errors.mean
+            remaining_variance = errors.mean
         limit = errors.limit(LIMIT_LEVEL) if k < self.quorum.features else 0.0
         self.limits = np.array([scipy.special.chdtri(k, 1 - LIMIT_LEVEL), max(limit, np.finfo(np.float64).tiny)])
         notes = ["variances are those of normal values with the same medians; rows far off have no part in them"]
         close_components = np.flatnonzero(variances[:k] < CLOSE_VARIANCE_SHARE * mean_squares[order][:k]) + 1
         if close_components.size:
+            numbers = ", ".join(map(str, close_components.tolist()))
             notes.append(
-                f"half of the rows or more lie close together along components {', '.join(map(str, close_components.tolist()))}, "
-                "and their variances are those of these rows: compare with p-cov"
+                f"half of the rows or more lie close together along components {numbers}, and their variances are "
+                "those of these rows: compare with p-cov"
             )
+        following = float(variances[k]) * (rows - 1) if k < len(variances) else 0.0
         return method.Solution(
-            pairs=eigen.Eigenpairs(
-                variances[:k] * (rows - 1),
-                vectors[:k].T,
-                float(variances[k]) * (rows - 1) if k < len(variances) else 0.0,
-            ),
+            pairs=eigen.Eigenpairs(variances[:k] * (rows - 1), vectors[:k].T, following),
             mean=survivors["centre"],
-            total=(float(variances[:k].sum()) + left_variance) * (rows - 1),
+            total=(float(variances[:k].sum()) + remaining_variance) * (rows - 1),
             rows=rows,
             scale=scale if scale.size else None,
             notes=notes,
         )
-
-    def _scale(self, sums: method.Fields) -> method.Array:
-        """Return the harmonic mean of the parties' median absolute deviations, 1 where no party has a deviation."""
-        if not self.options.scale:
-            return np.empty(0)
-        varies = sums["nearness"] > 0
-        return np.where(varies, sums["measured"], 1.0) / np.where(varies, sums["nearness"], 1.0)
 
     def _find_centre(
         self, request: dict[str, method.Array]
@@ -270,18 +261,14 @@ class Robust(method.Strategy):
         search = spatial_signs.median_search(request["centre"] / divisor)
         for step in range(1, self.options.max_rounds + 1):
             fields = yield from self._sum_over_rows("median", {**request, "centre": search.point * divisor})
-            sums = spatial_signs.SignSums(
-                fields["signs"], float(fields["weight"]) / float(request["unit"]), float(fields["count"])
-            )
+            weight = float(fields["weight"]) / float(request["unit"])
+            sums = spatial_signs.SignSums(fields["signs"], weight, float(fields["count"]))
             if sums.mean_sign_length <= spatial_signs.SIGN_TOLERANCE or step == self.options.max_rounds:
                 break
             search.add(search.point + sums.step, -sums.mean_sign_length)
         typical_distance = sums.rows / sums.weight if sums.weight > 0 else 1.0
-        return {
-            **request,
-            "centre": search.point * divisor,
-            "unit": np.asarray(typical_distance),
-        }, sums.mean_sign_length
+        request = {**request, "centre": search.point * divisor, "unit": np.asarray(typical_distance)}
+        return request, sums.mean_sign_length
 
     def _sign_scatter(
         self, request: dict[str, method.Array]
@@ -291,8 +278,8 @@ class Robust(method.Strategy):
         typical_difference = measured.get("unlike_parties", 0.0)
         if typical_difference > MAX_TYPICAL_DIFFERENCE:
             raise method.DataError(
-                f"with 'robust-parties' honest parties must be alike: half of them differ by {typical_difference:.0%} or more "
-                f"from their median, at most {MAX_TYPICAL_DIFFERENCE:.0%} is allowed; leave the option out"
+                f"with 'robust-parties' honest parties must be alike: half of them differ by {typical_difference:.0%} "
+                f"or more from their median, at most {MAX_TYPICAL_DIFFERENCE:.0%} is allowed; leave the option out"
             )
         return scatter, measured
 
@@ -300,12 +287,10 @@ class Robust(method.Strategy):
         self, phase: str, request: dict[str, method.Array], size: int
     ) -> Generator[method.Round, Any, tuple[method.Array, dict[str, float]]]:
         """Return the matrix of a phase over all rows; with ``robust-parties`` the mean of similar parties' matrices."""
+        measured: dict[str, float] = {}
         if not self.options.robust_parties:
             sums: method.Total = yield method.SumRound(phase, request)
-            matrix, measured = (
-                moments.unpack_symmetric(sums["scatter"], size) / float(sums["count"]),
-                dict[str, float](),
-            )
+            matrix = moments.unpack_symmetric(sums["scatter"], size) / float(sums["count"])
         else:
             replies = yield method.Round(phase, request)
             matrix, measured = self._mean_of_similar(replies, size)
@@ -330,9 +315,8 @@ class Robust(method.Strategy):
                 "left; leave the option out"
             )
         measured = {"unlike_parties": typical_difference, "most_unlike_party": float(differences.max())}
-        return np.mean(
-            [matrix for matrix, is_similar in zip(matrices, similar, strict=True) if is_similar], axis=0
-        ), measured
+        mean = np.mean([matrix for matrix, is_similar in zip(matrices, similar, strict=True) if is_similar], axis=0)
+        return mean, measured
 
     def _mean_and_scatter(
         self, phase: str, request: dict[str, method.Array], size: int
@@ -366,14 +350,15 @@ class Robust(method.Strategy):
         included = [reply.fields for reply in replies if reply.sender not in self.excluded_parties]
         max_rows = 2 * float(np.median([int(fields["count"]) for fields in included]))
         weights = [min(1.0, max_rows / int(fields["count"])) for fields in included]
-        sums = {
-            name: sum(w * fields[name] for w, fields in zip(weights, included, strict=True)) for name in included[0]
-        }
+        weighted = list(zip(weights, included, strict=True))
+        sums = {name: sum(weight * fields[name] for weight, fields in weighted) for name in included[0]}
         return {**sums, "rows": np.asarray(sum(int(fields["count"]) for fields in included))}
 
+    @override
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
         fields = super().loadings(model, solution)
         return {**fields, "variances": model.explained_variance_, "limits": self.limits}
 
+    @override
     def run_projection(self, model: method.PCAModel, request: method.Fields) -> method.Program:
         yield method.Round("project", request)

@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
+from typing_extensions import override
 
 from fedpca_flwr.maths import moments, spatial_signs
 from fedpca_flwr.maths.rows import centred_chunks, dense_rows, row_lengths
@@ -16,31 +17,31 @@ from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.site import scores
 
 MAX_INVERSE_DISTANCE = 2.0**40
-"""In units of the run's typical distance, no row has a larger 1 / r."""
+"""Largest 1 / r of a row, in units of the run's typical distance."""
 
 MAX_DIRECTIONS = 200
-"""Directions along which a run looks for rows that are far off, at most; or `n-components`, where that is more."""
+"""Largest number of directions along which a run looks for rows far off, or `n-components` if larger."""
 
 SECOND_STEP_PREFIX = "nearer_"
-"""What the names of the second step's questions begin with."""
+"""Prefix of the names of the second step's questions."""
 
 MAX_SCALE_RATIO = 2.0**100
-"""So many times less than `bound` a feature may vary with ``scale`` in secure sums."""
+"""Largest ratio of `bound` to a feature's deviation, with ``scale`` in secure sums."""
 
 NO_SCALE: method.Array = np.empty(0)
 
 MEDIAN_KEY, FLOOR_KEY, SCALED_FLOOR_KEY = "robust: own median", "robust: own floor", "robust: own floor, scaled"
-"""What a party keeps of its rows between questions; the scale is the same in all of them."""
+"""Keys of what a party stores of its rows between questions, which all have the same scale."""
 
 SPREADS_KEY = "robust: own spreads"
-"""And of a step, whose directions are the same in all questions, how its rows spread along them."""
+"""Key of the rows' spreads along a step's directions, which are the same in all questions."""
 
 
 SITE_DISCLOSURE = (
     "sums of the sites' own medians and of counts that each site bounds by its own rows, and directions of rows about "
     "centres that it chooses: with one centre after another these tell where a site's rows lie"
 )
-"""What the sums tell of single sites (`PCAOptions.site_sums`)."""
+"""What the sums tell of single sites (`PCAOptions.sum_disclosures`)."""
 
 
 class RobustOptions(method.Options):
@@ -49,11 +50,13 @@ class RobustOptions(method.Options):
     scale: bool = False
     """Divide each feature by its median absolute deviation."""
     robust_parties: bool = False
-    """In clear: bound what each party counts, and take the median of the parties' sums. For parties that are alike."""
+    """In clear only: bound each party's weight, and take the median of the parties' sums. For parties that
+    are alike."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 30
-    """At most so many steps to the median; the model says how far it still was."""
+    """Largest number of steps to the median; the model says how far it still was."""
 
     @property
+    @override
     def sum_disclosures(self) -> Mapping[str, str]:
         return {"robust": SITE_DISCLOSURE}
 
@@ -84,12 +87,9 @@ def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Qu
     Questions
         Questions of a run by name.
     """
+    octave, location = method.Field("octave", ()), method.Field("location", ("d",))
     deviations = (method.Field("measured", ("d",), kind="size"), method.Field("nearness", ("d",), kind="size"))
-    location_fields = (
-        method.Field("octave", ()),
-        *(deviations if options.scale else ()),
-        method.Field("location", ("d",)),
-    )
+    location_fields = (octave, *(deviations if options.scale else ()), location)
     start = method.Question(
         reply=method.Payload((COUNT_FIELD, *location_fields)),
         answer=_answer_start,
@@ -348,9 +348,8 @@ class RobustClient(method.Client):
         for weights, values in parts:
             inside = inside + spatial_signs.tally(values[weights > 0])
             outside = outside + spatial_signs.tally(values[weights == 0])
-        return self.suppress_small_counts(
-            [inside] if outside[0].sum() >= self.site.node.min_rows else [inside, outside]
-        )
+        few_outside = outside[0].sum() < self.site.node.min_rows
+        return self.suppress_small_counts([inside, outside] if few_outside else [inside])
 
     def centred_rows(self, centre: method.Array, scale: method.Array = NO_SCALE) -> Iterator[method.Array]:
         """Yield the rows about a centre, chunk by chunk, divided by a scale where there is a scale.
@@ -370,11 +369,11 @@ class RobustClient(method.Client):
         for centred in centred_chunks(self.data, centre, scale if scale.size else None):
             yield from dense_rows(centred)
 
+    @override
     def project(self, request: method.Fields) -> method.Fields:
         with scores.outlier_file(self.site.node.scores, request["limits"]) as stream:
-            outliers = scores.OddRows(
-                request["components"], request["variances"], request["limits"], len(self.data), stream
-            )
+            statistics = request["components"], request["variances"], request["limits"]
+            outliers = scores.OddRows(*statistics, len(self.data), stream)
             self.write_files(self.projection(request), [outliers.watch])
         return {"count": np.asarray(len(self.data)), "squared": np.asarray(0.0)}
 
@@ -421,9 +420,8 @@ def _answer_signs(party: RobustClient, request: method.Fields) -> method.Fields:
 def _answer_scores(party: RobustClient, request: method.Fields) -> method.Fields:
     """Return histograms of the rows' scores along each direction."""
     rows = party.centred_rows(request["centre"], request["scale"])
-    histograms = party.suppress_small_counts(
-        spatial_signs.tally(chunk @ request["vectors"].T / request["units"]) for chunk in rows
-    )
+    tallies = (spatial_signs.tally(chunk @ request["vectors"].T / request["units"]) for chunk in rows)
+    histograms = party.suppress_small_counts(tallies)
     return {"count": np.asarray(len(party.data)), "scores": histograms}
 
 

@@ -68,7 +68,7 @@ def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
 
 
 @pytest.mark.parametrize(
-    ("base", "most", "times_smaller"),
+    ("base", "max_corrections", "times_smaller"),
     [
         ({"codec": "shared-step", "step": 1e-2}, 1, 5),
         ({"codec": "low-rank", "rank": 10, "bits": 8}, 1, 5),
@@ -77,9 +77,11 @@ def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
     ],
     ids=str,
 )
-def test_a_correction_shrinks_the_angle_and_the_bound_holds(base, most, times_smaller):
+def test_a_correction_shrinks_the_angle_and_the_bound_holds(base, max_corrections, times_smaller):
     """Without error feedback the rounding of the first correction would stay."""
-    angles, bounds, sent = zip(*(fit_and_measure(**base, corrections=times) for times in range(most + 1)), strict=True)
+    angles, bounds, sent = zip(
+        *(fit_and_measure(**base, corrections=times) for times in range(max_corrections + 1)), strict=True
+    )
     assert all(later < earlier / times_smaller for earlier, later in pairwise(angles))
     assert all(later < earlier / 3 for earlier, later in pairwise(bounds))
     assert 0 < min(np.diff(sent)) <= max(np.diff(sent)) < sent[0]
@@ -291,11 +293,11 @@ def test_short_words_take_less_than_a_whole_scatter_and_lie_within_the_bound():
     assert 1e-4 < principal_angles(model, TRUTH).max <= bound_of(model)
 
 
-@pytest.mark.parametrize(("bits", "each"), [(8, 8), (16, 4), (21, 3)])
-def test_no_party_is_asked_what_rounding_takes_off_its_own_numbers(bits, each):
+@pytest.mark.parametrize(("bits", "values_per_word"), [(8, 8), (16, 4), (21, 3)])
+def test_no_party_is_asked_what_rounding_takes_off_its_own_numbers(bits, values_per_word):
     """All know the steps: the bound is that of half a step of each of three parties, of all entries the worst way."""
     measured = in_short_words(bits=bits).log["measured"]["scatter_error_variance_share"]
-    base = int(2 ** (64 / each))
+    base = int(2 ** (64 / values_per_word))
     assert measured == pytest.approx(1.5 / ((base - 1) // 2 - 2), rel=1e-5)
 
 

@@ -241,7 +241,7 @@ def test_graphs_that_fall_apart_and_heads_that_are_asked_for_too_often_are_refus
         ("project", lambda a: [a[0], a[1] + 1e-9, *a[2:]], [], "reported"),
         ("project", lambda a: [*a[:3], np.array([0, 0])], [], "reported"),
         ("project", lambda a: [a[0][:1], *a[1:3], a[3][:1]], ["'components'", "(1, 8)", "(2, 8)"], "shape"),
-        ("step", lambda a: [one[:1] for one in a], [1, 2], "neighbours"),
+        ("step", lambda a: [array[:1] for array in a], [1, 2], "neighbours"),
         ("start", lambda a: [np.minimum(a[0], 0), *a[1:]], [3], "heads"),
     ],
 )

@@ -84,7 +84,9 @@ def noise_of(running, release):
         sums, _, metrics = ask(running, phase, request.values())
         assert "error" not in metrics
         bound = {"bound": 5.0} if release == "joint" else {}
-        for (name, deviation), array in zip(client_of(running, 0).options.noise(phase).deviations.items(), sums, strict=True):
+        for (name, deviation), array in zip(
+            client_of(running, 0).options.noise(phase).deviations.items(), sums, strict=True
+        ):
             deviations[phase, name] = array - exact(name, rows(50), **{**bound, **request}), deviation
     return deviations
 

@@ -82,7 +82,10 @@ OF_DIRECTIONS = [({}, 4.9), ({}, 1e6), ({"count": "public"}, 0.0), ({"relation":
 @pytest.mark.parametrize(
     ("options", "length", "size"),
     [
-        *(({**JOINT, **own}, length, 20) for own, length in zip(RELEASES, [4.9, 0.0] * 2, strict=True)),
+        *(
+            ({**JOINT, **release_options}, length, 20)
+            for release_options, length in zip(RELEASES, [4.9, 0.0] * 2, strict=True)
+        ),
         *(pytest.param(*case, 200, marks=pytest.mark.engine) for case in OF_DIRECTIONS),
     ],
     ids=str,

@@ -30,7 +30,7 @@ from tests.refusals import refused
 MASKED = {"secure_aggregation": True, "min_parties": 2, "bound": 1e3}
 WIDE = {"model": "factors", "n_components": 2, "tolerance": 1e-9}
 MODELS = {"gaussian": {"n_components": 3, "tolerance": 1e-9}, "factors": {**WIDE, "factors": 2}}
-every_model = pytest.mark.parametrize("own", MODELS.values(), ids=MODELS)
+every_model = pytest.mark.parametrize("model_options", MODELS.values(), ids=MODELS)
 every_way = pytest.mark.parametrize("way", [{}, MASKED], ids=["clear", "masked"])
 
 
@@ -95,14 +95,14 @@ def test_parties_get_the_factors_that_the_same_em_gives_on_pooled_rows(scaled):
 @pytest.mark.engine
 @every_way
 @every_model
-def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(own, way):
+def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(model_options, way):
     """Up to means of 1e15, whose neighbours in float64 are an eighth apart, with a constant feature that has gaps."""
     parties = [np.column_stack([np.round(part * 4) / 4, part[:, 0] * 0]) for part in parties_of_three()]
-    near = fit("em", parties, **own, **way)
-    divided = [fit("em", [np.vstack(parties)[i::7] for i in range(7)], **own, **way)]
+    near = fit("em", parties, **model_options, **way)
+    divided = [fit("em", [np.vstack(parties)[i::7] for i in range(7)], **model_options, **way)]
     for size in (1e3, 1e8, 1e12, 1e14, 1e15):
         shifted = [part + size * np.array([1, -1, 0, 0.5, 1, -0.25, 1]) for part in parties]
-        divided.append(fit("em", shifted, **own, **way | ({"bound": 10 * size} if way else {})))
+        divided.append(fit("em", shifted, **model_options, **way | ({"bound": 10 * size} if way else {})))
     for other in divided:
         assert angle(other, near.components_.T) <= 1e-8
         np.testing.assert_allclose(other.explained_variance_, near.explained_variance_, rtol=1e-8)
@@ -112,11 +112,11 @@ def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(own, 
 @pytest.mark.parametrize("offset", [0.0, 1e14, 1e15])
 @pytest.mark.parametrize("scaled", [False, True])
 @every_model
-def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(own, scaled, offset):
-    by_covariance, k = "model" not in own, own["n_components"]
+def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(model_options, scaled, offset):
+    by_covariance, k = "model" not in model_options, model_options["n_components"]
     parties = cut(rows(300), 180, 100, 20) if by_covariance else cut(of_factors(share=0.0), 70, 50)
     parties = [part + offset * np.linspace(-1, 1, part.shape[1]) for part in parties]
-    ours = fit("em", parties, **{**own, "factors": 0}, scale=scaled)
+    ours = fit("em", parties, **{**model_options, "factors": 0}, scale=scaled)
     theirs = fit("p-cov", parties, n_components=k, scale=scaled)
     assert angle(ours, theirs.components_.T) <= (1e-9 if by_covariance else 1e-7)
     shares = [model.explained_variance_ratio_ for model in (ours, theirs)]
@@ -174,12 +174,14 @@ def test_factors_come_nearer_than_means_and_send_no_matrix_of_all_features():
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("own", "times"), [({}, 20), ({"model": "factors"}, 10)], ids=["gaussian", "factors"])
-def test_the_forecast_of_what_is_left_to_go_is_of_the_right_size(own, times):
+@pytest.mark.parametrize(
+    ("model_options", "times"), [({}, 20), ({"model": "factors"}, 10)], ids=["gaussian", "factors"]
+)
+def test_the_forecast_of_what_is_left_to_go_is_of_the_right_size(model_options, times):
     parties = parties_of_three(share=0.5)
-    limit = fit("em", parties, n_components=2, tolerance=1e-9, **own)
+    limit = fit("em", parties, n_components=2, tolerance=1e-9, **model_options)
     for steps in (5, 11):
-        model = fit("em", parties, n_components=2, tolerance=1e-9, max_rounds=steps, **own)
+        model = fit("em", parties, n_components=2, tolerance=1e-9, max_rounds=steps, **model_options)
         assert angle(model, limit.components_.T) <= times * model.log["measured"]["degrees_ahead"]
         assert any(f"after max-rounds = {steps} steps" in note for note in model.log["notes"])
 
@@ -224,13 +226,15 @@ def test_r_finds_the_same_where_its_model_is_the_same(tmp_path, share):
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("complete", "own", "known", "share", "better"),
+    ("complete", "model_options", "fitted_rows", "share", "better"),
     [(rows(450, 6) + 3.0, MODELS["gaussian"], 400, 0.3, 0.8), (of_factors(share=0.0, n=300), WIDE, 250, 0.5, 0.2)],
     ids=MODELS,
 )
-def test_new_rows_are_completed_by_what_is_expected_of_them(complete, own, known, share, better, tmp_path):
-    model = fit("em", np.array_split(holes(complete[:known], 0.2, 0), 3), **own)
-    new = complete[known:]
+def test_new_rows_are_completed_by_what_is_expected_of_them(
+    complete, model_options, fitted_rows, share, better, tmp_path
+):
+    model = fit("em", np.array_split(holes(complete[:fitted_rows], 0.2, 0), 3), **model_options)
+    new = complete[fitted_rows:]
     truth, incomplete = model.transform(new), holes(new, share, 4)
     by_means = model.transform(np.where(np.isnan(incomplete), model.mean_, incomplete))
     assert np.linalg.norm(model.transform(incomplete) - truth) < better * np.linalg.norm(by_means - truth)
@@ -242,12 +246,12 @@ def test_new_rows_are_completed_by_what_is_expected_of_them(complete, own, known
 
 
 @every_way
-@pytest.mark.parametrize(("own", "scaled"), [("gaussian", False), ("gaussian", True), ("factors", True)])
-def test_sites_keep_the_scores_of_incomplete_rows(tmp_path, way, own, scaled):
-    parties = parties_of_three() if own == "gaussian" else cut(of_factors(), 70, 30, 20)
+@pytest.mark.parametrize(("model_options", "scaled"), [("gaussian", False), ("gaussian", True), ("factors", True)])
+def test_sites_keep_the_scores_of_incomplete_rows(tmp_path, way, model_options, scaled):
+    parties = parties_of_three() if model_options == "gaussian" else cut(of_factors(), 70, 30, 20)
     parties[0][3] = np.nan
     files = [tmp_path / f"{i}.npy" for i in range(3)]
-    model = fit("em", parties, **{**MODELS[own], "tolerance": 0.1}, scores=files, scale=scaled, **way)
+    model = fit("em", parties, **{**MODELS[model_options], "tolerance": 0.1}, scores=files, scale=scaled, **way)
     for part, file in zip(parties, files, strict=True):
         np.testing.assert_allclose(np.load(file), model.transform(part), atol=1e-9)
 
@@ -300,17 +304,17 @@ def test_a_bound_beside_which_the_expected_products_have_no_digits_is_refused():
 
 @pytest.mark.engine
 @every_model
-def test_rows_and_features_without_any_value_are_counted_or_named(own):
+def test_rows_and_features_without_any_value_are_counted_or_named(model_options):
     parties = parties_of_three()
     with_empty = [np.vstack([parties[0], np.full((7, 6), np.nan)]), *parties[1:]]
-    complete, extended = (fit("em", some, **own) for some in (parties, with_empty))
+    complete, extended = (fit("em", some, **model_options) for some in (parties, with_empty))
     assert angle(complete, extended.components_.T) <= 1e-8
     assert extended.n_samples_ == 150
     assert any("7 rows without any value were left out" in note for note in extended.log["notes"])
     for part in parties:
         part[:, [1, 4]] = np.nan
     with refused(DataError, "[1, 4]"):
-        fit("em", parties, **own)
+        fit("em", parties, **model_options)
 
 
 @pytest.mark.engine

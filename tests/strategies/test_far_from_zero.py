@@ -26,8 +26,12 @@ IN_CLEAR = [
     ("sapca", {"tracked": 7}),
     ("adaptive", {}),
 ]
-RUNS = {f"{name} {own} {way}": (name, own, way) for way in ("clear", "secure") for name, own in CERTIFIED}
-RUNS |= {f"{name} {own} clear": (name, own, "clear") for name, own in IN_CLEAR}
+RUNS = {
+    f"{name} {method_options} {way}": (name, method_options, way)
+    for way in ("clear", "secure")
+    for name, method_options in CERTIFIED
+}
+RUNS |= {f"{name} {method_options} clear": (name, method_options, "clear") for name, method_options in IN_CLEAR}
 OFFSETS = [1e4, 1e8, 1e10, 1e12, 1e13, 1e15]
 UNITS = [2.0**-266, 2.0**-133, 2.0**133, 2.0**266]
 ROUNDING = 3e-13

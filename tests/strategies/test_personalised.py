@@ -89,11 +89,11 @@ def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
     assert unrelated.log["measured"]["mu"] in {0, 0.1}
     assert unrelated.summary().count("per row, local") == 1
     drawn = np.array(related(spread=0.04, m=8, n=120, d=30, r=5))
-    known, new = drawn[:, :20], drawn[:, 20:]
-    mean, own, pooled, mu = _fit_personal(known, 5)
-    local = [local_components(X - mean, pooled) for X in known]
+    fitted, new = drawn[:, :20], drawn[:, 20:]
+    mean, by_party, pooled, mu = _fit_personal(fitted, 5)
+    local = [local_components(X - mean, pooled) for X in fitted]
     assert 0 <= mu < np.inf
-    assert _lost_share(new, mean, own) < min(_lost_share(new, mean, local), _lost_share(new, mean, [pooled] * 8))
+    assert _lost_share(new, mean, by_party) < min(_lost_share(new, mean, local), _lost_share(new, mean, [pooled] * 8))
 
 
 @pytest.mark.engine

@@ -247,14 +247,14 @@ REACHED = [
 """What sums of each column come to whose entries are 3, as large as those about means of a bound of 1.5."""
 
 
-@pytest.mark.parametrize(("named", "phase", "most"), REACHED, ids=str)
-def test_limits_of_sums_are_what_the_bound_and_all_columns_allow(named, phase, most):
+@pytest.mark.parametrize(("named", "phase", "row_limit"), REACHED, ids=str)
+def test_limits_of_sums_are_what_the_bound_and_all_columns_allow(named, phase, row_limit):
     config = METHODS.run_config({"method": named, "clients": 3, "secure-aggregation": True, "bound": 1.5})
     running = FACTORY.strategy(config)
     limits = running.script[phase].limits({"scaled": np.asarray(0)}, replace(running.public, rows=2))
-    assert limits[phase] >= most * MAX_COLUMNS ** (0.5 if phase == "scores" else 1)
+    assert limits[phase] >= row_limit * MAX_COLUMNS ** (0.5 if phase == "scores" else 1)
     if phase != "scores":  # whose rows are about another mean
-        np.testing.assert_allclose(limits[phase], 2 * most * MAX_COLUMNS, rtol=1e-6)
+        np.testing.assert_allclose(limits[phase], 2 * row_limit * MAX_COLUMNS, rtol=1e-6)
 
 
 # Scores of new rows
@@ -277,7 +277,7 @@ def parts_of(X):
 
 
 @pytest.fixture
-def kept(tmp_path):
+def loading_paths(tmp_path):
     """Paths of the loadings of a run on `old`."""
     paths = [tmp_path / f"own{party}.npz" for party in range(3)]
     fitted(paths, old())
@@ -304,38 +304,41 @@ def test_the_scores_are_those_of_the_central_model(way, options, tmp_path):
 
 
 @every_way
-def test_new_rows_have_the_sums_of_the_parts_and_old_ones_their_own_scores(way, kept):
-    parts = [Loadings.load(path).part_of_scores(columns) for path, columns in zip(kept, parts_of(new()), strict=True)]
-    np.testing.assert_allclose(project(parts_of(new()), kept, **way).scores_, sum(parts), rtol=0, atol=1e-12)
-    model = fitted(kept, old())
-    old_model = project(parts_of(old()), kept, **way)
+def test_new_rows_have_the_sums_of_the_parts_and_old_ones_their_own_scores(way, loading_paths):
+    parts = [
+        Loadings.load(path).part_of_scores(columns)
+        for path, columns in zip(loading_paths, parts_of(new()), strict=True)
+    ]
+    np.testing.assert_allclose(project(parts_of(new()), loading_paths, **way).scores_, sum(parts), rtol=0, atol=1e-12)
+    model = fitted(loading_paths, old())
+    old_model = project(parts_of(old()), loading_paths, **way)
     np.testing.assert_allclose(old_model.scores_, model.scores_, rtol=0, atol=1e-9)
     np.testing.assert_allclose(old_model.explained_variance_, model.explained_variance_, rtol=1e-9)
     np.testing.assert_allclose(old_model.explained_variance_ratio_, model.explained_variance_ratio_, rtol=1e-9)
-    model = project(parts_of(new(1)), kept, **way)
-    np.testing.assert_allclose(model.scores_, project(parts_of(new()), kept).scores_[:1], rtol=0, atol=1e-12)
+    model = project(parts_of(new(1)), loading_paths, **way)
+    np.testing.assert_allclose(model.scores_, project(parts_of(new()), loading_paths).scores_[:1], rtol=0, atol=1e-12)
     assert 0 < model.explained_variance_ratio_.sum() <= 1
 
 
 @every_way
-def test_every_site_gets_the_scores_and_keeps_its_loadings(way, kept, tmp_path):
-    before = [path.read_bytes() for path in kept]
+def test_every_site_gets_the_scores_and_keeps_its_loadings(way, loading_paths, tmp_path):
+    before = [path.read_bytes() for path in loading_paths]
     files = [tmp_path / f"{party}.npy" for party in range(3)]
-    model = project(parts_of(new()), kept, scores=files, **way)
+    model = project(parts_of(new()), loading_paths, scores=files, **way)
     assert all(np.load(file).tobytes() == model.scores_.tobytes() for file in files)
-    assert [path.read_bytes() for path in kept] == before
+    assert [path.read_bytes() for path in loading_paths] == before
 
 
-def test_scores_depend_on_no_order_and_need_as_many_components_as_are_asked_for(kept):
-    ordered = project(parts_of(new()), kept, **WAYS[1])
-    other = project(parts_of(new())[::-1], kept[::-1], **WAYS[1])
+def test_scores_depend_on_no_order_and_need_as_many_components_as_are_asked_for(loading_paths):
+    ordered = project(parts_of(new()), loading_paths, **WAYS[1])
+    other = project(parts_of(new())[::-1], loading_paths[::-1], **WAYS[1])
     assert ordered.scores_.tobytes() == other.scores_.tobytes()
-    model = project(parts_of(new()), kept, n_components=2)
-    np.testing.assert_array_equal(model.scores_, project(parts_of(new()), kept).scores_[:, :2])
+    model = project(parts_of(new()), loading_paths, n_components=2)
+    np.testing.assert_array_equal(model.scores_, project(parts_of(new()), loading_paths).scores_[:, :2])
     assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
 
 
-def test_ids_put_the_new_rows_in_one_order(kept, tmp_path):
+def test_ids_put_the_new_rows_in_one_order(loading_paths, tmp_path):
     """Each site's file has the rows in an order of its own, and so has its file of scores."""
     rng, ids = np.random.default_rng(0), np.arange(100, 107)
     nodes: list[dict[str, str]] = []
@@ -344,30 +347,30 @@ def test_ids_put_the_new_rows_in_one_order(kept, tmp_path):
         table = np.column_stack([ids, columns])[order]
         header = ",".join(["id", *(f"x{party}{j}" for j in range(columns.shape[1]))])
         np.savetxt(tmp_path / f"{party}.csv", table, delimiter=",", header=header, comments="", fmt="%.17g")
-        files = {"data": f"{party}.csv", "scores": f"{party}.npy", "loadings": kept[party].name}
+        files = {"data": f"{party}.csv", "scores": f"{party}.npy", "loadings": loading_paths[party].name}
         site = {"ids": "id", "split": "columns", "may-show": "scores"}
         nodes.append({**site, **{key: str(tmp_path / name) for key, name in files.items()}})
     finish(at_sites(server_of("vertical-scores", parts_of(new())), nodes))
-    expected = project(parts_of(new()), kept).scores_
+    expected = project(parts_of(new()), loading_paths).scores_
     for party, order in enumerate(orders):
         np.testing.assert_allclose(np.load(tmp_path / f"{party}.npy"), expected[order], atol=1e-12)
 
 
 @every_way
-def test_loadings_of_another_run_are_named(way, kept, tmp_path):
+def test_loadings_of_another_run_are_named(way, loading_paths, tmp_path):
     other_paths = [tmp_path / f"other{party}.npz" for party in range(3)]
     fitted(other_paths, old() * np.arange(12, 0, -1))
     with refused(ConfigError, "client 2", "client 0", "'loadings'"):
-        project(parts_of(new()), [*kept[:2], other_paths[2]], **way)
+        project(parts_of(new()), [*loading_paths[:2], other_paths[2]], **way)
 
 
 @every_way
-def test_other_columns_or_sites_that_show_no_scores_refuse(way, kept):
+def test_other_columns_or_sites_that_show_no_scores_refuse(way, loading_paths):
     with refused(DataError, "client 0", 4, 6):
-        project(cut(new(), 3), kept, **way)
+        project(cut(new(), 3), loading_paths, **way)
     with refused(DisclosureError, "client 0", "may_show"):
-        project(parts_of(new()), kept, may_show="nothing", **way)
-    assert project(parts_of(new()), kept, may_show="scores", **way).n_components_ == 3
+        project(parts_of(new()), loading_paths, may_show="nothing", **way)
+    assert project(parts_of(new()), loading_paths, may_show="scores", **way).n_components_ == 3
 
 
 def test_columns_that_one_party_does_not_scale_are_of_any_unit_for_all(tmp_path):
@@ -380,23 +383,23 @@ def test_columns_that_one_party_does_not_scale_are_of_any_unit_for_all(tmp_path)
     assert secure.log["measured"]["fixed_point_size_share"] < 1e-12
 
 
-def test_missing_loadings_are_named_without_their_path(kept, tmp_path):
+def test_missing_loadings_are_named_without_their_path(loading_paths, tmp_path):
     with refused(ConfigError, "client 0", "'loadings'"):
         run("vertical-scores", parts_of(new()), min_rows=1)
     with refused(ContractError, "'loadings'") as error:
-        project(parts_of(new()), [*kept[:2], tmp_path / "absent.npz"])
+        project(parts_of(new()), [*loading_paths[:2], tmp_path / "absent.npz"])
     assert "absent" not in str(error.value)
-    loadings = Loadings.load(kept[1])
-    Loadings(loadings.components, loadings.mean, loadings.scale).save(kept[1])
+    loadings = Loadings.load(loading_paths[1])
+    Loadings(loadings.components, loadings.mean, loadings.scale).save(loading_paths[1])
     with refused(ConfigError, "client 1", "'vertical'"):
-        project(parts_of(new()), kept)
+        project(parts_of(new()), loading_paths)
 
 
-def test_paths_and_rows_that_cannot_be_are_refused(kept):
+def test_paths_and_rows_that_cannot_be_are_refused(loading_paths):
     with refused(ConfigError, "'loadings'", 3):
-        project(parts_of(new()), kept[:2])
+        project(parts_of(new()), loading_paths[:2])
     with refused(ConfigError, "'loadings'", "own.npz", 3):
         project(parts_of(new()), "own.npz")
-    parties = [np.tile(Loadings.load(path).mean, (3, 1)) for path in kept]
+    parties = [np.tile(Loadings.load(path).mean, (3, 1)) for path in loading_paths]
     with refused(DataError):
-        project(parties, kept)
+        project(parties, loading_paths)

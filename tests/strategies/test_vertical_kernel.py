@@ -34,7 +34,11 @@ def fit(X, parties, **options):
 
 @pytest.mark.parametrize(
     ("data", "options", "parties"),
-    [(data, own, (1, 3, 10)[(i + j) % 3]) for i, data in enumerate(DATA) for j, own in enumerate(KERNELS)],
+    [
+        (data, kernel_options, (1, 3, 10)[(i + j) % 3])
+        for i, data in enumerate(DATA)
+        for j, kernel_options in enumerate(KERNELS)
+    ],
     ids=str,
 )
 def test_it_is_the_kernel_pca_of_all_columns(data, options, parties):
