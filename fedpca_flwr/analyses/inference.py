@@ -260,7 +260,8 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     groups = len(moments.parties)
     if groups < MIN_JACKKNIFE_PARTIES:
         raise ConfigError(
-            f"the moments hold those of {groups} parties, expected at least {MIN_JACKKNIFE_PARTIES}: run with keep='parties'"
+            f"the moments hold those of {groups} parties, expected at least {MIN_JACKKNIFE_PARTIES}: run with "
+            "keep='parties'"
         )
     full_model = pca(moments, k, scale=scale)
     require_resolved(full_model.explained_variance_)

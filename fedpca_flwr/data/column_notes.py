@@ -5,7 +5,7 @@ has a value of the rows.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -51,31 +51,27 @@ def column_fault_notes(
     list of str
     """
     tables = {party: rows for party, rows in parties.items() if _are_numbers(rows)}
+    codes: dict[str, dict[int, int]] = {}
+    running: dict[str, list[int]] = {}  # consecutive numbers
+    unique: dict[str, list[int]] = {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        codes = {party: count_codes(rows) for party, rows in tables.items()}
+        for party, rows in tables.items():
+            codes[party] = count_codes(rows)
+            for column, consecutive in find_identifiers(rows).items():
+                (running if consecutive else unique).setdefault(party, []).append(column)
         for party, columns in _constant_codes(tables).items() if same_columns else ():
             codes[party] |= columns
-        identifiers = {party: find_identifiers(rows) for party, rows in tables.items()}
-    running = {
-        party: [c for c, consecutive in party_columns.items() if consecutive]
-        for party, party_columns in identifiers.items()
-    }
-    unique = {
-        party: [c for c, consecutive in party_columns.items() if not consecutive]
-        for party, party_columns in identifiers.items()
-    }
 
-    def columns_text(columns: Mapping[str, Sequence[int]]) -> str:
-        parts = (
-            f"{labels_text([names[party][c] if names[party] else c for c in party_columns])}{f' ({party})' if party else ''}"
-            for party, party_columns in columns.items()
-            if party_columns
-        )
-        return ", ".join(parts)
+    def columns_text(columns: Mapping[str, Iterable[int]]) -> str:
+        texts = []
+        for party, positions in columns.items():
+            if labels := [names[party][c] if names[party] else c for c in sorted(positions)]:
+                texts.append(f"{labels_text(labels)} ({party})" if party else labels_text(labels))
+        return ", ".join(texts)
 
     notes = []
-    if listing := columns_text({party: sorted(party_columns) for party, party_columns in codes.items()}):
-        counts = sum(sum(party_columns.values()) for party_columns in codes.values())
+    if listing := columns_text(codes):
+        counts = sum(sum(counts_by_column.values()) for counts_by_column in codes.values())
         notes.append(
             f"{counts} values of {listing} are repeated and far from all others of their column: codes for missing "
             "values? Make them NaN (of a file: missing='-999')"
@@ -209,6 +205,7 @@ def _are_codes(codes: NDArray[Any], times: NDArray[Any], rest: NDArray[Any], cou
 
 
 def _is_code(value: float) -> bool:
+    """Return whether a number is written as codes are."""
     return value == int(value) and CODE_PATTERN.fullmatch(str(int(value))) is not None
 
 
@@ -227,9 +224,8 @@ def _constant_codes(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, i
     for party, rows, values, vary in zip(long, long.values(), low, varies, strict=True):
         distance = np.fmax(lowest - values, values - highest)
         negative = (values < 0) & (lowest >= 0) & (values % 1 == 0)
-        is_code = (
-            ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > np.where(negative, 0, highest - lowest))
-        )
+        min_distance = np.where(negative, 0, highest - lowest)
+        is_code = ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > min_distance)
         codes[party] = {c: int(np.sum(rows[:, c] == values[c])) for c in np.flatnonzero(is_code).tolist()}
     return codes
 
@@ -271,10 +267,12 @@ def _differ_by_chance(values: NDArray[np.float64]) -> bool:
 
 
 def _sample(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Return at most about `SAMPLE_ROWS` evenly spread rows as float64."""
     return rows[:: -(-len(rows) // SAMPLE_ROWS)].astype(np.float64)
 
 
 def _are_numbers(rows: Rows) -> TypeGuard[NDArray[Any]]:
+    """Return whether rows are a matrix of numbers, and no large matrix of bytes."""
     if isinstance(rows, Blocks) or rows.ndim != 2 or rows.dtype.kind not in "fiu":
         return False
     return rows.dtype.itemsize > 1 or rows.size <= MAX_BYTES
@@ -301,11 +299,9 @@ def count_isolated(rows: Rows) -> dict[int, int]:
     if rows.ndim != 2 or not rows.shape[1] or len(rows) < MIN_ROWS:
         return {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        counts = {
-            int(column): _count_isolated_values(rows[:, column].astype(np.float64))
-            for column in _columns_with_extremes(rows)
-        }
-    return {column: count for column, count in counts.items() if count}
+        columns = _columns_with_extremes(rows).tolist()
+        counts = [_count_isolated_values(rows[:, column].astype(np.float64)) for column in columns]
+    return {column: count for column, count in zip(columns, counts, strict=True) if count}
 
 
 def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
@@ -332,8 +328,8 @@ def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
 
 def _columns_with_extremes(rows: NDArray[np.generic]) -> NDArray[np.intp]:
     """Return the columns whose extremes are far from most of their values."""
-    sample = rows[:: -(-len(rows) // SAMPLE_ROWS)].astype(np.float64)
-    ordered = np.sort(sample.T, axis=1)  # (d, n); what is missing comes last
+    sample = _sample(rows)
+    ordered = np.sort(sample.T, axis=1)  # (d, n); missing values come last
     last = np.maximum(0, len(sample) - np.isnan(sample).sum(axis=0) - 1)
     columns = np.arange(rows.shape[1])
     low, high = ordered[columns, last // 5], ordered[columns, last - last // 5]  # a fifth lies below, a fifth above

@@ -48,9 +48,9 @@ class Match(NamedTuple):
         Position of each expected label; None if the columns are in that order, or labels are missing.
     """
 
-    missing: tuple[Hashable, ...]  # wanted, and not there
-    unexpected: tuple[Hashable, ...]  # there, and not wanted
-    order: list[int] | None  # where each wanted label stands; None where columns are as wanted, or labels are lacking
+    missing: tuple[Hashable, ...]
+    unexpected: tuple[Hashable, ...]
+    order: list[int] | None
 
 
 def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Match:
@@ -67,9 +67,7 @@ def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Ma
     Match
     """
     positions = {label: position for position, label in enumerate(labels)}
-    present = {
-        label for label in expected if label in positions
-    }  # of millions of names that a run may want, those that exist
+    present = {label for label in expected if label in positions}  # a run may expect millions of labels
     missing = tuple(label for label in expected if label not in positions)
     unexpected = tuple(label for label in labels if label not in present)
     unchanged = missing or tuple(labels) == tuple(expected)
@@ -90,9 +88,9 @@ class Frame:
         Labels of the rows.
     """
 
-    labels: tuple[Hashable, ...]  # of the columns; empty where they have none
-    values: Callable[[], Any]  # gives an eager data frame of narwhals, or what holds the numbers: an array, or sparse
-    index: Sequence[Hashable] = ()  # labels of the rows
+    labels: tuple[Hashable, ...]
+    values: Callable[[], Any]
+    index: Sequence[Hashable] = ()
 
     @property
     def has_default_index(self) -> bool:
@@ -318,15 +316,10 @@ def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], 
     dtype = np.result_type(*arrays) if arrays else np.dtype(np.float64)
     by_kind: dict[str, list[object]] = {}
     for label, column in zip(labels, columns, strict=True):
-        kind = (
-            column
-            if isinstance(column, str)
-            else INEXACT_INTEGERS
-            if dtype.kind == "f" and inexact_integers(column).any()
-            else ""
-        )
-        if kind:
-            by_kind.setdefault(kind, []).append(label)
+        if isinstance(column, str):
+            by_kind.setdefault(column, []).append(label)
+        elif dtype.kind == "f" and inexact_integers(column).any():
+            by_kind.setdefault(INEXACT_INTEGERS, []).append(label)
     if by_kind:
         faults = "; ".join(
             f"{kind} in {labels_text(kind_labels)} ({NON_NUMERIC_KINDS[kind]})" for kind, kind_labels in by_kind.items()
@@ -353,7 +346,10 @@ def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
     if missing == len(series) and dtype in (nw.Unknown, nw.Object, nw.String):  # which pandas infers of nothing
         return np.full(missing, np.nan)
     if dtype in (nw.Decimal, nw.Int128, nw.UInt128):
-        return _large_numbers(series)
+        floats = np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+        large = np.flatnonzero(np.abs(floats) > 2.0**53).tolist()  # whole numbers among these must not be rounded
+        cells = series.to_list() if large else []
+        return INEXACT_INTEGERS if any(isinstance(_cell_number(cells[row]), str) for row in large) else floats
     if dtype.is_float() or (not missing and (dtype.is_integer() or dtype == nw.Boolean)):
         return np.asarray(series.to_numpy() if not missing else series.cast(nw.Float64).to_numpy())
     if dtype.is_integer() or dtype == nw.Boolean:
@@ -425,19 +421,6 @@ def arrow_non_numeric_kind(kind: Any) -> str:
     import pyarrow as pa
 
     return non_numeric_kind(nw.from_native(pa.chunked_array([], type=kind), series_only=True).dtype)
-
-
-def _large_numbers(series: nw.Series[Any]) -> NumbersOrKind:
-    """Return numbers of more digits than float64 has, or a kind if whole numbers would be rounded."""
-    import narwhals.stable.v2 as nw
-
-    floats = np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
-    large = np.flatnonzero(np.abs(floats) > 2.0**53)
-    if large.size:
-        cells = series.to_list()
-        if any(isinstance(_cell_number(cells[place]), str) for place in large.tolist()):
-            return INEXACT_INTEGERS
-    return floats
 
 
 def _object_numbers(column: Iterable[Any]) -> NumbersOrKind:
@@ -528,7 +511,12 @@ def as_rows(X: Any, name: str) -> Rows:
         data = frame_numbers(frame, name) if frame else X.to_scipy_sparse() if hasattr(X, "to_scipy_sparse") else X
         if sparse.issparse(data):
             return sparse_rows(data)
-        array = _fill_masked(data, name) if isinstance(data, np.ma.MaskedArray) else np.asarray(data)
+        if isinstance(data, np.ma.MaskedArray) and data.dtype.kind in "fiub" and np.ma.is_masked(data):
+            _require_exact(data.compressed(), name)
+            array = np.array(data.data, dtype=data.dtype if data.dtype.kind == "f" else np.float64)
+            array[np.ma.getmaskarray(data)] = np.nan
+        else:
+            array = np.asarray(data)
         if array.dtype == object and array.ndim == 2:
             array = stack_columns(
                 [_object_numbers(column) for column in array.T], range(array.shape[1]), len(array), name
@@ -564,16 +552,6 @@ def _require_table(X: Any, name: str) -> None:
             f"{name} is an array of records with the fields {labels_text(names)}, expected rows of numbers: give "
             "numpy.lib.recfunctions.structured_to_unstructured(X), or pandas.DataFrame(X)"
         )
-
-
-def _fill_masked(masked: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
-    """Return an array with NaN for masked numbers; an array without numbers is refused later, as without a mask."""
-    if masked.dtype.kind not in "fiub" or not np.ma.is_masked(masked):
-        return masked.data
-    _require_exact(masked.compressed(), name)
-    filled = np.array(masked.data, dtype=masked.dtype if masked.dtype.kind == "f" else np.float64)
-    filled[np.ma.getmaskarray(masked)] = np.nan
-    return filled
 
 
 def _require_exact(array: NDArray[Any], name: str) -> None:
@@ -687,8 +665,8 @@ def align_rows(
     rows = as_rows(X, name)
     if rows.ndim == 2 and rows.shape[1] != width:
         raise DataError(
-            f"{name} has {rows.shape[1]} features, but {model_name} is expecting {width} features as input: expected (n, "
-            f"{width})"
+            f"{name} has {rows.shape[1]} features, but {model_name} is expecting {width} features as input: expected "
+            f"(n, {width})"
         )
     if rows.ndim != 2 or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
@@ -701,15 +679,10 @@ def _column_order(labels_given: Sequence[str], expected: Sequence[str]) -> list[
     if not (comparison.missing or comparison.unexpected):
         return comparison.order
     lines = ["The feature names should match those that were passed during fit."]
-    for what, labels in (
-        ("unseen at fit time", comparison.unexpected),
-        ("seen at fit time, yet now missing", comparison.missing),
-    ):
-        names = sorted(map(str, labels))
-        overflow = ["- ..."] if len(names) > MAX_LISTED_NAMES else []
-        lines += (
-            [f"Feature names {what}:", *(f"- {label}" for label in names[:MAX_LISTED_NAMES]), *overflow]
-            if names
-            else []
-        )
+    faults = {"unseen at fit time": comparison.unexpected, "seen at fit time, yet now missing": comparison.missing}
+    for what, labels in faults.items():
+        if names := sorted(map(str, labels)):
+            lines += [f"Feature names {what}:", *(f"- {label}" for label in names[:MAX_LISTED_NAMES])]
+        if len(names) > MAX_LISTED_NAMES:
+            lines.append("- ...")
     raise DataError("\n".join(lines) + "\n")

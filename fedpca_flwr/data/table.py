@@ -68,18 +68,16 @@ class Table(NamedTuple):
     """
 
     rows: Rows
-    missing: NDArray[np.int64]  # (d,): how many values of each column are missing (NaN)
-    names: tuple[str, ...] = ()  # of the columns; empty where nobody named them
-    split: str = ""  # how all parties' data are split: "rows", "columns", or empty where nobody said
-    ids: NDArray[np.uint64] | None = None  # (n,): ascending digests of the rows' ids, where the file has ids
-    row_positions: NDArray[np.int64] | None = (
-        None  # (n,): where each row of the file is in `rows`, which are in order of ids
-    )
-    digest: str = ""  # by which rows that are others in a later round show; empty where nobody looks
-    weights: Array | None = None  # (n,): numbers from 0, where the run has weights
-    excluded: NDArray[np.bool_] | None = None  # (n,): rows that take no part and have scores, where a site names some
-    order: NDArray[np.int64] | None = None  # (d,): which column of the file each one is, where a run has an order
-    notes: tuple[str, ...] = ()  # what a reader of the rows must know of how they were read
+    missing: NDArray[np.int64]
+    names: tuple[str, ...] = ()
+    split: str = ""
+    ids: NDArray[np.uint64] | None = None
+    row_positions: NDArray[np.int64] | None = None
+    digest: str = ""
+    weights: Array | None = None
+    excluded: NDArray[np.bool_] | None = None
+    order: NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def columns(self) -> str:
@@ -216,7 +214,8 @@ def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
         entries += block.size
         if _needs_check(rows.dtype):
             _update_extremes(block, sizes, missing, names)
-        free_bytes -= _nbytes(block)
+        arrays = (block.data, block.indices, block.indptr) if sparse.issparse(block) else (block,)
+        free_bytes -= sum(array.nbytes for array in arrays)
         cached = [*cached, block] if free_bytes >= 0 else []
     _require_shape((count, rows.width))
     _require_sizes(sizes, names)
@@ -300,18 +299,14 @@ def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], nam
         missing += np.isnan(block).sum(axis=0)
 
 
-def _nbytes(block: Block) -> int:
-    if not sparse.issparse(block):
-        return int(block.nbytes)
-    return int(block.data.nbytes + block.indices.nbytes + block.indptr.nbytes)
-
-
 def _require_shape(shape: tuple[int, ...]) -> None:
+    """Refuse data without rows or without features."""
     if 0 in shape:
         raise DataError(f"the data have shape {shape}, expected at least one row and one feature")
 
 
 def _require_sizes(sizes: Array, names: Sequence[str]) -> None:
+    """Refuse columns whose largest values (d,) are infinite, or have no squares in float64."""
     _refuse_columns(~np.isfinite(sizes), "infinite values: fill or drop them first", names)
     _refuse_columns(
         sizes > MAX_MAGNITUDE,
@@ -321,13 +316,14 @@ def _require_sizes(sizes: Array, names: Sequence[str]) -> None:
     )
     _refuse_columns(
         (sizes > 0) & (sizes < MIN_COLUMN_MAGNITUDE),
-        f"columns whose values are all too small to be squared (below {MIN_COLUMN_MAGNITUDE:g} in size): change their unit, "
-        "or leave them out",
+        f"columns whose values are all too small to be squared (below {MIN_COLUMN_MAGNITUDE:g} in size): change their "
+        "unit, or leave them out",
         names,
     )
 
 
 def _refuse_columns(columns: NDArray[np.bool_], what: str, names: Sequence[str]) -> None:
+    """Raise a `DataError` if a column of the mask (d,) is at fault; only the site's log names the columns."""
     if columns.any():
         raise DataError(f"the data hold {what}", local=columns_text(columns, names))
 
