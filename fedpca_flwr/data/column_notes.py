@@ -152,9 +152,10 @@ def count_codes(rows: NDArray[Any]) -> dict[int, int]:
     if n < MIN_CONSTANT or not rows.shape[1]:
         return {}
     low, high = np.fmin.reduce(rows, axis=0).astype(np.float64), np.fmax.reduce(rows, axis=0).astype(np.float64)
-    constant = np.flatnonzero((low == high) & np.isfinite(low)).tolist()
-    constant = [c for c in constant if _is_code(low[c]) and not 0 < low[c] < 10]
-    counts = {c: int(np.sum(rows[:, c] == low[c])) for c in constant}
+    counts = {}
+    for column in np.flatnonzero((low == high) & np.isfinite(low)).tolist():
+        if _is_code(low[column]) and not 0 < low[column] < 10:
+            counts[column] = int(np.sum(rows[:, column] == low[column]))
     if n < MIN_ROWS:
         return counts
     ordered = np.sort(np.vstack([_sample(rows), low, high]), axis=0)
@@ -175,14 +176,11 @@ def _count_end_codes(values: NDArray[np.float64], counts: NDArray[np.int64]) -> 
         for width in range(1, MAX_CODES + 1):
             if stop - start - width < 2:
                 break
-            if _are_codes(
-                values[start : start + width], counts[start : start + width], values[start + width : stop], counts
-            ):
-                start += width
-            elif _are_codes(
-                values[stop - width : stop], counts[stop - width : stop], values[start : stop - width], counts
-            ):
-                stop -= width
+            left, right = start + width, stop - width
+            if _are_codes(values[start:left], counts[start:left], values[left:stop], counts):
+                start = left
+            elif _are_codes(values[right:stop], counts[right:stop], values[start:right], counts):
+                stop = right
     return int(counts[:start].sum() + counts[stop:].sum())
 
 
@@ -211,12 +209,16 @@ def _is_code(value: float) -> bool:
 
 def _constant_codes(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, int]]:
     """Count, by party, the values of columns that are constant there and far from all values of other parties."""
-    widths = {rows.shape[1] for rows in tables.values()}
-    long = {party: rows for party, rows in tables.items() if len(rows) >= MIN_CONSTANT}
+    widths, long, lows, highs = set[int](), dict[str, NDArray[Any]](), [], []
+    for party, rows in tables.items():
+        widths.add(rows.shape[1])
+        if len(rows) >= MIN_CONSTANT:
+            long[party] = rows
+            lows.append(np.fmin.reduce(rows, axis=0))
+            highs.append(np.fmax.reduce(rows, axis=0))
     if len(widths) > 1 or len(long) < 2:
         return {}
-    low = np.array([np.fmin.reduce(rows, axis=0) for rows in long.values()], dtype=np.float64)
-    high = np.array([np.fmax.reduce(rows, axis=0) for rows in long.values()], dtype=np.float64)
+    low, high = np.array(lows, dtype=np.float64), np.array(highs, dtype=np.float64)
     varies = high > low
     lowest = np.where(varies, low, np.inf).min(axis=0)
     highest = np.where(varies, high, -np.inf).max(axis=0)
@@ -226,7 +228,9 @@ def _constant_codes(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, i
         negative = (values < 0) & (lowest >= 0) & (values % 1 == 0)
         min_distance = np.where(negative, 0, highest - lowest)
         is_code = ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > min_distance)
-        codes[party] = {c: int(np.sum(rows[:, c] == values[c])) for c in np.flatnonzero(is_code).tolist()}
+        codes[party] = {}
+        for column in np.flatnonzero(is_code).tolist():
+            codes[party][column] = int(np.sum(rows[:, column] == values[column]))
     return codes
 
 
@@ -299,9 +303,11 @@ def count_isolated(rows: Rows) -> dict[int, int]:
     if rows.ndim != 2 or not rows.shape[1] or len(rows) < MIN_ROWS:
         return {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        columns = _columns_with_extremes(rows).tolist()
-        counts = [_count_isolated_values(rows[:, column].astype(np.float64)) for column in columns]
-    return {column: count for column, count in zip(columns, counts, strict=True) if count}
+        counts = {}
+        for column in _columns_with_extremes(rows).tolist():
+            if count := _count_isolated_values(rows[:, column].astype(np.float64)):
+                counts[column] = count
+    return counts
 
 
 def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
