@@ -176,11 +176,11 @@ def _count_end_codes(values: NDArray[np.float64], counts: NDArray[np.int64]) -> 
         for width in range(1, MAX_CODES + 1):
             if stop - start - width < 2:
                 break
-            left, right = start + width, stop - width
-            if _are_codes(values[start:left], counts[start:left], values[left:stop], counts):
-                start = left
-            elif _are_codes(values[right:stop], counts[right:stop], values[start:right], counts):
-                stop = right
+            low_end, high_start = start + width, stop - width
+            if _are_codes(values[start:low_end], counts[start:low_end], values[low_end:stop], counts):
+                start = low_end
+            elif _are_codes(values[high_start:stop], counts[high_start:stop], values[start:high_start], counts):
+                stop = high_start
     return int(counts[:start].sum() + counts[stop:].sum())
 
 
