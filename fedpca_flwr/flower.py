@@ -27,6 +27,7 @@ from flwr.server.compat import start_grid
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
+from typing_extensions import override
 
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.server import PCAServer, numerical_libraries, poll_promptly
@@ -100,16 +101,19 @@ class FedPCA(Strategy):
         card = self.strategy.card
         print(f"{card.name}: {card.title}; rounds: {card.rounds}; the server sees {card.server_sees}")
 
+    @override
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         raise NotImplementedError("FedPCA.start(grid) asks the questions itself: they depend on the answers")
 
+    @override
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         raise NotImplementedError("FedPCA.start(grid) takes the answers itself")
 
     configure_evaluate = configure_train
 
+    @override
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Any:
         raise NotImplementedError("FedPCA evaluates nothing at clients")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -83,18 +84,18 @@ def categories(model: PCAModel) -> Categories:
         raise ContractError("the model is of numbers only: run with levels={'sex': ['female', 'male']}")
     names, indicators = model.feature_names_in_.tolist(), indicator_names(declared)
     first = len(names) - len(indicators)
-    indicator_columns = [column for column, levels in declared.items() for _ in range(len(levels) + 2)]
+    column_of = np.array([column for column, levels in declared.items() for _ in range(len(levels) + 2)])
     n = model.n_samples_
     variances = model.explained_variance_ * (n - 1) / n
     squares = variances * model.components_.T**2  # of correlations, where a column has the variance 1
-    by_column = [squares[first:][[item == column for item in indicator_columns]].sum(axis=0) for column in declared]
+    by_column = [squares[first:][column_of == column].sum(axis=0) for column in declared]
     shares = model.mean_[first:]
     occurs = (shares > 0) & (shares < 1)
     p, loadings = shares[occurs][:, None], model.components_.T[first:][occurs]
     return Categories(
         columns=(*names[:first], *declared),
         squared_correlations=np.vstack([squares[:first], *by_column]),
-        levels=tuple(name for name, item in zip(indicators, occurs, strict=True) if item),
+        levels=tuple(compress(indicators, occurs)),
         shares=shares[occurs],
         coordinates=variances * loadings / np.sqrt(p),
         contributions=loadings**2,

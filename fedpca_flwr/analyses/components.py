@@ -72,9 +72,8 @@ def pca(
         ],
     }
     options: dict[str, Any] = {"n_components": n_components, "center": center, "scale": scale}
-    return PCAModel.of_moments(moments.moments, log_entries, error_bound=moments.error_bound, **options).named(
-        moments.features
-    )
+    model = PCAModel.of_moments(moments.moments, log_entries, error_bound=moments.error_bound, **options)
+    return model.named(moments.features)
 
 
 # varimax ends after so many steps, or with a step that raises its criterion by no larger share
@@ -228,11 +227,9 @@ def read(
     rotate = ROTATIONS[rotation]
     rotation_matrix = np.eye(len(components)) if rotate is None else rotate(loadings[:first], kaiser=kaiser)
     rotated = loadings[:first] @ rotation_matrix
-    order = (
-        np.arange(len(rotation_matrix))
-        if rotation == "none"
-        else np.argsort(-np.sum(rotated**2, axis=0), kind="stable")
-    )
+    order = np.arange(len(rotation_matrix))
+    if rotation != "none":
+        order = np.argsort(-np.sum(rotated**2, axis=0), kind="stable")
     ordered = rotated[:, order]
     rotation_matrix = rotation_matrix[:, order] * column_signs(ordered)
     inverse = np.linalg.inv(rotation_matrix)
@@ -428,8 +425,11 @@ def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
     start = np.full(d, np.log(0.5))
     solution = minimize(_deviance, start, (R, k), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     noise = np.exp(solution.x)
+    root = np.sqrt(noise)
+    values, vectors = eigh(R / root / root[:, None], subset_by_index=(d - k, d - 1))
+    loadings = root[:, None] * vectors[:, ::-1] * np.sqrt((values[::-1] - 1).clip(min=0.0))
     return FactorModel(
-        components=fix_signs(_factor_loadings(noise, R, k) * unit[:, None]).T,
+        components=fix_signs(loadings * unit[:, None]).T,
         noise_variance=noise * unit**2,
         mean=moments.mean,
         log_likelihood=-0.5 * (solution.fun + d * np.log(2 * np.pi)) - float(np.log(unit).sum()),
@@ -448,10 +448,3 @@ def _deviance(log_noise: Array, R: Array, k: int) -> tuple[float, Array]:
     deviance = float(log_noise.sum() + explained + values[:-k].sum())
     fitted = noise * (np.sum(vectors[:, -k:] ** 2 * (excess - 1), axis=1) + 1)
     return deviance, (fitted - np.diagonal(R)) / noise
-
-
-def _factor_loadings(noise: Array, R: Array, k: int) -> Array:
-    root = np.sqrt(noise)
-    values, vectors = eigh(R / root / root[:, None], subset_by_index=(len(R) - k, len(R) - 1))
-    loadings: Array = root[:, None] * vectors[:, ::-1] * np.sqrt((values[::-1] - 1).clip(min=0.0))
-    return loadings

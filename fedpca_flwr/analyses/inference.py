@@ -260,17 +260,18 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     groups = len(moments.parties)
     if groups < MIN_JACKKNIFE_PARTIES:
         raise ConfigError(
-            f"the moments hold those of {groups} parties, expected at least {MIN_JACKKNIFE_PARTIES}: run with keep='parties'"
+            f"the moments hold those of {groups} parties, expected at least {MIN_JACKKNIFE_PARTIES}: run with "
+            "keep='parties'"
         )
     full_model = pca(moments, k, scale=scale)
     require_resolved(full_model.explained_variance_)
     components, _ = full_model.loadings()
     reduced_models = [pca(moments.without(party), k, scale=scale) for party in moments.parties]
-    reduced_components = [model.loadings()[0] for model in reduced_models]
-    reduced_components = [
-        directions * np.where(np.sum(directions * components, axis=1) < 0, -1.0, 1.0)[:, None]
-        for directions in reduced_components
-    ]
+    reduced_components = []
+    for model in reduced_models:
+        directions, _ = model.loadings()
+        signs = np.where(np.sum(directions * components, axis=1) < 0, -1.0, 1.0)
+        reduced_components.append(directions * signs[:, None])
     sizes = np.array([party.count for party in moments.parties.values()], dtype=np.float64)
     full_log_variances = np.log(full_model.explained_variance_)
     reduced_log_variances = np.log([model.explained_variance_ for model in reduced_models])

@@ -28,15 +28,10 @@ def _outliers_table(result: Outliers) -> DisplayTable:
     excess = np.maximum(result.t_squared / result.t_squared_limit, result.spe / result.spe_limit)
     order = np.argsort(-excess, kind="stable")[: result.odd.sum()].tolist()
     row_names = result.labels or range(excess.size)
-    rows = [
-        [
-            row_names[i],
-            result.t_squared[i],
-            result.spe[i],
-            largest_features(result.spe_contributions[i], result.features),
-        ]
-        for i in order
-    ]
+    rows = []
+    for i in order:
+        features = largest_features(result.spe_contributions[i], result.features)
+        rows.append([row_names[i], result.t_squared[i], result.spe[i], features])
     limits = f"T squared {result.t_squared_limit:.4g}, SPE {result.spe_limit:.4g}"
     title = f"Outliers: {len(order)} of {excess.size} rows exceed a limit ({limits})"
     return DisplayTable(title, ["row", "T squared", "SPE", "most of its SPE"], rows)

@@ -251,9 +251,16 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
     parts = scatter_blocks(moments, classes, features)
     n = moments.n_samples
     counts = np.rint(n * parts.mean_y).astype(np.int64)
-    _require_classes(parts, counts, n)
+    shares = counts / n
+    expected = n * (np.diag(shares) - np.outer(shares, shares))  # scatter of indicators of classes
+    fault = max(np.abs(n * parts.mean_y - counts).max(), np.abs(parts.S_yy - expected).max())
+    if fault > 1e-6 * n or counts.sum() != n or counts.min() < 1 or n <= len(counts):
+        raise DataError(
+            "the columns of the classes are not each 1 in some rows and 0 in the others, every row in one class; code "
+            "them so at every site"
+        )
     names = moments.names(parts.x), moments.names(parts.y)
-    return Discriminant(*_solve_discriminant(parts, counts / n, n), parts.mean_x, counts, *names)
+    return Discriminant(*_solve_discriminant(parts, shares, n), parts.mean_x, counts, *names)
 
 
 def _solve_discriminant(parts: ScatterBlocks, shares: Array, n: int) -> tuple[Array, Array, Array]:
@@ -262,9 +269,8 @@ def _solve_discriminant(parts: ScatterBlocks, shares: Array, n: int) -> tuple[Ar
     within = parts.S_xx - (deviations * (n * shares)) @ deviations.T
     rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * np.diagonal(parts.S_xx)
     within_diagonal = np.diagonal(within)
-    unit = np.where(
-        within_diagonal <= rounding, 1.0, np.sqrt(within_diagonal.clip(min=0.0) / n)
-    )  # deviations within classes
+    # deviations within classes
+    unit = np.where(within_diagonal <= rounding, 1.0, np.sqrt(within_diagonal.clip(min=0.0) / n))
     values, vectors = eigh(within / unit / unit[:, None] / n)
     selected = np.sqrt(values.clip(min=0.0)) > MIN_SINGULAR_VALUE
     sphere = vectors[:, selected] / unit[:, None] / np.sqrt(values[selected])
@@ -275,18 +281,6 @@ def _solve_discriminant(parts: ScatterBlocks, shares: Array, n: int) -> tuple[Ar
     slopes = directions @ scores.T
     intercepts = np.log(shares) - 0.5 * np.sum(scores**2, axis=1) - parts.mean_x @ slopes
     return slopes, intercepts, directions
-
-
-def _require_classes(parts: ScatterBlocks, counts: NDArray[np.int64], n: int) -> None:
-    """Refuse columns that are no classes by their moments: 1 for the rows of a class, 0 else, each row in a class."""
-    shares = counts / n
-    expected = n * (np.diag(shares) - np.outer(shares, shares))
-    fault = max(np.abs(n * parts.mean_y - counts).max(), np.abs(parts.S_yy - expected).max())
-    if fault > 1e-6 * n or counts.sum() != n or counts.min() < 1 or n <= len(counts):
-        raise DataError(
-            "the columns of the classes are not each 1 in some rows and 0 in the others, every row in one class; code "
-            "them so at every site"
-        )
 
 
 def _regression_table(result: Regression) -> DisplayTable:

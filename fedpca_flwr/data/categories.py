@@ -261,11 +261,8 @@ def count_other_cells(table: Table, levels: Levels) -> int:
     -------
     int
     """
-    columns = [
-        position
-        for position, name in enumerate(table.names)
-        if name in {f"{column}={OTHER_LEVEL}" for column in levels}
-    ]
+    other_names = {f"{column}={OTHER_LEVEL}" for column in levels}
+    columns = [position for position, name in enumerate(table.names) if name in other_names]
     return int(column_sums(as_rows(table, "X"))[columns].sum())
 
 
@@ -319,21 +316,14 @@ def differing_level_notes(levels_by_party: Mapping[str, Levels]) -> list[str]:
     notes = []
     for column in next(iter(levels_by_party.values()), {}):
         level_sets = {name: set(levels.get(column, ())) for name, levels in levels_by_party.items()}
-        pairs = ((first, other) for i, other in enumerate(level_sets) for first in list(level_sets)[:i])
-        differing = next(
-            (
-                (first, other)
-                for first, other in pairs
-                if level_sets[first] - level_sets[other] and level_sets[other] - level_sets[first]
-            ),
-            None,
-        )
-        if differing:
-            first, other = differing
-            notes.append(
-                f"levels of {column!r} differ: of the two {first} alone has {labels_text(sorted(level_sets[first] - level_sets[other]))}, and "
-                f"{other} alone {labels_text(sorted(level_sets[other] - level_sets[first]))}. If these mean the same, give them one name"
-            )
+        for second, first in ((b, a) for i, b in enumerate(level_sets) for a in list(level_sets)[:i]):
+            only_first, only_second = level_sets[first] - level_sets[second], level_sets[second] - level_sets[first]
+            if only_first and only_second:
+                notes.append(
+                    f"levels of {column!r} differ: of the two {first} alone has {labels_text(sorted(only_first))}, and "
+                    f"{second} alone {labels_text(sorted(only_second))}. If these mean the same, give them one name"
+                )
+                break
     return notes
 
 
@@ -347,34 +337,29 @@ def _column_cells(data: Any, column: str) -> list[Any]:
 def _indicator_columns(
     cells: Sequence[Any], declared: Sequence[str], min_rows: int, round_rows: int
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the indicators (n, m + 2) of cells for m ``declared`` levels; rare levels count as other."""
+    """Return the indicators (n, m + 2) of cells for m ``declared`` levels; rare levels are always 'other'.
+
+    Levels of few rows are rare, and then the rarest levels until the rare ones have enough rows together. If rare
+    levels depended on the run, two runs that declare different levels could differ by few rows.
+    """
     levels = [*map(level_of, declared), OTHER_LEVEL, MISSING_LEVEL]
     if None in levels or len(set(levels)) < len(levels):
         raise DataError(
-            f"the levels {labels_text(declared)} of a column are not all values of their own: one level is what differs in "
-            "value (1, 1.0 and True are one), and no level is a mark of missing values"
+            f"the levels {labels_text(declared)} of a column are not all values of their own: one level is what "
+            "differs in value (1, 1.0 and True are one), and no level is a mark of missing values"
         )
     cell_levels = [level_of(cell) for cell in cells]
     counted = cell_levels[: len(cell_levels) - len(cell_levels) % round_rows]
-    rare = _rare_levels(Counter(counted), min_rows) | (set(cell_levels) - set(counted))
+    counts, rare_rows = Counter(counted), 0
+    rare = set(cell_levels) - set(counted)
+    for level in sorted(counts, key=lambda name: (counts[name], name is None, name or "")):
+        if counts[level] >= min_rows and (rare_rows == 0 or rare_rows >= min_rows):
+            break
+        rare.add(level)
+        rare_rows += counts[level]
     column_of: dict[str | None, int] = {level: number for number, level in enumerate(levels[:-2])}
     column_of[None] = len(levels) - 1
     column_of.update(dict.fromkeys(rare, len(declared)))
     indicators = np.zeros((len(cell_levels), len(levels)))
     indicators[np.arange(len(cell_levels)), [column_of.get(level, len(declared)) for level in cell_levels]] = 1.0
     return indicators
-
-
-def _rare_levels(counts: Mapping[str | None, int], min_rows: int) -> set[str | None]:
-    """Return the levels that are always 'other': levels of few rows, then the rarest until their rows are enough.
-
-    If they depended on the run, two runs that declare different levels could differ by few rows.
-    """
-    pooled: set[str | None] = set()
-    rows = 0
-    for level in sorted(counts, key=lambda name: (counts[name], name is None, name or "")):
-        if counts[level] >= min_rows and (rows == 0 or rows >= min_rows):
-            break
-        pooled.add(level)
-        rows += counts[level]
-    return pooled

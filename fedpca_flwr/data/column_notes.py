@@ -5,7 +5,7 @@ has a value of the rows.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -51,31 +51,27 @@ def column_fault_notes(
     list of str
     """
     tables = {party: rows for party, rows in parties.items() if _are_numbers(rows)}
+    codes: dict[str, dict[int, int]] = {}
+    running: dict[str, list[int]] = {}  # consecutive numbers
+    unique: dict[str, list[int]] = {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        codes = {party: count_codes(rows) for party, rows in tables.items()}
+        for party, rows in tables.items():
+            codes[party] = count_codes(rows)
+            for column, consecutive in find_identifiers(rows).items():
+                (running if consecutive else unique).setdefault(party, []).append(column)
         for party, columns in _constant_codes(tables).items() if same_columns else ():
             codes[party] |= columns
-        identifiers = {party: find_identifiers(rows) for party, rows in tables.items()}
-    running = {
-        party: [c for c, consecutive in party_columns.items() if consecutive]
-        for party, party_columns in identifiers.items()
-    }
-    unique = {
-        party: [c for c, consecutive in party_columns.items() if not consecutive]
-        for party, party_columns in identifiers.items()
-    }
 
-    def columns_text(columns: Mapping[str, Sequence[int]]) -> str:
-        parts = (
-            f"{labels_text([names[party][c] if names[party] else c for c in party_columns])}{f' ({party})' if party else ''}"
-            for party, party_columns in columns.items()
-            if party_columns
-        )
-        return ", ".join(parts)
+    def columns_text(columns: Mapping[str, Iterable[int]]) -> str:
+        texts = []
+        for party, positions in columns.items():
+            if labels := [names[party][c] if names[party] else c for c in sorted(positions)]:
+                texts.append(f"{labels_text(labels)} ({party})" if party else labels_text(labels))
+        return ", ".join(texts)
 
     notes = []
-    if listing := columns_text({party: sorted(party_columns) for party, party_columns in codes.items()}):
-        counts = sum(sum(party_columns.values()) for party_columns in codes.values())
+    if listing := columns_text(codes):
+        counts = sum(sum(counts_by_column.values()) for counts_by_column in codes.values())
         notes.append(
             f"{counts} values of {listing} are repeated and far from all others of their column: codes for missing "
             "values? Make them NaN (of a file: missing='-999')"
@@ -156,9 +152,10 @@ def count_codes(rows: NDArray[Any]) -> dict[int, int]:
     if n < MIN_CONSTANT or not rows.shape[1]:
         return {}
     low, high = np.fmin.reduce(rows, axis=0).astype(np.float64), np.fmax.reduce(rows, axis=0).astype(np.float64)
-    constant = np.flatnonzero((low == high) & np.isfinite(low)).tolist()
-    constant = [c for c in constant if _is_code(low[c]) and not 0 < low[c] < 10]
-    counts = {c: int(np.sum(rows[:, c] == low[c])) for c in constant}
+    counts = {}
+    for column in np.flatnonzero((low == high) & np.isfinite(low)).tolist():
+        if _is_code(low[column]) and not 0 < low[column] < 10:
+            counts[column] = int(np.sum(rows[:, column] == low[column]))
     if n < MIN_ROWS:
         return counts
     ordered = np.sort(np.vstack([_sample(rows), low, high]), axis=0)
@@ -179,14 +176,11 @@ def _count_end_codes(values: NDArray[np.float64], counts: NDArray[np.int64]) -> 
         for width in range(1, MAX_CODES + 1):
             if stop - start - width < 2:
                 break
-            if _are_codes(
-                values[start : start + width], counts[start : start + width], values[start + width : stop], counts
-            ):
-                start += width
-            elif _are_codes(
-                values[stop - width : stop], counts[stop - width : stop], values[start : stop - width], counts
-            ):
-                stop -= width
+            low_end, high_start = start + width, stop - width
+            if _are_codes(values[start:low_end], counts[start:low_end], values[low_end:stop], counts):
+                start = low_end
+            elif _are_codes(values[high_start:stop], counts[high_start:stop], values[start:high_start], counts):
+                stop = high_start
     return int(counts[:start].sum() + counts[stop:].sum())
 
 
@@ -209,17 +203,22 @@ def _are_codes(codes: NDArray[Any], times: NDArray[Any], rest: NDArray[Any], cou
 
 
 def _is_code(value: float) -> bool:
+    """Return whether a number is written as codes are."""
     return value == int(value) and CODE_PATTERN.fullmatch(str(int(value))) is not None
 
 
 def _constant_codes(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, int]]:
     """Count, by party, the values of columns that are constant there and far from all values of other parties."""
-    widths = {rows.shape[1] for rows in tables.values()}
-    long = {party: rows for party, rows in tables.items() if len(rows) >= MIN_CONSTANT}
+    widths, long, lows, highs = set[int](), dict[str, NDArray[Any]](), [], []
+    for party, rows in tables.items():
+        widths.add(rows.shape[1])
+        if len(rows) >= MIN_CONSTANT:
+            long[party] = rows
+            lows.append(np.fmin.reduce(rows, axis=0))
+            highs.append(np.fmax.reduce(rows, axis=0))
     if len(widths) > 1 or len(long) < 2:
         return {}
-    low = np.array([np.fmin.reduce(rows, axis=0) for rows in long.values()], dtype=np.float64)
-    high = np.array([np.fmax.reduce(rows, axis=0) for rows in long.values()], dtype=np.float64)
+    low, high = np.array(lows, dtype=np.float64), np.array(highs, dtype=np.float64)
     varies = high > low
     lowest = np.where(varies, low, np.inf).min(axis=0)
     highest = np.where(varies, high, -np.inf).max(axis=0)
@@ -227,10 +226,11 @@ def _constant_codes(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, i
     for party, rows, values, vary in zip(long, long.values(), low, varies, strict=True):
         distance = np.fmax(lowest - values, values - highest)
         negative = (values < 0) & (lowest >= 0) & (values % 1 == 0)
-        is_code = (
-            ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > np.where(negative, 0, highest - lowest))
-        )
-        codes[party] = {c: int(np.sum(rows[:, c] == values[c])) for c in np.flatnonzero(is_code).tolist()}
+        min_distance = np.where(negative, 0, highest - lowest)
+        is_code = ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > min_distance)
+        codes[party] = {}
+        for column in np.flatnonzero(is_code).tolist():
+            codes[party][column] = int(np.sum(rows[:, column] == values[column]))
     return codes
 
 
@@ -271,10 +271,12 @@ def _differ_by_chance(values: NDArray[np.float64]) -> bool:
 
 
 def _sample(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Return at most about `SAMPLE_ROWS` evenly spread rows as float64."""
     return rows[:: -(-len(rows) // SAMPLE_ROWS)].astype(np.float64)
 
 
 def _are_numbers(rows: Rows) -> TypeGuard[NDArray[Any]]:
+    """Return whether rows are a matrix of numbers, and no large matrix of bytes."""
     if isinstance(rows, Blocks) or rows.ndim != 2 or rows.dtype.kind not in "fiu":
         return False
     return rows.dtype.itemsize > 1 or rows.size <= MAX_BYTES
@@ -301,11 +303,11 @@ def count_isolated(rows: Rows) -> dict[int, int]:
     if rows.ndim != 2 or not rows.shape[1] or len(rows) < MIN_ROWS:
         return {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        counts = {
-            int(column): _count_isolated_values(rows[:, column].astype(np.float64))
-            for column in _columns_with_extremes(rows)
-        }
-    return {column: count for column, count in counts.items() if count}
+        counts = {}
+        for column in _columns_with_extremes(rows).tolist():
+            if count := _count_isolated_values(rows[:, column].astype(np.float64)):
+                counts[column] = count
+    return counts
 
 
 def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
@@ -332,8 +334,8 @@ def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
 
 def _columns_with_extremes(rows: NDArray[np.generic]) -> NDArray[np.intp]:
     """Return the columns whose extremes are far from most of their values."""
-    sample = rows[:: -(-len(rows) // SAMPLE_ROWS)].astype(np.float64)
-    ordered = np.sort(sample.T, axis=1)  # (d, n); what is missing comes last
+    sample = _sample(rows)
+    ordered = np.sort(sample.T, axis=1)  # (d, n); missing values come last
     last = np.maximum(0, len(sample) - np.isnan(sample).sum(axis=0) - 1)
     columns = np.arange(rows.shape[1])
     low, high = ordered[columns, last // 5], ordered[columns, last - last // 5]  # a fifth lies below, a fifth above

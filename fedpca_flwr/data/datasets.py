@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,10 +37,10 @@ class Dataset:
         Names of the features, if they have any.
     """
 
-    labels: NDArray[Any]  # (n,): by these rows are shared among simulated parties; never part of the data
-    rows: Callable[[NDArray[np.int64]], NDArray[Any]]  # of row indices (m,) the rows (m, d)
-    test: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None  # rows and labels of a test set, if any
-    names: tuple[str, ...] = ()  # of the features, where they have any
+    labels: NDArray[Any]
+    rows: Callable[[NDArray[np.int64]], NDArray[Any]]
+    test: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None
+    names: tuple[str, ...] = ()
 
     def all_rows(self) -> NDArray[Any]:
         """Read all rows.
@@ -83,18 +83,17 @@ def load(name: str, root: str = ".") -> Dataset:
     return DATASETS[name](Path(root).expanduser())
 
 
-def _bundled(name: str) -> Callable[[Path], Dataset]:
-    def read(root: Path) -> Dataset:
-        from sklearn import datasets  # takes seconds to import, and a site with a file of its own does not need it
+def _load_bundled(name: str, root: Path) -> Dataset:
+    """Load a data set that scikit-learn brings."""
+    from sklearn import datasets  # takes seconds to import, and a site with a file of its own does not need it
 
-        bunch = getattr(datasets, f"load_{name}")()
-        names = tuple(str(name) for name in bunch.feature_names)
-        return Dataset(labels=bunch.target, rows=lambda indices: bunch.data[indices], names=names)
-
-    return read
+    bunch = getattr(datasets, f"load_{name}")()
+    names = tuple(str(name) for name in bunch.feature_names)
+    return Dataset(labels=bunch.target, rows=lambda indices: bunch.data[indices], names=names)
 
 
 def _absent_error(name: str, expected: Path) -> DataError:
+    """Return the error for a data set that is not under data-root."""
     return DataError(
         f"data set '{name}' is not under data-root; download it first: "
         f"python -m fedpca_flwr.data.datasets download {name} --data-root DEST",
@@ -102,11 +101,11 @@ def _absent_error(name: str, expected: Path) -> DataError:
     )
 
 
-def _idx(name: str, folder: str) -> Callable[[Path], Dataset]:
-    """Return a loader of MNIST's own file format, memory-mapped, so that a party reads only its own rows."""
+def _load_idx(name: str, folder: str, root: Path) -> Dataset:
+    """Load MNIST's own file format, memory-mapped, so that a party reads only its own rows."""
+    raw = root / folder / "raw"
 
-    def part(root: Path, stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        raw = root / folder / "raw"
+    def part(stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
         images, labels = raw / f"{stem}-images-idx3-ubyte", raw / f"{stem}-labels-idx1-ubyte"
         if not images.exists() or not labels.exists():
             raise _absent_error(name, raw)
@@ -118,14 +117,12 @@ def _idx(name: str, folder: str) -> Callable[[Path], Dataset]:
             )
         return np.memmap(images, np.uint8, "r", offset=16, shape=(len(y), 784)), y
 
-    def read(root: Path) -> Dataset:
-        X, y = part(root, "train")
-        return Dataset(labels=y, rows=lambda indices: X[indices], test=lambda: part(root, "t10k"))
-
-    return read
+    X, y = part("train")
+    return Dataset(labels=y, rows=lambda indices: X[indices], test=lambda: part("t10k"))
 
 
-def _torchvision() -> Any:  # it has no types
+def _torchvision() -> Any:
+    """Import the data sets of torchvision, which has no types."""
     try:
         from torchvision import datasets as vision
     except ImportError:
@@ -134,6 +131,8 @@ def _torchvision() -> Any:  # it has no types
 
 
 def _cifar10(root: Path) -> Dataset:
+    """Load CIFAR-10 by torchvision."""
+
     def part(train: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         try:
             source = _torchvision().CIFAR10(root, train=train, download=False)
@@ -158,6 +157,7 @@ def _images(root: Path) -> Dataset:
 
 
 def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
+    """Return the image files of a folder, and the number of the subfolder of each."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     pairs = [
         (file, label)
@@ -173,6 +173,7 @@ def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
 
 
 def _decode(files: list[Path]) -> NDArray[np.uint8]:
+    """Decode images of equal size and mode as rows of pixels."""
     try:
         from PIL import Image
     except ImportError:
@@ -208,12 +209,12 @@ def _synthetic(root: Path) -> Dataset:
 
 
 DATASETS: dict[str, Callable[[Path], Dataset]] = {
-    "digits": _bundled("digits"),
-    "breast-cancer": _bundled("breast_cancer"),
-    "wine": _bundled("wine"),
+    "digits": partial(_load_bundled, "digits"),
+    "breast-cancer": partial(_load_bundled, "breast_cancer"),
+    "wine": partial(_load_bundled, "wine"),
     "synthetic": _synthetic,
-    "mnist": _idx("mnist", "MNIST"),
-    "fashion-mnist": _idx("fashion-mnist", "FashionMNIST"),
+    "mnist": partial(_load_idx, "mnist", "MNIST"),
+    "fashion-mnist": partial(_load_idx, "fashion-mnist", "FashionMNIST"),
     "cifar10": _cifar10,
     "images": _images,
 }

@@ -10,27 +10,22 @@ labels with those of a run or a model.
 
 from __future__ import annotations
 
-import math
-import numbers
 import os
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from fedpca_flwr.data.column_numbers import NON_NUMERIC_KINDS, NumbersOrKind, object_numbers, series_numbers
 from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, inexact_integers, names_digest
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import Blocks, Rows, row_major, select_columns, sparse_rows, to_array
-
-if TYPE_CHECKING:
-    import narwhals.stable.v2 as nw
 
 MAX_LISTED_COLUMNS = 20  # how many columns an error names at most
 
@@ -48,9 +43,9 @@ class Match(NamedTuple):
         Position of each expected label; None if the columns are in that order, or labels are missing.
     """
 
-    missing: tuple[Hashable, ...]  # wanted, and not there
-    unexpected: tuple[Hashable, ...]  # there, and not wanted
-    order: list[int] | None  # where each wanted label stands; None where columns are as wanted, or labels are lacking
+    missing: tuple[Hashable, ...]
+    unexpected: tuple[Hashable, ...]
+    order: list[int] | None
 
 
 def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Match:
@@ -67,9 +62,7 @@ def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Ma
     Match
     """
     positions = {label: position for position, label in enumerate(labels)}
-    present = {
-        label for label in expected if label in positions
-    }  # of millions of names that a run may want, those that exist
+    present = {label for label in expected if label in positions}  # a run may expect millions of labels
     missing = tuple(label for label in expected if label not in positions)
     unexpected = tuple(label for label in labels if label not in present)
     unchanged = missing or tuple(labels) == tuple(expected)
@@ -90,9 +83,9 @@ class Frame:
         Labels of the rows.
     """
 
-    labels: tuple[Hashable, ...]  # of the columns; empty where they have none
-    values: Callable[[], Any]  # gives an eager data frame of narwhals, or what holds the numbers: an array, or sparse
-    index: Sequence[Hashable] = ()  # labels of the rows
+    labels: tuple[Hashable, ...]
+    values: Callable[[], Any]
+    index: Sequence[Hashable] = ()
 
     @property
     def has_default_index(self) -> bool:
@@ -236,22 +229,6 @@ def labels_text(labels: Sequence[object]) -> str:
     return ", ".join(map(repr, labels[:MAX_LISTED_COLUMNS])) + overflow
 
 
-NON_NUMERIC_KINDS = {
-    "texts": "numbers that are written as texts: pandas.to_numeric, of decimal commas after .str.replace(',', '.'); "
-    "categories: name the columns in 'levels'",
-    "categories": "name the columns in 'levels', or make a column of 0 and 1 of each (pandas.get_dummies)",
-    "dates or times": "turn them into numbers, such as days since a date",
-    "complex numbers": "take their real and imaginary parts",
-    INEXACT_INTEGERS: "subtract a whole number that is near all of them first; ids are no features",
-    "objects": "turn them into numbers; of lists give numpy.stack(list(column)) as the party's array",
-}
-"""What a column may hold instead of numbers, and what to do besides leaving it out."""
-
-
-NumbersOrKind = NDArray[Any] | str
-"""The numbers (n,) of a column, or which of `KINDS` it holds instead."""
-
-
 def frame_numbers(frame: Frame, name: str) -> Any:
     """Return the numbers of a data frame.
 
@@ -318,157 +295,16 @@ def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], 
     dtype = np.result_type(*arrays) if arrays else np.dtype(np.float64)
     by_kind: dict[str, list[object]] = {}
     for label, column in zip(labels, columns, strict=True):
-        kind = (
-            column
-            if isinstance(column, str)
-            else INEXACT_INTEGERS
-            if dtype.kind == "f" and inexact_integers(column).any()
-            else ""
-        )
-        if kind:
-            by_kind.setdefault(kind, []).append(label)
+        if isinstance(column, str):
+            by_kind.setdefault(column, []).append(label)
+        elif dtype.kind == "f" and inexact_integers(column).any():
+            by_kind.setdefault(INEXACT_INTEGERS, []).append(label)
     if by_kind:
         faults = "; ".join(
             f"{kind} in {labels_text(kind_labels)} ({NON_NUMERIC_KINDS[kind]})" for kind, kind_labels in by_kind.items()
         )
         raise DataError(f"{name} has columns that cannot be taken as numbers: {faults}. Or leave them out")
     return np.column_stack(arrays) if arrays else np.empty((rows, 0))
-
-
-def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
-    """Return the numbers of a column of narwhals, or the kind of what the column holds instead.
-
-    Parameters
-    ----------
-    series : narwhals.Series
-
-    Returns
-    -------
-    ndarray of shape (n,) or str
-        Float if values are missing; a text is a key of `NON_NUMERIC_KINDS`.
-    """
-    import narwhals.stable.v2 as nw
-
-    dtype, missing = series.dtype, series.null_count()
-    if missing == len(series) and dtype in (nw.Unknown, nw.Object, nw.String):  # which pandas infers of nothing
-        return np.full(missing, np.nan)
-    if dtype in (nw.Decimal, nw.Int128, nw.UInt128):
-        return _large_numbers(series)
-    if dtype.is_float() or (not missing and (dtype.is_integer() or dtype == nw.Boolean)):
-        return np.asarray(series.to_numpy() if not missing else series.cast(nw.Float64).to_numpy())
-    if dtype.is_integer() or dtype == nw.Boolean:
-        lost = inexact_integers(np.asarray(series.drop_nulls().to_numpy())).any()
-        return INEXACT_INTEGERS if lost else np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
-    if kind := non_numeric_kind(dtype):
-        return kind
-    array = np.asarray(series.to_numpy())  # of objects, of complex numbers, or of a sparse column
-    if array.dtype.kind == "c":
-        return "complex numbers"
-    return array if array.dtype.kind in "fiub" else _object_numbers(array)
-
-
-def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
-    """Return the kind of what a column of a narwhals dtype holds instead of numbers.
-
-    Parameters
-    ----------
-    dtype : narwhals.dtypes.DType
-
-    Returns
-    -------
-    str
-        A key of `NON_NUMERIC_KINDS`; empty for numbers, and if only the cells can say.
-    """
-    import narwhals.stable.v2 as nw
-
-    if dtype in (nw.Categorical, nw.Enum):
-        return "categories"
-    if dtype.is_temporal():
-        return "dates or times"
-    if dtype.is_nested() or dtype == nw.Binary:
-        return "objects"
-    return "texts" if dtype == nw.String else ""
-
-
-def arrow_numbers(column: Any) -> NumbersOrKind:
-    """Return the numbers of an array of Arrow, or the kind of what the array holds instead.
-
-    Parameters
-    ----------
-    column : pyarrow.Array or pyarrow.ChunkedArray
-
-    Returns
-    -------
-    ndarray of shape (n,) or str
-        A text is a key of `NON_NUMERIC_KINDS`.
-    """
-    import narwhals.stable.v2 as nw
-    import pyarrow as pa
-
-    chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    return series_numbers(nw.from_native(chunked, series_only=True))
-
-
-def arrow_non_numeric_kind(kind: Any) -> str:
-    """Return the kind of what a column of an Arrow type holds instead of numbers.
-
-    Parameters
-    ----------
-    kind : pyarrow.DataType
-
-    Returns
-    -------
-    str
-        A key of `NON_NUMERIC_KINDS`; empty for numbers.
-    """
-    import narwhals.stable.v2 as nw
-    import pyarrow as pa
-
-    return non_numeric_kind(nw.from_native(pa.chunked_array([], type=kind), series_only=True).dtype)
-
-
-def _large_numbers(series: nw.Series[Any]) -> NumbersOrKind:
-    """Return numbers of more digits than float64 has, or a kind if whole numbers would be rounded."""
-    import narwhals.stable.v2 as nw
-
-    floats = np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
-    large = np.flatnonzero(np.abs(floats) > 2.0**53)
-    if large.size:
-        cells = series.to_list()
-        if any(isinstance(_cell_number(cells[place]), str) for place in large.tolist()):
-            return INEXACT_INTEGERS
-    return floats
-
-
-def _object_numbers(column: Iterable[Any]) -> NumbersOrKind:
-    """Return cells that are objects as numbers, or the kind of the first cell that is no number."""
-    values = []
-    for cell in column:
-        number = _cell_number(cell)
-        if isinstance(number, str):
-            return number
-        values.append(number)
-    return np.array(values, dtype=np.float64)
-
-
-def _cell_number(cell: Any) -> float | str:
-    """Return a cell as a number, NaN if missing, or the kind of what the cell holds."""
-    pandas = sys.modules.get("pandas")
-    if cell is None or cell is np.ma.masked or (pandas and cell is pandas.NA):
-        return math.nan
-    if isinstance(cell, numbers.Real | Decimal | np.bool_):
-        try:
-            number = float(cell)
-        except OverflowError:
-            return "objects"
-        if isinstance(cell, Decimal) and cell.is_finite() and cell == cell.to_integral_value():
-            cell = int(cell)
-        return INEXACT_INTEGERS if isinstance(cell, numbers.Integral) and int(number) != int(cell) else number
-    if isinstance(cell, str | bytes):
-        return "texts"
-    if isinstance(cell, numbers.Complex):
-        return "complex numbers"
-    return "dates or times" if hasattr(cell, "isoformat") or hasattr(cell, "total_seconds") else "objects"
 
 
 FOREIGN_NAMES_TEXT = (
@@ -528,10 +364,15 @@ def as_rows(X: Any, name: str) -> Rows:
         data = frame_numbers(frame, name) if frame else X.to_scipy_sparse() if hasattr(X, "to_scipy_sparse") else X
         if sparse.issparse(data):
             return sparse_rows(data)
-        array = _fill_masked(data, name) if isinstance(data, np.ma.MaskedArray) else np.asarray(data)
+        if isinstance(data, np.ma.MaskedArray) and data.dtype.kind in "fiub" and np.ma.is_masked(data):
+            _require_exact(data.compressed(), name)
+            array = np.array(data.data, dtype=data.dtype if data.dtype.kind == "f" else np.float64)
+            array[np.ma.getmaskarray(data)] = np.nan
+        else:
+            array = np.asarray(data)
         if array.dtype == object and array.ndim == 2:
             array = stack_columns(
-                [_object_numbers(column) for column in array.T], range(array.shape[1]), len(array), name
+                [object_numbers(column) for column in array.T], range(array.shape[1]), len(array), name
             )
         return row_major(array)
     except DataError:
@@ -564,16 +405,6 @@ def _require_table(X: Any, name: str) -> None:
             f"{name} is an array of records with the fields {labels_text(names)}, expected rows of numbers: give "
             "numpy.lib.recfunctions.structured_to_unstructured(X), or pandas.DataFrame(X)"
         )
-
-
-def _fill_masked(masked: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
-    """Return an array with NaN for masked numbers; an array without numbers is refused later, as without a mask."""
-    if masked.dtype.kind not in "fiub" or not np.ma.is_masked(masked):
-        return masked.data
-    _require_exact(masked.compressed(), name)
-    filled = np.array(masked.data, dtype=masked.dtype if masked.dtype.kind == "f" else np.float64)
-    filled[np.ma.getmaskarray(masked)] = np.nan
-    return filled
 
 
 def _require_exact(array: NDArray[Any], name: str) -> None:
@@ -687,8 +518,8 @@ def align_rows(
     rows = as_rows(X, name)
     if rows.ndim == 2 and rows.shape[1] != width:
         raise DataError(
-            f"{name} has {rows.shape[1]} features, but {model_name} is expecting {width} features as input: expected (n, "
-            f"{width})"
+            f"{name} has {rows.shape[1]} features, but {model_name} is expecting {width} features as input: expected "
+            f"(n, {width})"
         )
     if rows.ndim != 2 or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
@@ -701,15 +532,10 @@ def _column_order(labels_given: Sequence[str], expected: Sequence[str]) -> list[
     if not (comparison.missing or comparison.unexpected):
         return comparison.order
     lines = ["The feature names should match those that were passed during fit."]
-    for what, labels in (
-        ("unseen at fit time", comparison.unexpected),
-        ("seen at fit time, yet now missing", comparison.missing),
-    ):
-        names = sorted(map(str, labels))
-        overflow = ["- ..."] if len(names) > MAX_LISTED_NAMES else []
-        lines += (
-            [f"Feature names {what}:", *(f"- {label}" for label in names[:MAX_LISTED_NAMES]), *overflow]
-            if names
-            else []
-        )
+    faults = {"unseen at fit time": comparison.unexpected, "seen at fit time, yet now missing": comparison.missing}
+    for what, labels in faults.items():
+        if names := sorted(map(str, labels)):
+            lines += [f"Feature names {what}:", *(f"- {label}" for label in names[:MAX_LISTED_NAMES])]
+        if len(names) > MAX_LISTED_NAMES:
+            lines.append("- ...")
     raise DataError("\n".join(lines) + "\n")

@@ -122,18 +122,14 @@ def split(
             pieces = [_cut_by_shares(rows, rng.dirichlet(np.full(parties, alpha))) for rows in classes]
             parts = [np.concatenate(party_pieces) for party_pieces in zip(*pieces, strict=True)]
         case "shards":
-            parts = _deal_shards(labels, parties, shards_per_party, rng)
+            by_label = rng.permutation(len(labels))
+            by_label = by_label[np.argsort(labels[by_label], kind="stable")]
+            shards = np.array_split(by_label, parties * shards_per_party)
+            hands = rng.permutation(len(shards)).reshape(parties, shards_per_party)
+            parts = [np.concatenate([shards[i] for i in hand]) for hand in hands]
         case "quantity":
             parts = _cut_by_shares(rng.permutation(len(labels)), rng.dirichlet(np.full(parties, alpha)))
     return [np.sort(part) for part in _top_up(parts)]
-
-
-def _deal_shards(labels: NDArray[Any], parties: int, shards_per_party: int, rng: np.random.Generator) -> Parts:
-    by_label = rng.permutation(len(labels))
-    by_label = by_label[np.argsort(labels[by_label], kind="stable")]
-    pieces = np.array_split(by_label, parties * shards_per_party)
-    dealt = rng.permutation(len(pieces)).reshape(parties, shards_per_party)
-    return [np.concatenate([pieces[i] for i in hand]) for hand in dealt]
 
 
 def _cut_by_shares(rows: NDArray[np.int64], shares: Array) -> Parts:
@@ -142,6 +138,7 @@ def _cut_by_shares(rows: NDArray[np.int64], shares: Array) -> Parts:
 
 
 def _top_up(parts: Parts) -> Parts:
+    """Move rows of the largest parties to parties of few rows."""
     min_rows = min(MIN_PARTY_ROWS, sum(map(len, parts)) // len(parts))
     for i in range(len(parts)):
         while (short := min_rows - len(parts[i])) > 0:

@@ -68,18 +68,16 @@ class Table(NamedTuple):
     """
 
     rows: Rows
-    missing: NDArray[np.int64]  # (d,): how many values of each column are missing (NaN)
-    names: tuple[str, ...] = ()  # of the columns; empty where nobody named them
-    split: str = ""  # how all parties' data are split: "rows", "columns", or empty where nobody said
-    ids: NDArray[np.uint64] | None = None  # (n,): ascending digests of the rows' ids, where the file has ids
-    row_positions: NDArray[np.int64] | None = (
-        None  # (n,): where each row of the file is in `rows`, which are in order of ids
-    )
-    digest: str = ""  # by which rows that are others in a later round show; empty where nobody looks
-    weights: Array | None = None  # (n,): numbers from 0, where the run has weights
-    excluded: NDArray[np.bool_] | None = None  # (n,): rows that take no part and have scores, where a site names some
-    order: NDArray[np.int64] | None = None  # (d,): which column of the file each one is, where a run has an order
-    notes: tuple[str, ...] = ()  # what a reader of the rows must know of how they were read
+    missing: NDArray[np.int64]
+    names: tuple[str, ...] = ()
+    split: str = ""
+    ids: NDArray[np.uint64] | None = None
+    row_positions: NDArray[np.int64] | None = None
+    digest: str = ""
+    weights: Array | None = None
+    excluded: NDArray[np.bool_] | None = None
+    order: NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def columns(self) -> str:
@@ -172,15 +170,13 @@ def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
         )
     if rows.dtype.kind not in "fiub":
         raise DataError(f"the data have dtype {rows.dtype}, expected real numbers")
-    if not isinstance(rows, Blocks):
-        _require_shape(rows.shape)
-        rows = row_major(rows)
+    rows = rows if isinstance(rows, Blocks) or 0 in rows.shape else row_major(rows)
     if isinstance(rows, Blocks):
         return _check_blocks(rows, tuple(names))
     sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
-    for chunk in chunks(rows) if _needs_check(rows.dtype) else ():
+    for chunk in chunks(rows):
         _update_extremes(chunk, sizes, missing, names)
-    _require_sizes(sizes, names)
+    _require_extremes(rows.shape, sizes, names)
     return Table(rows, missing, tuple(names))
 
 
@@ -201,7 +197,9 @@ def require_complete(table: Table, advice: str = "") -> Rows:
     ------
     DataError
     """
-    _refuse_columns(table.missing > 0, f"missing values (NaN): fill or drop them first{advice}", table.names)
+    if table.missing.any():
+        fault = f"missing values (NaN): fill or drop them first{advice}"
+        raise _columns_error(table.missing > 0, fault, table.names)
     return table.rows
 
 
@@ -214,12 +212,11 @@ def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
         _check_block(block, rows)
         count += block.shape[0]
         entries += block.size
-        if _needs_check(rows.dtype):
-            _update_extremes(block, sizes, missing, names)
-        free_bytes -= _nbytes(block)
+        _update_extremes(block, sizes, missing, names)
+        arrays = (block.data, block.indices, block.indptr) if sparse.issparse(block) else (block,)
+        free_bytes -= sum(array.nbytes for array in arrays)
         cached = [*cached, block] if free_bytes >= 0 else []
-    _require_shape((count, rows.width))
-    _require_sizes(sizes, names)
+    _require_extremes((count, rows.width), sizes, names)
     if cached:
         only = join_blocks(cached)
         checked = sparse_rows(only) if rows.sparse else block_to_array(only)
@@ -254,11 +251,6 @@ def _reread_blocks(rows: Blocks, count: int) -> Iterator[Block]:
         raise DataError("the data changed while they were read: they have more or fewer rows than before")
 
 
-def _needs_check(dtype: np.dtype[Any]) -> bool:
-    """Return whether some values of a dtype are no numbers that float64 holds."""
-    return dtype.kind == "f" or (dtype.kind in "iu" and dtype.itemsize == 8)
-
-
 def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
     """Return the mask of the integers that float64 does not hold.
 
@@ -284,14 +276,15 @@ def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], nam
     Integers are refused if float64 does not hold them.
     """
     is_sparse = sparse.issparse(block)
+    if block.dtype.kind != "f" and (block.dtype.kind == "b" or block.dtype.itemsize < 8):
+        return  # every value of such a dtype is a number that float64 holds
     if block.dtype.kind != "f":
         lost = inexact_integers(block.data if is_sparse else block)
         if lost.any():
             columns = np.zeros(block.shape[1], dtype=bool)
             columns[block.indices[lost] if is_sparse else np.flatnonzero(lost.any(axis=0))] = True
-            _refuse_columns(
-                columns, f"{INEXACT_INTEGERS}: subtract a whole number that is near all of them first", names
-            )
+            fault = f"{INEXACT_INTEGERS}: subtract a whole number that is near all of them first"
+            raise _columns_error(columns, fault, names)
     elif is_sparse:
         np.fmax.at(sizes, block.indices, np.abs(block.data))
         missing += np.bincount(block.indices[np.isnan(block.data)], minlength=block.shape[1])
@@ -300,36 +293,30 @@ def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], nam
         missing += np.isnan(block).sum(axis=0)
 
 
-def _nbytes(block: Block) -> int:
-    if not sparse.issparse(block):
-        return int(block.nbytes)
-    return int(block.data.nbytes + block.indices.nbytes + block.indptr.nbytes)
-
-
-def _require_shape(shape: tuple[int, ...]) -> None:
+def _require_extremes(shape: tuple[int, ...], sizes: Array, names: Sequence[str]) -> None:
+    """Refuse empty data, and columns whose largest values (d,) are infinite or have no squares in float64."""
     if 0 in shape:
         raise DataError(f"the data have shape {shape}, expected at least one row and one feature")
-
-
-def _require_sizes(sizes: Array, names: Sequence[str]) -> None:
-    _refuse_columns(~np.isfinite(sizes), "infinite values: fill or drop them first", names)
-    _refuse_columns(
-        sizes > MAX_MAGNITUDE,
+    too_large = (
         f"values that are too large to be squared (beyond {MAX_MAGNITUDE:g} in size): fill or drop them if they mark "
-        "what is missing, else change the unit",
-        names,
+        "what is missing, else change the unit"
     )
-    _refuse_columns(
-        (sizes > 0) & (sizes < MIN_COLUMN_MAGNITUDE),
-        f"columns whose values are all too small to be squared (below {MIN_COLUMN_MAGNITUDE:g} in size): change their unit, "
-        "or leave them out",
-        names,
+    too_small = (
+        f"columns whose values are all too small to be squared (below {MIN_COLUMN_MAGNITUDE:g} in size): change their "
+        "unit, or leave them out"
     )
+    for columns, fault in (
+        (~np.isfinite(sizes), "infinite values: fill or drop them first"),
+        (sizes > MAX_MAGNITUDE, too_large),
+        ((sizes > 0) & (sizes < MIN_COLUMN_MAGNITUDE), too_small),
+    ):
+        if columns.any():
+            raise _columns_error(columns, fault, names)
 
 
-def _refuse_columns(columns: NDArray[np.bool_], what: str, names: Sequence[str]) -> None:
-    if columns.any():
-        raise DataError(f"the data hold {what}", local=columns_text(columns, names))
+def _columns_error(columns: NDArray[np.bool_], fault: str, names: Sequence[str]) -> DataError:
+    """Return the error for columns (d,) at fault, which only the site's own log names."""
+    return DataError(f"the data hold {fault}", local=columns_text(columns, names))
 
 
 def require_same_rows(earlier: str, now: str) -> None:

@@ -88,9 +88,8 @@ def scores(
     single = 1 in widths.values()
     if single:
         ends = np.cumsum([len(part) for part in points.values()])
-        points = {
-            name: _on_plane(part, end - len(part)) for (name, part), end in zip(points.items(), ends, strict=True)
-        }
+        for (name, part), end in zip(points.items(), ends, strict=True):
+            points[name] = _on_plane(part, end - len(part))
     classes = [[name] * len(part) for name, part in points.items()] if labels is None else _classes(points, labels)
     of_class = np.array([item for part in classes for item in part])
     colours = dict(zip(points if labels is None else np.unique(of_class).tolist(), cycle(COLOURS), strict=False))
@@ -209,10 +208,8 @@ def loadings(model: PCAModel, *, most: int = 3) -> Figure:
         figure = Figure(figsize=(2.2 + 1.9 * k, 1.1 + 0.21 * d))
         for i, panel in enumerate(figure.subplots(1, k, sharey=True, squeeze=False)[0]):
             panel.barh(range(d), components[i], color=np.where(components[i] > 0, COLOURS[0], COLOURS[3]).tolist())
-            panel.set(
-                title=_component_title(model, i + 1).replace(" of the variance", ""),
-                xlim=(-1.05 * largest, 1.05 * largest),
-            )
+            title = _component_title(model, i + 1).replace(" of the variance", "")
+            panel.set(title=title, xlim=(-1.05 * largest, 1.05 * largest))
         panel.set_yticks(range(d), names)
         panel.invert_yaxis()
         figure.supxlabel("loading")
@@ -400,14 +397,22 @@ def heterogeneity(parties: Any, model: PCAModel) -> Figure:
     Figure
     """
     tables = tables_by_name(parties, model.log)
-    counts, shift, explained = zip(*(_party_difference(model, X) for X in tables.values()), strict=True)
-    panels = (
-        ("rows", counts),
-        ("distance of the mean\n(in deviations of all rows)", shift),
-        ("explained variance (%)\nabout the party's own mean", explained),
-    )
+    panels: dict[str, list[float]] = {
+        "rows": [],
+        "distance of the mean\n(in deviations of all rows)": [],
+        "explained variance (%)\nabout the party's own mean": [],
+    }
+    for X in tables.values():
+        rows = model.centred(X)
+        shift = rows.mean(axis=0)
+        centred = rows - shift
+        total, scores = float(np.vdot(centred, centred)), centred @ model.loadings()[0].T
+        explained = 100 * float(np.vdot(scores, scores)) / total if total else 0.0
+        distance = float(np.linalg.norm(shift)) / (np.sqrt(model.total_variance) or 1.0)
+        for values, value in zip(panels.values(), (len(rows), distance, explained), strict=True):
+            values.append(value)
     figure = Figure(figsize=(9, 3.2))
-    for axes, (name, values), colour in zip(figure.subplots(1, 3), panels, COLOURS, strict=False):
+    for axes, (name, values), colour in zip(figure.subplots(1, 3), panels.items(), COLOURS, strict=False):
         axes.bar(range(len(tables)), values, color=colour)
         axes.set_title(name)
         axes.set_xticks(range(len(tables)), tables, rotation=90 if sum(len(name) + 2 for name in tables) > 32 else 0)
@@ -454,6 +459,7 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
 
 
 def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: NDArray[Any] | None) -> None:
+    """Draw rows by both models into axes, joined by lines; signs of the model's components follow the reference."""
     X = as_rows(X, "X") if issparse(X) else X
     shown = thin_rows(len(X), MAX_PLOTTED_ROWS)
     rows = X[shown]  # of an array, a list, a data frame
@@ -496,13 +502,3 @@ def _pareto_front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, flo
             best = degrees
             front.append((megabytes, degrees))
     return front
-
-
-def _party_difference(model: PCAModel, X: ArrayLike) -> tuple[int, float, float]:
-    """Return a party's rows, its mean's distance, and percent of its variance about that mean; 0 without variance."""
-    rows = model.centred(X)
-    shift = rows.mean(axis=0)
-    centred = rows - shift
-    total, scores = float(np.vdot(centred, centred)), centred @ model.loadings()[0].T
-    distance = float(np.linalg.norm(shift)) / (np.sqrt(model.total_variance) or 1.0)
-    return len(rows), distance, 100 * float(np.vdot(scores, scores)) / total if total else 0.0

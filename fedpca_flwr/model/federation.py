@@ -18,7 +18,6 @@ import difflib
 import hashlib
 import os
 import re
-import sqlite3
 from functools import partial
 from typing import Any
 
@@ -84,29 +83,6 @@ def moments_to_bytes(moments: Moments) -> bytes:
     return np.concatenate(parts).astype("<f8", copy=False).tobytes()
 
 
-def moments_from_bytes(content: bytes | bytearray, features: int) -> Moments:
-    """Deserialise the moments that `moments_to_bytes` wrote.
-
-    Parameters
-    ----------
-    content : bytes or bytearray
-    features : int
-        Number d of features.
-
-    Returns
-    -------
-    Moments
-
-    Raises
-    ------
-    ValueError, OverflowError
-        If the length does not fit, or the count is no number.
-    """
-    values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
-    count, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
-    return Moments(int(count[0]), mean, remainder, scatter)
-
-
 MEMBER_KEY_PATTERN = re.compile(r"(?! )[\w .-]{1,64}(?<! )")
 
 
@@ -153,7 +129,21 @@ class Federation:
         self._unsaved_moments: dict[str, Moments] = {}  # by member
         if self._store.exists():
             with self._store.transaction() as database:
-                self._read_state(database)
+                self._loaded_seal = self._store.verified_digest(database)
+                rows_of = partial(self._store.rows, database)
+                for row in rows_of("SELECT revision, features, columns FROM federation", int, int, str):
+                    self.revision, self.features, self.columns = row
+                for key, rows, sha in rows_of("SELECT key, rows, digest FROM member ORDER BY key", str, int, str):
+                    if not MEMBER_KEY_PATTERN.fullmatch(key) or key in self._members:
+                        raise self._store.damaged_error()
+                    self._members[key] = {"rows": rows, "digest": sha, "parts": []}
+                for key, sha in rows_of("SELECT member, digest FROM part ORDER BY rowid", str, str):
+                    if key not in self._members:
+                        raise self._store.damaged_error()
+                    self._members[key]["parts"].append(sha)
+                query = "SELECT revision, operation, member, rows FROM event ORDER BY rowid"
+                for row in rows_of(query, int, str, str, int):
+                    self.journal.append(dict(zip(("revision", "operation", "member", "rows"), row, strict=True)))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Federation:
@@ -180,7 +170,7 @@ class Federation:
         """Make the folder, or raise the error of `Store.prepare` if that is impossible."""
         self._store.prepare()
 
-    # What there is
+    # Contents
 
     @property
     def members(self) -> dict[str, int]:
@@ -249,7 +239,9 @@ class Federation:
         with self._store.transaction() as database:
             content = self._store.get(database, member["digest"], 8 * (1 + 2 * d + packed_size(d)))
         try:
-            moments = moments_from_bytes(content, d)
+            values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
+            count, mean, remainder, scatter = np.split(values, np.cumsum([1, d, d]))
+            moments = Moments(int(count[0]), mean, remainder, scatter)
         except (ValueError, OverflowError):  # a count that is no number
             raise self._store.damaged_error() from None
         if moments.count != member["rows"]:
@@ -313,7 +305,7 @@ class Federation:
         }
         return PCAModel.of_moments(self.moments(), log_entries, n_components=n_components, center=center, scale=scale)
 
-    # What changes it
+    # Changes
 
     def join(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
         """Add a new member.
@@ -340,8 +332,7 @@ class Federation:
             )
         if key in self._members:
             raise ConfigError(f"'{key}' is a member already; replace its rows or append to them")
-        new_moments, columns = self._check_data(key, data, columns)
-        self._set_member("join", key, new_moments, new_moments, [], columns)
+        self._update("join", key, data, columns)
 
     def replace(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
         """Replace all rows of a member.
@@ -361,8 +352,7 @@ class Federation:
             As `join`, and if there is no such member.
         """
         self._find_member(key)
-        new_moments, columns = self._check_data(key, data, columns)
-        self._set_member("replace", key, new_moments, new_moments, [], columns)
+        self._update("replace", key, data, columns)
 
     def append(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
         """Add rows to a member's rows.
@@ -381,13 +371,8 @@ class Federation:
         ConfigError, ContractError
             As `replace`, and if the member brought exactly these rows before: they would count twice.
         """
-        parts = self._find_member(key)["parts"]
-        new_moments, columns = self._check_data(key, data, columns)
-        if moments_digest(new_moments) in parts:
-            raise ConfigError(
-                f"'{key}' has brought exactly these {new_moments.count} rows before; append only new ones"
-            )
-        self._set_member("append", key, pool([self.moments_of(key), new_moments]), new_moments, parts, columns)
+        self._find_member(key)
+        self._update("append", key, data, columns)
 
     def leave(self, key: str) -> None:
         """Remove a member, which need not take part in that.
@@ -421,48 +406,25 @@ class Federation:
             return
         with self._store.transaction() as database:
             self._store.require_digest(database, self._loaded_seal)
-            self._write_state(database)  # first what goes, whose place in the file others can have
+            (stored_events,) = database.execute("SELECT count(*) FROM event").fetchone()
+            for table in ("federation", "member", "part"):
+                database.execute(f"DELETE FROM {table}")
+            header = (self.revision + 1, self.features, self.columns)
+            database.execute("INSERT INTO federation VALUES (?, ?, ?)", header)
+            members = [(key, member["rows"], member["digest"]) for key, member in self._members.items()]
+            database.executemany("INSERT INTO member VALUES (?, ?, ?)", members)
+            parts = [(key, sha) for key, member in self._members.items() for sha in member["parts"]]
+            database.executemany("INSERT INTO part VALUES (?, ?)", parts)
+            new_events = self.journal[stored_events:]
+            database.executemany("INSERT INTO event VALUES (:revision, :operation, :member, :rows)", new_events)
+            # before the new moments, which can then have the place of the old moments in the file
+            database.execute("DELETE FROM piece WHERE digest NOT IN (SELECT digest FROM member)")
             for moments in self._unsaved_moments.values():
                 self._store.put(database, moments_to_bytes(moments))
             loaded = self._store.seal(database)
         self._loaded_seal = loaded
         self.revision += 1
         self._unsaved_moments.clear()
-
-    # Inside
-
-    def _read_state(self, database: sqlite3.Connection) -> None:
-        """Read members, parts and journal from the database."""
-        self._loaded_seal = self._store.verified_digest(database)
-        rows_of = partial(self._store.rows, database)
-        for row in rows_of("SELECT revision, features, columns FROM federation", int, int, str):
-            self.revision, self.features, self.columns = row
-        for key, rows, sha in rows_of("SELECT key, rows, digest FROM member ORDER BY key", str, int, str):
-            if not MEMBER_KEY_PATTERN.fullmatch(key) or key in self._members:
-                raise self._store.damaged_error()
-            self._members[key] = {"rows": rows, "digest": sha, "parts": []}
-        for key, sha in rows_of("SELECT member, digest FROM part ORDER BY rowid", str, str):
-            if key not in self._members:
-                raise self._store.damaged_error()
-            self._members[key]["parts"].append(sha)
-        query = "SELECT revision, operation, member, rows FROM event ORDER BY rowid"
-        for row in rows_of(query, int, str, str, int):
-            self.journal.append(dict(zip(("revision", "operation", "member", "rows"), row, strict=True)))
-
-    def _write_state(self, database: sqlite3.Connection) -> None:
-        """Write the state in place of the stored state, and append the new entries of the journal."""
-        members = [(key, member["rows"], member["digest"]) for key, member in self._members.items()]
-        parts = [(key, sha) for key, member in self._members.items() for sha in member["parts"]]
-        (stored_events,) = database.execute("SELECT count(*) FROM event").fetchone()
-        for table in ("federation", "member", "part"):
-            database.execute(f"DELETE FROM {table}")
-        header = (self.revision + 1, self.features, self.columns)
-        database.execute("INSERT INTO federation VALUES (?, ?, ?)", header)
-        database.executemany("INSERT INTO member VALUES (?, ?, ?)", members)
-        database.executemany("INSERT INTO part VALUES (?, ?)", parts)
-        events = self.journal[stored_events:]
-        database.executemany("INSERT INTO event VALUES (:revision, :operation, :member, :rows)", events)
-        database.execute("DELETE FROM piece WHERE digest NOT IN (SELECT digest FROM member)")
 
     def _find_member(self, key: str) -> dict[str, Any]:
         """Return a member's entry, or raise a `ConfigError` that suggests a similar key."""
@@ -472,29 +434,26 @@ class Federation:
         hint = f"did you mean '{matches[0]}'?" if matches else f"members: {', '.join(self._members) or 'none'}"
         raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
 
-    def _check_data(self, key: str, data: ArrayLike | Moments, columns: str) -> tuple[Moments, str]:
-        """Return the moments and the columns' digest of new data, refused if they do not fit the federation."""
-        moments, columns = validate_moments(key, data), columns or names_digest(column_names(data))
-        if self.features not in (0, moments.n_features):
+    def _update(self, operation: str, key: str, data: ArrayLike | Moments, columns: str) -> None:
+        """Check new data of a member, and take the data in by the operation "join", "replace" or "append"."""
+        new, columns = validate_moments(key, data), columns or names_digest(column_names(data))
+        if self.features not in (0, new.n_features):
             raise ContractError(
-                f"the rows of '{key}' have {moments.n_features} features, those of the federation have {self.features}"
+                f"the rows of '{key}' have {new.n_features} features, those of the federation have {self.features}"
             )
         if columns and self.columns not in ("", columns):
             raise ConfigError(f"the column names of '{key}', or their order, differ from those of the federation")
-        return moments, columns
-
-    def _set_member(
-        self, operation: str, key: str, total: Moments, new_moments: Moments, parts: list[str], columns: str
-    ) -> None:
-        """Set a member's ``total`` moments, of which an operation brought the ``new_moments``."""
+        sha, parts, total = moments_digest(new), list[str](), new
+        if operation == "append":
+            parts = self._members[key]["parts"]
+            if sha in parts:
+                raise ConfigError(f"'{key}' has brought exactly these {new.count} rows before; append only new ones")
+            total = pool([self.moments_of(key), new])
         self.features, self.columns = total.n_features, self.columns or columns
-        self._members[key] = {
-            "rows": total.count,
-            "digest": moments_digest(total),
-            "parts": [*parts, moments_digest(new_moments)],
-        }
+        self._members[key] = {"rows": total.count, "digest": moments_digest(total), "parts": [*parts, sha]}
         self._unsaved_moments[key] = total
-        self._log_operation(operation, key, new_moments.count)
+        self._log_operation(operation, key, new.count)
 
     def _log_operation(self, operation: str, key: str, rows: float) -> None:
+        """Append an operation to the journal."""
         self.journal.append({"revision": self.revision + 1, "operation": operation, "member": key, "rows": rows})

@@ -18,7 +18,6 @@ from fedpca_flwr.maths.factor_em import fill_rows
 from fedpca_flwr.maths.inference import score_shrinkage
 from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.maths.rows import Rows, chunks
-from fedpca_flwr.model import model_file
 from fedpca_flwr.model.second_moments import SecondMoments
 
 
@@ -173,7 +172,12 @@ class FittedPCA:
         centred = fill_rows(np.subtract(rows, mean, dtype=np.float64), self.covariance_, self.factors_)
         centred = np.nan_to_num(centred) if of_genotypes else centred
         if self.adjustment_ is not None:
-            model_file.require_pooled_means(self.log)
+            harmonised = self.log.get("options", {}).get("harmonise", "nothing")
+            if harmonised != "nothing":
+                raise ContractError(
+                    f"the run took out what differs between the parties (harmonise='{harmonised}'), so new rows are a "
+                    "party's: each projects its own by the file of its 'loadings' (fedpca_flwr.model.loadings)"
+                )
             centred = self.adjustment_.residuals(centred)
         return centred if self.scale_ is None else centred / self.scale_
 

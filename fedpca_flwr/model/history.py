@@ -4,6 +4,7 @@
 JSON holds. Numbers are finite everywhere (`fedpca_flwr.state.files`).
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -83,29 +84,6 @@ class Clusters(Entry):
     weights: Vector = []
     covariances: list[list[Vector]] = []
 
-    def require_shapes(self, k: int) -> None:
-        """Refuse clusters that do not belong to k scores.
-
-        Parameters
-        ----------
-        k : int
-            Number of components of the model.
-
-        Raises
-        ------
-        ValueError
-            If a shape differs, or weights or covariances are those of no mixture.
-        """
-        m = len(self.rows)
-        shapes: dict[str, tuple[int, ...]] = {"centres": (m, k)}
-        if self.kind == "mixture":
-            shapes |= {"weights": (m,), "covariances": (m, k, k)}
-        _require_shapes(self, shapes)
-        if self.kind == "mixture":
-            np.linalg.cholesky(np.array(self.covariances, dtype=np.float64))  # raises a ValueError where it is none
-            if min(self.weights, default=0.0) < 0:
-                raise ValueError("a mixture has negative weights")
-
 
 class Harmony(Entry):
     """Centres, penalties and moves of each step of Harmony."""
@@ -113,34 +91,6 @@ class Harmony(Entry):
     centres: list[list[Vector]]
     penalties: list[list[Vector]]
     moves: list[list[list[Vector]]]
-
-    def require_shapes(self, parties: int, k: int) -> None:
-        """Refuse steps that do not belong to the model's parties and scores.
-
-        Parameters
-        ----------
-        parties : int
-            Number of parties of the run.
-        k : int
-            Number of components of the model.
-
-        Raises
-        ------
-        ValueError
-            If a shape differs.
-        """
-        steps, m = len(self.centres), len(self.centres[0]) if self.centres else 0
-        if steps:
-            kind = {"centres": (k,), "penalties": (parties,), "moves": (parties, k)}
-            _require_shapes(self, {name: (steps, m, *shape) for name, shape in kind.items()})
-
-
-def _require_shapes(entry: Entry, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Refuse an entry whose fields have other shapes, by a `ValueError`."""
-    for name, shape in shapes.items():
-        actual = np.array(getattr(entry, name), dtype=np.float64).shape  # raises a ValueError where it is ragged
-        if actual != shape:
-            raise ValueError(f"'{name}' has the shape {actual}, expected {shape}")
 
 
 class History(Entry):
@@ -165,44 +115,17 @@ class History(Entry):
     harmony: Harmony | None = None
 
     @model_validator(mode="after")
-    def _check_measurements(self) -> Self:
-        """Refuse measurements that code cannot compute with."""
+    def _check_consistency(self) -> Self:
+        """Refuse measurements that code cannot compute with, and rounds of the fit with other numbers of parties."""
         above, directions = (self.measured.get(name, 1) for name in ("components_above_noise", "left_out_directions"))
         if not isinstance(above, int) or above < 0:
             raise ValueError(f"'components_above_noise' is {above}, expected a whole number from 0")
         if isinstance(directions, str) or directions <= 0:
             raise ValueError(f"'left_out_directions' is {directions}, expected a number above 0")
-        return self
-
-    @model_validator(mode="after")
-    def _check_party_counts(self) -> Self:
-        """Refuse rounds of the fit with different numbers of parties."""
         fit = [entry for entry in self.rounds if entry.phase != "project"]
         if len({len(entry.up) for entry in fit}) > 1:
             raise ValueError("the rounds have other numbers of parties each")
         return self
-
-    def require_shapes(self, k: int, d: int) -> None:
-        """Refuse entries that do not belong to k components and d features.
-
-        Parameters
-        ----------
-        k, d : int
-            Number of components and of features of the model.
-
-        Raises
-        ------
-        ValueError
-            If a shape differs.
-        """
-        if self.clusters is not None:
-            self.clusters.require_shapes(k)
-        if self.harmony is not None:
-            self.harmony.require_shapes(len(self.parties), k)
-        if self.kurtosis is not None and len(self.kurtosis) != k:
-            raise ValueError(f"'kurtosis' has {len(self.kurtosis)} numbers, expected {k}")
-        if any(unit.feature >= d for unit in self.other_units):
-            raise ValueError("'other_units' names features that there are not")
 
 
 def history_of(log: Any, k: int, d: int) -> History:
@@ -225,5 +148,28 @@ def history_of(log: Any, k: int, d: int) -> History:
         If an entry that code reads is not what it must be.
     """
     history = History.model_validate(log)
-    history.require_shapes(k, d)
+    if (clusters := history.clusters) is not None:
+        m, is_mixture = len(clusters.rows), clusters.kind == "mixture"
+        mixture_shapes = {"weights": (m,), "covariances": (m, k, k)} if is_mixture else {}
+        _require_shapes(clusters, {"centres": (m, k), **mixture_shapes})
+        if is_mixture:
+            np.linalg.cholesky(np.array(clusters.covariances, dtype=np.float64))  # raises a ValueError where it is none
+            if min(clusters.weights, default=0.0) < 0:
+                raise ValueError("a mixture has negative weights")
+    if (harmony := history.harmony) is not None and harmony.centres:
+        steps, m, parties = len(harmony.centres), len(harmony.centres[0]), len(history.parties)
+        cluster_shapes = {"centres": (k,), "penalties": (parties,), "moves": (parties, k)}
+        _require_shapes(harmony, {name: (steps, m, *shape) for name, shape in cluster_shapes.items()})
+    if history.kurtosis is not None and len(history.kurtosis) != k:
+        raise ValueError(f"'kurtosis' has {len(history.kurtosis)} numbers, expected {k}")
+    if any(unit.feature >= d for unit in history.other_units):
+        raise ValueError("'other_units' names features that there are not")
     return history
+
+
+def _require_shapes(entry: Entry, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse an entry whose fields have other shapes, by a `ValueError`."""
+    for name, shape in shapes.items():
+        actual = np.array(getattr(entry, name), dtype=np.float64).shape  # raises a ValueError where it is ragged
+        if actual != shape:
+            raise ValueError(f"'{name}' has the shape {actual}, expected {shape}")

@@ -37,11 +37,11 @@ class Loadings:
         Digest of the names of the party's columns; empty if its file has no names.
     """
 
-    components: Array  # (k, f)
-    mean: Array  # (f,), what is subtracted from the columns
-    scale: Array  # (f,), what they are divided by
-    run: int = 0  # `run_digest` of the run that they are of, the same at all parties; 0 where nobody said
-    columns: str = ""  # digest of the names of the party's columns; empty where its file has none
+    components: Array
+    mean: Array
+    scale: Array
+    run: int = 0
+    columns: str = ""
 
     def part_of_scores(self, X: ArrayLike) -> Array:
         """Compute this party's part of the scores of new rows.
@@ -130,23 +130,15 @@ class Loadings:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
                 run = int(archive["run"]) if "run" in archive else 0
                 columns = str(archive["columns"]) if "columns" in archive else ""
-                stored_arrays = (
-                    np.asarray(archive[name]) for name in ("components", "mean", "scale")
-                )  # NumPy may give bytes
-                components, mean, scale = stored_arrays
+                # NumPy may give bytes instead of an array
+                components, mean, scale = (np.asarray(archive[name]) for name in ("components", "mean", "scale"))
                 loadings = cls(components, mean, scale, run, columns)
         except Exception as error:  # a damaged file can make its readers fail in any way
             raise ContractError(f"{path} is not a whole file of loadings ({type(error).__name__})") from None
-        if (
-            loadings.components.ndim != 2
-            or not loadings.mean.shape == loadings.scale.shape == loadings.components.shape[1:]
-        ):
+        if components.ndim != 2 or not mean.shape == scale.shape == components.shape[1:]:
             raise ContractError(f"{path} is not a whole file of loadings: its shapes do not fit together")
-        arrays = (loadings.components, loadings.mean, loadings.scale)
-        if (
-            not all(array.dtype == np.float64 and np.isfinite(array).all() for array in arrays)
-            or loadings.scale.min() <= 0
-        ):
+        arrays = (components, mean, scale)
+        if not all(array.dtype == np.float64 and np.isfinite(array).all() for array in arrays) or scale.min() <= 0:
             raise ContractError(
                 f"{path} is not a whole file of loadings: they are not finite numbers, or the scale is 0"
             )

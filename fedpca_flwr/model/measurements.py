@@ -21,176 +21,50 @@ LineText = Callable[[Numbers, FittedPCA], str]
 """Makes a line of a summary of the numbers, and of what the model has besides: options, names, k."""
 
 
-def template_text(template: str) -> LineText:
-    """Make a text function from a template.
-
-    Parameters
-    ----------
-    template : str
-        Format string with the names of numbers, and ``options`` for the run's options.
-
-    Returns
-    -------
-    LineText
-    """
-    return lambda numbers, model: template.format(**numbers, options=model.log["options"])
-
-
-def angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the certified angle.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+def _angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the certified angle."""
     first = int(numbers["certified_components"])
     complete = first >= model.n_components_
     return certificate_text(numbers["certified_angle_degrees"], first=None if complete else first)
 
 
-def angle_bound_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the bound on the angle by Davis and Kahan.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
-    return f"{format_upper_bound(numbers['angle_bound_degrees'])} degrees (Davis and Kahan: the worst case)"
+def _bound_text(name: str, template: str, *, digits: int = 2) -> LineText:
+    """Make a text function for a number that is a bound; its digits are rounded up."""
+    return lambda numbers, model: template.format(bound=format_upper_bound(numbers[name], digits=digits))
 
 
-def scatter_error_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the bound on the error of an encoded scatter.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
-    return f"{format_upper_bound(numbers['scatter_error_variance_share'])} of the variance at most (spectral norm)"
-
-
-def missing_values_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the share of missing values, and how far the iteration is from its end.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+def _missing_values_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the share of missing values, and how far the iteration is from its end."""
     share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
     return f"{100 * share:.3g}%; an estimated {ahead:.2g} degrees to go (no bound)"
 
 
-def rounding_text(name: str, reference: str) -> LineText:
-    """Make a text function for the share that fixed point rounds off.
+def _cost_text(prefix: str) -> LineText:
+    """Write rounds, and bytes of a party, that were forecast or spent."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the number.
-    reference : str
-        The quantity of which the number is a share.
+    def text(numbers: Numbers, model: FittedPCA) -> str:
+        rounds = numbers[f"{prefix}_rounds"]
+        up, down = (numbers[f"{prefix}_bytes_{way}_per_party"] / 1e6 for way in ("up", "down"))
+        return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"
 
-    Returns
-    -------
-    LineText
-    """
-    return lambda numbers, model: f"rounds off {format_upper_bound(numbers[name], digits=1)} of {reference}"
+    return text
 
 
-def chosen_method_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the method that `adaptive` chose, with its forecast.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
-    way = model.log["chosen"]
-    return f"{format_method(way['method'], way['options'])}: {_cost_text('forecast', numbers)}"
+def _chosen_method_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the method that `adaptive` chose, with its forecast."""
+    choice = model.log["chosen"]
+    return f"{format_method(choice['method'], choice['options'])}: {_cost_text('forecast')(numbers, model)}"
 
 
-def spent_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the rounds and bytes that `adaptive` spent.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
-    return _cost_text("spent", numbers)
-
-
-def _cost_text(which: str, numbers: Numbers) -> str:
-    """Write rounds and bytes, ``which`` are a forecast or spent."""
-    rounds = numbers[f"{which}_rounds"]
-    up, down = (numbers[f"{which}_bytes_{way}_per_party"] / 1e6 for way in ("up", "down"))
-    return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"
-
-
-def mu_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write how much parties share, and on how many rows that was chosen.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+def _mu_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write how much parties share, and on how many rows that was chosen."""
     value, held_out = numbers["mu"], numbers.get("held_out_rows")
     name = {0.0: "0 (local PCA)", math.inf: "infinity (PCA of all rows)"}.get(value, f"{value:g}")
     return name if held_out is None else f"{name}, chosen on {held_out} rows held out"
 
 
-def privacy_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write epsilon, delta and whom the run trusts.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+def _privacy_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write epsilon, delta and whom the run trusts."""
     options, honest = model.log["options"], numbers.get("honest_parties")
     trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest parties"
     return (
@@ -198,71 +72,28 @@ def privacy_text(numbers: Numbers, model: FittedPCA) -> str:
     )
 
 
-def sums_text(prefix: str) -> LineText:
-    """Make a text function that lists numbers, each with the name of DP-PCA's sum.
-
-    Parameters
-    ----------
-    prefix : str
-        Beginning of the numbers' names; the sum's name follows.
-
-    Returns
-    -------
-    LineText
-    """
+def _sums_text(prefix: str) -> LineText:
+    """Make a text function that lists numbers, each with the name of DP-PCA's sum."""
     return lambda numbers, model: ", ".join(
         f"{value:.6g} ({name.removeprefix(prefix)})" for name, value in numbers.items() if name.startswith(prefix)
     )
 
 
-def above_noise_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write how many components and features stand out of the noise.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+def _above_noise_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write how many components and features stand out of the noise."""
     above, features = numbers["components_above_noise"], numbers["kept_features"]
     return f"{above} of {model.n_components_} components; {features} of {model.n_features_in_} features kept"
 
 
-def left_out_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the variance outside the components, and the number of directions over which that variance is spread.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+def _left_out_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the variance outside the components, and the number of directions over which that variance is spread."""
     share = 1 - float(model.explained_variance_ratio_.sum())
     directions = f"{numbers['left_out_directions']:.0f}"
     return f"{share:.4%} of the variance, spread over some {directions} direction{'' if directions == '1' else 's'}"
 
 
-def outlier_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write how many rows exceed the limits, and which party has the largest share of such rows.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+def _outlier_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write how many rows exceed the limits, and which party has the largest share of such rows."""
     t_squared, spe = numbers["rows_above_t_squared_limit"], numbers["rows_above_spe_limit"]
     text = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 % of normal rows are not)"
     parties = [
@@ -273,19 +104,8 @@ def outlier_text(numbers: Numbers, model: FittedPCA) -> str:
     return f"{text}; most at {party}: {share:.1%} of its rows" if share else text
 
 
-def influence_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write how much a single party holds of the components, and how far the model turns without a party.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write how much a single party holds of the components, and how far the model turns without a party."""
     share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return share
@@ -296,34 +116,13 @@ def influence_text(numbers: Numbers, model: FittedPCA) -> str:
     return f"{share}; without one, the first turns by up to {axis} degrees{together}"
 
 
-def revision_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write a federation's revision, and that there are unsaved changes.
-
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Measurements of the model.
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+def _revision_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write a federation's revision, and that there are unsaved changes."""
     return f"{numbers['revision']}{', and changes that are not saved' * bool(numbers.get('unsaved_changes'))}"
 
 
-def members_text(word: str) -> LineText:
-    """Make a text function that lists the members of a federation to which an operation happened.
-
-    Parameters
-    ----------
-    word : str
-        The operation: ``"joined"``, ``"left"`` and so on.
-
-    Returns
-    -------
-    LineText
-    """
+def _members_text(word: str) -> LineText:
+    """Make a text function that lists the members of a federation to which an operation happened."""
     return lambda numbers, model: ", ".join(model.log["members"][word])
 
 
@@ -363,7 +162,10 @@ def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
     -------
     Measurement
     """
-    return Measurement(name, numbers, template_text(text) if isinstance(text, str) else text)
+    if isinstance(text, str):
+        template = text
+        return Measurement(name, numbers, lambda values, model: template.format(**values, options=model.log["options"]))
+    return Measurement(name, numbers, text)
 
 
 CLIPPED_SUMS = ("variances", "joint")  # DP-PCA's sums
@@ -395,8 +197,8 @@ def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
                 texts.append((measurement.label, measurement.text(numbers, model)))
             except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
                 raise ContractError(
-                    f"the model's history does not say what '{measurement.label}' needs ({type(error).__name__}): no run wrote "
-                    "it"
+                    f"the model's history does not say what '{measurement.label}' needs ({type(error).__name__}): no "
+                    "run wrote it"
                 ) from None
     return texts
 
@@ -404,7 +206,7 @@ def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
 MEASUREMENTS = (
     define_line(
         "certified angle",
-        angle_certificate_text,
+        _angle_certificate_text,
         certified_angle_degrees="bound on the largest angle to the exact components; 90: none",
         certified_components="how many of the first components the bound holds for",
     ),
@@ -413,7 +215,11 @@ MEASUREMENTS = (
         "{standing_out_components} components",
         standing_out_components="of the components that the run looked for",
     ),
-    define_line("angle bound", angle_bound_text, angle_bound_degrees="worst case (Davis and Kahan); 90: none"),
+    define_line(
+        "angle bound",
+        _bound_text("angle_bound_degrees", "{bound} degrees (Davis and Kahan: the worst case)"),
+        angle_bound_degrees="worst case (Davis and Kahan); 90: none",
+    ),
     define_line(
         "angle to exact",
         "{angle_to_exact_max_degrees:.2g} max, {angle_to_exact_mean_degrees:.2g} mean (degrees, by the server)",
@@ -432,7 +238,7 @@ MEASUREMENTS = (
     ),
     define_line(
         "scatter error",
-        scatter_error_text,
+        _bound_text("scatter_error_variance_share", "{bound} of the variance at most (spectral norm)"),
         scatter_error_variance_share="bound on the spectral norm of the encoding's error, of the variance",
     ),
     define_line(
@@ -465,14 +271,14 @@ MEASUREMENTS = (
     ),
     define_line(
         "chosen",
-        chosen_method_text,
+        _chosen_method_text,
         forecast_rounds='of the method in `log["chosen"]`',
         forecast_bytes_up_per_party="mean over the parties",
         forecast_bytes_down_per_party="mean over the parties",
     ),
     define_line(
         "spent",
-        spent_text,
+        _cost_text("spent"),
         spent_rounds="after the survey and before the last round",
         spent_bytes_up_per_party="in these rounds, mean over the parties",
         spent_bytes_down_per_party="in these rounds, mean over the parties",
@@ -501,7 +307,7 @@ MEASUREMENTS = (
     define_line("last direction", "{last_direction_norm:.2g} at most", last_direction_norm="of any party's last step"),
     define_line(
         "mu",
-        mu_text,
+        _mu_text,
         mu="how much parties share; 0: local PCA, infinity: the PCA of all rows",
         held_out_rows="rows on which mu was chosen",
     ),
@@ -526,26 +332,26 @@ MEASUREMENTS = (
     ),
     define_line(
         "missing values",
-        missing_values_text,
+        _missing_values_text,
         missing_share="of all values",
         degrees_ahead="still to go: an estimate, no bound",
     ),
     define_line("gamma", "{gamma:.6g}", gamma="of the kernel"),
     define_line(
         "privacy",
-        privacy_text,
+        _privacy_text,
         epsilon="of the whole run, for one row",
         delta="of the whole run, for one row",
         honest_parties="parties that must add their share of the noise (`trust='distributed'`)",
     ),
     define_line(
         "noise / sensitivity",
-        sums_text("noise_multiplier_"),
+        _sums_text("noise_multiplier_"),
         **{f"noise_multiplier_{name}": "noise of this sum over its sensitivity" for name in NOISED_SUMS},
     ),
     define_line(
         "rows clipped to",
-        sums_text("clipping_norm_"),
+        _sums_text("clipping_norm_"),
         **{f"clipping_norm_{name}": "of a row in this sum, in the unit of the data" for name in CLIPPED_SUMS},
     ),
     define_line(
@@ -570,7 +376,7 @@ MEASUREMENTS = (
         most_unlike_party="the same of the party that differs most",
     ),
     define_line(
-        "above the noise", above_noise_text, components_above_noise="that stand out", kept_features="that stand out"
+        "above the noise", _above_noise_text, components_above_noise="that stand out", kept_features="that stand out"
     ),
     define_line(
         "members",
@@ -580,22 +386,22 @@ MEASUREMENTS = (
         members_here="in this run",
     ),
     define_line(
-        "revision", revision_text, revision="of the federation", unsaved_changes="operations since it was saved"
+        "revision", _revision_text, revision="of the federation", unsaved_changes="operations since it was saved"
     ),
-    define_line("joined", members_text("joined"), joined_members="new in this run"),
-    define_line("replaced", members_text("replaced"), replaced_members="with other rows than before"),
-    define_line("appended", members_text("appended"), appended_members="with more rows"),
-    define_line("unchanged", members_text("unchanged"), unchanged_members="with the same rows"),
-    define_line("left", members_text("left"), left_members="whose rows no longer count"),
-    define_line("absent", members_text("absent"), absent_members="took no part; their rows count"),
+    define_line("joined", _members_text("joined"), joined_members="new in this run"),
+    define_line("replaced", _members_text("replaced"), replaced_members="with other rows than before"),
+    define_line("appended", _members_text("appended"), appended_members="with more rows"),
+    define_line("unchanged", _members_text("unchanged"), unchanged_members="with the same rows"),
+    define_line("left", _members_text("left"), left_members="whose rows no longer count"),
+    define_line("absent", _members_text("absent"), absent_members="took no part; their rows count"),
     define_line(
         "fixed point",
-        rounding_text("fixed_point_variance_share", "the variance at most"),
+        _bound_text("fixed_point_variance_share", "rounds off {bound} of the variance at most", digits=1),
         fixed_point_variance_share="of the variance, the most that fixed point rounds off (rows)",
     ),
     define_line(
         "fixed point",
-        rounding_text("fixed_point_size_share", "the largest size that a sum may have"),
+        _bound_text("fixed_point_size_share", "rounds off {bound} of the largest size that a sum may have", digits=1),
         fixed_point_size_share="the same of the largest size that a sum may have (columns)",
     ),
     define_line(
@@ -611,12 +417,12 @@ MEASUREMENTS = (
     ),
     define_line(
         "left out",
-        left_out_text,
+        _left_out_text,
         left_out_directions="directions over which the left-out variance is spread",
     ),
     define_line(
         "odd rows",
-        outlier_text,
+        _outlier_text,
         rows_above_t_squared_limit="beyond the limit of T squared; 1 % of new normal rows are",
         rows_above_spe_limit="beyond the limit of SPE; 0 from a party with few such rows",
     ),
@@ -634,7 +440,7 @@ MEASUREMENTS = (
     ),
     define_line(
         "influence",
-        influence_text,
+        _influence_text,
         influence_component_share="of a component's variance, the most that one party holds",
         influence_axis_degrees="the most that the first component turns without one party",
         influence_subspace_degrees="the same of the space of the first components",

@@ -88,15 +88,13 @@ class PCAModel(FittedPCA):
         -------
         PCAModel
         """
-        pairs, covariates = (
-            solution.pairs,
-            0 if solution.adjustment is None else solution.adjustment.covariate_columns.size,
-        )
+        pairs, adjustment = solution.pairs, solution.adjustment
+        covariates = 0 if adjustment is None else adjustment.covariate_columns.size
         return cls(
             components_=np.ascontiguousarray(pairs.vectors.T),
             mean_=solution.mean,
             scale_=solution.scale,
-            adjustment_=solution.adjustment,
+            adjustment_=adjustment,
             log=log,
             **variance_fields(pairs.values, solution.total, solution.rows, len(pairs.vectors) - covariates),
         )
@@ -280,14 +278,12 @@ class PCAModel(FittedPCA):
         names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         if (adjustment := self.adjustment_) is not None:
-            arrays |= {
-                "adjustment_places": adjustment.covariate_columns.astype(np.float64),
-                "adjustment_slopes": adjustment.slopes,
-            }
+            arrays["adjustment_places"] = adjustment.covariate_columns.astype(np.float64)
+            arrays["adjustment_slopes"] = adjustment.slopes
         metadata = {name: values[name] for name in ("noise_variance_", "n_samples_", "log")}
-        return model_file.write(
-            path, arrays, metadata if names is None else {**metadata, "feature_names_in_": list(names)}
-        )
+        if names is not None:
+            metadata["feature_names_in_"] = list(names)
+        return model_file.write(path, arrays, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, most_bytes: int | None = None) -> PCAModel:
@@ -317,11 +313,8 @@ class PCAModel(FittedPCA):
                 arrays["feature_names_in_"] = np.array(names, dtype=object)
             values: dict[str, Any] = {"components_": None, "mean_": None, **arrays, **metadata}
             if "adjustment_slopes" in arrays:
-                covariate_columns, slopes = (
-                    values.pop("adjustment_places").astype(np.int64),
-                    values.pop("adjustment_slopes"),
-                )
-                values["adjustment_"] = Adjustment(covariate_columns, slopes)
+                covariate_columns = values.pop("adjustment_places").astype(np.int64)
+                values["adjustment_"] = Adjustment(covariate_columns, values.pop("adjustment_slopes"))
             return cls(**values)
         except Exception as error:  # what is in the file may be anything
             raise model_file.damaged_file_error(path, error) from None
@@ -337,9 +330,8 @@ class PCAModel(FittedPCA):
             A row for each feature, a column for each component (``PC1``, ``PC2``, ...).
         """
         components, _ = self.loadings()
-        return import_pandas().DataFrame(
-            components.T, index=self.feature_names_in_, columns=component_labels(len(components))
-        )
+        labels = component_labels(len(components))
+        return import_pandas().DataFrame(components.T, index=self.feature_names_in_, columns=labels)
 
     def scores_frame(self, parties: Any) -> pandas.DataFrame:
         """Compute the scores of rows as a data frame.

@@ -149,10 +149,13 @@ def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[d
         raise ContractError(
             f"{target}: the model's format is {version!r}, not 1 or {MODEL_FORMAT}; which version wrote it?"
         )
-    metadata = _upgrade_format_1(metadata, path) if version == 1 else metadata
-    if metadata.get("noise_variance_", 0.0) is None:
-        metadata["noise_variance_"] = float("nan")
     try:
+        if version == 1:  # its measurements are texts, which become notes: no number is read out of a text
+            log = metadata["log"]
+            texts = [f"{name}: {text}" for name, text in log.get("measured", {}).items()]
+            metadata["log"] = {**log, "measured": {}, "notes": [*log.get("notes", []), *texts]}
+        if metadata.get("noise_variance_", 0.0) is None:
+            metadata["noise_variance_"] = float("nan")
         _check_contents(arrays, metadata)
         metadata["log"]["measured"] = measurements_from_json(metadata["log"].get("measured", {}))
     except ContractError:
@@ -160,16 +163,6 @@ def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[d
     except Exception as error:  # what is in the file may be anything
         raise damaged_file_error(path, error) from None
     return arrays, metadata
-
-
-def _upgrade_format_1(metadata: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Turn the measurements of a file of format 1 into notes: no number is read out of a text."""
-    try:
-        log = metadata["log"]
-        texts = [f"{name}: {text}" for name, text in log.get("measured", {}).items()]
-        return {**metadata, "log": {**log, "measured": {}, "notes": [*log.get("notes", []), *texts]}}
-    except Exception as error:
-        raise damaged_file_error(path, error) from None
 
 
 def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> None:
@@ -199,27 +192,6 @@ def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, A
     history_of(log, k, d)
     if names is not None and not (len(names) == d and all(isinstance(feature, str) for feature in names)):
         raise ContractError("the model's feature_names_in_ are not a text for each feature")
-
-
-def require_pooled_means(log: Mapping[str, Any]) -> None:
-    """Refuse new rows of no party if the run took out each party's own mean.
-
-    Parameters
-    ----------
-    log : mapping
-        Log of the model.
-
-    Raises
-    ------
-    ContractError
-        If the run's option ``harmonise`` is not "nothing".
-    """
-    harmonised = log.get("options", {}).get("harmonise", "nothing")
-    if harmonised != "nothing":
-        raise ContractError(
-            f"the run took out what differs between the parties (harmonise='{harmonised}'), so new rows are a party's: "
-            "each projects its own by the file of its 'loadings' (fedpca_flwr.model.loadings)"
-        )
 
 
 def damaged_file_error(path: str | os.PathLike[str], error: Exception) -> ContractError:

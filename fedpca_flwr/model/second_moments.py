@@ -10,6 +10,7 @@ moments nearly give the rows back. So a model's file does not hold moments. Thei
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.tables import DisplayTable, display_as, feature_rows
 from fedpca_flwr.state import files
 
-Features = Sequence[str] | Sequence[int]  # features by their names, or by their places from 0
+Features = Sequence[str] | Sequence[int]  # features by their names, or by their positions from 0
 
 MOMENTS_JSON, MOMENTS_FORMAT = "second-moments.json", 1
 MAX_ROWS = 2**53  # the largest number of rows that float64 counts
@@ -107,7 +108,7 @@ class SecondMoments:
         """
         return cls(validate_moments("these rows", rows), column_names(rows))
 
-    # What they are
+    # Contents
 
     @property
     def n_samples(self) -> int:
@@ -189,7 +190,7 @@ class SecondMoments:
         """
         return tuple(self.features[place] for place in np.asarray(places)) if self.features else ()
 
-    # What can be made of them without asking anybody
+    # Moments that follow without asking any party
 
     def select(self, features: Features) -> SecondMoments:
         """Return the moments of some features, in the order in which they are named.
@@ -394,6 +395,12 @@ class SecondMoments:
             raise ContractError(f"{target}: the format is {version!r}, not {MOMENTS_FORMAT}; which version wrote it?")
         return cls(*contents)
 
+    @property
+    def missed(self) -> Array:
+        """Former name of ``error_bound``, which will go in the next version."""
+        warnings.warn("'missed' is called 'error_bound' now", DeprecationWarning, stacklevel=2)
+        return self.error_bound
+
     def _require_same_features(self, other: SecondMoments) -> None:
         """Refuse moments of other features, by a `ConfigError` or a `ContractError`."""
         if self.n_features != other.n_features:
@@ -422,24 +429,20 @@ def validate_moments(key: str, data: ArrayLike | Moments) -> Moments:
     ContractError
         If moments are impossible.
     """
-    if isinstance(data, Moments):
-        _check_moments(key, data)
-        return data
-    return Moments.from_rows(require_complete(check_rows(as_rows(data, f"the data of '{key}'"), column_names(data))))
-
-
-def _check_moments(key: str, moments: Moments) -> None:
-    """Refuse moments whose parts do not fit together, are not finite, or have a negative variance."""
-    d = moments.mean.size
-    if moments.remainder.shape != (d,) or moments.scatter.shape != (maths.packed_size(d),) or moments.count < 1:
+    if not isinstance(data, Moments):
+        table = check_rows(as_rows(data, f"the data of '{key}'"), column_names(data))
+        return Moments.from_rows(require_complete(table))
+    d = data.mean.size
+    if data.remainder.shape != (d,) or data.scatter.shape != (maths.packed_size(d),) or data.count < 1:
         raise ContractError(
-            f"the moments of '{key}' are of {moments.count} rows, with a mean of {d}, a remainder of "
-            f"{moments.remainder.size} and a scatter of {moments.scatter.size} values, expected at least 1 row and "
+            f"the moments of '{key}' are of {data.count} rows, with a mean of {d}, a remainder of "
+            f"{data.remainder.size} and a scatter of {data.scatter.size} values, expected at least 1 row and "
             f"{d}, {d} and {maths.packed_size(d)} values"
         )
-    finite = all(np.isfinite(part).all() for part in (moments.mean, moments.remainder, moments.scatter))
-    if not finite or moments.diagonal().min() < 0:
+    finite = all(np.isfinite(part).all() for part in (data.mean, data.remainder, data.scatter))
+    if not finite or data.diagonal().min() < 0:
         raise ContractError(f"the moments of '{key}' hold NaN, infinite values or a negative variance")
+    return data
 
 
 MomentsFields = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # the fields of `SecondMoments`
@@ -447,17 +450,16 @@ MomentsFields = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # th
 
 def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> MomentsFields:
     """Return the fields of `SecondMoments` that an archive holds, whose parts must fit together."""
-    names = metadata["parties"]
-    total, *parties = (
-        validate_moments(
-            "this file",
-            Moments(_parse_row_count(rows), *(_check_floats(arrays[f"{prefix}{name}"]) for name in MOMENTS_ARRAYS)),
-        )
-        for prefix, rows in zip(_array_prefixes(len(names)), metadata["rows"], strict=True)
-    )
+    names, groups = metadata["parties"], []
+    for prefix, rows in zip(_array_prefixes(len(names)), metadata["rows"], strict=True):
+        if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_ROWS:
+            raise ValueError("a number of rows is none")
+        parts = (_check_floats(arrays[f"{prefix}{name}"]) for name in MOMENTS_ARRAYS)
+        groups.append(validate_moments("this file", Moments(rows, *parts)))
+    total, *parties = groups
     if parties and sum(party.count for party in parties) != total.count:
         raise ValueError("the parties' rows are not all rows")
-    if any(moments.count == 1 and moments.diagonal().any() for moments in (total, *parties)):
+    if any(moments.count == 1 and moments.diagonal().any() for moments in groups):
         raise ValueError("a single row does not vary")
     error_bound = _check_floats(arrays["missed"])
     if error_bound.shape != total.mean.shape or any(party.n_features != total.n_features for party in parties):
@@ -471,13 +473,8 @@ def _array_prefixes(parties: int) -> list[str]:
     return ["", *(f"party-{i}-" for i in range(parties))]
 
 
-def _parse_row_count(rows: Any) -> int:
-    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_ROWS:
-        raise ValueError("a number of rows is none")
-    return rows
-
-
 def _check_floats(array: NDArray[Any]) -> Array:
+    """Refuse an array that is no vector of finite float64."""
     if array.dtype != np.float64 or array.ndim != 1 or not np.isfinite(array).all():
         raise ValueError("an array is not one of finite float64")
     return array

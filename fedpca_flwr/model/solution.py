@@ -30,18 +30,16 @@ class Certainty(NamedTuple):
     Parameters
     ----------
     exact : bool
-        Whether the method is exact, and rounding turns the components by no more than `EXACT`: no basis of tied
-        components is exact, since the data determine none.
+        Whether the method is exact, and rounding turns the components by no more than `EXACT_ANGLE_DEGREES`: no basis
+        of tied components is exact, since the data determine none.
     notes : list of str
     resolved : int, optional
         Number of components above rounding, if not all are: a certificate is about these.
     """
 
-    # whether the method is exact, and rounding turns the components by no more than `EXACT`: no basis of tied
-    # components is exact, since the data determine none
     exact: bool
     notes: list[str]
-    resolved: int | None = None  # how many components are above rounding, where not all are: a certificate is of these
+    resolved: int | None = None
 
 
 def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Certainty:
@@ -65,9 +63,16 @@ def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Cer
     resolved = int((pairs.values > limit.floor).sum())
     advice = f"; {' or '.join(remedies)} resolves more" if remedies else ""
     if resolved < max_resolved:
-        return Certainty(False, [_unresolved_text(pairs, resolved, limit.floor) + advice], resolved)
+        share = limit.floor / max(float(pairs.values[0]), np.finfo(np.float64).tiny)
+        which = f"component {k} is" if resolved + 1 == k else f"components {resolved + 1} to {k} are"
+        text = (
+            f"{which} below what can be resolved beside the first component ({share:.1g} of its variance): no variance "
+            "is left there, or the directions are noise of rounding"
+        )
+        return Certainty(False, [text + advice], resolved)
     if max_resolved < k:
-        text = f"the data have rank {max_resolved}: components {max_resolved + 1} to {k} have no variance and arbitrary directions"
+        which = f"components {max_resolved + 1} to {k}"
+        text = f"the data have rank {max_resolved}: {which} have no variance and arbitrary directions"
         return Certainty(exact and limit.angle <= EXACT_ANGLE_DEGREES, [text])
     if limit.angle == 90:
         text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
@@ -76,16 +81,6 @@ def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Cer
         text = f"rounding may turn the components by {limit.angle:.1g} degrees: the gap after the last variance is too "
         return Certainty(False, [f"{text}small beside the first{advice}"])
     return Certainty(exact, [])
-
-
-def _unresolved_text(pairs: Eigenpairs, resolved: int, floor: float) -> str:
-    """Write which components are below rounding."""
-    k, share = pairs.values.size, floor / max(float(pairs.values[0]), np.finfo(np.float64).tiny)
-    which = f"component {k} is" if resolved + 1 == k else f"components {resolved + 1} to {k} are"
-    return (
-        f"{which} below what can be resolved beside the first component ({share:.1g} of its variance): no variance is "
-        "left there, or the directions are noise of rounding"
-    )
 
 
 ALL_ROWS = "the rows of all parties"  # the rows that a refusal names, unless a method names others
@@ -117,16 +112,15 @@ class Solution:
         What the statistics add (`fedpca_flwr.questions.rows_run.Evidence`).
     """
 
-    pairs: Eigenpairs  # leading eigenpairs of the scatter of all rows
-    mean: Array  # (d,), what is subtracted from a row
-    total: float  # trace of the scatter
-    rows: int | float  # of all parties; the sum of their weights, a float, where they have some
-    scale: Array | None = None  # (d,), what each centred feature is divided by
-    adjustment: Adjustment | None = None  # what is taken out of centred rows before that
-    notes: Sequence[str] = ()  # what a reader of the model must know
-    # numbers by the names of `fedpca_flwr.model.measurements`
+    pairs: Eigenpairs
+    mean: Array
+    total: float
+    rows: int | float
+    scale: Array | None = None
+    adjustment: Adjustment | None = None
+    notes: Sequence[str] = ()
     measurements: Mapping[str, float] = field(default_factory=dict)
-    evidence: Any = None  # what the statistics say of it (`fedpca_flwr.questions.rows_run.Evidence`)
+    evidence: Any = None
 
     def with_details(self, *, notes: Sequence[str] = (), measurements: Mapping[str, float] | None = None) -> Solution:
         """Return a copy with more notes and measurements.
@@ -240,15 +234,16 @@ def check_components(n_components: int | float | str, rows: float, features: int
     is_share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
     if not (is_count or is_share or n_components == "auto"):
         raise ConfigError(
-            f"'n-components' is {value_text(n_components)}, expected a number from 1, a fraction between 0 and 1, or 'auto'"
+            f"'n-components' is {value_text(n_components)}, expected a number from 1, a fraction between 0 and 1, "
+            "or 'auto'"
         )
     maximum = min(max_row_count(rows), features)
     if rows < 2:
         raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
     if not isinstance(n_components, str) and n_components > maximum:
         raise ConfigError(
-            f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, at most {maximum} = min(rows, features) of all "
-            f"parties together ({rows} rows, {features} features)"
+            f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, at most {maximum} = "
+            f"min(rows, features) of all parties together ({rows} rows, {features} features)"
         )
 
 
@@ -267,8 +262,8 @@ def check_features(n_components: int | float | str, features: int) -> None:
     """
     if not isinstance(n_components, str) and n_components > features:
         raise ConfigError(
-            f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, but the data have {features} features; "
-            f"give n-components from 1 to {features}"
+            f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, but the data have "
+            f"{features} features; give n-components from 1 to {features}"
         )
 
 

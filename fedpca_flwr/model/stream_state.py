@@ -6,8 +6,8 @@ The state is O(d k) however many rows and parties there were; no party's contrib
 
 import hashlib
 import os
-import sqlite3
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -51,11 +51,11 @@ class RunningContent:
     """
 
     subspace: Subspace
-    rows: int  # how many rows were merged, whatever they weigh now
-    center: bool  # whether the rows' mean is subtracted
-    columns: str = ""  # digest of the column names; empty where no party had any
-    merged: tuple[str, ...] = field(default=())  # digest of every party's contribution
-    revision: int = 1  # how many times the model was saved
+    rows: int
+    center: bool
+    columns: str = ""
+    merged: tuple[str, ...] = ()
+    revision: int = 1
 
 
 class RunningModel:
@@ -79,11 +79,23 @@ class RunningModel:
         self._store.prepare()
         self.path = self._store.folder
         self._loaded_seal = self._store.empty_digest
-        self.content: RunningContent | None = None  # while there is no model yet
+        self.content: RunningContent | None = None
         if self._store.exists():
             with self._store.transaction() as database:
                 self._loaded_seal = self._store.verified_digest(database)
-                self.content = self._read_content(database)
+                rows_of = partial(self._store.rows, database)
+                merged = tuple(sha for (sha,) in rows_of("SELECT digest FROM merged ORDER BY rowid", str))
+                models = rows_of("SELECT * FROM model", int, int, int, str, int, int, str)
+                if models:
+                    revision, rows, center, columns, d, k, subspace_sha = models[0]
+                    content = self._store.get(database, subspace_sha, 8 * (3 + 2 * d + k + d * k))
+                    values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
+                    if not np.isfinite(values).all():
+                        raise self._store.damaged_error()
+                    first, mean, remainder, sigma, vectors = np.split(values, np.cumsum([3, d, d, k]))
+                    n, energy, omitted = first.tolist()
+                    subspace = Subspace(Head(n, mean, remainder), vectors.reshape(d, k), sigma, energy, omitted)
+                    self.content = RunningContent(subspace, rows, bool(center), columns, merged, revision)
 
     def save(self, content: RunningContent) -> None:
         """Replace the content that was loaded.
@@ -109,17 +121,6 @@ class RunningModel:
             loaded = self._store.seal(database)
         self._loaded_seal, self.content = loaded, content
 
-    def _read_content(self, database: sqlite3.Connection) -> RunningContent | None:
-        merged = tuple(sha for (sha,) in self._store.rows(database, "SELECT digest FROM merged ORDER BY rowid", str))
-        models = self._store.rows(database, "SELECT * FROM model", int, int, int, str, int, int, str)
-        if not models:
-            return None
-        revision, rows, center, columns, d, k, subspace_sha = models[0]
-        values = self._store.get(database, subspace_sha, 8 * (3 + 2 * d + k + d * k))
-        if not np.isfinite(np.frombuffer(values, "<f8")).all():
-            raise self._store.damaged_error()
-        return RunningContent(_subspace_from_bytes(values, d, k), rows, bool(center), columns, merged, revision)
-
 
 def subspace_digest(subspace: Subspace) -> str:
     """Compute the SHA-256 of a subspace.
@@ -137,14 +138,8 @@ def subspace_digest(subspace: Subspace) -> str:
 
 
 def _subspace_to_bytes(subspace: Subspace) -> bytes:
+    """Serialise a subspace as little-endian float64."""
     head = subspace.head
     numbers = np.array([head.n, subspace.energy, subspace.omitted])
     parts = (numbers, head.mean, head.remainder, subspace.sigma, subspace.vectors.ravel())
     return np.concatenate(parts).astype("<f8", copy=False).tobytes()
-
-
-def _subspace_from_bytes(values: bytes | bytearray, d: int, k: int) -> Subspace:
-    numbers = np.frombuffer(values, "<f8").astype(np.float64, copy=False)
-    first, mean, remainder, sigma, vectors = np.split(numbers, np.cumsum([3, d, d, k]))
-    n, energy, omitted = first.tolist()
-    return Subspace(Head(n, mean, remainder), vectors.reshape(d, k), sigma, energy, omitted)

@@ -13,7 +13,7 @@ from fedpca_flwr.errors import ContractError, printable_text
 from fedpca_flwr.model import measurements, tables
 from fedpca_flwr.model.fitted import FittedPCA
 
-MAX_NAMED_PARTIES = 6  # of more, a summary tells only the number
+MAX_NAMED_PARTIES = 6  # of more parties a summary tells only the number
 
 
 def summary(model: FittedPCA) -> str:
@@ -52,28 +52,24 @@ def summary(model: FittedPCA) -> str:
     shares = f"{ratio[:above].sum():.4%}{stand_out_text} (first: {', '.join(f'{r:.2%}' for r in ratio[:above][:5])})"
     if np.isnan(ratio).any():
         shares = "unknown: no component stands out of the noise"
+    traffic = []
+    if log["rounds"]:
+        traffic = [
+            ("rounds", f"{model.rounds}, and one in which each party projects its own rows"),
+            ("bytes up", f"{max(model.bytes_up_by_party):,} at most per party, {model.bytes_up:,} in all"),
+            ("bytes down", f"{model.bytes_down:,} in all"),
+        ]
     lines = [
         ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
         ("parties", f"{len(parties)}{names_text}{sizes_text}"),
         ("rows", f"{model.n_samples_} of {model.n_features_in_} features{local_rows_text}"),
-        *_traffic_lines(model),
+        *traffic,
         ("components", f"{model.n_components_}"),
         ("explained variance", shares),
     ]
     lines += measurements.measurement_lines(model)
     lines += [("note", note) for note in log.get("notes", [])]
     return "\n".join(f"  {name:<22}{printable_text(text)}" for name, text in lines)
-
-
-def _traffic_lines(model: FittedPCA) -> list[tuple[str, str]]:
-    """Write the summary's lines on rounds and bytes; none if the model was made without rounds."""
-    if not model.log["rounds"]:
-        return []
-    return [
-        ("rounds", f"{model.rounds}, and one in which each party projects its own rows"),
-        ("bytes up", f"{max(model.bytes_up_by_party):,} at most per party, {model.bytes_up:,} in all"),
-        ("bytes down", f"{model.bytes_down:,} in all"),
-    ]
 
 
 def model_line(model: FittedPCA) -> str:
@@ -120,7 +116,7 @@ def model_page(model: FittedPCA) -> str:
     return f"{page}<ul>{notes}</ul><details><summary>how it was made</summary><pre>{history}</pre></details>"
 
 
-MAX_NOTE_FEATURES = 3  # how many features of a party a note names at most
+MAX_NOTE_FEATURES = 3  # that a note names, of each party
 
 
 def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
@@ -138,7 +134,20 @@ def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> li
     -------
     list of str
     """
-    return [_unit_note(party, list(units), names) for party, units in groupby(entries, key=lambda unit: unit["party"])]
+    notes = []
+    for party, group in groupby(entries, key=lambda unit: unit["party"]):
+        units = list(group)
+        shown = ", ".join(
+            f"{names[unit['feature']] if names else 'feature ' + str(unit['feature'] + 1)} "
+            f"(mean {unit['mean']:.4g} there, {unit['mean_elsewhere']:.4g} elsewhere)"
+            for unit in units[:MAX_NOTE_FEATURES]
+        )
+        overflow = f", and {len(units) - MAX_NOTE_FEATURES} more features" if len(units) > MAX_NOTE_FEATURES else ""
+        notes.append(
+            f"{party} seems to have features in another unit than the others: {shown}{overflow}. The deviation differs "
+            "by the same factor as the mean. Ask that site: if so, this model is of no use, scaled or not"
+        )
+    return notes
 
 
 def name_unit_notes(log: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -160,20 +169,7 @@ def name_unit_notes(log: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
     return {**log, "notes": [new.get(note, note) for note in log.get("notes", [])]}
 
 
-def _unit_note(party: str, units: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    shown = ", ".join(
-        f"{names[unit['feature']] if names else 'feature ' + str(unit['feature'] + 1)} (mean {unit['mean']:.4g} there, "
-        f"{unit['mean_elsewhere']:.4g} elsewhere)"
-        for unit in units[:MAX_NOTE_FEATURES]
-    )
-    overflow = f", and {len(units) - MAX_NOTE_FEATURES} more features" if len(units) > MAX_NOTE_FEATURES else ""
-    return (
-        f"{party} seems to have features in another unit than the others: {shown}{overflow}. The deviation differs by the "
-        "same factor as the mean. Ask that site: if so, this model is of no use, scaled or not"
-    )
-
-
-SHRINKAGE_NOTE_LIMIT = 0.95  # a note tells of scores that lie nearer the centre than this share of where they belong
+SHRINKAGE_NOTE_LIMIT = 0.95  # a note tells of scores that are smaller than this share of their true size
 
 
 def shrinkage_notes(model: FittedPCA) -> list[str]:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedpca_flwr.errors import ConfigError, printable_text
 
 MAX_TABLE_ROWS = 20
-"""So many lines a table shows at most."""
+"""Largest number of rows that a table shows."""
 
 
 class Share(float):
@@ -82,7 +82,9 @@ def table_to_text(shown: DisplayTable) -> str:
         align = str.ljust if j == 0 or any(isinstance(cell, str) for cell in cells) else str.rjust
         columns.append([align(text, max(map(len, texts))) for text in texts])
     lines = [f"  {'  '.join(line)}".rstrip() for line in zip(*columns, strict=True)]
-    return "\n".join([printable_text(shown.title), *lines, *_overflow_lines(shown)])
+    if (hidden := len(shown.rows) - MAX_TABLE_ROWS) > 0:
+        lines.append(f"  and {hidden} more")
+    return "\n".join([printable_text(shown.title), *lines])
 
 
 def table_to_html(shown: DisplayTable) -> str:
@@ -97,32 +99,29 @@ def table_to_html(shown: DisplayTable) -> str:
     str
     """
     headers = "".join(f"<th>{html.escape(name)}</th>" for name in shown.headers)
-    rows = "".join(f"<tr>{''.join(map(_cell_html, row))}</tr>" for row in shown.rows[:MAX_TABLE_ROWS])
-    overflow = "".join(f"<p>{line}</p>" for line in _overflow_lines(shown))
-    title = html.escape(printable_text(shown.title))
-    return f"<div><p>{title}</p><table><thead><tr>{headers}</tr></thead><tbody>{rows}</tbody></table>{overflow}</div>"
-
-
-def _overflow_lines(shown: DisplayTable) -> list[str]:
-    """Write how many rows are not shown, or nothing."""
+    lines = []
+    for row in shown.rows[:MAX_TABLE_ROWS]:
+        cells = []
+        for value in row:
+            text, style = html.escape(_cell_text(value)), ""
+            if isinstance(value, Share) and not np.isnan(value):
+                bar_style = f"background:currentColor;opacity:.5;height:.4em;width:{100 * value:.2f}%"
+                text, style = f'{text}<div style="{bar_style}"></div>', ' style="min-width:8em"'
+            cells.append(f"<td{style}>{text}</td>")
+        lines.append(f"<tr>{''.join(cells)}</tr>")
     hidden = len(shown.rows) - MAX_TABLE_ROWS
-    return [f"  and {hidden} more"] if hidden > 0 else []
+    overflow = f"<p>  and {hidden} more</p>" if hidden > 0 else ""
+    title, body = html.escape(printable_text(shown.title)), "".join(lines)
+    return f"<div><p>{title}</p><table><thead><tr>{headers}</tr></thead><tbody>{body}</tbody></table>{overflow}</div>"
 
 
 def _cell_text(value: object) -> str:
+    """Write a cell: a share in percent, a float with four digits, NaN as unknown."""
     if isinstance(value, float | np.floating) and np.isnan(value):
         return "unknown"
     if isinstance(value, Share):
         return f"{value:.2%}"
     return f"{value:.4g}" if isinstance(value, float | np.floating) else printable_text(str(value))
-
-
-def _cell_html(value: object) -> str:
-    text = html.escape(_cell_text(value))
-    if not isinstance(value, Share) or np.isnan(value):
-        return f"<td>{text}</td>"
-    bar = f'<div style="background:currentColor;opacity:.5;height:.4em;width:{100 * value:.2f}%"></div>'
-    return f'<td style="min-width:8em">{text}{bar}</td>'
 
 
 def component_labels(count: int) -> list[str]:
@@ -159,9 +158,9 @@ def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | 
     """
     arrays = [np.asarray(column) for column in columns]
     d = arrays[0].size
-    order = (
-        range(d) if weight is None or d <= MAX_TABLE_ROWS else np.argsort(-np.asarray(weight), kind="stable").tolist()
-    )
+    order: Sequence[int] = range(d)
+    if weight is not None and d > MAX_TABLE_ROWS:
+        order = np.argsort(-np.asarray(weight), kind="stable").tolist()
     return [[names[j] if len(names) else j, *(array[j].item() for array in arrays)] for j in order]
 
 
@@ -205,11 +204,10 @@ def tables_by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) 
         return {"rows": parties}
     tables = list(parties)
     log_names = [party.get("name", "") for party in log.get("parties", [])]
-    default_names = [
-        Path(table).stem if isinstance(table, str | os.PathLike) else f"party {i}" for i, table in enumerate(tables)
-    ]
-    names = log_names if len(log_names) == len(tables) and all(log_names) else default_names
-    return dict(zip(names, tables, strict=True))
+    if len(log_names) == len(tables) and all(log_names):
+        return dict(zip(log_names, tables, strict=True))
+    is_file = [isinstance(table, str | os.PathLike) for table in tables]
+    return {Path(table).stem if is_file[i] else f"party {i}": table for i, table in enumerate(tables)}
 
 
 def import_pandas() -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data.frames import NON_NUMERIC_KINDS, arrow_non_numeric_kind, arrow_numbers, labels_text
+from fedpca_flwr.data.column_numbers import NON_NUMERIC_KINDS, arrow_non_numeric_kind, arrow_numbers
+from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.data.table import INEXACT_INTEGERS, inexact_integers
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks, Rows

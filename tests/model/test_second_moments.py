@@ -221,3 +221,9 @@ def test_what_rounding_misses_is_kept_in_its_unit_and_adds_up():
     both = one.merge(other)
     np.testing.assert_array_equal(both.error_bound, [0.75, 3.0])
     np.testing.assert_array_equal(both.subtract(other).error_bound, [1.0, 4.0])
+
+
+def test_the_former_name_of_the_error_bound_warns():
+    moments = SecondMoments.of(X)
+    with pytest.deprecated_call(match="error_bound"):
+        assert moments.missed is moments.error_bound
