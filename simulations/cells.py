@@ -89,8 +89,8 @@ def _notes(tables: dict[str, Table]) -> list[str]:
     notes = []
     if fractions:
         notes.append(
-            f"values of {labels_text(fractions)} are not whole numbers, so they may be no counts: name the layer that holds "
-            "the counts as --layer"
+            f"values of {labels_text(fractions)} are not whole numbers, so they may be no counts: name the layer that "
+            "holds the counts as --layer"
         )
     if len(tables) == 1:
         notes.append(

@@ -115,8 +115,8 @@ def _require_parties(given: Any) -> None:
             others = any(not isinstance(key, str) for key in wrong)
             texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" if others else ""
             raise ConfigError(
-                f"'parties' has the keys {labels_text(wrong)}, expected names of the parties: at most 64 letters, digits, "
-                f"spaces, '.', '-' and '_'{texts}"
+                f"'parties' has the keys {labels_text(wrong)}, expected names of the parties: at most 64 letters, "
+                f"digits, spaces, '.', '-' and '_'{texts}"
             )
 
 

@@ -63,7 +63,7 @@ def sign_as(colluder, claimed, key):
 
 
 def asked_of(session, publics):
-    return transcript("moments", session.client.transport.policy.signer.about, publics, [np.asarray(1)])
+    return transcript("moments", session.client.transport.policy.signer.context, publics, [np.asarray(1)])
 
 
 def layout_of(session, phase="moments"):

@@ -29,7 +29,7 @@ class Sites:
         self.sessions = sites(folder, SUMS, parties=PARTIES)
         self.commitments, self.signatures = keys_of(self.sessions)
         self.layout = layout_of(self.sessions[0])
-        self.about = self.sessions[0].client.transport.policy.signer.about
+        self.about = self.sessions[0].client.transport.policy.signer.context
 
     def opened(self, parties=range(PARTIES), commitments=None):
         """The public keys, which all open once they have the commitments of all."""
