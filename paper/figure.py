@@ -20,7 +20,7 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the largest angle, the mean bytes up and the rounds of every method; angles below 1e-6 are rounding."""
     lines = ["| method | largest angle (degrees) | kB up per party | rounds |", "| --- | --- | --- | --- |"]
     for method, one in found.items():
-        angle = f"{one['max angle']:.2g}" if one["max angle"] > plots.EXACT else "below 1e-6"
+        angle = f"{one['max angle']:.2g}" if one["max angle"] > plots.EXACT_ANGLE_DEGREES else "below 1e-6"
         lines.append(f"| `{method}` | {angle} | {1e3 * one['MB up']:.1f} | {one['rounds']} |")
     return "\n".join(lines)
 

@@ -106,7 +106,7 @@ def _federated(rows: list[Rows], method: str, options: dict[str, Any]) -> tuple[
     """Run parties and server in this process: scores in the order of the parties, rounds, MB up a party, and bound."""
     options = dict(options)
     limit = 0 if options.pop(RESTARTS, False) else krylov.MAX_BASIS_BYTES
-    with TemporaryDirectory() as folder, mock.patch.object(krylov, "BASIS_BYTES", limit):
+    with TemporaryDirectory() as folder, mock.patch.object(krylov, "MAX_BASIS_BYTES", limit):
         files = [f"{folder}/{party}.npy" for party in range(len(rows))]
         model = run(method, rows, genotypes=True, scores=files, join_deadline=1e6, round_deadline=1e6, **options)
         scores = np.vstack([np.load(file) for file in files])

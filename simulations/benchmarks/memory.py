@@ -47,7 +47,7 @@ def _memory(
     _take_clear(DISTINCT_REPLIES, 20)  # libraries are loaded
     yield "features", "way", "parties", "all replies, MB", "peak, MB", "in d x d matrices"
     for d, way, number in itertools.product(features, WAYS, parties):
-        with mock.patch.object(row_questions, "FOR_INFLUENCE", WAYS[way]):
+        with mock.patch.object(row_questions, "MAX_INFLUENCE_BYTES", WAYS[way]):
             nbytes = (_take_masked if way == "masked" else _take_clear)(number, d)
         peak = tracemalloc.get_traced_memory()[1] / 1e6
         tracemalloc.stop()

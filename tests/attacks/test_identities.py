@@ -70,7 +70,7 @@ def layout_of(session, phase="moments"):
     """Of the first sum."""
     client = session.client
     assert phase in client.script
-    return client.transport.own[phase].layout({}, client.public)
+    return client.transport.method_questions[phase].layout({}, client.public)
 
 
 @each_transport
@@ -209,7 +209,7 @@ def test_survivors_reveal_for_the_one_list_that_they_all_signed(tmp_path):
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("told", "places", "is_signed_by", "given", "named"),
+    ("told", "places", "signed", "given", "named"),
     [
         ([ALL, ALL, ALL, THREE, FOUR], THREE, THREE, {}, "party 3"),
         ([FOUR, THREE, THREE, THREE, FOUR], FOUR, [0, 4, 4, 4], {}, "party 1"),  # a colluder, party 4, signs for others

@@ -180,5 +180,7 @@ def test_a_doctor_learns_whether_a_key_is_registered_and_no_node_becomes_active(
 
 def online(lab):
     return {
-        node["node-id"] for node in lab.flwr.listed("supernode", "list", "lab")["nodes"] if node["status"] == "online"
+        node["node-id"]
+        for node in lab.flwr.list_json("supernode", "list", "lab")["nodes"]
+        if node["status"] == "online"
     }

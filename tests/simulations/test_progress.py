@@ -74,7 +74,7 @@ def test_numbers_of_rounds_go_up_to_at_most_the_last(method):
 
 def test_who_is_still_waited_for_is_named(monkeypatch):
     """By the name that the party has said; a party that has answered is not."""
-    monkeypatch.setattr(protocol_server, "PATIENCE", 0.01)
+    monkeypatch.setattr(protocol_server, "FIRST_REMINDER_SECONDS", 0.01)
     server = server_of("p-cov", cut(rows(60), 20, 20, 20), n_components=2)
     context_of(server, 2).node_config["name"] = "south"
     slow, lines = proxy_of(server, 2), Lines("s for client 2 (south)")

@@ -99,7 +99,7 @@ def test_intervals_hold_the_variances_of_rows_that_are_shortened_to_the_reach(sh
         model = fit("dp-pca", np.array_split(X, 3), n_components=1, epsilon=4.0, noise_seed=seed)
         logged = model.log["variance_intervals_within_reach"]
         centred = X - model.mean_
-        centred *= np.minimum(1.0, logged["row_reach"] / np.linalg.norm(centred, axis=1))[:, None]
+        centred *= np.minimum(1.0, logged["reach"] / np.linalg.norm(centred, axis=1))[:, None]
         variance = np.linalg.eigvalsh(centred.T @ centred)[-1] / (len(X) - 1)
         inside += [low <= variance <= high for low, high in logged["intervals"]]
     assert len(inside) == 24
