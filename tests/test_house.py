@@ -41,12 +41,13 @@ CODE = {
 }
 
 
-def lines_without_docstrings(node: ast.AST) -> int:
+def lines_without_docstrings(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines of a function, or of a module, without those of the docstrings in it."""
     parts = [part for part in ast.walk(node) if isinstance(part, ast.Module | ast.ClassDef | ast.FunctionDef)]
     docstrings = [part.body[0] for part in parts if ast.get_docstring(part)]
     first, last = (1, node.body[-1]) if isinstance(node, ast.Module) else (node.lineno, node)
-    return last.end_lineno - first + 1 - sum(text.end_lineno - text.lineno + 1 for text in docstrings)
+    lines = [(last.end_lineno or 0) - first, *(-(text.end_lineno or 0) + text.lineno for text in docstrings)]
+    return sum(lines) + 1 - len(docstrings)
 
 
 def long_functions(code: str) -> dict[str, int]:
