@@ -1,4 +1,4 @@
-"""Gives the wheel and the source archive the README with absolute links, which a package index can follow."""
+"""Give the wheel and the source archive the README with absolute links, which a package index can follow."""
 
 import re
 from pathlib import Path
@@ -11,15 +11,22 @@ RELATIVE = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
 
 
 class ReadmeHook(MetadataHookInterface):
-    """Reads README.md, whose links are relative to the repository; the address and the version make them absolute."""
+    """Hook that makes the README's links, which are relative to the repository, absolute by its address and version."""
 
     def update(self, metadata: dict[str, Any]) -> None:
+        """Set the README of the metadata.
+
+        Parameters
+        ----------
+        metadata : dict
+            Metadata of the project, which is changed in place.
+        """
         repository, tag = metadata["urls"]["Repository"], f"v{metadata['version']}"
         pages = f"{repository}/blob/{tag}"
         pictures = f"{repository.replace('//github.com/', '//raw.githubusercontent.com/')}/{tag}"
 
-        def absolute(found: re.Match[str]) -> str:
-            picture, text, target = found.groups()
+        def absolute(match: re.Match[str]) -> str:
+            picture, text, target = match.groups()
             return f"{picture}[{text}]({pictures if picture else pages}/{target})"
 
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")

@@ -29,57 +29,58 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The gallery has every notebook there is, and the methods every page."""
-    found = {
+    """Add every notebook to the gallery, and every method's page to the methods."""
+    pages = {
         "Gallery": [page for page in ELSEWHERE if page.startswith("gallery/")],
         "Methods": [f"methods/{path.name}" for path in (ROOT / "docs" / "methods").glob("*.md")],
     }
     for section in config.nav or []:
-        for title in found.keys() & section:
-            section[title] = sorted(found[title])
+        for title in pages.keys() & section:
+            section[title] = sorted(pages[title])
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that lie beside `docs`, and the notebooks with their figures."""
     for page, source in ELSEWHERE.items():
         if source.endswith(".md"):
             files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     for notebook in NOTEBOOKS:
-        for name, content in _told(notebook).items():
+        for name, content in _rendered(notebook).items():
             files.append(File.generated(config, f"gallery/{name}", content=content))
     return files
 
 
-def _told(notebook: Path) -> dict[str, str | bytes]:
-    """A page and its figures, by name."""
+def _rendered(notebook: Path) -> dict[str, str | bytes]:
+    """Return a notebook as a page, and its figures, by name."""
     cells = nbformat.read(notebook, as_version=4)
     names = {"unique_key": notebook.stem, "output_files_dir": notebook.stem}
-    body, made = MarkdownExporter().from_notebook_node(cells, names)
-    return {f"{notebook.stem}.md": body, **made["outputs"]}
+    body, resources = MarkdownExporter().from_notebook_node(cells, names)
+    return {f"{notebook.stem}.md": body, **resources["outputs"]}
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links lead to the page that a file has become; to code, which has no page, they become plain text.
+    """Point links to the page that a file has become.
 
-    A page that the code makes has no link to edit it.
+    Links to code, which has no page, become plain text. A page that the code makes has no link to edit it.
     """
-    own = page.file.src_uri
-    source = ELSEWHERE.get(own, f"docs/{own}")
+    name = page.file.src_uri
+    source = ELSEWHERE.get(name, f"docs/{name}")
     folder = (ROOT / source).parent
-    page.edit_url = None if own.startswith(MADE) else f"{REPOSITORY}/edit/main/{source}"
-    back = "../" * own.count("/")
+    page.edit_url = None if name.startswith(MADE) else f"{REPOSITORY}/edit/main/{source}"
+    back = "../" * name.count("/")
 
-    def linked(found: re.Match[str]) -> str:
-        image, text, target, anchor = found[1], found[2], found[3], found[4] or ""
-        if "://" in target or (found[1] and own.startswith("gallery/")):  # a figure lies beside its page
-            return found[0]
+    def link(match: re.Match[str]) -> str:
+        image, text, target, anchor = match[1], match[2], match[3], match[4] or ""
+        if "://" in target or (match[1] and name.startswith("gallery/")):  # a figure lies beside its page
+            return match[0]
         path = (folder / target).resolve().relative_to(ROOT).as_posix()
         to = PAGES.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
         return f"{image}[{text}]({back}{to}{anchor})" if to else text
 
-    return LINK.sub(linked, markdown)
+    return LINK.sub(link, markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """The corner of a table is a cell: a screen reader announces a head without text."""
+    """Make the empty corner of a table a cell: a screen reader would announce a head without text."""
     return re.sub(r"<th[^>]*></th>", "<td></td>", html)

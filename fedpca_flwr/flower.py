@@ -131,6 +131,7 @@ class PCAClientApp(ClientApp):
         super().__init__()
         self._pca = ClientApp(client_fn, mods=[one_blas_thread])
 
+    @override
     def __call__(self, message: Message, context: Context) -> Message:
         fields = message.content.config_records.get("fitins.config", ConfigRecord())
         ours = message.metadata.message_type == MessageTypeLegacy.GET_PROPERTIES or "phase" in fields

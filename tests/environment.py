@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def built(project: Path, folder: Path, kind: str, version: str = "standard") -> Path:
-    """The ``wheel`` or the ``sdist`` of a project, in a folder; the ``editable`` wheel only points to the project."""
+    """Return the ``wheel`` or the ``sdist`` of a project, in a folder.
+
+    The ``editable`` wheel only points to the project.
+    """
     from hatchling.builders.sdist import SdistBuilder
     from hatchling.builders.wheel import WheelBuilder
 

@@ -72,6 +72,6 @@ FAMILIES: dict[str, Family] = {
 
 
 def with_spectrum(values: ArrayLike, seed: int = 0) -> tuple[NDArray, NDArray]:
-    """A symmetric matrix with these eigenvalues in a random basis, and that basis."""
+    """Return a symmetric matrix with these eigenvalues in a random basis, and that basis."""
     basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((np.size(values), np.size(values))))
     return (basis * values) @ basis.T, basis

@@ -61,7 +61,7 @@ def own(method: str) -> dict[str, Any]:
 
 
 def fit(method: str, parties: Sequence[Any], **options: Any) -> PCAModel:
-    """A loopback run on parties of any size."""
+    """Return a loopback run on parties of any size."""
     return run(method, parties, engine="loopback", **{"min_rows": 1, **own(method), **options})
 
 
@@ -122,17 +122,17 @@ def finish(server: PCAServer) -> PCAModel:
 
 
 def proxy_of(server: PCAServer, party: int) -> Any:
-    """A party as its server meets it; what tests put in its place, it does."""
+    """Return a party as its server meets it; what tests put in its place, it does."""
     return server.client_manager().all()[str(party + 1)]
 
 
 def client_of(server: PCAServer, party: int) -> PCAClient:
-    """A client as the next message will meet it: what lasts is in its context."""
+    """Return a client as the next message will meet it: what lasts is in its context."""
     return proxy_of(server, party).make().numpy_client
 
 
 def context_of(server: PCAServer, party: int) -> Context:
-    """A party's node-config and memory; what is changed there, the next message meets."""
+    """Return a party's node-config and memory; what is changed there, the next message meets."""
     return proxy_of(server, party).context
 
 
@@ -253,7 +253,7 @@ class Heard(NamedTuple):
 
 
 def heard(server: PCAServer, party: int) -> list[Heard]:
-    """Fills with what one party is asked and says."""
+    """Return a list that fills with what one party receives and replies."""
     exchanged: list[Heard] = []
 
     def listen(ins, honest):
@@ -267,7 +267,10 @@ def heard(server: PCAServer, party: int) -> list[Heard]:
 
 
 def messages_of(server: PCAServer) -> list[bytes]:
-    """Fills with what every party of a secure run sends; each message tells nothing in clear beside its arrays."""
+    """Return a list that fills with what every party of a secure run sends.
+
+    Each message tells nothing in clear beside its arrays.
+    """
     messages: list[bytes] = []
 
     def listen(reply: Any) -> Any:

@@ -26,7 +26,7 @@ EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)
 
 
 def shown_by(run: dict[str, Any]) -> str:
-    """What a run with this method and these options shows of single rows: what a site must allow."""
+    """Return what a run with this method and these options shows of single rows: what a site must allow."""
     text = METHODS.run_config(run)["method"]
     card = METHODS.parse_method(text).strategy.card
     options = parse_options(text, card.options, {"n-components": run.get("n-components", 10)})
@@ -34,7 +34,7 @@ def shown_by(run: dict[str, Any]) -> str:
 
 
 def released(folder: Path) -> list[str]:
-    """The phases that a journal's ledger lists."""
+    """Return the phases that a journal's ledger lists."""
     with closing(sqlite3.connect(folder / "site.sqlite")) as database:
         noted = database.execute("SELECT about FROM event WHERE kind = 'release' ORDER BY number")
         return [Release.parse(about).phase for (about,) in noted]
@@ -99,7 +99,7 @@ class HostileSession:
         return replace(self.client.transport.policy.signer, identity=colluder).sign(what, *said)
 
     def ask(self, phase: str, arrays: list[NDArray]) -> tuple[list[NDArray], dict[str, Any]]:
-        """The arrays that leave, and what is said beside them."""
+        """Return the arrays that leave, and what is said beside them."""
         replied, count, said = self.client.fit(list(arrays), {"phase": phase})
         assert count in (0, 1) or "error" not in said
         if phase == "keys" and replied:
@@ -107,7 +107,7 @@ class HostileSession:
         return replied, said
 
     def refusal(self, phase: str, arrays: list[NDArray]) -> str:
-        """The error with which nothing leaves: its class and its message."""
+        """Return the error with which nothing leaves: its class and its message."""
         replied, said = self.ask(phase, arrays)
         assert not replied
         return f"{said['error']}: {said['message']}"
@@ -124,7 +124,7 @@ def signatures(session: HostileSession, keys: NDArray) -> NDArray:
 
 
 def keys_of(sessions: Sequence[HostileSession]) -> list[NDArray]:
-    """What each party sends in the first round of a secure run: keys and signatures, a row for each party."""
+    """Return what each party sends in the first round of a secure run: keys and signatures, a row for each party."""
     return [np.stack(rows) for rows in zip(*(session.ask("keys", [])[0] for session in sessions), strict=True)]
 
 
@@ -209,7 +209,7 @@ class Questions:
         return 2 if symbol == "any" else sizes[symbol]
 
     def _scatter(self, size: int) -> NDArray:
-        """A packed positive definite matrix, nearly singular as often as not."""
+        """Return a packed positive definite matrix, nearly singular as often as not."""
         d = int((np.sqrt(8 * size + 1) - 1) / 2)
         factor = self.rng.standard_normal((d, d)) * 10.0 ** self.rng.uniform(-8, 2, d)
         return pack(factor @ factor.T + 10.0 ** self.rng.uniform(-14, 1) * np.eye(d))

@@ -18,7 +18,7 @@ STEPS = TEXT[TEXT.index("### 1.") : TEXT.index("### Before")]
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """The project with the new method."""
+    """Return the project with the new method."""
     copy = tmp_path_factory.mktemp("project")
     for folder in ("fedpca_flwr", "strategies", "simulations", "tests"):
         # With the bytecode, which is right for files of the same times, but for what is being written.
@@ -44,7 +44,7 @@ def unmarked(lines):
 
 
 def outcome(project, *command, code=0):
-    """What a command says in the copy, whose packages come first."""
+    """Return what a command says in the copy, whose packages come first."""
     environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
     run = subprocess.run([sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True)
     assert run.returncode == code, run.stdout + run.stderr

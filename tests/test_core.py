@@ -19,7 +19,7 @@ ABSOLUTE = re.compile(r"fedpca_flwr(\.\w+)+")
 
 
 def modules() -> dict[str, ast.Module]:
-    """The code by the names of its modules; examples are pages."""
+    """Return the code by the names of its modules; examples are pages."""
     found = {}
     for folder in FOLDERS:
         for file in (ROOT / folder).rglob("*.py"):

@@ -127,7 +127,7 @@ def test_questions_and_methods_compare_no_transport():
 
 
 def looks_for_options(code: str) -> list[str]:
-    """Calls of `getattr` and `hasattr` on options: what not all of them have."""
+    """Return calls of `getattr` and `hasattr` on options: what not all of them have."""
     calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and node.args]
     found = [ast.unparse(call) for call in calls if ast.unparse(call.func) in {"getattr", "hasattr"}]
     return [text for text in found if "options" in text.split(",")[0]]

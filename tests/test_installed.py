@@ -25,7 +25,7 @@ COMPONENTS = {"server-app-components": 5, "message-api": 5, "components-then-mod
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A folder with the source, unpacked; Flower takes no folder with a version in its name."""
+    """Return a folder with the source, unpacked; Flower takes no folder with a version in its name."""
     folder = tmp_path_factory.mktemp("source")
     with tarfile.open(built(ROOT, folder, "sdist")) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # which Python has from 3.11.4 on
@@ -36,13 +36,13 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel(source, tmp_path_factory):
-    """The wheel of the source, as package indices and `pip` build it."""
+    """Return the wheel of the source, as package indices and `pip` build it."""
     return built(source, tmp_path_factory.mktemp("wheel"), "wheel")
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """The Python of an environment with the wheel."""
+    """Return the Python of an environment with the wheel."""
     return fresh_environment(tmp_path_factory.mktemp("installed") / "fresh", wheel)
 
 
@@ -112,7 +112,7 @@ def decoy(folder, *names):
 
 
 def python(command, *arguments, at, paths=()):
-    """What a program in the folder ``at`` says, and its errors."""
+    """Return what a program in the folder ``at`` says, and its errors."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     done = subprocess.run([command, *arguments], cwd=at, env=environment, capture_output=True, text=True, check=False)

@@ -40,7 +40,10 @@ def blocks(page, language):
 
 
 def commands(page):
-    """The command lines of a page, a command that is continued by a backslash as one; also those between backticks."""
+    """Return the command lines of a page, also those between backticks.
+
+    A command that is continued by a backslash is one.
+    """
     lines = "\n".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
     return lines + [re.sub(r"\s+", " ", text) for text in re.findall(r"`([^`]*)`", prose(page))]
 
@@ -50,7 +53,7 @@ def prose(page):
 
 
 def headings(page):
-    """The anchors of a page, as GitHub makes them."""
+    """Return the anchors of a page, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", prose(page), re.M)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 

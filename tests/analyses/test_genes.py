@@ -19,7 +19,7 @@ NORMALISED = COUNTS * (100 / COUNTS.sum(axis=1).clip(min=1))[:, None]
 
 
 def as_scanpy(X, top):
-    """The steps of scanpy's flavour seurat (its _highly_variable_genes.py), with pandas."""
+    """Return the steps of scanpy's flavour seurat (its _highly_variable_genes.py), with pandas."""
     mean, variance = X.mean(axis=0), np.where(np.ptp(X, axis=0) > 0, X.var(axis=0, ddof=1), 0.0)
     mean[mean == 0] = 1e-12
     dispersion = variance / mean

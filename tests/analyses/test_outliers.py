@@ -101,7 +101,7 @@ def test_odd_rows_exceed_either_limit_are_named_and_their_contributions_add_up(m
 
 
 def off(model):
-    """A direction that no component has."""
+    """Take a direction that no component has."""
     return np.linalg.svd(model.components_)[2][-1]
 
 

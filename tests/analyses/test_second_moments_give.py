@@ -21,7 +21,7 @@ from tests.refusals import refused
 
 
 def kept(X):
-    """The moments that a run over three unequal parties keeps."""
+    """Return the moments that a run over three unequal parties keeps."""
     n = len(X)
     parties = cut(X, n - n // 3 - n // 10, n // 3, n // 10)
     return run("p-cov", parties, n_components=1, keep="moments", min_rows=1).moments_

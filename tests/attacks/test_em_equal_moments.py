@@ -36,7 +36,7 @@ def reflected(part):
 
 
 def turned(part, seed=1):
-    """A group's rows turned at random, about the vector of ones."""
+    """Return a group's rows turned at random, about the vector of ones."""
     known = ~np.isnan(part[0])
     other = part.copy()
     other[:, known] = turned_about_ones(part[:, known], np.random.default_rng(seed))
@@ -71,7 +71,7 @@ ASKED = [
 
 
 def question(run, given):
-    """What is asked in a step, with what is `given` in place of what an honest server would ask."""
+    """Return what is asked in a step, with what is `given` in place of what an honest server would ask."""
     honest = {"centre": np.full(D, 50.0), "spread": np.full(D, 15.0), "mean": np.zeros(D), "covariance": correlated()}
     asked = {**honest, **given}
     covariance = asked.pop("covariance")

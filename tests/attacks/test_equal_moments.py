@@ -224,7 +224,7 @@ def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
 
 
 def drawn_run(method: str, seed: int) -> dict[str, Any]:
-    """A run of a method with drawn options, in clear or with secure sums."""
+    """Return a run of a method with drawn options, in clear or with secure sums."""
     rng = np.random.default_rng(seed)
     known = {name.replace("_", "-"): value for name, value in options(rng, method, 2, N, 6).items()}
     if seed % 3:  # most of what stages do a site of all defaults refuses
@@ -236,7 +236,7 @@ def drawn_run(method: str, seed: int) -> dict[str, Any]:
 
 
 def as_script(run: dict[str, Any], session: HostileSession, most: int = 2) -> Script:
-    """The questions of a run at this site, each asked so many times at most."""
+    """Return the questions of a run at this site, each asked so many times at most."""
     client = session.client
     way = "clear" if not run.get("secure-aggregation") else "masked"
     times = {name: min(most, one.max_times(client.public)) for name, one in client.script.items()}

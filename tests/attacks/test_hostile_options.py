@@ -39,7 +39,7 @@ MOST_STEPS = 12
 
 
 def drawn_run(rng: np.random.Generator) -> dict[str, Any]:
-    """A run of any method with any options that it has, and keys that may or may not go with it."""
+    """Return a run of any method with any options that it has, and keys that may or may not go with it."""
     method = str(rng.choice(list(METHODS)))
     own = {name.replace("_", "-"): value for name, value in options(rng, method, 2, N, 6).items()}
     run = {"method": method, "n-components": 2, **METHODS[method].strategy.card.examples[0], **own}
@@ -54,7 +54,7 @@ def drawn_run(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def raw(run: dict[str, Any]) -> dict[str, Any]:
-    """The run-config as whoever starts runs sends it, checked by nobody."""
+    """Return the run-config as whoever starts runs sends it, checked by nobody."""
     try:
         return METHODS.run_config(run)
     except ConfigError:
@@ -67,7 +67,7 @@ OF_RUNS = ("secure-aggregation", "survivors", "bound", "weights", "levels", "see
 
 
 def session_of(folder: Path, rows: np.ndarray, run: dict[str, Any], **node: Any) -> HostileSession:
-    """A site in a run that no server has checked."""
+    """Return a site in a run that no server has checked."""
     session = HostileSession(folder, rows, {"method": run["method"], "n-components": 2}, **node)
     given = session.context
     session.context = Context(given.run_id, given.node_id, given.node_config, RecordDict(), raw(run))
@@ -75,7 +75,7 @@ def session_of(folder: Path, rows: np.ndarray, run: dict[str, Any], **node: Any)
 
 
 def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a draw finds; empty where it finds nothing."""
+    """Return what a draw finds; empty where it finds nothing."""
     rng = np.random.default_rng(seed)
     run = drawn_run(rng)
     card = METHODS[run["method"]].strategy.card
@@ -129,7 +129,7 @@ def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def asked_in_any_order(script, seed: int, pair: list[HostileSession], least: int, about: str) -> str:
-    """What questions in an order that is often the right one find."""
+    """Return what questions in an order that is often the right one find."""
     questions = [hostile_questions(script, seed, session, MOST_STEPS) for session in pair]
     answered, refused = [], False
     for same in zip(*questions, strict=True):

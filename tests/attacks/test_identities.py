@@ -41,7 +41,7 @@ def sites(folder, run, *, parties=PARTIES, **options):
 
 
 def with_keys(keys, signatures):
-    """The question with which keys travel to a party: of 64 bytes each where some may go silent."""
+    """Return the question with which keys travel to a party: of 64 bytes each where some may go silent."""
     there = [] if keys.shape[1] == 32 else [np.arange(len(keys))]
     return "shares" if there else "moments", [*there, keys, signatures]
 
@@ -56,7 +56,7 @@ def array_of(key):
 
 
 def sign_as(colluder, claimed, key):
-    """A signature by the colluder's identity under keys that are said to be those of another party."""
+    """Return a signature by the colluder's identity under keys that are said to be those of another party."""
     identity = load_identity(NodeConfig.parse(colluder.context.node_config))
     signer = replace(colluder.client.transport.policy.signer, identity=identity)
     return array_of(identity.sign(signer._message(claimed, "run keys", [key.tobytes()])))
@@ -184,7 +184,10 @@ ALL, THREE, FOUR = [0, 1, 2, 3, 4], [0, 1, 2, 3], [0, 1, 2, 4]
 
 
 def agreed(folder, told, *, members=PARTIES, keyed_of_3=PARTIES, members_of_3=PARTIES):
-    """A run up to the survivors: its sites, and a share of each, and a signature of whoever was `told` a list."""
+    """Return a run up to the survivors.
+
+    It has the sites, a share of each, and a signature of whoever was `told` a list.
+    """
     sessions = sites(folder, SURVIVING)
     keys, signatures = keys_of(sessions)
     there = [keyed_of_3 if party == 3 else PARTIES for party in ALL]

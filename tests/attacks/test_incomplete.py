@@ -1,5 +1,8 @@
-"""A server that chooses the model reads a row that alone misses a feature, where a site
-lets it; else only moments of rows that share their gaps follow from what it is told."""
+"""Attacks on rows with gaps by a server that chooses the model.
+
+It reads a row that alone misses a feature, where a site lets it; else only moments of rows that share their gaps follow
+from the replies.
+"""
 
 import numpy as np
 

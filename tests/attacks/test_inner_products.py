@@ -25,7 +25,7 @@ def random_block(columns, seed=0):
 
 
 def completed(Q, AQ):
-    """The only positive semidefinite matrix of rank at most that of ``AQ`` with these products."""
+    """Return the only positive semidefinite matrix of rank at most that of ``AQ`` with these products."""
     return AQ @ np.linalg.pinv(Q.T @ AQ, rcond=1e-10) @ AQ.T
 
 
@@ -112,7 +112,7 @@ def test_columns_are_counted_against_the_rows_and_with_those_of_other_parties(tm
 
 
 def asked_for(tmp_path, columns, run_id, rows=PEOPLE, **node):
-    """What a run of so many products says first, and the products that it gets."""
+    """Return what a run of so many products says first, and the products that it gets."""
     asking = site(tmp_path, within(KRYLOV, columns, 1), rows=rows, run_id=run_id, **node)
     replied, said = asking.ask("rows", [])
     blocks = [random_block(1, seed=10 * run_id + i) for i in range(columns if replied else 0)]

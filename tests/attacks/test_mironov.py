@@ -1,4 +1,4 @@
-"""From what one run of dp-pca shows, which of two neighbouring data sets was it (Mironov 2012)?
+"""Attack on dp-pca that tells from a run which of two neighbouring data sets it had (Mironov 2012).
 
 The attacker knows both, and looks first for values that one of the two cannot have given: noise of floats reaches few
 floats. Where that tells nothing he takes the likelihood ratio, which is the best test that there is. Right answers: at

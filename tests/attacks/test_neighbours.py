@@ -32,7 +32,7 @@ class Sites:
         self.about = self.sessions[0].client.transport.policy.signer.context
 
     def opened(self, parties=range(PARTIES), commitments=None):
-        """The public keys, which all open once they have the commitments of all."""
+        """Return the public keys, which all open once they have the commitments of all."""
         shown = self.commitments if commitments is None else commitments
         return np.stack([self.sessions[i].ask("openings", [shown])[0][0] for i in parties])
 
@@ -168,7 +168,7 @@ def test_a_partys_own_commitment_is_not_replaced_and_nothing_is_summed_before_ke
 
 @pytest.fixture
 def in_place(there):
-    """Commitments among which that of the last party is one to a key of the server's, and that key's private half."""
+    """Return commitments, the last one to a key of the server's, and the private half of that key."""
     private = new_private_key()
     shown = there.commitments.copy()
     shown[LAST] = array_of(commitment(LAST, public_key(private)))
@@ -192,8 +192,10 @@ def test_a_server_in_the_place_of_a_party_is_found_by_those_around_it_and_opens_
 
 @pytest.mark.engine
 def test_parties_that_were_shown_different_lists_are_in_no_sum(there, in_place):
-    """Party 8 has committed to two keys and signed both. Each half of the others is shown one, and finds a ring of its
-    own; what they share with party 8 the server takes off."""
+    """Show each half of the parties another key of party 8, which has committed to two and signed both.
+
+    Each half has a ring of its own; what it shares with party 8 the server takes off.
+    """
     halves, words = (range(4), range(4, LAST)), {}
     keys = [*there.opened(halves[0]), *there.opened(halves[1], in_place[0])]
     for half, own in zip(halves, (there.private(LAST), in_place[1]), strict=True):

@@ -55,7 +55,7 @@ def bare_pickle(file: Path) -> bytes:
 
 
 def rewritten(file: Path, spoil: Spoil) -> Path:
-    """A file, or each array of an archive, spoilt."""
+    """Return a file, or each array of an archive, spoilt."""
     if file.suffix != ".npz":
         file.write_bytes(spoil(file.read_bytes()))
         return file
@@ -133,7 +133,7 @@ def a_federation(folder: Path, spoil: Spoil) -> None:
 
 
 def respelt(folder: Path, schema: Schema, table: str, column: str, spoil: Spoil) -> None:
-    """A store's one large value, spoilt by whoever can name it by its digest and seal it."""
+    """Return a store's one large value, spoilt by whoever can name it by its digest and seal it."""
     store = Store(folder, schema)
     with store.transaction() as database:
         ((value,),) = database.execute("SELECT value FROM piece").fetchall()

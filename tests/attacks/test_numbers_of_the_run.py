@@ -109,7 +109,7 @@ MEAN = ROWS.mean(axis=0)
 
 
 def asked_about(session, means, *, secure):
-    """What a site says to products about each of several means of one run."""
+    """Return what a site says to products about each of several means of one run."""
     block, none = np.eye(D, 2), np.zeros(D)
     if secure:
         (key, _), _ = session.ask("keys", [])

@@ -57,13 +57,13 @@ def questions(d, mean, *, secure):
 
 
 def added(answer):
-    """An answer, or the sum of its parts, by field."""
+    """Return an answer, or the sum of its parts, by field."""
     parts = [answer] if isinstance(answer, dict) else answer
     return {name: sum(part[name] for part in parts if name in part) for part in parts for name in part}
 
 
 def natural(name, asked, X):
-    """The size of an answer that rounding is relative to, from the moments of all rows."""
+    """Return the size of an answer that rounding is relative to, from the moments of all rows."""
     n, m = len(X), X.mean(axis=0)
     own, shift = np.sqrt(np.square(X - m).sum(axis=0)), np.sqrt(n) * (m - asked.get("mean", asked.get("centre", m)))
     energy = np.sum(own**2) + np.sum(shift**2)
@@ -145,7 +145,7 @@ def node_of(own):
 
 
 def drawn(folder, X, *, run_id=1, repeat="refuse", seed=0):
-    """What a new process of a site holds out in a run."""
+    """Return what a new process of a site holds out in a run."""
     node = node_of({"data": "rows.npy", "journal": "there", "min-rows": 5, "repeat": repeat})
     return held_out_rows(FileJournal(str(folder / "journal"), str(run_id), 0), node, X, seed)
 

@@ -25,7 +25,7 @@ THREE = PARTIES[:3]
 
 
 def sites(folder, parties, method="p-cov", *, split="rows", keys=None, options=SECURE, **node):
-    """A run of sites with a file and a journal each, which they keep from run to run."""
+    """Return a run of sites with a file and a journal each, which they keep from run to run."""
     keys = range(len(parties)) if keys is None else keys
     nodes = []
     for key, own in zip(keys, parties, strict=True):
@@ -44,12 +44,12 @@ def without(server, party):
 
 
 def asked_first(server):
-    """What comes before the questions of a run: whoever may not take part in it says so here."""
+    """Return what comes before the questions of a run: whoever may not take part in it says so here."""
     server.strategy.quorum.gather(server.client_manager())
 
 
 def replies_to(server, phase):
-    """Fills with what the parties reply in a phase."""
+    """Return a list that fills with what the parties reply in a phase."""
     replies = []
     for party in range(len(server.client_manager().all())):
         tamper(server, party, lambda reply: replies.append(reply) or reply, phase)
@@ -240,7 +240,7 @@ def test_no_run_changes_the_digest_of_rows_that_it_puts_in_order(tmp_path):
 
 
 def first_answer(folder, own, run_id, method="p-cov", **options):
-    """What a site in clear replies to a run's first question: arrays, and what is said beside them."""
+    """Return what a site in clear replies to a run's first question: arrays, and what is said beside them."""
     node = {key: options.pop(key) for key in ("weights", "repeat", "journal", "categories") if key in options}
     run = {"method": method, "n-components": 2, **options.pop("run", {})}
     session = HostileSession(folder, own, run, run_id=run_id, **node)
@@ -296,7 +296,7 @@ def test_a_site_without_a_journal_says_in_its_log_that_nothing_protects_several_
 
 
 def largest_by_bisection(folder, runs, **node):
-    """What the server knows of the largest value of site 1 after so many runs: an interval."""
+    """Return what the server knows of the largest value of site 1 after so many runs: an interval."""
     low, high, refused = 0.0, 2.0**12, 0
     for _ in range(runs):
         bound = (low + high) / 2

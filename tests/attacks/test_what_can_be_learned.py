@@ -17,7 +17,7 @@ PATIENTS = np.round(rows(12, 8) * 10 + 50)
 
 
 def seen(method, parties, **options):
-    """The arrays that the server receives from party 0 in the first round."""
+    """Return the arrays that the server receives from party 0 in the first round."""
     server, caught = server_of(method, parties, n_components=2, **options), []
     tamper(server, 0, lambda reply: caught.append(parameters_to_ndarrays(reply.parameters)) or reply)
     finish(server)
@@ -58,7 +58,7 @@ CLIP = 21.0
 
 
 def replies(method, data, times=1, **options):
-    """What a real client with these few rows sends first, in so many runs with noise of their own."""
+    """Return what a real client with these few rows sends first, in so many runs with noise of their own."""
     run_config = {"method": method, "n-components": 2, **{key.replace("_", "-"): v for key, v in options.items()}}
     phase = "moments" if method == "p-cov" else "joint"
     for seed in range(1, times + 1):
@@ -71,7 +71,7 @@ def replies(method, data, times=1, **options):
 
 
 def is_nearer_to_the_first(reply, worlds, deviations):
-    """The likelihood ratio test for Gaussian noise of known deviations: no attack on this reply is better."""
+    """Return the likelihood ratio test for Gaussian noise of known deviations: no attack on this reply is better."""
     distances = [
         sum(float((((seen - true) / s) ** 2).sum()) for seen, true, s in zip(reply, world, deviations, strict=True))
         for world in worlds

@@ -25,7 +25,7 @@ BY_MOMENTS = [name for name, card in CARDS.items() if card.split == "rows" and n
 
 
 def client_of(method: str) -> Any:
-    """The client of a party with rows, before anything is asked."""
+    """Return the client of a party with rows, before anything is asked."""
     rows = np.random.default_rng(1).standard_normal((N, 5))
     run = {"method": method, "n-components": 2}
     node = {"partition-id": 0, "num-partitions": 2}

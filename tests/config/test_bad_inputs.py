@@ -28,7 +28,7 @@ def fit(parties=None, method="p-cov", **options):
 
 
 def reported_error(node, method="p-cov", phase="statistics", **options):
-    """The error that a site's client reports in its first round, as (kind, text)."""
+    """Return the error that a site's client reports in its first round, as (kind, text)."""
     node = {"partition-id": 0, "num-partitions": 1, "min-rows": 1, "may-show": "inner products", **node}
     values = {"method": method, "n-components": 2, **options}
     context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=METHODS.run_config(values))

@@ -215,7 +215,7 @@ HELD = {
 
 @pytest.mark.parametrize("kind", HELD)
 def test_a_level_is_a_value_whatever_holds_it(kind):
-    """pandas makes floats of whole numbers at the first gap: '0' and '0.0' were two levels."""
+    """In pandas whole numbers become floats at the first gap: '0' and '0.0' were two levels."""
     parties = {"north": pd.DataFrame({"code": CODES[:30]}), "south": HELD[kind](CODES[30:])}
     expected = fit("p-cov", [pd.DataFrame({"code": CODES})], n_components=1, scale=True, levels=["code"])
     found = fit("p-cov", parties, n_components=1, scale=True, levels=["code"], min_rows=1)

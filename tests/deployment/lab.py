@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def told(method: str, **values: Any) -> str:
-    """A method, its options and keys of the run as `--run-config` takes them."""
+    """Return a method, its options and keys of the run as `--run-config` takes them."""
     return as_text(
         METHODS.run_config({"method": method, **{key.replace("_", "-"): value for key, value in values.items()}})
     )
@@ -40,7 +40,7 @@ its web server, which is more than half of its time, and uses none of it."""
 
 
 def impatient(folder: Path, inherited: str = "") -> str:
-    """A PYTHONPATH on which SuperNodes are that (`IMPATIENT`), of a file in this folder."""
+    """Return a PYTHONPATH on which SuperNodes are that (`IMPATIENT`), of a file in this folder."""
     (folder / "sitecustomize.py").write_text(IMPATIENT, encoding="utf-8")
     return f"{folder}{os.pathsep}{inherited}"
 

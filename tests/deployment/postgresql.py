@@ -24,7 +24,7 @@ class Server(NamedTuple):
 
 
 def programs() -> Path | None:
-    """The folder of PostgreSQL's server programs, the newest, if it is installed."""
+    """Return the folder of PostgreSQL's server programs, the newest, if it is installed."""
     found = shutil.which("initdb")
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     return Path(found).parent if found else debian[-1].parent if debian else None
@@ -32,7 +32,10 @@ def programs() -> Path | None:
 
 @contextmanager
 def running() -> Iterator[Server]:
-    """A server, until the end of the block; root starts it as 'postgres' or 'nobody', as it refuses to be root's."""
+    """Return a server, until the end of the block.
+
+    Root starts it as 'postgres' or 'nobody', as it refuses to be root's.
+    """
     folder = programs()
     if folder is None:
         raise SystemExit("PostgreSQL's server is not installed (Debian's package 'postgresql')")

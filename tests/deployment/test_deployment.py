@@ -34,7 +34,7 @@ NAMES = [f"marker_{j}" for j in range(20)]
 
 
 def fill(connection, X):
-    """A table of these rows, the last of them first."""
+    """Return a table of these rows, the last of them first."""
     connection.execute(f"CREATE TABLE visit (id integer, {', '.join(f'{name} double precision' for name in NAMES)})")
     for i in reversed(range(len(X))):
         connection.execute(f"INSERT INTO visit VALUES ({i}, {', '.join(repr(float(x)) for x in X[i])})")
@@ -49,7 +49,10 @@ def database():
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory, database):
-    """The node-configs of two hospitals: one has a file, the other PostgreSQL where it is installed, else DuckDB."""
+    """Return the node-configs of two hospitals.
+
+    One has a file, the other PostgreSQL where it is installed, else DuckDB.
+    """
     folder = tmp_path_factory.mktemp("hospitals")
     nodes = make_site_configs(folder, "hospital", write_site_files(folder, NAMES, HOSPITALS))
     url = database.url if database else f"duckdb:///{folder}/cohort.duckdb"
@@ -80,7 +83,7 @@ def hospitals(lab, tables):
 
 @pytest.fixture
 def banks(lab, tmp_path):
-    """The same SuperNodes as those of banks, with different columns of the same rows."""
+    """Return the same SuperNodes as those of banks, with different columns of the same rows."""
     nodes = []
     for i, columns in enumerate(BANKS):
         np.save(tmp_path / f"site{i}.npy", columns)
@@ -92,7 +95,7 @@ def banks(lab, tmp_path):
 
 
 def deployed(lab, method, folder, **options):
-    """The model of a run that must succeed, and its log."""
+    """Return the model of a run that must succeed, and its log."""
     status, log = lab.run(told(method, **options, output=str(folder / "model")))
     assert status == "finished:completed", log
     return PCAModel.load(folder / "model"), log

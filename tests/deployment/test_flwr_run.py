@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def flwr_run(tmp_path_factory):
-    """A function that runs the app on so many parties, and gives the status and the log."""
+    """Return a function that runs the app on so many parties, and gives the status and the log."""
     with SimulationLab(tmp_path_factory.mktemp("link") / "flower", []) as link:
         yield lambda parties, **config: link.run(
             as_text(config),

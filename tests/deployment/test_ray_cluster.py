@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.filterwarning
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A head and a worker of one core each, which Ray finds by its environment."""
+    """Return a head and a worker of one core each, which Ray finds by its environment."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()

@@ -68,7 +68,7 @@ def banks():
 
 
 def both(method, parties, **options):
-    """The models of loopback and of the simulation."""
+    """Return the models of loopback and of the simulation."""
     return [run(method, parties, engine=engine, **own(method) | options) for engine in ("loopback", "ray")]
 
 

@@ -63,7 +63,7 @@ def test_an_error_is_told_once_and_without_a_traceback(monkeypatch, capsys, capl
 
 
 def simulated(parties, folder, **values):
-    """The model of a run with both apps on a grid of this process."""
+    """Return the model of a run with both apps on a grid of this process."""
     config = METHODS.run_config({**values, "output": str(folder / "model")})
     main(GridOfThisProcess(parties, site_app.app, **config), **config)
     return PCAModel.load(folder / "model")
@@ -126,7 +126,7 @@ def test_a_wrong_value_is_named_and_nothing_is_written(tmp_path):
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
-    """Runs without Flower, with a home of their own."""
+    """Run without Flower, with a home of their own."""
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(server_app, "run_on", lambda *_: run("p-cov", WINE, n_components=3, keep="moments"))
 

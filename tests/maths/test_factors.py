@@ -105,7 +105,7 @@ def test_no_angle_is_larger_than_what_factors_resolve(beside, apart):
 
 
 def about_zero(F, count, trace, **left_out):
-    """A factor of so many rows about zero."""
+    """Return a factor of so many rows about zero."""
     return Factor(Head(count, np.zeros(F.shape[1]), np.zeros(F.shape[1])), F, trace, **left_out)
 
 

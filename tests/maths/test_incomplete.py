@@ -1,5 +1,4 @@
-"""Rows with missing values under a Gaussian model, or one of few factors, against the textbook's formulas; what
-accelerates their steps."""
+"""Tests of rows with missing values against the textbook's formulas, and of what accelerates their steps."""
 
 import numpy as np
 import pytest
@@ -56,7 +55,7 @@ def gapped(rows):
 
 
 def sums_of(rows, model):
-    """The E-step of rows that are standardised."""
+    """Return the E-step of rows that are standardised."""
     return expected_sums(gapped(rows), model, np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
 
 
@@ -110,7 +109,7 @@ def standardised(rows):
 
 
 def plain_em(rows, prior, steps, m=None, S=None):
-    """The textbook's iteration from a mean and a covariance, nothing accelerated."""
+    """Return the textbook's iteration from a mean and a covariance, nothing accelerated."""
     n, d = rows.shape
     m, S = (np.zeros(d), np.eye(d)) if m is None else (m, S)
     for _ in range(steps):
@@ -179,7 +178,7 @@ def anywhere(point):
 
 
 def points(mapping, start, count, allowed=anywhere):
-    """The points of so many steps of SQUAREM, and after the last."""
+    """Return the points of so many steps of SQUAREM, and after the last."""
     iteration, seen = Squarem(start, allowed), []
     for _ in range(count):
         seen.append(iteration.point)

@@ -1,5 +1,8 @@
-"""How many components there are, against scikit-learn, drawn data, the laws of noise and held-out errors; how sure
-their values and scores are, against formulas and simulations."""
+"""Tests of how many components there are, and of how sure their values and scores are.
+
+The first are held against scikit-learn, drawn data, the laws of noise and held-out errors, the second against formulas
+and simulations.
+"""
 
 import math
 from types import SimpleNamespace
@@ -126,7 +129,7 @@ def parts(X):
 
 
 def by_rows(X, k):
-    """The error of k components, row by row: a rank-k pseudo-inverse of what is held in."""
+    """Return the error of k components, row by row: a rank-k pseudo-inverse of what is held in."""
     total, party = 0.0, np.repeat(np.arange(len(SIZES)), SIZES)
     for fold in range(len(SIZES)):
         centred = X - X[party != fold].mean(axis=0)

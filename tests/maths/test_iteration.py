@@ -22,7 +22,7 @@ def begin(values, *, k, width, **options):
 
 
 def run(found, A, rounds):
-    """Rounds until the end, or so many."""
+    """Run rounds until the end, or so many."""
     while not found.add(found.block, A @ found.block) and found.product_count < rounds:
         pass
     return found

@@ -1,5 +1,4 @@
-"""Known products: the basis, its errors, the next block, and what is carried over restarts; and bounds on the
-eigenvalues of what lies beside a block."""
+"""Tests of a basis made of products, its errors and restarts, and of bounds on eigenvalues beside a block."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,7 @@
-"""Ozkara et al. 2023's mathematics: gradients by finite differences, the gauge, both solvers, the ends; and the
-manifold of orthonormal columns on which it works."""
+"""Tests of the mathematics of Ozkara et al. 2023 and of the manifold of orthonormal columns on which it works.
+
+The gradients by finite differences, the gauge, both solvers, and the ends of the interval of mu.
+"""
 
 import numpy as np
 import pytest

@@ -1,5 +1,8 @@
-"""The claims that privacy rests on: rows on a grid, sensitivities, noise against an accountant, and noise in whole
-numbers against the exact probabilities of the discrete Gaussian distribution."""
+"""Tests of the claims that privacy rests on.
+
+Rows on a grid, sensitivities, noise against an accountant, and noise in whole numbers against the exact probabilities
+of the discrete Gaussian distribution.
+"""
 
 import functools
 import math
@@ -53,7 +56,7 @@ def statistic(data, sums=0.0, products=0.0, count=0.0):
 
 
 def largest_change(relation, weights, d=3):
-    """The largest change of the statistic that a search over neighbours finds; rows may be outside the bound."""
+    """Return the largest change of the statistic that a search over neighbours finds; rows may be outside the bound."""
     others = rows(2, d) * BOUND
 
     def change(flat):
@@ -174,7 +177,7 @@ LARGE = 2**30
 
 
 def surprise(drawn, values, expected):
-    """The p-value of Pearson's chi-square, rare values taken together."""
+    """Return the p-value of Pearson's chi-square, rare values taken together."""
     counted = np.array([(drawn == value).sum() for value in values])
     common = expected * drawn.size >= 10
     seen = np.append(counted[common], drawn.size - counted[common].sum())

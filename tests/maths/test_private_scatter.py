@@ -1,5 +1,7 @@
-"""Directions and lengths of rows of any size, shells of them, and what a server makes of numbers that have noise: the
-distance of a centre, the spectrum without its noise, what noise may hide, and intervals of variances."""
+"""Tests of directions, lengths and shells of rows, and of what a server makes of numbers that have noise.
+
+It makes the distance of a centre, the spectrum without its noise, what noise may hide, and intervals of variances.
+"""
 
 import numpy as np
 import pytest
@@ -165,7 +167,7 @@ D = 300
 
 
 def noise(d, *seed):
-    """Normal noise of deviation 1 on the diagonal, as a packed triangle."""
+    """Draw normal noise of deviation 1 on the diagonal, as a packed triangle."""
     drawn = np.random.default_rng(seed).standard_normal((d, d))
     return pack((drawn + drawn.T) / 2)
 

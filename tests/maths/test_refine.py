@@ -21,7 +21,7 @@ from tests.families import with_spectrum
 
 
 def sketch_of(A, rank):
-    """The best float32 factor of a scatter, and half of what follows assumed elsewhere."""
+    """Return the best float32 factor of a scatter, and half of what follows assumed elsewhere."""
     values, vectors = np.linalg.eigh(A)
     rows = (vectors[:, -rank:] * np.sqrt(values[-rank:])).T
     factor = Factor(

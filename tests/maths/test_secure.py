@@ -165,8 +165,9 @@ def test_any_t_shares_give_the_secret_and_a_share_less_never_does(secret, thresh
 
 @pytest.mark.parametrize("threshold", [2, 3, 4])
 def test_fewer_shares_fit_every_secret(threshold, monkeypatch):
-    """Over a field of five numbers, where all polynomials can be tried: each t - 1 shares occur once for each secret,
-    so they say nothing about it.
+    """Try all polynomials over a field of five numbers.
+
+    Each t - 1 shares occur once for each secret, so they say nothing about it.
     """
     monkeypatch.setattr(secure, "PRIME", 5)
     for chosen in combinations(range(4), threshold - 1):

@@ -12,7 +12,7 @@ from tests.harness import peak_of
 
 
 def tracked(X, rule, **options):
-    """The ranks after each block of 50 rows, and the tracker."""
+    """Return the ranks after each block of 50 rows, and the tracker."""
     tracker, path = Tracker(X.shape[1], rule, center=False, **options), []
     for part in row_chunks(X, 50):
         tracker.update(part)
@@ -34,7 +34,7 @@ def error(X, vectors):
 
 
 def offline(X, k):
-    """The first k eigenvectors of the scatter about zero."""
+    """Return the first k eigenvectors of the scatter about zero."""
     return np.linalg.eigh(X.T @ X)[1][:, : -k - 1 : -1]
 
 

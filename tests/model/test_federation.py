@@ -22,7 +22,7 @@ NORTH, SOUTH, EAST = cut(rows(300), 180, 100, 20)
 
 @pytest.fixture
 def folder(tmp_path):
-    """A saved federation of two."""
+    """Return a saved federation of two."""
     federation = Federation.open(tmp_path / "state")
     federation.join("north", NORTH)
     federation.join("south", SOUTH)

@@ -81,7 +81,10 @@ def bare():
 
 @pytest.fixture(scope="module")
 def of_sites(tmp_path_factory):
-    """A model of two sites' files with a header: names do not travel, only their digest does; and the loadings."""
+    """Return a model of two sites' files with a header, and the loadings.
+
+    Names do not travel, only their digest does.
+    """
     folder, nodes = tmp_path_factory.mktemp("sites"), []
     for i, part in enumerate(PARTS):
         frame(part).to_csv(folder / f"{i}.csv", index=False)

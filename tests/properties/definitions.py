@@ -1,5 +1,7 @@
-"""What the numbers of a model are by their definitions, in 80-bit floats and by Jacobi's rotations: no LAPACK, and
-nothing of the library."""
+"""The numbers of a model by their definitions.
+
+They are computed in 80-bit floats and by Jacobi's rotations: without LAPACK, and with nothing of the library.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -102,7 +102,7 @@ def numbers_that_follow_from_each_other(model: PCAModel, X: Matrix) -> None:
 
 
 def numbers_of_the_rows(model: PCAModel, name: str, X: Matrix, parties: list[Matrix]) -> None:
-    """What is said of the pooled rows."""
+    """Return what is said of the pooled rows."""
     card, measured, (n, _), k = card_of(name), model.log["measured"], X.shape, model.n_components_
     by_columns, variances = card.split == "columns", model.explained_variance_
     rows = X.astype(np.longdouble) if name == "vfedakpca" else centred(X, model.scale_)  # that is about zero
@@ -149,7 +149,7 @@ def numbers_of_the_rows(model: PCAModel, name: str, X: Matrix, parties: list[Mat
 def numbers_of_parties(
     measured: dict[str, float], V: Matrix, variances: Matrix, rows: Matrix, model: PCAModel, parties: list[Matrix]
 ) -> None:
-    """What one party holds of a component, and by how much the first one turns without it."""
+    """Return what one party holds of a component, and by how much the first one turns without it."""
     ends = np.cumsum([0, *map(len, parties)])
     shares, turns = [], []
     for start, end in pairwise(ends):

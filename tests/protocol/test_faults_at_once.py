@@ -18,7 +18,7 @@ NARROW = rows(30)[:, :4]
 
 
 def server_before_any_round(parties, method="p-cov", **options):
-    """A server whose clients must not be asked to compute anything."""
+    """Return a server whose clients must not be asked to compute anything."""
     server = server_of(method, parties, **{"n_components": 2, **options})
     for proxy in server.client_manager().all().values():
         proxy.fit = lambda *_: pytest.fail("a round has begun")

@@ -86,7 +86,7 @@ def test_bytes_and_memory_of_questions_and_answers():
 
 
 def drive(ask):
-    """The phases that a relayed program asks, each answered by its name, and what the program returns."""
+    """Return the phases that a relayed program asks, each answered by its name, and what the program returns."""
 
     def program():
         first = yield Round("first")

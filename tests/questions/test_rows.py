@@ -109,7 +109,7 @@ def test_a_private_last_round_tells_a_constant_whatever_the_rows_are(monkeypatch
 
 
 def opened(rows, total, squares, missed):
-    """The sum of so many rows and of their squares, of which rounding may have missed so much, for each number."""
+    """Return the sum of so many rows and of their squares, with an error bound for each number."""
     exact = {"sum": total, "squares": squares}
     exact = {name: np.array([int(Fraction(n) * 2**200) for n in numbers], object) for name, numbers in exact.items()}
     missed = {"squares": np.array(missed) / SUM_PARTS, "sum": np.zeros(2)}
@@ -130,7 +130,7 @@ def pooled(total, *, bound=1.0, indicators=0, scaled=True):
 
 
 def resolved(missed, diagonal, **run):
-    """The diagonal of ten rows about zero, and cautions."""
+    """Return the diagonal of ten rows about zero, and cautions."""
     result = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
     return result.diagonal, result.cautions
 

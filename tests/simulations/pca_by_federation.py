@@ -1,5 +1,9 @@
-"""A plugin of pytest that runs scikit-learn's own tests of PCA with `FederatedPCA`, of which only the constructor is
-mapped: ``pytest -p tests.simulations.pca_by_federation --pyargs sklearn.decomposition.tests.test_pca``."""
+"""A plugin of pytest that runs scikit-learn's own tests of PCA with `FederatedPCA`.
+
+Only the constructor is mapped::
+
+    pytest -p tests.simulations.pca_by_federation --pyargs sklearn.decomposition.tests.test_pca
+"""
 
 from sklearn.decomposition.tests import test_pca
 

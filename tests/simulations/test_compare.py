@@ -33,7 +33,7 @@ def undrawn(monkeypatch):
 
 
 def draw_pictures(folder, labels=("one", "two"), *, count=8, seed=0, step=0, most=256):
-    """An image folder of random pixels; those of the i-th label begin at i times a step."""
+    """Return an image folder of random pixels; those of the i-th label begin at i times a step."""
     for i, label in enumerate(labels):
         (folder / label).mkdir(parents=True)
         rng = np.random.default_rng(seed)

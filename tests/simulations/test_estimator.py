@@ -215,7 +215,7 @@ def test_scikit_learns_tests_of_its_pca(tmp_path):
 
 
 def unknown(labels, nobody):
-    """The labels, without those of rows 3 and 50."""
+    """Return the labels, without those of rows 3 and 50."""
     labels = np.array(labels, dtype=object)
     labels[[3, 50]] = nobody
     return labels

@@ -38,7 +38,7 @@ def kinds(draw, outcome):
 
 
 def changed(model, *, log=(), measured=(), **fields):
-    """An outcome whose model has other fields, other keys of its log, or other measurements."""
+    """Return an outcome whose model has other fields, other keys of its log, or other measurements."""
     told = {**model.log, **dict(log), "measured": {**model.log["measured"], **dict(measured)}}
     return Outcome(replace(model, log=told, **fields), None, (), 0.0)
 
@@ -49,7 +49,7 @@ def failed(error, *warned):
 
 @cache
 def right(name):
-    """The model of one of the draws below, in which nothing is found."""
+    """Return the model of one of the draws below, in which nothing is found."""
     outcome = run_draw(RIGHT[name])
     assert findings(RIGHT[name], outcome) == []
     return outcome.model
@@ -61,7 +61,7 @@ def tied(*deviations):
 
 
 def larger(model, factor):
-    """The three fields of a model's variances, all too large."""
+    """Return the three fields of a model's variances, all too large."""
     return {
         "explained_variance_": model.explained_variance_ * factor,
         "singular_values_": model.singular_values_ * np.sqrt(factor),

@@ -17,7 +17,10 @@ BY_DAY_OR_NIGHT = [name if name in BY_DAY else pytest.param(name, marks=pytest.m
 
 
 def kinds(outputs: Sequence[Any]) -> list[tuple[str, ...]]:
-    """What a cell shows: tables, pictures, and the first word of each line of text; numbers depend on the machine."""
+    """Return tables, pictures, and the first word of each line of text that a cell shows.
+
+    Numbers depend on the machine.
+    """
     shown: list[tuple[str, ...]] = []
     for output in outputs:
         if output["output_type"] == "display_data":  # the progress of a run that took more than a second

@@ -35,7 +35,7 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def board(monkeypatch):
-    """The screen of runs, to which each takes long."""
+    """Return the screen of runs, to which each takes long."""
     board = Lines()
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setattr(progress, "screen", lambda: board.show)

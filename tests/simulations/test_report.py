@@ -35,7 +35,7 @@ DRIVER = shutil.which("chromedriver")
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
-    """A page of 2 settings, and the parties of which its figures were drawn."""
+    """Return a page of 2 settings, and the parties of which its figures were drawn."""
     folder, drawn, honest = tmp_path_factory.mktemp("comparison"), [], plots.heterogeneity
     methods = ["p-cov", "ap-cov", "sub-it block-size=4", "qr-pca rank=2"]
     records = compare(
@@ -198,7 +198,7 @@ def test_the_influence_in_a_model_of_somebody_else_is_left_out_where_it_is_none(
 
 
 def hostile(record):
-    """The records that are had by putting a text in place of each value, or of each value within it."""
+    """Return the records that are had by putting a text in place of each value, or of each value within it."""
     for key, value in record.items():
         yield key, {**record, key: PAYLOAD}
         if isinstance(value, list):
@@ -212,7 +212,10 @@ def hostile(record):
 
 @pytest.fixture(scope="module")
 def strangers(tmp_path_factory):
-    """A record; why others like it were refused, by the key that was altered; the keys of the rest, and their page."""
+    """Return a record, why others like it were refused, the keys of the rest, and their page.
+
+    The refusals are by the key that was altered.
+    """
     folder = tmp_path_factory.mktemp("hostile")
     (record,) = compare(methods=["p-cov"], output=folder, **WINE)
     refusals, taken = {}, []

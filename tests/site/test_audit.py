@@ -213,7 +213,7 @@ PARTIES = cut(rows(90), 60, 30)
 
 @pytest.fixture
 def sites(tmp_path):
-    """A server of two sites with rows and journals of their own."""
+    """Return a server of two sites with rows and journals of their own."""
     nodes = []
     for party, part in enumerate(PARTIES):
         np.save(tmp_path / f"rows{party}.npy", part)

@@ -250,7 +250,7 @@ def families(d=3000, missing=0.0):
 
 
 def kinship_by_hand(first, other):
-    """The estimator of Manichaikul et al. 2010 (its equation 11)."""
+    """Return the estimator of Manichaikul et al. 2010 (its equation 11)."""
     called = ~np.isnan(first) & ~np.isnan(other)
     x, y = first[called], other[called]
     smaller, larger = sorted([(x == 1).sum(), (y == 1).sum()])

@@ -22,7 +22,7 @@ from tests.site.test_audit import changed, written
 
 @pytest.fixture
 def site(tmp_path):
-    """A node-config with which everything is right."""
+    """Return a node-config with which everything is right."""
     np.save(tmp_path / "rows.npy", rows(40, 6))
     lines = [make_key(str(tmp_path / f"key{party}"), party) for party in range(3)]
     (tmp_path / "identities").write_text("\n".join(lines), encoding="utf-8")

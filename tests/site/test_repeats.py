@@ -267,7 +267,7 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond():
 
 
 def release(folder, run="1", phase="centre", multiplier=UNIT_MULTIPLIER, epsilon=1.0, party=0):
-    """A release of a site whose budget this is."""
+    """Return a release of a site whose budget this is."""
     permit = partial(require_budget, multiplier, total_multiplier=UNIT_MULTIPLIER, epsilon=epsilon, delta=1e-5)
     FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
 

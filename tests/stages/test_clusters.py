@@ -131,7 +131,7 @@ NO_MOVES = np.empty((0, 0, 0, 0))
 
 
 def session(folder, **options):
-    """A site that has been asked for its moments."""
+    """Return a site that has been asked for its moments."""
     request = HostileSession(folder, X, {**RUN, **options})
     assert request.ask("moments", [])[0]
     return request

@@ -139,14 +139,14 @@ RUN = {"method": "p-cov", "n-components": 1}
 
 
 def asked_for_moments(folder, **node):
-    """A site that counts, asked for its moments."""
+    """Return a site that counts, asked for its moments."""
     session = HostileSession(folder, PEOPLE, {**RUN, "outliers": "counts"}, **{"may-show": "distribution", **node})
     assert session.ask("moments", [])[0]
     return session
 
 
 def boundary(mean, limit):
-    """A last question whose SPE is the squared distance to a point in two directions."""
+    """Return a last question whose SPE is the squared distance to a point in two directions."""
     return [np.eye(1, 3), np.asarray(mean, float), np.empty(0), np.ones(1), np.array([1e300, limit])]
 
 

@@ -38,7 +38,7 @@ def bound_of(model):
 
 
 def fit_and_measure(**options):
-    """The angle to the exact components, which its bound holds, that bound, and the bytes up."""
+    """Return the angle to the exact components, which its bound holds, that bound, and the bytes up."""
     model = fit(**options)
     angle = principal_angles(model, TRUTH).max
     assert angle <= bound_of(model)

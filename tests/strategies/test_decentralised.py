@@ -130,7 +130,7 @@ def test_parties_do_what_the_papers_say_and_the_server_relays_and_adds_nothing(m
 
 
 def ended_early(model):
-    """The note on iterations that ended too early, if any."""
+    """Return the note on iterations that ended too early, if any."""
     return next((note for note in model.log["notes"] if "degrees from each other" in note), "")
 
 

@@ -213,8 +213,10 @@ def loadings_of_r(X, folder):
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.4])
 def test_r_finds_the_same_where_its_model_is_the_same(tmp_path, share):
-    """R keeps the mean of what is observed, and presumes all values for how sure the factors are: each row is there
-    with its negative, so that the means are zero, and noise is small."""
+    """Take each row with its negative, so that means are zero, and little noise.
+
+    R keeps the mean of what is observed, and presumes all values for how sure the factors are.
+    """
     X = of_factors(n=100, d=12, noise=0.01, share=share) - 50
     X = np.vstack([X, -X])
     model = fit("em", cut(X, 120, 80), **{**WIDE, "tolerance": 1e-7}, factors=2, prior=1e-6)

@@ -48,7 +48,7 @@ def answers(n=120, d=8):
 
 
 def salaries(column=0):
-    """A column of salaries of some 1e10 beside columns of 0 and 1."""
+    """Return a column of salaries of some 1e10 beside columns of 0 and 1."""
     X = answers()
     X[:, column] = np.random.default_rng(5).normal(3e10, 1e10, len(X))
     return X

@@ -29,7 +29,7 @@ def parties(rows):
 
 
 def off(model):
-    """The largest angle to the components by which the rows were drawn."""
+    """Return the largest angle to the components by which the rows were drawn."""
     return float(angles_between(model.components_.T, AXES[:, : model.n_components_]).max())
 
 

@@ -139,7 +139,7 @@ LIE = read_moments(
 
 
 def consistent_lie(arrays):
-    """A false scatter, and its digest."""
+    """Return a false scatter, and its digest."""
     if arrays[0].size == 32:
         return [np.frombuffer(bytes.fromhex(moments_digest(LIE)), np.uint8), *arrays[1:]]
     return [*arrays[:-1], LIE.scatter] if len(arrays) == 4 else arrays
@@ -219,7 +219,7 @@ def test_what_cannot_be_done_is_named_and_changes_nothing(state, first, parties,
 
 
 def server_where(state, *infos, rows=A, **options):
-    """A run in which each party says this of itself, the first of other rows."""
+    """Return a run in which each party says this of itself, the first of other rows."""
     server = server_of("streaming", [rows, B], state=state, n_components=4, **options)
     for party, words in enumerate(infos):
         say(server, party, **words)

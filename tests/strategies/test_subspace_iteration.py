@@ -43,7 +43,7 @@ def certified(model):
 
 
 def fit_certified(parts, within=1e-6, **options):
-    """A model whose certificate is within so many degrees, and holds."""
+    """Return a model whose certificate is within so many degrees, and holds."""
     model = fit(parts, **options)
     truth = pooled_pca(np.vstack(parts), model.n_components_, scale=options.get("scale", False))
     assert principal_angles(model, truth).max <= certified(model) <= within

@@ -160,7 +160,6 @@ def test_three_parties_are_the_default_minimum_and_without_one_there_is_nothing(
 )
 def test_a_party_that_is_asked_something_else_leaves_noise(method, phase):
     """Otherwise a server could send zeros to all other parties and read the reply of the first."""
-
     server = secure_server(method)
     on_request(server, 1, phase, lambda arrays: [array[::-1].copy() for array in arrays])
     with refused(ContractError, 3, match="masks"):
