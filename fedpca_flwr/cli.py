@@ -78,7 +78,7 @@ class Command(TyperCommand):
 
     @override
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Leave the arguments to typer, which lists them, too, with the options."""
+        pass  # typer lists the arguments with the options, too
 
     @override
     def get_help(self, ctx: click.Context) -> str:
@@ -187,7 +187,13 @@ def root(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version, and end.")
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Take the options that stand before a command.
+
+    Parameters
+    ----------
+    version : bool
+        Whether to print the version, which `show_version` has done.
+    """
 
 
 def _loader(target: str) -> Callable[[], click.Command]:

@@ -61,37 +61,144 @@ class Site(Protocol):
         """Digest of the run-config that the server sent."""
 
     def options(self, kind: type[PCAOptions]) -> PCAOptions:
-        """Return the method's options, of the class that its card names."""
+        """Return the method's options, of the class that its card names.
+
+        Parameters
+        ----------
+        kind : type of PCAOptions
+            The class.
+
+        Returns
+        -------
+        PCAOptions
+            The options.
+        """
 
     def data(self, split: str) -> Rows:
-        """Return the party's rows (n, d) that take part."""
+        """Return the party's rows (n, d) that take part.
+
+        Parameters
+        ----------
+        split : {"rows", "columns"}
+            Data of a party: rows of all features, or all rows of some features.
+
+        Returns
+        -------
+        rows of shape (n, d)
+            The rows, dense, sparse or in blocks.
+        """
 
     def public(self, split: str, options: PCAOptions) -> Public:
-        """Return the public parameters of the run."""
+        """Return the public parameters of the run.
+
+        Parameters
+        ----------
+        split : {"rows", "columns"}
+            Data of a party: rows of all features, or all rows of some features.
+        options : PCAOptions
+            Options of the method.
+
+        Returns
+        -------
+        Public
+            What every party and the server know of the run.
+        """
 
     def info(self, split: str) -> dict[str, Any]:
-        """Return the party's statement that comes with every reply."""
+        """Return the party's statement that comes with every reply.
+
+        Parameters
+        ----------
+        split : {"rows", "columns"}
+            Data of a party: rows of all features, or all rows of some features.
+
+        Returns
+        -------
+        dict
+            Number and name of the party, and of how many.
+        """
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-        """Refuse a method or options that the site's policy does not allow."""
+        """Refuse a method or options that the site's policy does not allow.
+
+        Parameters
+        ----------
+        card : MethodCard
+            Card of the method.
+        options : PCAOptions
+            Options of the method.
+        sums_only : bool
+            Whether the server sees nothing but sums.
+        """
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
-        """Refuse a reply of too many bytes; the error lists methods with smaller replies."""
+        """Refuse a reply of too many bytes; the error lists methods with smaller replies.
+
+        Parameters
+        ----------
+        nbytes : int
+            Size of the reply in bytes.
+        alternatives : callable
+            Function of the largest size in bytes that returns the end of the error.
+        """
 
     def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None:
-        """Refuse sums over rows from which single rows could be read."""
+        """Refuse sums over rows from which single rows could be read.
+
+        Parameters
+        ----------
+        card : MethodCard
+            Card of the method.
+        rows : rows of shape (n, d)
+            The party's rows.
+        sums_only : bool
+            Whether the server sees nothing but sums.
+        """
 
     def permit_bound(self, split: str) -> None:
-        """Refuse a run whose `bound` the rows exceed."""
+        """Refuse a run whose `bound` the rows exceed.
+
+        Parameters
+        ----------
+        split : {"rows", "columns"}
+            Data of a party: rows of all features, or all rows of some features.
+        """
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
-        """Refuse a sum that, with an earlier sum, would tell a party's share."""
+        """Refuse a sum that, with an earlier sum, would tell a party's share.
+
+        Parameters
+        ----------
+        members : sequence of str
+            Names of the parties in the sum.
+        split : {"rows", "columns"}
+            Data of a party: rows of all features, or all rows of some features.
+        """
 
     def note_clear(self, card: MethodCard) -> None:
-        """Record in the journal that an answer leaves in clear."""
+        """Record in the journal that an answer leaves in clear.
+
+        Parameters
+        ----------
+        card : MethodCard
+            Card of the method.
+        """
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
-        """Return the report of an error, and log the error; ``late`` after an answer has left."""
+        """Return the report of an error, and log the error.
+
+        Parameters
+        ----------
+        error : Exception
+            The error.
+        late : bool
+            Whether an answer has left before.
+
+        Returns
+        -------
+        dict
+            Kind and text of the error, without values of anyone's data.
+        """
 
 
 class PCAClient(NumPyClient):

@@ -49,7 +49,29 @@ ByParty = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Record:
-    """Numbers about a run at some time; ``refused`` is the kind of the error that has ended it."""
+    """Numbers about a run at some time.
+
+    Parameters
+    ----------
+    time : str
+        The time in ISO 8601.
+    run : str
+        Number of the run.
+    about : str
+        Method of the run, with its options.
+    status : str
+        State of the run.
+    refused : str
+        Kind of the error that has ended the run.
+    rounds : int
+        Number of rounds so far.
+    upload_bytes, download_bytes : mapping of str to int
+        Bytes from and to each party.
+    waited_seconds : mapping of str to float
+        Time in seconds that the server has waited for each party.
+    epsilon : float, optional
+        Privacy that the run spends.
+    """
 
     time: str
     run: str
@@ -63,7 +85,13 @@ class Record:
     epsilon: float | None = None
 
     def line(self) -> str:
-        """Return the record as JSON, without values that are empty, or infinite, which JSON has not."""
+        """Return the record as JSON, without values that are empty, or infinite, which JSON has not.
+
+        Returns
+        -------
+        str
+            A line without its end.
+        """
         return json.dumps(
             {name: value for name, value in asdict(self).items() if value not in ("", None, {}, math.inf)}
         )

@@ -362,6 +362,8 @@ class SumRound(Round):
 
     Parameters
     ----------
+    phase, request, party_requests, method, consume
+        As of a `Round`.
     estimate : mapping of str to ndarray
         The server's estimate of the sum: only the residual of a field from its estimate must be within limits.
     """

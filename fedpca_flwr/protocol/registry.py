@@ -46,9 +46,11 @@ class Registry(Mapping[str, Method]):
     compose : callable
         Function of a method's own card that returns the card with the stages that fit.
 
-    Notes ----- A package that is installed beside this one adds a method by an entry point of the group
-    `ENTRY_POINT_GROUP`. The name of the entry point is the method's name, and the entry point gives a `Method`. No
-    method of this project is replaced.
+    Notes
+    -----
+    A package that is installed beside this one adds a method by an entry point of the group `ENTRY_POINT_GROUP`. The
+    name of the entry point is the method's name, and the entry point gives a `Method`. No method of this project is
+    replaced.
     """
 
     def __init__(

@@ -45,18 +45,63 @@ class Factory(Protocol):
     """Interface of the factory that makes the two halves of runs (`fedpca_flwr.transports.factory.RunFactory`)."""
 
     def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy:
-        """Return the server's half of a run."""
+        """Return the server's half of a run.
+
+        Parameters
+        ----------
+        run_config : mapping of str
+            Run-config as Flower has it.
+
+        Returns
+        -------
+        PCAStrategy
+            Strategy of the method that the run-config names.
+        """
 
     def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
-        """Make a new strategy ready for the run."""
+        """Make a new strategy ready for the run.
+
+        Parameters
+        ----------
+        strategy : PCAStrategy
+            The strategy.
+        run_config : mapping of str
+            Run-config as Flower has it.
+        """
 
     def client(self, context: Context) -> PCAClient | RefusingClient:
-        """Return a party's half of a run."""
+        """Return a party's half of a run.
+
+        Parameters
+        ----------
+        context : Context
+            Flower's context of the party.
+
+        Returns
+        -------
+        PCAClient or RefusingClient
+            The client; one that refuses if its site is not configured.
+        """
 
     def client_of_rows(
         self, context: Context, rows: ArrayLike, run_config: Mapping[str, Any]
     ) -> PCAClient | RefusingClient:
-        """Return a party's half of a run, for an app that loads the rows itself."""
+        """Return a party's half of a run, for an app that loads the rows itself.
+
+        Parameters
+        ----------
+        context : Context
+            Flower's context of the party.
+        rows : array-like of shape (n, d)
+            Rows of the party.
+        run_config : mapping of str
+            Run-config as Flower has it.
+
+        Returns
+        -------
+        PCAClient or RefusingClient
+            The client; one that refuses if its site is not configured.
+        """
 
 
 class PCAStrategy(Strategy):

@@ -39,13 +39,38 @@ class Party(Protocol):
         """Journal of the party."""
 
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Compute the fields of an answer, or parts whose sum the fields are."""
+        """Compute the fields of an answer, or parts whose sum the fields are.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+        request : mapping of str to ndarray
+            Fields of the question, checked.
+
+        Returns
+        -------
+        mapping, or sequence of mappings, of str to ndarray
+            The fields.
+        """
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to open a sum without some parties if that breaks a promise."""
+        """Refuse to open a sum without some parties if that breaks a promise.
+
+        Parameters
+        ----------
+        dropped : int
+            Number of parties that dropped out.
+        """
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse a sum that, with an earlier sum, would tell a party's share."""
+        """Refuse a sum that, with an earlier sum, would tell a party's share.
+
+        Parameters
+        ----------
+        members : sequence of str
+            Names of the parties in the sum.
+        """
 
 
 def relay(program: Program, ask: Callable[[Round], Program]) -> Program:

@@ -86,10 +86,10 @@ class IncompleteClient(RowsClient):
 class FilledProjection(Projection):
     """Projection of rows with gaps, whose missing values are replaced by their expected values.
 
-    Parameters of `Projection`, and these.
-
     Parameters
     ----------
+    vault, components, mean, scale, columns
+        As of a `Projection`.
     gapped : GappedRows
         The rows that take part, by their pattern of gaps.
     covariance : ndarray of shape (d, d), optional

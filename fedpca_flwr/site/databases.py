@@ -69,9 +69,15 @@ TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # a text of the column ``{}``, e
 
 @dataclass
 class Session(ABC):
-    """A connection that reads a single state of the database, and writes nothing."""
+    """Connection that reads a single state of the database, and writes nothing.
 
-    connection: Any  # of the database's driver
+    Parameters
+    ----------
+    connection : object
+        Connection of the database's driver.
+    """
+
+    connection: Any
 
     @abstractmethod
     def columns(self, select: str) -> list[Column]:

@@ -134,10 +134,12 @@ class LocalAdjustment:
 
 @dataclass(frozen=True)
 class AdjustedProjection(Projection):
-    """Projection of a party's adjusted rows: a `Projection` with a further parameter.
+    """Projection of a party's adjusted rows.
 
     Parameters
     ----------
+    vault, components, mean, scale, columns
+        As of a `Projection`.
     local_adjustment : LocalAdjustment
         How the party's rows are adjusted.
     """
