@@ -25,6 +25,7 @@ COMMANDS = {
     "genotypes": ("fedpca_flwr.simulations.genotypes.main", "Plot the people of several .bed files together."),
     "monitor": ("fedpca_flwr.simulations.monitor.main", "Look for odd rows and for drift in new rows."),
     "methods": ("fedpca_flwr.strategies.__main__.main", "List the methods, their rounds and their privacy."),
+    "trace": ("fedpca_flwr.simulations.trace.main", "Show a run's questions and replies, and the code that answers."),
     "download": ("fedpca_flwr.data.datasets.download", "Fetch a data set, before a run."),
     "rehearse": ("fedpca_flwr.site.commands.rehearse", "Run a whole deployment on this machine, with a dropout."),
     "site keys": ("fedpca_flwr.site.commands.keys", "Make this site's identity."),

@@ -1,6 +1,7 @@
 """Every module has its room, methods are told apart by their cards alone, and files are short."""
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -156,3 +157,11 @@ def test_what_options_mean_is_a_property_of_theirs():
 )
 def test_what_code_must_not_do_is_seen_in_every_form(finds, code):
     assert finds(code)
+
+
+def test_the_words_of_the_code_are_in_the_code():
+    page = (ROOT / "docs" / "code-words.md").read_text()
+    names = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    words = {word for code in CODE.values() for word in re.findall(r"\w+", code)}
+    assert len(names) > 50
+    assert names <= words, "docs/code-words.md has names that the code has not"

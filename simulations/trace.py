@@ -1,0 +1,139 @@
+"""The command `trace`, which shows a run's questions and replies, their sizes, and the code that answers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument
+
+if TYPE_CHECKING:
+    from flwr.server.client_proxy import ClientProxy
+    from numpy.typing import NDArray
+
+    from fedpca_flwr.protocol.payload import Payload
+    from fedpca_flwr.protocol.server import PCAServer
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main(
+    method: Annotated[str, Argument()] = "p-cov",
+    parties: int = 3,
+    rows: int = 100,
+    features: int = 5,
+    components: int = 2,
+    secure: bool = False,
+) -> None:
+    """Show each question of a run, what a party replies, how many bytes both are, and which code answers.
+
+        python -m fedpca_flwr trace p-cov
+        python -m fedpca_flwr trace "sub-it block-size=3" --secure
+
+    The run is a small one in this process, on drawn rows. It shows where a change of a method begins.
+
+    Parameters
+    ----------
+    method : str
+        A method, with its options as in `--methods` of `compare`.
+    parties : int
+        Number of parties.
+    rows : int
+        Rows of all parties together.
+    features : int
+        Number of features, of all parties together where these hold columns.
+    components : int
+        Number of components.
+    secure : bool
+        Use secure sums.
+
+    Raises
+    ------
+    FedPCAError
+        If the method cannot run so.
+    """
+    import numpy as np  # here: a help needs none of it
+
+    from fedpca_flwr.simulations.loopback import assemble
+    from fedpca_flwr.simulations.parties import parties_of
+    from fedpca_flwr.strategies import METHODS
+
+    split = METHODS.parse_method(method).strategy.card.split
+    table = np.random.default_rng(0).normal(size=(rows, features)) * np.arange(features, 0, -1)
+    shares = parties_of(np.array_split(table, parties, axis=0 if split == "rows" else 1), split)
+    secure_keys = {"secure-aggregation": True, "bound": 10.0 * features} if secure else {}
+    values = {"method": method, "n-components": components, "clients": parties, **secure_keys}
+    server = assemble(METHODS.run_config(values), shares.rows, {}, shares.names)
+    first, *_ = server.client_manager().all().values()
+    trace_party(server, first)
+    print(f"{method}: {parties} parties, {rows} x {features} drawn values; as party {first.cid} of {parties} meets it")
+    server.fit(num_rounds=server.strategy.rounds, timeout=None)
+
+
+def trace_party(server: PCAServer, proxy: ClientProxy) -> None:
+    """Print each message to a party and its reply, as a run goes on.
+
+    Parameters
+    ----------
+    server : PCAServer
+        Server of the run.
+    proxy : ClientProxy
+        The party, as its server meets it; its `fit` is replaced.
+    """
+    from flwr.common import parameters_to_ndarrays
+
+    answer = proxy.fit
+    number = 0
+
+    def fit(ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        nonlocal number
+        number += 1
+        phase = ins.config["phase"]
+        question = server.strategy.script[phase]
+        reply = answer(ins, timeout, group_id)
+        print(f"\nround {number}: {phase}\n  answered by   {location(question.answer)}")
+        print_fields("request", question.request, parameters_to_ndarrays(ins.parameters))
+        print_fields("reply", question.reply, parameters_to_ndarrays(reply.parameters))
+        return reply
+
+    proxy.fit = fit  # type: ignore[method-assign]
+
+
+def location(answer: Any) -> str:
+    """Return function, file and line of a question's answer.
+
+    Parameters
+    ----------
+    answer : callable, optional
+        The function; None if the transport answers.
+
+    Returns
+    -------
+    str
+        A text such as ``own_moments (fedpca_flwr/questions/rows.py:120)``.
+    """
+    function = inspect.unwrap(getattr(answer, "func", answer))
+    if function is None:
+        return "the transport (fedpca_flwr/transports)"
+    code = function.__code__
+    return f"{function.__qualname__} ({Path(code.co_filename).resolve().relative_to(ROOT)}:{code.co_firstlineno})"
+
+
+def print_fields(direction: str, payload: Payload, arrays: Sequence[NDArray[Any]]) -> None:
+    """Print name, shape, dtype and bytes of the arrays of a message.
+
+    Parameters
+    ----------
+    direction : str
+        Heading of the message.
+    payload : Payload
+        Fields of the message.
+    arrays : sequence of ndarray
+        One for each field.
+    """
+    for field, array in zip(payload.fields, arrays, strict=True):
+        print(f"  {direction:<12}  {field.name:<14} {array.shape!s:<12} {array.dtype!s:<8} {array.nbytes:>8,} bytes")
+    if not arrays:
+        print(f"  {direction:<12}  nothing")
