@@ -111,7 +111,7 @@ def vertical_script(config: method.RunConfig, options: VerticalOptions) -> metho
     product = method.Question(
         request=method.Payload((method.Field("block", ("n", "<=b"), kind="orthonormal columns"),)),
         reply=method.Payload((method.Field("product", ("n", "b")),)),
-        answer=lambda party, request: {"product": algebra.gram_product(party.local_columns, request["block"])},
+        answer=_answer_product,
         sizes=lambda public: {"b": public.options.width(public.rows)},
         limits=lambda request, public: {"product": np.sqrt(public.rows) * columns.product_limit(options, public)},
         times=options.max_rounds,
@@ -129,6 +129,11 @@ def vertical_script(config: method.RunConfig, options: VerticalOptions) -> metho
     }
     begin = columns.rows_questions(config, columns.measures_question(options))
     return {**begin, **solvers[options.solver], **columns.projection_questions()}
+
+
+def _answer_product(party: method.Client, request: method.Fields) -> method.Fields:
+    """Return the product of the Gram matrix of a party's columns with the block."""
+    return {"product": algebra.gram_product(party.local_columns, request["block"])}
 
 
 def _answer_merge(party: method.Client, request: method.Fields) -> method.Fields:

@@ -271,10 +271,15 @@ def energies_questions() -> Questions:
     question = Question(
         request=Payload((DIRECTIONS,)),
         reply=Payload((Field("energies", ("k",), kind="size"),)),
-        answer=lambda party, request: {"energies": projection_energies(party.local_columns, request["directions"])},
+        answer=_local_energies,
         sizes=component_sizes,
     )
     return {"energies": question}
+
+
+def _local_energies(party: ColumnsClient, request: Fields) -> Fields:
+    """Return the energy of a party's columns in each direction."""
+    return {"energies": projection_energies(party.local_columns, request["directions"])}
 
 
 def projection_questions() -> Questions:

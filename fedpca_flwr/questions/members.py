@@ -31,7 +31,7 @@ def members_questions(config: RunConfig) -> Questions:
     mapping of str to Question
     """
     if by_transport(config, clear=False, masked=True, surviving=False):
-        members = Question(reply=Payload(()), answer=lambda party, request: {}, in_clear=True)
+        members = Question(reply=Payload(()), answer=_announce, in_clear=True)
         return {"members": members, **moments_questions(config)}
     return {
         "digest": Question(reply=Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN)), answer=_digest),
@@ -42,6 +42,11 @@ def members_questions(config: RunConfig) -> Questions:
             optional=True,
         ),
     }
+
+
+def _announce(party: Party, request: Fields) -> Fields:
+    """Return nothing: the reply says that the party is there."""
+    return {}
 
 
 def _digest(party: Party, request: Fields) -> Fields:

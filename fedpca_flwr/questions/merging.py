@@ -147,7 +147,7 @@ def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
     report = Question(
         request=merged,
         reply=Payload((Field("directions", ("n", "k")),)),
-        answer=lambda party, request: {"directions": _with_direction(party, _local_merged(party, request))},
+        answer=_report_directions,
         sizes=_parties,
     )
     return {
@@ -158,6 +158,11 @@ def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
         **columns.energies_questions(),
         **columns.projection_questions(),
     }
+
+
+def _report_directions(party: ColumnsClient, request: Fields) -> Fields:
+    """Return all directions that a party has merged, the last one included."""
+    return {"directions": _with_direction(party, _local_merged(party, request))}
 
 
 def _parties(public: Public) -> dict[str, int]:

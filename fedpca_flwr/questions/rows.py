@@ -125,13 +125,23 @@ def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda
     -------
     mapping of str to Question
     """
+
+    def local_sums(party: Any, request: Fields) -> Sequence[Fields]:
+        """Return count, sums and sums of squares of a party's rows about zero."""
+        return uncentred_sums(*vault_of(party).head_and_diagonal())
+
     sums = Question(
         reply=Payload((COUNT, *SUMS)),
-        answer=lambda party, request: uncentred_sums(*vault_of(party).head_and_diagonal()),
-        limits=lambda request, public: row_limits.sums_limits(row_limits.reach(request, public)),
+        answer=local_sums,
+        limits=_sums_limits,
         words=len(WIDE_DIGITS),
     )
     return {f"{prefix}sums": sums}
+
+
+def _sums_limits(request: Fields, public: Public) -> SumLimits:
+    """Limit count, sums and sums of squares of rows within `bound`."""
+    return row_limits.sums_limits(row_limits.reach(request, public))
 
 
 def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
@@ -271,15 +281,26 @@ def projection_questions(
                 )
             ),
             reply=Payload((COUNT, Field("squared", (), kind="size"))),
-            answer=lambda party, request: party.project(request),
+            answer=_project,
             needs="files",
             sizes=lambda public: {"k": public.features},
-            limits=lambda request, public: row_limits.projection_limits(row_limits.reach(request, public)),
+            limits=_projection_limits,
             words=row_limits.FIRST_WORDS,
             in_clear=differentially_private,
             closing=True,
         )
     }
+
+
+def _project(party: Any, request: Fields) -> Fields:
+    """Store the scores of a party's rows; return the count and the squared error."""
+    reply: Fields = party.project(request)
+    return reply
+
+
+def _projection_limits(request: Fields, public: Public) -> SumLimits:
+    """Limit count and squared error of rows within `bound`."""
+    return row_limits.projection_limits(row_limits.reach(request, public))
 
 
 # The statistics
