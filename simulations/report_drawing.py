@@ -16,8 +16,8 @@ from fedpca_flwr.figures import analysis_plots, plots
 from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations.measuring import parties_of, pool_of, truth
-from fedpca_flwr.simulations.records import Record, identity, named
+from fedpca_flwr.simulations.measuring import parties_of, pool_key, pooled_reference
+from fedpca_flwr.simulations.records import Record, method_text, run_identity
 from fedpca_flwr.simulations.sources import by_party
 
 NARROW = 200
@@ -128,16 +128,16 @@ def model_figures(folder: Path, records: Sequence[Record]) -> Drawn:
         If data or models are gone.
     """
     setting = records[0]
-    source, reference = truth(*pool_of(setting))
+    source, reference = pooled_reference(*pool_key(setting))
     rows = source.all_rows()
-    models = {named(record): PCAModel.load(folder / record["model"]) for record in records if record.get("model")}
+    models = {method_text(record): PCAModel.load(folder / record["model"]) for record in records if record.get("model")}
     models = {name: model for name, model in models.items() if model.components_ is not None}
     if not models:
         return
     if setting["components"] >= 2:
         text = "Rows in the first two components: open marks by the pooled PCA, crosses by the federated model"
         which = "; the first model, and that which is farthest off." if len(models) > FARTHEST + 1 else "."
-        yield plots.projection_grid(reference, _overlaid(records, models), rows, source.labels), text + which
+        yield plots.projection_grid(reference, _select_models(records, models), rows, source.labels), text + which
     yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
     by_rows = {**setting, "method": "p-cov"}
     clients = by_party(setting["dataset"], parties_of(by_rows, source))
@@ -162,7 +162,7 @@ def pool_figures(record: Record) -> Drawn:
     FedPCAError
         If the data set is gone.
     """
-    source, _ = truth(record["dataset"], record["data root"], record["components"], True, False)
+    source, _ = pooled_reference(record["dataset"], record["data root"], record["components"], True, False)
     rows = source.all_rows()
     if rows.shape[1] <= NARROW:
         moments = SecondMoments.of(rows)
@@ -174,9 +174,9 @@ def pool_figures(record: Record) -> Drawn:
             yield analysis_plots.outlier_map(analyses.outliers(model, rows)), text
 
 
-def _overlaid(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:
+def _select_models(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:
     """Return the first model, and the models with the largest angles."""
-    angles = {named(record): record["max angle"] or 0.0 for record in records}
+    angles = {method_text(record): record["max angle"] or 0.0 for record in records}
     first, *further = models
     return {name: models[name] for name in (first, *sorted(further, key=lambda name: -angles[name])[:FARTHEST])}
 
@@ -185,7 +185,7 @@ def _drawings(figures: Drawn, records: Sequence[Record]) -> list[Drawing]:
     """Draw figures as SVG, each with inner names of its own."""
     drawings = []
     for figure, text in figures:
-        salt = identity(records[0]) + text[:9]
+        salt = run_identity(records[0]) + text[:9]
         buffer = io.StringIO()
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time
             nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])

@@ -24,7 +24,7 @@ from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, PARTITIONS, c
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.papers.experiment import Paper, Row, Step, figure, markdown
-from fedpca_flwr.simulations.records import named
+from fedpca_flwr.simulations.records import method_text
 
 METHODS = ["p-cov", "sub-it", "ap-stack", "qr-pca", "ap-cov"]
 DRAWN = ["p-cov", "ap-cov", "ap-stack"]
@@ -100,7 +100,7 @@ def _compare(*, dataset: str, partition: str, methods: Sequence[str], **further:
         if "error" in record:
             raise ConfigError(f"{record['method']} on {dataset}, {partition}: {record['error']}")
         yield {
-            "method": named(record),
+            "method": method_text(record),
             "clients": record["clients"],
             **{key: record[f"{key} angle"] for key in ("mean", "max")},
             "k-NN": record["knn accuracy"],
