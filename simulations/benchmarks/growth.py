@@ -118,7 +118,18 @@ def _measure(way: str, point: Point, size: int, parts: list[Rows], curve: Points
 
 
 def exponent(curve: Points) -> str:
-    """Return the exponent by which CPU time grows between the last two points."""
+    """Return the exponent by which CPU time grows between the last two points.
+
+    Parameters
+    ----------
+    curve : list of tuple
+        Sizes and CPU seconds.
+
+    Returns
+    -------
+    str
+        Exponent with two digits; "-" for fewer than two points.
+    """
     if len(curve) < 2:
         return "-"
     (size, seconds), (next_size, next_seconds) = curve[-2:]
