@@ -24,7 +24,18 @@ COMPONENTS = 5
 
 
 def steps(iterations: Sequence[int]) -> list[Step]:
-    """List a step for each partition, method and graph."""
+    """List a step for each partition, method and graph.
+
+    Parameters
+    ----------
+    iterations : sequence of int
+        Numbers of iterations that a step runs.
+
+    Returns
+    -------
+    list of Step
+        The steps.
+    """
     ways = []
     for partition in ("IID", "Dirichlet 0.1"):
         kind = partition.replace(" ", "-")

@@ -174,7 +174,18 @@ def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) 
 
 
 def read_table(target: Path) -> list[Row]:
-    """Read the rows that `write_table` wrote; a text that looks like a number becomes a number."""
+    """Read the rows that `write_table` wrote.
+
+    Parameters
+    ----------
+    target : Path
+        The file.
+
+    Returns
+    -------
+    list of dict
+        Rows; a text that looks like a number becomes a number.
+    """
     lines = target.read_text(encoding="utf-8").splitlines()[1:]
     return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(lines)]
 

@@ -71,13 +71,35 @@ class Federation:
         return penalty_strength(self.noise, self.spread)
 
     def test_ratio(self, U: Array) -> float:
-        """Return the expected error on new rows over that of the true components."""
+        """Return the expected error on new rows over that of the true components.
+
+        Parameters
+        ----------
+        U : ndarray
+            Components (m, d, r) of the parties.
+
+        Returns
+        -------
+        float
+            The ratio; 1 is as good as the true components.
+        """
         d, r = self.truth.shape[1:]
         captured = np.square(stiefel.transpose(U) @ self.truth).sum(axis=(-1, -2)).mean()
         return float(1 + (r - captured) / ((d - r) * self.noise))
 
     def train_ratio(self, U: Array) -> float:
-        """Return the error on the rows of the data over the expected error of the true components."""
+        """Return the error on the rows of the data over the expected error of the true components.
+
+        Parameters
+        ----------
+        U : ndarray
+            Components (m, d, r) of the parties.
+
+        Returns
+        -------
+        float
+            The ratio; 1 is as good as the true components.
+        """
         d, r = self.truth.shape[1:]
         lost = np.square(self.rows).sum() - np.square(self.rows @ U).sum()
         return float(lost / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * self.noise))
@@ -106,11 +128,35 @@ class Federation:
         return vectors[: self.truth.shape[-1]].T
 
     def local(self, fill: Array) -> Array:
-        """Return the PCA of each party; ``fill`` (d, r) completes components of few rows."""
+        """Return the PCA of each party.
+
+        Parameters
+        ----------
+        fill : ndarray
+            Directions (d, r) that complete the components of parties with few rows.
+
+        Returns
+        -------
+        ndarray
+            Components (m, d, r) of the parties.
+        """
         return np.array([personalised.local_components(rows, fill) for rows in self.rows])
 
     def random_start(self, seed: int, *sizes: int) -> Array:
-        """Draw components (sizes..., d, r) uniformly."""
+        """Draw components uniformly.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the draw.
+        *sizes : int
+            Sizes of the axes before the components.
+
+        Returns
+        -------
+        ndarray
+            Orthonormal components (sizes..., d, r).
+        """
         rng = np.random.default_rng([seed, 1])
         return stiefel.polar_factor(rng.standard_normal((*sizes, *self.truth.shape[1:])))
 

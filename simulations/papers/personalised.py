@@ -148,7 +148,18 @@ def _mean_curve(
 
 
 def means(rows: Sequence[Row]) -> Row:
-    """Return the mean of each number over the data sets."""
+    """Return the mean of each number over the data sets.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Numbers of each data set, and its seed.
+
+    Returns
+    -------
+    dict
+        Means by name, without the seed.
+    """
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "seed"}
 
 
