@@ -45,20 +45,20 @@ def steps(motes: str = "", shrink: int = 1) -> list[Step]:
         The steps.
     """
     size = {"d": 400 // shrink, "n": 4000 // shrink}
-    ways = [Step(f"synthetic-{alpha}", _on_synthetic, {"alpha": alpha, **size}) for alpha in ALPHAS]
-    ways += [Step(f"spectrum-{alpha}", _spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]
-    ways += [Step(f"federated-{alpha}", _federated, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2)]
+    plan = [Step(f"synthetic-{alpha}", _on_synthetic, {"alpha": alpha, **size}) for alpha in ALPHAS]
+    plan += [Step(f"spectrum-{alpha}", _spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]
+    plan += [Step(f"federated-{alpha}", _federated, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2)]
     for thousands in (128, 256, 384, 512):
-        ways.append(Step(f"seconds-{thousands}k", _seconds, {"d": 1000 // shrink, "n": 1000 * thousands // shrink**2}))
+        plan.append(Step(f"seconds-{thousands}k", _seconds, {"d": 1000 // shrink, "n": 1000 * thousands // shrink**2}))
     for alpha in (0.1, 0.5, 1, 2, 3, 4):
         case = {"d": 100, "n": 10_000 // shrink, "permutations": max(2, 20 // shrink)}
-        ways.append(Step(f"order-{alpha}", _time_order, {"alpha": alpha, **case}))
-    ways.append(Step("memory", _memory, {"features": [1000 // shrink, 4000 // shrink, 16_000 // shrink]}))
+        plan.append(Step(f"order-{alpha}", _time_order, {"alpha": alpha, **case}))
+    plan.append(Step("memory", _memory, {"features": [1000 // shrink, 4000 // shrink, 16_000 // shrink]}))
     for name, path in (streams.sensors(motes) if motes else {}).items():
-        ways.append(Step(f"sensors-{name}", _on_sensors, {"path": str(path)}))
-        ways.append(Step(f"memory-{name}", _memory, {"path": str(path)}))
-        ways += [Step(f"final-{name}-{c}", _final, {"path": str(path), "centre": c == "centred"}) for c in WAYS]
-    return ways
+        plan.append(Step(f"sensors-{name}", _on_sensors, {"path": str(path)}))
+        plan.append(Step(f"memory-{name}", _memory, {"path": str(path)}))
+        plan += [Step(f"final-{name}-{c}", _final, {"path": str(path), "centre": c == "centred"}) for c in WAYS]
+    return plan
 
 
 WAYS = ("raw", "centred")
@@ -304,26 +304,28 @@ def _scaling(target: Path, results: Results) -> None:
 
 
 def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
-    of = {f"alpha = {alpha}": rows for alpha, rows in panels.items()}
+    titles = {f"alpha = {alpha}": rows for alpha, rows in panels.items()}
     plot(
-        target, [_by_column(rows, "index", title=title, ylabel="singular value") for title, rows in of.items()], wide=4
+        target,
+        [_by_column(rows, "index", title=title, ylabel="singular value") for title, rows in titles.items()],
+        wide=4,
     )
 
 
 def _order(target: Path, every: Sequence[Row]) -> None:
     """Draw a panel for each rank, the spectra along the axis."""
-    drawn = []
+    panels = []
     for rank in sorted({row["rank"] for row in every}):
-        shown = [
+        rows_of_rank = [
             row for row in every if row["rank"] == rank and row["to its own"] > 1e-6
         ]  # all is tracked: nothing is lost
         lines = [
-            Line.of(name, [row for row in shown if row["method"] == name], "alpha", "to its own", LOOKS[name])
+            Line.of(name, [row for row in rows_of_rank if row["method"] == name], "alpha", "to its own", LOOKS[name])
             for name in dict.fromkeys(row["method"] for row in every)
         ]
         labels = {"xlabel": "alpha", "ylabel": "sine of the largest angle", "yscale": "log"}
-        drawn.append(Panel(lines, {"title": f"rank {rank}", **labels}))
-    plot(target, drawn, wide=4)
+        panels.append(Panel(lines, {"title": f"rank {rank}", **labels}))
+    plot(target, panels, wide=4)
 
 
 def _draw_memory(target: Path, rows: Sequence[Row]) -> None:

@@ -304,15 +304,15 @@ def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool =
     with figure(target, lines, columns, figsize=(4.6 * columns, 3.6 * lines), sharey=sharey) as grid:
         for axis in grid.flat[len(panels) :]:
             axis.remove()
-        named: dict[str, Any] = {}
+        lines_by_name: dict[str, Any] = {}
         for axis, panel in zip(grid.flat, panels, strict=False):
             for line in panel.lines:
-                named[line.name] = axis.plot(line.x, line.y, **line.look)[0]
+                lines_by_name[line.name] = axis.plot(line.x, line.y, **line.look)[0]
             axis.set(**panel.labels)
             axis.grid(alpha=0.3)
             _rescale(axis, panel)
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 5, "frameon": False}
-        grid[0][0].figure.legend(named.values(), named.keys(), **below)
+        grid[0][0].figure.legend(lines_by_name.values(), lines_by_name.keys(), **below)
 
 
 def _rescale(axis: Any, panel: Panel) -> None:

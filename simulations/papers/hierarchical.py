@@ -60,8 +60,8 @@ class Federation:
         """
         rng = np.random.default_rng(seed)
         V = stiefel.polar_factor(rng.standard_normal((d, r)))
-        around = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))
-        truth = stiefel.retract(V, stiefel.tangent_projection(V, around))
+        party_components = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))
+        truth = stiefel.retract(V, stiefel.tangent_projection(V, party_components))
         latent, errors = rng.standard_normal((m, r, n)), rng.standard_normal((m, d, n))
         return cls(stiefel.transpose(truth @ latent + np.sqrt(noise) * errors), truth, spread, noise)
 
@@ -123,8 +123,8 @@ class Federation:
 
     def pooled(self) -> Array:
         """Return the components (d, r) of all rows: global averaging in closed form."""
-        together = self.rows.reshape(-1, self.rows.shape[-1])
-        _, _, vectors = np.linalg.svd(together, full_matrices=False)
+        pooled_rows = self.rows.reshape(-1, self.rows.shape[-1])
+        _, _, vectors = np.linalg.svd(pooled_rows, full_matrices=False)
         return vectors[: self.truth.shape[-1]].T
 
     def local(self, fill: Array) -> Array:
@@ -184,8 +184,8 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: i
     for _ in range(iterations):
         U = personalised.personal_components(data.rows, V, times * data.penalty_strength, U)
         next_V = np.linalg.qr(personalised.project_components(U, V).mean(axis=0)).Q
-        moved, V = float(personalised.subspace_distance(next_V, V)), next_V
-        if moved < 1e-7:
+        distance, V = float(personalised.subspace_distance(next_V, V)), next_V
+        if distance < 1e-7:
             break
     return U, V
 

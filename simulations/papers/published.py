@@ -196,9 +196,8 @@ def numbers_outside(seed: Seed, numbers_of_seed: Mapping[str, Mapping[str, float
 
 def _state_line(state: str, entries: Iterable[tuple[str, Exhibit]]) -> str:
     """Return a line with all tables and figures in a state, and the reasons where they are not reproduced."""
-    why = {
-        exhibit.what: exhibit.why * (state not in ("reproduced", "not run")) for its, exhibit in entries if its == state
-    }
+    with_reason = state not in ("reproduced", "not run")
+    why = {exhibit.what: exhibit.why * with_reason for entry_state, exhibit in entries if entry_state == state}
     groups = [(reason, list(group)) for reason, group in groupby(why, key=lambda what: why[what])]
     texts = (f"{' and '.join(group)} ({reason})" if reason else "; ".join(group) for reason, group in groups)
     return f"- {state.capitalize()}: {'; '.join(texts)}."

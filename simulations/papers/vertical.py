@@ -71,7 +71,7 @@ def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
         If a folder is named and has none of the structured data sets.
     """
     seeds = max(1, 5 // shrink)
-    ways: list[Step] = []
+    plan: list[Step] = []
     tables_found = (
         {name: how for name, how in STRUCTURED.items() if (Path(tables) / f"{name}.csv").is_file()} if tables else {}
     )
@@ -79,45 +79,45 @@ def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
         raise ConfigError(f"--tables {tables} has none of the files: {', '.join(f'{name}.csv' for name in STRUCTURED)}")
     for name, how in {**tables_found, **BUNDLED}.items():
         table = {"data": name, "path": tables if name in tables_found else "", "seeds": seeds}
-        ways += [
+        plan += [
             *_vary(f"6-{{}}-{name}", table, how),
             Step(f"starts-{name}", _starts, {**table, "seeds": STARTS // shrink}),
         ]
     for name in ("Musk", "GlaucomaM") if tables_found.keys() >= {"Musk", "GlaucomaM"} else BUNDLED:
         table = {"data": name, "path": tables if name in tables_found else "", "seeds": seeds}
         for p in PARTIES:
-            ways += [
+            plan += [
                 Step(f"8-{what}-{name}-{p}", _curve, {**table, "parties": p, what: True}) for what in ("warm", "scaled")
             ]
     name = "Sonar" if "Sonar" in tables_found else "breast-cancer"
     study = {"data": name, "path": tables if name in tables_found else ""}
     for split in ("vertical", "horizontal"):
-        ways += [
+        plan += [
             Step(f"9-{split}-{p}", _splits_by_period, {**study, "parties": p, "seeds": seeds, "split": split})
             for p in PARTIES
         ]
-    ways.append(Step(f"angles-{name}", _angles, {**study, "components": [1, 5, 10]}))
-    ways.append(Step(f"kernels-{name}", _kernels, study))
+    plan.append(Step(f"angles-{name}", _angles, {**study, "components": [1, 5, 10]}))
+    plan.append(Step(f"kernels-{name}", _kernels, study))
     for pattern in ("single", "mixture"):
         for columns, rows in SIZES:
             size = {"data": pattern, "path": f"{columns // shrink} {rows // shrink}"}
-            ways += _vary(f"7-{{}}-{pattern}-{columns}", {**size, "seeds": 1}, ((5, 10, 20), 10, (3, 5, 10), 3))
+            plan += _vary(f"7-{{}}-{pattern}-{columns}", {**size, "seeds": 1}, ((5, 10, 20), 10, (3, 5, 10), 3))
             if columns <= SIZES[1][0]:
-                ways.append(Step(f"angles-{pattern}-{columns}", _angles, {**size, "components": [1]}))
+                plan.append(Step(f"angles-{pattern}-{columns}", _angles, {**size, "components": [1]}))
     wide = {"data": "mixture", "path": f"{2400 // shrink} {2000 // shrink}", "seeds": 1}
-    ways += _vary("6-{}-as-wide-as-Swarm", wide, MANY)
+    plan += _vary("6-{}-as-wide-as-Swarm", wide, MANY)
     for data, path in [("digits", "")] + ([("mnist", mnist)] if mnist else []):
         for p in PARTIES:
-            shown = {"data": data, "path": path, "parties": p}
-            ways.append(Step(f"images-{data}-{p}", _pictures, shown))
-            ways.append(Step(f"12-{data}-{p}", _kernel_pictures, shown))
-            ways.append(Step(f"14-{data}-{p}", _graph_pictures, shown))
-    return ways
+            case = {"data": data, "path": path, "parties": p}
+            plan.append(Step(f"images-{data}-{p}", _pictures, case))
+            plan.append(Step(f"12-{data}-{p}", _kernel_pictures, case))
+            plan.append(Step(f"14-{data}-{p}", _graph_pictures, case))
+    return plan
 
 
-def _vary(name: str, case: Row, how: Sequence[Any]) -> list[Step]:
+def _vary(name: str, case: Row, sizes: Sequence[Any]) -> list[Step]:
     """Return the curves by number of parties, and by number of local iterations (figures 6 and 7)."""
-    many, fixed, iterations, parties = how
+    many, fixed, iterations, parties = sizes
     by_parties = [
         Step(f"{name.format('clients')}-{p}", _curve, {**case, "parties": p, "iterations": fixed}) for p in many
     ]
@@ -248,10 +248,14 @@ def _kernels(*, data: str, path: str) -> Iterable[Row]:
 
 def _pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
     """Yield the value ``X' u`` of each pixel by each method, and the pixel's cluster by k-means (figures 10 and 11)."""
-    made = images(matrix(data, path), parties)
-    for pixel in range(next(iter(made.values())).shape[1]):
-        values = {name: float(image[0, pixel]) for name, image in made.items()}
-        yield {"pixel": pixel, **values, **{f"{name} cluster": int(image[1, pixel]) for name, image in made.items()}}
+    pictures = images(matrix(data, path), parties)
+    for pixel in range(next(iter(pictures.values())).shape[1]):
+        values = {name: float(image[0, pixel]) for name, image in pictures.items()}
+        yield {
+            "pixel": pixel,
+            **values,
+            **{f"{name} cluster": int(image[1, pixel]) for name, image in pictures.items()},
+        }
 
 
 def _kernel_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
@@ -264,9 +268,9 @@ def _graph_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
     return _by_pixel(graph_images(matrix(data, path), parties))
 
 
-def _by_pixel(made: dict[str, Array]) -> Iterable[Row]:
-    for pixel, values in enumerate(zip(*made.values(), strict=True)):
-        yield {"pixel": pixel, **dict(zip(made, map(float, values), strict=True))}
+def _by_pixel(pictures: dict[str, Array]) -> Iterable[Row]:
+    for pixel, values in enumerate(zip(*pictures.values(), strict=True)):
+        yield {"pixel": pixel, **dict(zip(pictures, map(float, values), strict=True))}
 
 
 def _run(method: str, X: Array, parties: int, **options: Any) -> PCAModel:
@@ -305,14 +309,14 @@ def _draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
 
 def _solid_and_dotted(lines: dict[str, list[Row]], column: str, what: str, other: str) -> list[Line]:
     """Return lines of the distance by period: solid for the first value of a column, dotted for the second."""
-    drawn = []
+    curves = []
     for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
         first = rows[0][column]
         solid = [row for row in rows if row[column] == first]
         dotted = [row for row in rows if row[column] != first]
-        drawn.append(Line.of(f"{number} {what}", solid, "period", "distance", {"color": colour, "marker": marker}))
-        drawn.append(Line.of(f"{number}, {other}", dotted, "period", "distance", {"color": colour, "linestyle": ":"}))
-    return drawn
+        curves.append(Line.of(f"{number} {what}", solid, "period", "distance", {"color": colour, "marker": marker}))
+        curves.append(Line.of(f"{number}, {other}", dotted, "period", "distance", {"color": colour, "linestyle": ":"}))
+    return curves
 
 
 AXES = {"xlabel": "communication period (0: isolated)", "ylabel": "distance (equation 4)"}
