@@ -125,10 +125,10 @@ def _missing(draws: int = 10, wide: bool = False, data_root: str = ".") -> Lines
             options = [{"model": "factors", "factors": k + further} for further in (0, 5, 10, 20)]
             options += [{"max_rounds": 28}] if X.shape[1] < 1000 else []
         for share in (0.05, 0.2, 0.4):
-            holed = [_with_holes(X, share, seed) for seed in range(1 if wide else draws)]
-            filled = [np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y) for Y in holed]
+            tables = [_with_holes(X, share, seed) for seed in range(1 if wide else draws)]
+            filled = [np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y) for Y in tables]
             mean = np.mean([_angle(_components(Y, k, scale=not wide), truth) for Y in filled])
-            cells = [_em(holed, k, truth, keywords, sizes=wide) for keywords in options]
+            cells = [_em(tables, k, truth, keywords, sizes=wide) for keywords in options]
             yield name, f"{share:.0%}", f"{mean:.1f}", *cells, *["-"] * (wide and 5 - len(cells))
 
 
@@ -152,8 +152,8 @@ def _components(X: Array, k: int, *, scale: bool) -> Array:
     return np.asarray(PCA(k, svd_solver="full").fit(standardise(X) if scale else X).components_.T)
 
 
-def _em(holed: Sequence[Array], k: int, truth: Array, options: Mapping[str, Any], *, sizes: bool) -> str:
-    models = [run("em", np.array_split(Y, 3), n_components=k, min_rows=1, **options) for Y in holed]
+def _em(tables: Sequence[Array], k: int, truth: Array, options: Mapping[str, Any], *, sizes: bool) -> str:
+    models = [run("em", np.array_split(Y, 3), n_components=k, min_rows=1, **options) for Y in tables]
     angle = np.mean([_angle(model.loadings()[0].T, truth) for model in models])
     megabytes = f"; {max(models[0].bytes_up_by_party) / 1e6:.1f} MB" if sizes else ""
     return f"{angle:.1f} ({np.mean([model.rounds for model in models]):.0f}{megabytes})"
