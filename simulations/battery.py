@@ -65,10 +65,10 @@ def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
     if bench.exact:
         checks["exact"] = partial(bench.check_pooled, bench.parties())
     if not card.differentially_private:
-        ways = SURVIVORS.keys() & set(transports_of(METHODS[method]))
+        transports = SURVIVORS.keys() & set(transports_of(METHODS[method]))
         checks |= {
             "order of parties": bench.check_order,
-            **{way: partial(bench.check_sums, way) for way in sorted(ways)},
+            **{transport: partial(bench.check_sums, transport) for transport in sorted(transports)},
         }
     checks |= {f"stage {stage.__name__}": partial(bench.check_stage, stage) for stage in card.stages}
     return checks

@@ -129,9 +129,9 @@ def settings(
         If a method or an option is not allowed.
     """
     methods = [name for method in methods for name in (METHODS if method == "all" else [method])]
-    ways = [(p, a) for p in partitions for a in (alphas if p in WITH_ALPHA else [None])]
+    splits = [(p, a) for p in partitions for a in (alphas if p in WITH_ALPHA else [None])]
     for dataset, (partition, alpha), number, bound, method in itertools.product(
-        datasets, ways, clients, bounds, methods
+        datasets, splits, clients, bounds, methods
     ):
         name, options = parse_method(method)
         where = {"dataset": dataset, "partition": partition, "alpha": alpha, "clients": number, "bound": bound}
@@ -190,8 +190,8 @@ def compare(
         If a method, an option or a setting is not allowed, or ``output`` is no folder of a comparison.
     """
     common = {"components": components, "seed": seed, "engine": engine, "knn": knn}
-    several = {"bound": bounds, "alpha": alphas, "seed": [seed]}
-    for key, value in [(key, value) for key, values in several.items() for value in values]:
+    checked_keys = {"bound": bounds, "alpha": alphas, "seed": [seed]}
+    for key, value in [(key, value) for key, values in checked_keys.items() for value in values]:
         RunConfig.parse({key: value}, source="comparison")
     places, partitions, clients = _places(parties, datasets, data_root, partitions, clients)
     every = settings(methods, list(places), partitions, alphas, clients, bounds)

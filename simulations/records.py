@@ -248,10 +248,10 @@ def read_records(folder: Path) -> list[Record]:
         try:
             records.append(_parse_record(line))
         except (ValueError, RecursionError) as error:
-            why = "it is no JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
+            fault = "it is no JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
             raise ConfigError(
-                f"{target}, line {number}: {why}. The file is not of a comparison, or by an older version; name a new "
-                "folder"
+                f"{target}, line {number}: {fault}. The file is not of a comparison, or by an older version; name a "
+                "new folder"
             ) from None
     if cut:  # no newline at the end: the line was being written
         with atomic_file(target) as stream:
@@ -386,7 +386,7 @@ HEADS = {
 }
 """Heads of the columns of results, by key of a record, in the order of the table."""
 
-COUNTED = (
+COUNTS_NOTE = (
     "Rounds and bytes are those of the fit, bytes the mean over the clients. The last round, "
     "in which each client gets the components and says its squared error, is not among them; the bytes down in the "
     "summary of a run have it, too."

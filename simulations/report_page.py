@@ -16,8 +16,8 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
 from fedpca_flwr.simulations.recommending import EXACT_DEGREES, choices, recommendation_text
 from fedpca_flwr.simulations.records import (
-    COUNTED,
     COUNTS,
+    COUNTS_NOTE,
     HEADS,
     Record,
     card_of,
@@ -42,7 +42,7 @@ STYLE, SCRIPT = (Path(__file__).with_name(name).read_text(encoding="utf-8") for 
 
 FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
 
-SHORT = 120
+MAX_ERROR_CHARACTERS = 120
 """Characters of an error that stand in a table; what is longer unfolds."""
 
 
@@ -79,13 +79,13 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
         kinds={kind for record in records for kind in _kinds(record).split()},
         angles=_angles(groups),
         settings=[_setting(folder, runs, number) for number, runs in enumerate(groups)],
-        pools=[(dataset, drawn) for dataset, drawn in drawings if drawn],
+        pools=[(dataset, figures_of_data) for dataset, figures_of_data in drawings if figures_of_data],
         commands=[repeat_command(runs) for runs in groups],
         dates=f"Runs of {dates[0]} to {dates[-1]} (UTC). " if dates else "",
         versions="; ".join(versions) or "unknown",
         heads=HEADS,
         counts=COUNTS,
-        counted=COUNTED,
+        counted=COUNTS_NOTE,
     )
     target = folder / "report.html"
     with atomic_file(target) as stream:
@@ -99,8 +99,8 @@ def _kinds(record: Record) -> str:
     angle = record.get("max angle")
     exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT_DEGREES
     secure = record["bound"] > 0 and "error" not in record
-    holds = {"exact": exact, "secure": secure, "private": card.differentially_private}
-    return " ".join(name for name, is_so in holds.items() if is_so)
+    kinds = {"exact": exact, "secure": secure, "private": card.differentially_private}
+    return " ".join(name for name, applies in kinds.items() if applies)
 
 
 def _angles(groups: Sequence[Sequence[Record]]) -> list[list[str]]:
@@ -148,7 +148,7 @@ def _run(record: Record, columns: Sequence[str], identifier: str) -> dict[str, A
         ],
         "lines": error.split("\n") if error else record.get("notes", []),
         # Methods that are refused alike would fill the page, so a long text unfolds.
-        "summary": shorten(error, SHORT, placeholder=" …") if len(error) > SHORT else "",
+        "summary": shorten(error, MAX_ERROR_CHARACTERS, placeholder=" …") if len(error) > MAX_ERROR_CHARACTERS else "",
     }
 
 

@@ -22,7 +22,14 @@ from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.simulations import report, report_drawing, report_page
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.recommending import choices
-from fedpca_flwr.simulations.records import COUNTED, RUNS, group_by_setting, read_records, run_identity, setting_title
+from fedpca_flwr.simulations.records import (
+    COUNTS_NOTE,
+    RUNS,
+    group_by_setting,
+    read_records,
+    run_identity,
+    setting_title,
+)
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
 from tests.needed import need
@@ -119,13 +126,13 @@ def test_secure_runs_say_what_the_server_saw_and_long_errors_unfold(tmp_path, mo
     short = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details>", secure)
     assert len(short) == 2
     for summary, error in short:
-        assert len(html.unescape(summary)) <= report_page.SHORT < len(html.unescape(error))
+        assert len(html.unescape(summary)) <= report_page.MAX_ERROR_CHARACTERS < len(html.unescape(error))
         assert "Methods that do: p-cov, " in error
         assert error.endswith([name for name, method in METHODS.items() if "masked" in transports_of(method)][-1])
     heads = re.findall(r'<button title="([^"]*)">([^<]*)</button>', secure)
     names = ["rounds", "up per client (mean)", "down per client (mean, before the last round)"]
     assert [name for _, name in heads] == names
-    assert {html.unescape(tip) for tip, _ in heads} == {COUNTED}
+    assert {html.unescape(tip) for tip, _ in heads} == {COUNTS_NOTE}
 
 
 def test_scaled_runs_are_a_setting_of_their_own_beside_the_pca_of_the_scaled_rows(tmp_path, monkeypatch):
@@ -207,7 +214,7 @@ def hostile(record):
             yield key, {**record, key: {**value, "bits": PAYLOAD}}
             yield key, {**record, key: {**value, PAYLOAD: 1}}
     yield "error", {**record, "error": f"ContractError: {PAYLOAD}"}
-    yield "error", {**record, "error": f"{PAYLOAD} {'long ' * report_page.SHORT}"}
+    yield "error", {**record, "error": f"{PAYLOAD} {'long ' * report_page.MAX_ERROR_CHARACTERS}"}
 
 
 @pytest.fixture(scope="module")
