@@ -262,6 +262,7 @@ def _report(results: Results) -> dict[str, str]:
 
 
 def _select(results: Results, prefix: str) -> dict[str, list[Row]]:
+    """Return the steps whose names begin with a prefix, by the rest of the name."""
     return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
 
 
@@ -304,6 +305,7 @@ def _scaling(target: Path, results: Results) -> None:
 
 
 def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
+    """Draw singular values by index, a panel for each alpha."""
     titles = {f"alpha = {alpha}": rows for alpha, rows in panels.items()}
     plot(
         target,
@@ -329,6 +331,7 @@ def _order(target: Path, every: Sequence[Row]) -> None:
 
 
 def _draw_memory(target: Path, rows: Sequence[Row]) -> None:
+    """Draw MB by number of features."""
     features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
     lines = [Line(row["method"], features, list(row.values())[1:], LOOKS[row["method"]]) for row in rows]
     plot(target, [Panel(lines, {"xlabel": "features", "ylabel": "MB", "xscale": "log", "yscale": "log"})])

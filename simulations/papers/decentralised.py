@@ -63,6 +63,7 @@ def _approach(*, partition: str, method: str, graph: str, iterations: list[int])
 
 
 def _row(model: PCAModel, parts: Sequence[Rows]) -> Row:
+    """Return rounds, MB of a party and the largest angle to the pooled components of a model."""
     angle = principal_angles(model, pooled_pca(np.vstack(parts), COMPONENTS)).max
     sent = {"MB up": model.bytes_up / len(parts) / 1e6, "MB down": model.bytes_down / len(parts) / 1e6}
     return {"rounds": model.rounds, **sent, "angle": angle}

@@ -341,6 +341,7 @@ def _read_settings(target: Path) -> dict[str, Any] | None:
 
 
 def _value(text: str) -> Any:
+    """Return a number if the text looks like a number, else the text."""
     for kind in (int, float):
         try:
             return kind(text)

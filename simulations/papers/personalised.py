@@ -255,12 +255,12 @@ def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Ar
             server.fit(num_rounds=server.strategy.rounds, timeout=None)
         runs[mu] = server
     model, pooled = runs["held-out"].strategy.model, runs["infinity"].strategy.model
-    chosen: float = model.log["measured"]["mu"]
+    selected_mu: float = model.log["measured"]["mu"]
     clients = runs["held-out"].client_manager().all()
     records = [_records_of(clients[str(i + 1)]) for i in range(len(parties))]
-    shared, _ = pooled.loadings()
-    bases = [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else shared.T for record in records]
-    return model.loadings()[1], bases, shared.T, chosen
+    pooled_components, _ = pooled.loadings()
+    bases = [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else pooled_components.T for record in records]
+    return model.loadings()[1], bases, pooled_components.T, selected_mu
 
 
 def _records_of(proxy: Any) -> Any:
@@ -297,6 +297,7 @@ def _draw(tables: dict[str, list[Row]], results: dict[str, list[Row]], folder: P
 
 
 def _by_spread(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Group rows by the spread of the parties."""
     return {f"{s}": [row for row in rows if row["spread"] == s] for s in dict.fromkeys(row["spread"] for row in rows)}
 
 

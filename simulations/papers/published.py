@@ -272,5 +272,6 @@ COMMAND = command("all", __doc__, {**OPTIONS, "quick": False}, reproduce_all)
 
 
 def _write(target: Path, text: str) -> None:
+    """Write a file completely or not at all."""
     with atomic_file(target) as stream:
         stream.write(text.encode())

@@ -186,6 +186,7 @@ class Spirit:
         return np.asarray(qr(self._directions[:, : self.rank], mode="economic")[0])
 
     def _follow(self, row: Array) -> None:
+        """Turn each direction towards a row (d,), and subtract its share from the row."""
         residual = row
         for j in range(self.rank):
             direction = self._directions[:, j]
@@ -196,6 +197,7 @@ class Spirit:
             self._directions[:, j] = direction / np.linalg.norm(direction)
 
     def _adapt(self) -> None:
+        """Change the rank if the captured share of the energy leaves the band."""
         if self._captured < self.low * self._all:
             self.rank += 1
             fresh = np.arange(len(self._directions)) == self.rank - 1

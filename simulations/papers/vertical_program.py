@@ -169,6 +169,7 @@ def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, 
 
 
 def _merge(values: list[float], vectors: list[Array]) -> Array:
+    """Merge the vectors of the parties by their eigenvalues."""
     return columns.merge_vectors(values, vectors, faithful=False, scaled=False)
 
 
@@ -187,10 +188,12 @@ def _align_signs(pictures: dict[str, Array]) -> dict[str, Array]:
 
 
 def _rows_pca(X: Array, iterations: int) -> tuple[float, Array]:
+    """Return size and leading vector of the rows' product, by power iteration."""
     return columns.power_iteration(columns.local_product(X, faithful=True), np.ones(len(X)), iterations)
 
 
 def _kernel_pca(X: Array, iterations: int = 0, gamma: float = 0.25) -> tuple[float, Array]:
+    """Return size and vector of the leading component of the sigmoid kernel of the rows."""
     K = columns.Kernel("sigmoid", gamma=gamma, coef0=1.0).matrix(columns.packed_gram(X), len(X))
     pairs, _, _ = columns.kernel_pairs(columns.centre_kernel(K), 1)
     return float(np.sqrt(max(0.0, pairs.values[0]))), pairs.vectors[:, 0]
