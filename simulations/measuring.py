@@ -220,6 +220,7 @@ def _angles_in_feature_space(setting: Record, model: PCAModel, rows: NDArray[Any
 
 
 def _angles_of_scores(model: PCAModel, scores: NDArray[Any]) -> Angles:
+    """Return the angles between the scores of a model and reference scores (n, k), in degrees."""
     assert model.scores_ is not None
     degrees = angles_between(model.scores_, scores)
     return Angles(float(degrees.max()), float(degrees.mean()))
@@ -261,11 +262,13 @@ def pooled_reference(
 
 @cache
 def _pooled_accuracy(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> float | None:
+    """Return the accuracy of `_accuracy` for the components of the pooled rows, computed once."""
     source, reference = pooled_reference(dataset, data_root, k, center, scale)
     return _accuracy(reference, source)
 
 
 def _accuracy(model: PCAModel, source: datasets.Dataset) -> float | None:
+    """Return the accuracy of k-NN(5) on test rows; None without test rows or components."""
     if source.test is None or model.components_ is None:
         return None
     test, labels = source.test()

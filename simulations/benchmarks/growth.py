@@ -149,15 +149,18 @@ def _lower_bound(rows: Array, k: int) -> None:
 
 
 def _scikit_learn(solver: str) -> Components:
+    """Return a function for the components by scikit-learn's PCA with a solver."""
     return lambda rows, k: np.asarray(PCA(k, svd_solver=solver, random_state=0).fit(rows).components_)
 
 
 def _dask(rows: Array, k: int) -> Array:
+    """Return the components by dask-ml, of rows in ten chunks."""
     parts = import_module("dask.array").from_array(rows, chunks=(len(rows) // 10, rows.shape[1]))
     return np.asarray(import_module("dask_ml.decomposition").PCA(k, svd_solver="full").fit(parts).components_)
 
 
 def _faiss(rows: Array, k: int) -> Array:
+    """Return the components by faiss, in single precision."""
     faiss = import_module("faiss")
     matrix = faiss.PCAMatrix(rows.shape[1], k)
     matrix.train(np.ascontiguousarray(rows, dtype=np.float32))

@@ -247,6 +247,7 @@ def isolate(program: Callable[..., Any], *arguments: Any, load: Any = None, warm
 
 
 def _measure(program: Callable[..., Any], arguments: Sequence[Any], load: Any = None, warm_up: Any = None) -> Usage:
+    """Run a program in this process, after a warm-up whose peak memory is subtracted."""
     with threadpool_limits(1, user_api="blas"):
         libraries = 0.0
         if warm_up is not None:

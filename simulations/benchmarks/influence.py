@@ -43,6 +43,7 @@ def _replace_by_lies(parties: Sequence[Rows], liars: Sequence[int], lie: Lie, rn
 
 
 def _fit(parties: Sequence[Rows], components: int = COMPONENTS) -> PCAModel:
+    """Run P-COV on the parties."""
     return run("p-cov", parties, n_components=components, min_rows=1)
 
 

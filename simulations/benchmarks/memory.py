@@ -165,12 +165,15 @@ def _write(folder: str, parties: int, rows: int, features: int, density: float) 
 
 
 def _load(files: Sequence[Path]) -> list[Any]:
+    """Return the arguments of a program: the sparse rows in each file."""
     return [[scipy.sparse.load_npz(file) for file in files]]
 
 
 def _scikit_learn(data: list[Any]) -> Array:
+    """Return the components by scikit-learn's PCA of the first table."""
     return np.asarray(PCA(COMPONENTS, svd_solver="covariance_eigh").fit(data[0]).components_)
 
 
 def _run_pcov(data: list[Any]) -> Array:
+    """Return the components by a run of P-COV on all tables."""
     return run("p-cov", data, n_components=COMPONENTS).loadings()[0]

@@ -151,6 +151,7 @@ def _ap_cov(parts: Sequence[Rows], k: int) -> Result:
 
 
 def _leading(C: Array, k: int) -> Result:
+    """Return the leading eigenvectors and eigenvalues of a covariance C (d, d), with its bytes."""
     values, vectors = np.linalg.eigh(C)
     return vectors[:, ::-1][:, :k].T, values[::-1][:k], 1, 8 * (C.size + len(C) + 1)
 
