@@ -134,8 +134,8 @@ def settings(
         datasets, splits, clients, bounds, methods
     ):
         name, options = parse_method(method)
-        where = {"dataset": dataset, "partition": partition, "alpha": alpha, "clients": number, "bound": bound}
-        yield {"method": name, "options": options, **where}
+        setting = {"dataset": dataset, "partition": partition, "alpha": alpha, "clients": number, "bound": bound}
+        yield {"method": name, "options": options, **setting}
 
 
 def compare(
@@ -164,20 +164,23 @@ def compare(
     methods : sequence of str
         Names, each with its options: ``"sub-it block-size=10"``; ``"all"`` is every method.
     datasets, partitions : sequence of str, optional
-        ``["digits"]`` and ``["dirichlet"]`` where nothing else is named.
+        Names of data sets, ``["digits"]`` where nothing else is named, and kinds of partitions, ``["dirichlet"]``.
     data_root : str
+        Folder of data sets that are read from a folder.
     alphas : sequence of float
-        For ``dirichlet`` and ``quantity``.
+        Parameters of ``dirichlet`` and ``quantity``: the smaller, the more uneven.
     clients : sequence of int, optional
-        ``[10]`` where nothing else is named.
+        Numbers of clients; ``[10]`` where nothing else is named.
     components, seed : int
+        Number of components; seed of partitions and of methods that draw anything.
     engine : {"loopback", "ray"}
+        This process, or Flower's simulation, with equal results.
     knn : bool
-        Also the accuracy of k-NN(5) on the data set's test rows, where it has some.
+        Whether to measure the accuracy of k-NN(5) on test rows, too, if the data set has some.
     bounds : sequence of float
-        0 is in clear; above it, with secure aggregation, and this bound on the size of a value.
+        Bounds on the size of a value with secure aggregation; 0 is a run in clear.
     output : path, optional
-        A folder for ``runs.jsonl``, to which each run is added as it ends, and for its model.
+        Folder for ``runs.jsonl``, to which each run is added as it ends, and for the models.
 
     Returns
     -------
@@ -194,8 +197,8 @@ def compare(
     for key, value in [(key, value) for key, values in checked_keys.items() for value in values]:
         RunConfig.parse({key: value}, source="comparison")
     places, partitions, clients = _places(parties, datasets, data_root, partitions, clients)
-    every = settings(methods, list(places), partitions, alphas, clients, bounds)
-    runs = [{**setting, **common, "data root": places[setting["dataset"]]} for setting in every]
+    combinations = settings(methods, list(places), partitions, alphas, clients, bounds)
+    runs = [{**setting, **common, "data root": places[setting["dataset"]]} for setting in combinations]
     folder = require_writable_folder(Path(output).expanduser()) if output else None
     stored = {run_identity(record): record for record in read_records(folder)} if folder else {}
     bar = with_a_bar(runs, lambda run: f"{method_text(run)} on {run['dataset']}, {run['clients']} clients")
@@ -213,8 +216,8 @@ def _places(
 ) -> tuple[dict[str, str], Sequence[str], Sequence[int]]:
     """Return the folder or files of each data set, the partitions, and the numbers of clients."""
     if parties is None:
-        if none := [str(number) for number in clients or () if number < 1]:
-            raise ConfigError(f"comparison: 'clients' is {', '.join(none)}, expected whole numbers from 1")
+        if refused_numbers := [str(number) for number in clients or () if number < 1]:
+            raise ConfigError(f"comparison: 'clients' is {', '.join(refused_numbers)}, expected whole numbers from 1")
         names = datasets or ("digits",)
         places = {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in names}
         return places, partitions or ("dirichlet",), clients or (10,)
@@ -271,10 +274,10 @@ def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """
     columns = columns_of(records)
     lines = []
-    for r in records:
-        where = r["partition"] + (f" {r['alpha']:g}" if r["alpha"] is not None else "")
-        sums = [f"secure, bound {r['bound']:g}" if r["bound"] else "clear"]
-        error = [r["error"].replace("\n", " "), *[""] * (len(columns) - 1)] if "error" in r else None
-        results = error or [format_result(r, key) for key in columns]
-        lines.append([r["dataset"], where, str(r["clients"]), method_text(r), *sums, *results])
+    for record in records:
+        partition = record["partition"] + (f" {record['alpha']:g}" if record["alpha"] is not None else "")
+        sums = [f"secure, bound {record['bound']:g}" if record["bound"] else "clear"]
+        error = [record["error"].replace("\n", " "), *[""] * (len(columns) - 1)] if "error" in record else None
+        results = error or [format_result(record, key) for key in columns]
+        lines.append([record["dataset"], partition, str(record["clients"]), method_text(record), *sums, *results])
     return ["data", "partition", "clients", "method", "sums", *(HEADS[key] for key in columns)], lines
