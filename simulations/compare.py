@@ -83,11 +83,11 @@ def main(
         Exit code: 1 if a run failed, 130 if the comparison was interrupted.
     """
     from fedpca_flwr.simulations.comparing import compare  # here: a help needs nothing of it
-    from fedpca_flwr.simulations.records import forget
+    from fedpca_flwr.simulations.records import remove_runs
 
     try:
         if fresh and output:
-            forget(output.expanduser())
+            remove_runs(output.expanduser())
         comparison = compare(
             data,
             methods=methods,

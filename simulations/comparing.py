@@ -1,4 +1,4 @@
-"""Runs of every combination of methods, data sets, partitions and numbers of clients, each once."""
+"""Comparisons: runs of every combination of methods, data sets, partitions and numbers of clients."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.figures import markdown
 from fedpca_flwr.model.tables import DisplayTable, import_pandas, table_to_html
 from fedpca_flwr.simulations import sources
-from fedpca_flwr.simulations.measuring import measured
+from fedpca_flwr.simulations.measuring import measure_run
 from fedpca_flwr.simulations.progress import with_a_bar
-from fedpca_flwr.simulations.recommending import choices, sentence
+from fedpca_flwr.simulations.recommending import choices, recommendation_text
 from fedpca_flwr.simulations.records import (
     AS_GIVEN,
     HEADS,
     SETTING,
     Record,
-    append,
-    by_setting,
+    append_record,
     columns_of,
-    identity,
-    named,
-    parsed,
-    read,
-    shown,
-    title,
+    format_result,
+    group_by_setting,
+    method_text,
+    parse_method,
+    read_records,
+    run_identity,
+    setting_title,
 )
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.state.files import require_writable_folder
@@ -39,37 +39,55 @@ if TYPE_CHECKING:
     import pandas
 
 BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
-"""Data sets that are not read from a folder."""
+"""Data sets that no folder is needed for."""
 
-SPREAD = {"dirichlet", "quantity"}
+WITH_ALPHA = {"dirichlet", "quantity"}
 """Partitions that have an alpha."""
 
 
 class Comparison(list[Record]):
-    """The records of a comparison, one for each run; printed it is a table, with what is recommended for each setting.
+    """Records of the runs of a comparison; printed, a table with recommendations for each setting.
 
     A record of a run that failed has ``error`` instead of results.
     """
 
-    folder: Path | None = None  # which holds the runs and their models
+    folder: Path | None = None  # of the runs and their models
 
     def frame(self) -> pandas.DataFrame:
-        """A data frame with a line for each run, and a column for each result and whatever the settings differ in."""
-        own = [key for key in SETTING if len({one[key] for one in self}) > 1]
-        keys = [*own, *columns_of(self), *(["error"] if any("error" in one for one in self) else [])]
+        """Return a data frame with a line for each run, and columns of differing settings and of results.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The frame.
+        """
+        differing = [key for key in SETTING if len({record[key] for record in self}) > 1]
+        keys = [*differing, *columns_of(self), *(["error"] if any("error" in record for record in self) else [])]
         return import_pandas().DataFrame(
-            [{"method": named(one), **{key: one.get(key) for key in keys}} for one in self]
+            [{"method": method_text(record), **{key: record.get(key) for key in keys}} for record in self]
         )
 
     def report(self) -> Path:
-        """Write the page of all runs in the folder, and of those that failed just now; it needs matplotlib."""
+        """Write the page of all runs in the folder, and of the runs that failed just now.
+
+        Returns
+        -------
+        Path
+            Path of the page.
+
+        Raises
+        ------
+        ConfigError
+            If the comparison has no folder, or matplotlib or jinja2 is not installed.
+        """
         if self.folder is None:
             raise ConfigError("a report needs the models of the runs: give compare an 'output', the folder for them")
-        return write_report(self.folder, read(self.folder) + [one for one in self if "error" in one])
+        return write_report(self.folder, read_records(self.folder) + [record for record in self if "error" in record])
 
     def __str__(self) -> str:
-        found = [(runs, choices(runs)) for runs in by_setting(self)]
-        return "\n".join([table(self), *(f"\n{title(runs[0])}:\n{sentence(best)}" for runs, best in found if best)])
+        recommended = [(setting_title(runs[0]), choices(runs)) for runs in group_by_setting(self)]
+        texts = (f"\n{title}:\n{recommendation_text(best)}" for title, best in recommended if best)
+        return "\n".join([table(self), *texts])
 
     def _repr_html_(self) -> str:
         return table_to_html(DisplayTable("", *cells(self)))
@@ -83,14 +101,41 @@ def settings(
     clients: Sequence[int],
     bounds: Sequence[float],
 ) -> Iterator[Record]:
-    """Every combination; a partition without alpha occurs once, and ``"all"`` is every method."""
+    """List every combination; a partition without alpha occurs once.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Methods with their options; ``"all"`` is every method.
+    datasets : sequence of str
+        Names of data sets.
+    partitions : sequence of str
+        Kinds of partitions.
+    alphas : sequence of float
+        Parameters of ``dirichlet`` and ``quantity``.
+    clients : sequence of int
+        Numbers of clients.
+    bounds : sequence of float
+        Bounds of secure aggregation; 0 is in clear.
+
+    Yields
+    ------
+    dict
+        Method, options and setting of a run.
+
+    Raises
+    ------
+    ConfigError
+        If a method or an option is not allowed.
+    """
     methods = [name for method in methods for name in (METHODS if method == "all" else [method])]
-    ways = [(p, a) for p in partitions for a in (alphas if p in SPREAD else [None])]
-    every = itertools.product(datasets, ways, clients, bounds, methods)
-    for dataset, (partition, alpha), number, bound, method in every:
-        name, options = parsed(method)
-        where = {"dataset": dataset, "partition": partition, "alpha": alpha, "clients": number, "bound": bound}
-        yield {"method": name, "options": options, **where}
+    splits = [(p, a) for p in partitions for a in (alphas if p in WITH_ALPHA else [None])]
+    for dataset, (partition, alpha), number, bound, method in itertools.product(
+        datasets, splits, clients, bounds, methods
+    ):
+        name, options = parse_method(method)
+        setting = {"dataset": dataset, "partition": partition, "alpha": alpha, "clients": number, "bound": bound}
+        yield {"method": name, "options": options, **setting}
 
 
 def compare(
@@ -109,7 +154,7 @@ def compare(
     bounds: Sequence[float] = (0.0,),
     output: str | Path | None = None,
 ) -> Comparison:
-    """Run every combination, those left out that ``output`` holds already.
+    """Run every combination that ``output`` does not hold already.
 
     Parameters
     ----------
@@ -119,39 +164,47 @@ def compare(
     methods : sequence of str
         Names, each with its options: ``"sub-it block-size=10"``; ``"all"`` is every method.
     datasets, partitions : sequence of str, optional
-        ``["digits"]`` and ``["dirichlet"]`` where nothing else is named.
+        Names of data sets, ``["digits"]`` where nothing else is named, and kinds of partitions, ``["dirichlet"]``.
     data_root : str
+        Folder of data sets that are read from a folder.
     alphas : sequence of float
-        For ``dirichlet`` and ``quantity``.
+        Parameters of ``dirichlet`` and ``quantity``: the smaller, the more uneven.
     clients : sequence of int, optional
-        ``[10]`` where nothing else is named.
+        Numbers of clients; ``[10]`` where nothing else is named.
     components, seed : int
+        Number of components; seed of partitions and of methods that draw anything.
     engine : {"loopback", "ray"}
+        This process, or Flower's simulation, with equal results.
     knn : bool
-        Also the accuracy of k-NN(5) on the data set's test rows, where it has some.
+        Whether to measure the accuracy of k-NN(5) on test rows, too, if the data set has some.
     bounds : sequence of float
-        0 is in clear; above it, with secure aggregation, and this bound on the size of a value.
+        Bounds on the size of a value with secure aggregation; 0 is a run in clear.
     output : path, optional
-        A folder for ``runs.jsonl``, to which each run is added as it ends, and for its model.
+        Folder for ``runs.jsonl``, to which each run is added as it ends, and for the models.
 
     Returns
     -------
     Comparison
         A list of records. A run that failed has ``error`` instead of results.
+
+    Raises
+    ------
+    ConfigError
+        If a method, an option or a setting is not allowed, or ``output`` is no folder of a comparison.
     """
     common = {"components": components, "seed": seed, "engine": engine, "knn": knn}
-    several = {"bound": bounds, "alpha": alphas, "seed": [seed]}
-    for key, value in [(key, value) for key, values in several.items() for value in values]:
+    checked_keys = {"bound": bounds, "alpha": alphas, "seed": [seed]}
+    for key, value in [(key, value) for key, values in checked_keys.items() for value in values]:
         RunConfig.parse({key: value}, source="comparison")
     places, partitions, clients = _places(parties, datasets, data_root, partitions, clients)
-    every = settings(methods, list(places), partitions, alphas, clients, bounds)
-    wanted = [{**one, **common, "data root": places[one["dataset"]]} for one in every]
+    combinations = settings(methods, list(places), partitions, alphas, clients, bounds)
+    runs = [{**setting, **common, "data root": places[setting["dataset"]]} for setting in combinations]
     folder = require_writable_folder(Path(output).expanduser()) if output else None
-    known = {identity(record): record for record in read(folder)} if folder else {}
-    bar = with_a_bar(wanted, lambda one: f"{named(one)} on {one['dataset']}, {one['clients']} clients")
-    made = Comparison(known.get(identity(one)) or _recorded(one, folder) for one in bar)
-    made.folder = folder
-    return made
+    stored = {run_identity(record): record for record in read_records(folder)} if folder else {}
+    bar = with_a_bar(runs, lambda run: f"{method_text(run)} on {run['dataset']}, {run['clients']} clients")
+    comparison = Comparison(stored.get(run_identity(run)) or _run_and_record(run, folder) for run in bar)
+    comparison.folder = folder
+    return comparison
 
 
 def _places(
@@ -161,48 +214,70 @@ def _places(
     partitions: Sequence[str] | None,
     clients: Sequence[int] | None,
 ) -> tuple[dict[str, str], Sequence[str], Sequence[int]]:
-    """The data sets with the folders or files that they are read from, how rows are spread, and over how many."""
+    """Return the folder or files of each data set, the partitions, and the numbers of clients."""
     if parties is None:
-        if none := [str(number) for number in clients or () if number < 1]:
-            raise ConfigError(f"comparison: 'clients' is {', '.join(none)}, expected whole numbers from 1")
+        if refused_numbers := [str(number) for number in clients or () if number < 1]:
+            raise ConfigError(f"comparison: 'clients' is {', '.join(refused_numbers)}, expected whole numbers from 1")
         names = datasets or ("digits",)
         places = {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in names}
         return places, partitions or ("dirichlet",), clients or (10,)
-    given = {"datasets": datasets, "partitions": partitions, "clients": clients}
-    if refused := [name for name, value in given.items() if value is not None]:
+    arguments = {"datasets": datasets, "partitions": partitions, "clients": clients}
+    if refused := [name for name, value in arguments.items() if value is not None]:
         raise ConfigError(
             f"comparison: the parties are given, each with rows of its own; leave out {', '.join(refused)}"
         )
-    are_files = isinstance(parties, list | tuple) and all(isinstance(one, str | os.PathLike) for one in parties)
+    are_files = isinstance(parties, list | tuple) and all(isinstance(path, str | os.PathLike) for path in parties)
     files = sources.files_of(parties) if are_files else []
     name = sources.hand_over(sources.tables_of(files) if files else parties)
     return {name: os.pathsep.join(files) or "."}, (AS_GIVEN,), (len(sources.HANDED[name].rows),)
 
 
-def _recorded(one: Record, folder: Path | None) -> Record:
-    """Run a method: its record, which stands in the folder where the run did not fail."""
+def _run_and_record(setting: Record, folder: Path | None) -> Record:
+    """Run a method and return the record; append the record to the folder unless the run failed."""
     try:
-        record = {**one, **measured(one, folder)}
+        record = {**setting, **measure_run(setting, folder)}
     except FedPCAError as error:
-        return {**one, "error": f"{type(error).__name__}: {error}"}
+        return {**setting, "error": f"{type(error).__name__}: {error}"}
     if folder:
-        append(folder, record)
+        append_record(folder, record)
     return record
 
 
 def table(records: Iterable[Record]) -> str:
-    """The results as Markdown, in the columns of the report."""
+    """Return the results as a Markdown table, in the columns of the report.
+
+    Parameters
+    ----------
+    records : iterable of dict
+        Records of runs.
+
+    Returns
+    -------
+    str
+        The table.
+    """
     return markdown.table(*cells(list(records)))
 
 
 def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
-    """The heads and lines of the table of results."""
+    """Return the heads and lines of the table of results.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Records of runs.
+
+    Returns
+    -------
+    tuple of list
+        Heads of the columns, and the cells of each line.
+    """
     columns = columns_of(records)
     lines = []
-    for r in records:
-        where = r["partition"] + (f" {r['alpha']:g}" if r["alpha"] is not None else "")
-        sums = [f"secure, bound {r['bound']:g}" if r["bound"] else "clear"]
-        error = [r["error"].replace("\n", " "), *[""] * (len(columns) - 1)] if "error" in r else None
-        results = error or [shown(r, key) for key in columns]
-        lines.append([r["dataset"], where, str(r["clients"]), named(r), *sums, *results])
+    for record in records:
+        partition = record["partition"] + (f" {record['alpha']:g}" if record["alpha"] is not None else "")
+        sums = [f"secure, bound {record['bound']:g}" if record["bound"] else "clear"]
+        error = [record["error"].replace("\n", " "), *[""] * (len(columns) - 1)] if "error" in record else None
+        results = error or [format_result(record, key) for key in columns]
+        lines.append([record["dataset"], partition, str(record["clients"]), method_text(record), *sums, *results])
     return ["data", "partition", "clients", "method", "sums", *(HEADS[key] for key in columns)], lines

@@ -1,4 +1,4 @@
-"""One run of a comparison: the parties that its method takes, and what the model is held against."""
+"""A single run of a comparison: the parties of its method, and the reference for its model."""
 
 import hashlib
 import platform
@@ -24,32 +24,50 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import Angles, captured_variance, knn_accuracy, pooled_pca, principal_angles
 from fedpca_flwr.simulations import sources
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.records import AS_GIVEN, Record, card_of, identity, named, rows_taken
+from fedpca_flwr.simulations.records import AS_GIVEN, Record, card_of, method_text, preprocessing, run_identity
 
-MOST_ROWS = 5000
-"""Of more rows the kernel PCA of the pool, the reference of kernel methods, takes too much memory."""
+MAX_KERNEL_ROWS = 5000
+"""Rows beyond which the kernel PCA of the pool, the reference of kernel methods, takes too much memory."""
 
 KERNELS = {"rbf": "rbf", "sigmoid": "sigmoid", "polynomial": "poly", "linear": "linear"}
-"""Our names of kernels, and scikit-learn's."""
+"""Names of kernels in scikit-learn, by our names."""
 
 
-def measured(one: Record, folder: Path | None) -> Record:
-    """Run a method, and measure its model against the pooled rows; with a folder, keep the model there."""
-    pool = pool_of(one)
-    source, _ = truth(*pool)
+def measure_run(setting: Record, folder: Path | None) -> Record:
+    """Run a method, and measure its model against the pooled rows.
+
+    Parameters
+    ----------
+    setting : dict
+        Method, options and setting of the run: a record without results.
+    folder : Path or None
+        Folder for the model; without it the model is not saved.
+
+    Returns
+    -------
+    dict
+        Results of the run: angles in degrees, shares of variance from 0 to 1, megabytes (10^6 bytes), and seconds.
+
+    Raises
+    ------
+    FedPCAError
+        If the data cannot be read, or the run fails.
+    """
+    pool = pool_key(setting)
+    source, _ = pooled_reference(*pool)
     rows = source.all_rows()
-    parties = parties_of(one, source)
-    common = {"n_components": one["components"], "engine": one["engine"], "seed": one["seed"], "progress": False}
-    common |= {"secure_aggregation": one["bound"] > 0, "bound": one["bound"]}
+    parties = parties_of(setting, source)
+    common = {"n_components": setting["components"], "engine": setting["engine"], "seed": setting["seed"]}
+    common |= {"progress": False, "secure_aggregation": setting["bound"] > 0, "bound": setting["bound"]}
     common |= {"min_rows": 1, "may_show": "inner products"}  # sites that allow whatever a method shows
-    with _extra_options(one, parties, common) as extra:
+    with _extra_options(setting, parties, common) as extra:
         started = time.monotonic()
-        model = run(named(one), sources.by_party(one["dataset"], parties), **common, **extra)
+        model = run(method_text(setting), sources.by_party(setting["dataset"], parties), **common, **extra)
         seconds = time.monotonic() - started
-        own = extra.get("loadings") if model.scores_ is None else None
-        angles, captured = _judged(one, model, rows, parties, own)
+        local_files = extra.get("loadings") if model.scores_ is None else None
+        angles, captured = _compare_with_pool(setting, model, rows, parties, local_files)
     claimed = float(model.explained_variance_ratio_.sum())  # NaN where the model knows of noise alone
-    name = f"models/{hashlib.sha256(identity(one).encode()).hexdigest()[:16]}.npz" if folder else None
+    name = f"models/{hashlib.sha256(run_identity(setting).encode()).hexdigest()[:16]}.npz" if folder else None
     if folder and name:
         model.save(folder / name)
     return {
@@ -60,10 +78,10 @@ def measured(one: Record, folder: Path | None) -> Record:
         "explained variance": None if np.isnan(claimed) else claimed,
         "rounds": model.rounds,
         "MB up": float(np.mean(model.bytes_up_by_party) / 1e6),
-        "MB down": float(np.mean(down_by_party(model)) / 1e6),
+        "MB down": float(np.mean(bytes_down_by_party(model)) / 1e6),
         "seconds": round(seconds, 3),
-        "knn accuracy": _accuracy(model, source) if one["knn"] else None,
-        "pooled knn accuracy": _pooled_accuracy(*pool) if one["knn"] else None,
+        "knn accuracy": _accuracy(model, source) if setting["knn"] else None,
+        "pooled knn accuracy": _pooled_accuracy(*pool) if setting["knn"] else None,
         "exact": model.log["exact"],
         "notes": model.log["notes"],
         "measured": model.log["measured"],
@@ -73,39 +91,79 @@ def measured(one: Record, folder: Path | None) -> Record:
     }
 
 
-def down_by_party(model: PCAModel) -> NDArray[np.int64]:
-    """Bytes that each party received in the rounds of the fit, without the last one."""
+def bytes_down_by_party(model: PCAModel) -> NDArray[np.int64]:
+    """Sum the bytes that each party received in the rounds of the fit, without the last round.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Model of a run.
+
+    Returns
+    -------
+    ndarray of int
+        Bytes (n_parties,).
+    """
     down = [entry["down"] for entry in model.log["rounds"] if entry["phase"] != "project"]
     return np.asarray(np.sum(down, axis=0))
 
 
-def pool_of(one: Record) -> tuple[str, str, int, bool, bool]:
-    """What the reference of a run depends on."""
-    return one["dataset"], one["data root"], one["components"], *rows_taken(one)
+def pool_key(setting: Record) -> tuple[str, str, int, bool, bool]:
+    """Return the arguments of `pooled_reference` for a run.
+
+    Parameters
+    ----------
+    setting : dict
+        Setting or record of the run.
+
+    Returns
+    -------
+    tuple
+        Data set, its folder, number of components, and whether features are centred and scaled.
+    """
+    return setting["dataset"], setting["data root"], setting["components"], *preprocessing(setting)
 
 
-def parties_of(one: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
-    """Rows by the setting's partition, or for a method of columns all rows of consecutive columns."""
+def parties_of(setting: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
+    """Split the rows by the setting's partition, or for a method for columns the features into equal parts.
+
+    Parameters
+    ----------
+    setting : dict
+        Setting or record of the run.
+    source : Dataset
+        The data set, with rows (n, d).
+
+    Returns
+    -------
+    list of ndarray
+        Table of each party: some rows with all features, or all rows with consecutive features.
+    """
     rows = source.all_rows()
-    if card_of(one["method"]).split == "columns":
-        return [rows[:, part] for part in split_columns(rows.shape[1], one["clients"], "even")]
-    if one["partition"] == AS_GIVEN:
-        return [rows[source.labels == party] for party in range(one["clients"])]
-    extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
-    parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
+    if card_of(setting["method"]).split == "columns":
+        return [rows[:, part] for part in split_columns(rows.shape[1], setting["clients"], "even")]
+    if setting["partition"] == AS_GIVEN:
+        return [rows[source.labels == party] for party in range(setting["clients"])]
+    extra = {} if setting["alpha"] is None else {"alpha": setting["alpha"]}
+    parts = split(source.labels, setting["clients"], kind=setting["partition"], seed=setting["seed"], **extra)
     return [rows[part] for part in parts]
 
 
 @contextmanager
-def _extra_options(one: Record, parties: Sequence[NDArray[Any]], common: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A new federation that all clients join; files for components that are each client's own, or are of the same rows
-    by the method that goes before."""
-    card = card_of(one["method"])
+def _extra_options(
+    setting: Record, parties: Sequence[NDArray[Any]], common: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield options with files in a temporary folder.
+
+    The files are the state of a new federation, or the local components of each client. For a method that starts from
+    the components of another method, this other method is run first.
+    """
+    card = card_of(setting["method"])
     with TemporaryDirectory(prefix="fedpca-compare-") as folder:
         files = [f"{folder}/{party}.npz" for party in range(len(parties))]
         if card.loadings_source:
             run(card.loadings_source, parties, **common, loadings=files)
-        if "state" in card.examples[0] and "state" not in one["options"]:
+        if "state" in card.examples[0] and "state" not in setting["options"]:
             yield {"state": f"{folder}/state"}
         elif card.loadings_source or card.local_components == "personal":
             yield {"loadings": files}
@@ -113,15 +171,19 @@ def _extra_options(one: Record, parties: Sequence[NDArray[Any]], common: dict[st
             yield {}
 
 
-def _judged(
-    one: Record, model: PCAModel, rows: NDArray[Any], parties: Sequence[NDArray[Any]], own: list[str] | None
+def _compare_with_pool(
+    setting: Record,
+    model: PCAModel,
+    rows: NDArray[Any],
+    parties: Sequence[NDArray[Any]],
+    local_files: list[str] | None,
 ) -> tuple[Angles | None, float | None]:
-    """Angles to the PCA of the pool, and the share of its variance that is held; None where there is no such thing."""
-    _, reference = truth(*pool_of(one))
-    if own:  # each client's components are judged by its own rows, and need not be the pool's
-        return None, _captured_by_each(reference, parties, own)
-    if "kernel" in card_of(one["method"]).options.model_fields:
-        return _angles_in_feature_space(one, model, rows), None
+    """Return the angles to the PCA of the pool and the captured share of its variance; None where not defined."""
+    _, reference = pooled_reference(*pool_key(setting))
+    if local_files:  # each client's components are judged by its own rows, and need not be the pool's
+        return None, _captured_by_local(reference, parties, local_files)
+    if "kernel" in card_of(setting["method"]).options.model_fields:
+        return _angles_in_feature_space(setting, model, rows), None
     if model.adjustment_ is not None:  # the pool's components are those of rows from which nothing was taken out
         return None, None
     captured = captured_variance(model, reference, rows)
@@ -130,42 +192,67 @@ def _judged(
     return principal_angles(model, reference), captured
 
 
-def _captured_by_each(reference: PCAModel, parties: Sequence[NDArray[Any]], own: Sequence[str]) -> float:
-    """Share of the variance of all rows, about the pool's mean, that each client's own components hold of its rows."""
-    held = total = 0.0
-    for X, path in zip(parties, own, strict=True):
+def _captured_by_local(reference: PCAModel, parties: Sequence[NDArray[Any]], files: Sequence[str]) -> float:
+    """Return the share of the variance about the pool's mean that local components capture of their party's rows."""
+    captured = total = 0.0
+    for X, path in zip(parties, files, strict=True):
         centred = reference.centred(X)
         scores = centred @ Loadings.load(path).components.T
-        held, total = held + float(np.vdot(scores, scores)), total + float(np.vdot(centred, centred))
-    return held / total if total else 0.0
+        captured, total = captured + float(np.vdot(scores, scores)), total + float(np.vdot(centred, centred))
+    return captured / total if total else 0.0
 
 
-def _angles_in_feature_space(one: Record, model: PCAModel, rows: NDArray[Any]) -> Angles | None:
-    """Angles between scores and those of the kernel PCA of the pooled rows, by the same kernel."""
+def _angles_in_feature_space(setting: Record, model: PCAModel, rows: NDArray[Any]) -> Angles | None:
+    """Return the angles between the scores of a model and of the kernel PCA of the pooled rows, by the same kernel."""
     from sklearn.decomposition import KernelPCA
 
-    if len(rows) > MOST_ROWS:
+    if len(rows) > MAX_KERNEL_ROWS:
         return None
-    fields = card_of(one["method"]).options.model_fields
+    fields = card_of(setting["method"]).options.model_fields
     kernel, gamma, coef0, degree, center = (
-        one["options"].get(key, fields[key].default) for key in ("kernel", "gamma", "coef0", "degree", "center")
+        setting["options"].get(key, fields[key].default) for key in ("kernel", "gamma", "coef0", "degree", "center")
     )
     X = np.asarray(rows, dtype=np.float64)
     X = X - X.mean(axis=0) if center else X
     gamma = gamma or 1 / (X.shape[1] * X.var())
-    pca = KernelPCA(one["components"], kernel=KERNELS[kernel], gamma=gamma, coef0=coef0, degree=degree)
+    pca = KernelPCA(setting["components"], kernel=KERNELS[kernel], gamma=gamma, coef0=coef0, degree=degree)
     return _angles_of_scores(model, pca.fit_transform(X))
 
 
 def _angles_of_scores(model: PCAModel, scores: NDArray[Any]) -> Angles:
+    """Return the angles between the scores of a model and reference scores (n, k), in degrees."""
     assert model.scores_ is not None
     degrees = angles_between(model.scores_, scores)
     return Angles(float(degrees.max()), float(degrees.mean()))
 
 
 @cache
-def truth(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> tuple[datasets.Dataset, PCAModel]:
-    """A data set, and the PCA of all its rows."""
+def pooled_reference(
+    dataset: str, data_root: str, k: int, center: bool, scale: bool
+) -> tuple[datasets.Dataset, PCAModel]:
+    """Load a data set, and compute the PCA of all its rows.
+
+    Parameters
+    ----------
+    dataset : str
+        Name of the data set.
+    data_root : str
+        Folder of the data set.
+    k : int
+        Number of components.
+    center, scale : bool
+        Whether the features are centred, and scaled to equal variances.
+
+    Returns
+    -------
+    tuple of Dataset and PCAModel
+        The data set and the model.
+
+    Raises
+    ------
+    ConfigError
+        If the data set does not have as many components.
+    """
     source = sources.load(dataset, data_root)
     rows = source.all_rows()
     if not 1 <= k <= min(rows.shape):
@@ -175,11 +262,13 @@ def truth(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> tu
 
 @cache
 def _pooled_accuracy(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> float | None:
-    source, reference = truth(dataset, data_root, k, center, scale)
+    """Return the accuracy of `_accuracy` for the components of the pooled rows, computed once."""
+    source, reference = pooled_reference(dataset, data_root, k, center, scale)
     return _accuracy(reference, source)
 
 
 def _accuracy(model: PCAModel, source: datasets.Dataset) -> float | None:
+    """Return the accuracy of k-NN(5) on test rows; None without test rows or components."""
     if source.test is None or model.components_ is None:
         return None
     test, labels = source.test()

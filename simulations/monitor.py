@@ -72,8 +72,8 @@ def main(
         columns = zip(statistics.t_squared, statistics.spe, statistics.odd, top, strict=True)
         with atomic_file(output, 0o600) as stream:
             stream.write(b"row,T2,SPE,odd,features\n")
-            for row, (t_squared, spe, odd, features) in enumerate(columns):
-                stream.write(f"{row},{t_squared:.9g},{spe:.9g},{int(odd)},{' '.join(map(str, features))}\n".encode())
+            for row, (t_squared, spe, flag, features) in enumerate(columns):
+                stream.write(f"{row},{t_squared:.9g},{spe:.9g},{int(flag)},{' '.join(map(str, features))}\n".encode())
     limits = {
         "T2": (statistics.t_squared, statistics.t_squared_limit),
         "SPE": (statistics.spe, statistics.spe_limit),

@@ -1,22 +1,22 @@
-"""What a comparison recommends: for each wish, the method that meets it at the least cost."""
+"""Recommendations of a comparison: for each wish, the method that meets it at the least cost."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from fedpca_flwr.simulations.records import Record, card_of, named, shown
+from fedpca_flwr.simulations.records import Record, card_of, format_result, method_text
 
-EXACT = 1e-6
-"""Degrees within which components are the same for every purpose."""
+EXACT_DEGREES = 1e-6
+"""Largest angle of components that are the same for every purpose."""
 
-WITHIN = (0.1, 1.0, 10.0)
-"""Degrees for which a cheaper method is looked for."""
+TOLERANCES_DEGREES = (0.1, 1.0, 10.0)
+"""Largest angles for each of which the cheapest method is recommended."""
 
-SAW = "the server saw "
-"""How the note of a transport begins that shows the server sums."""
+SERVER_SAW = "the server saw "
+"""Beginning of the note of a transport that shows the server sums."""
 
 
 class Choice(NamedTuple):
-    """A wish, and the run that meets it best."""
+    """Wish, and the run that meets the wish best."""
 
     wish: str
     run: Record
@@ -25,11 +25,11 @@ class Choice(NamedTuple):
     def cost(self) -> str:
         """Rounds, and bytes up, in words."""
         rounds = "one round" if self.run["rounds"] == 1 else f"{self.run['rounds']} rounds"
-        return f"{rounds}, mean {shown(self.run, 'MB up')} up"
+        return f"{rounds}, mean {format_result(self.run, 'MB up')} up"
 
     @property
     def warning(self) -> str:
-        """That components are noise, where a private run says so; else nothing."""
+        """Warning that components are noise, if a private run says so; else empty."""
         above, k = self.run["measured"].get("components_above_noise"), self.run["components"]
         if above is None or above >= k:
             return ""
@@ -37,20 +37,31 @@ class Choice(NamedTuple):
 
     @property
     def server_sees(self) -> str:
-        """As the notes of this run say, which a transport of sums writes; in clear what the method sends."""
-        seen = [note.removeprefix(SAW) for note in self.run.get("notes", []) if note.startswith(SAW)]
-        return "; ".join(seen) or card_of(self.run["method"]).server_sees
+        """Description of what the server sees: the notes of a transport of sums, or in clear what the method sends."""
+        notes = self.run.get("notes", [])
+        sums = [note.removeprefix(SERVER_SAW) for note in notes if note.startswith(SERVER_SAW)]
+        return "; ".join(sums) or card_of(self.run["method"]).server_sees
 
 
 def choices(records: Iterable[Record]) -> list[Choice]:
-    """The best runs of one setting, for every wish that any of them meets.
+    """Choose the best run of a setting for every wish that some run meets.
 
-    Among methods for rows alone: those for columns answer another question.
+    Only methods for rows are compared: methods for columns answer another question.
+
+    Parameters
+    ----------
+    records : iterable of dict
+        Runs of the setting.
+
+    Returns
+    -------
+    list of Choice
+        Wishes with their runs.
     """
     good = [r for r in records if "error" not in r and card_of(r["method"]).split == "rows"]
     with_angle = [r for r in good if r["max angle"] is not None]
-    exact = [r for r in with_angle if r["exact"] and r["max angle"] <= EXACT]
-    within = {degrees: [r for r in with_angle if r["max angle"] <= degrees] for degrees in WITHIN}
+    exact = [r for r in with_angle if r["exact"] and r["max angle"] <= EXACT_DEGREES]
+    within = {degrees: [r for r in with_angle if r["max angle"] <= degrees] for degrees in TOLERANCES_DEGREES}
     private = [r for r in good if card_of(r["method"]).differentially_private]
     wishes: list[tuple[str, list[Record], Callable[[Record], tuple[float, ...]]]] = [
         ("exact, in the fewest rounds", exact, lambda r: (r["rounds"], r["MB up"])),
@@ -58,26 +69,37 @@ def choices(records: Iterable[Record]) -> list[Choice]:
         *((f"within {degrees:g}°", near, lambda r: (r["MB up"],)) for degrees, near in within.items()),
         ("differentially private", private, lambda r: (-r["captured variance"],)),
     ]
-    found: list[Choice] = []
+    best_runs: list[Choice] = []
     for wish, runs, cost in wishes:
         best = min(runs, key=cost, default=None)
-        if best and not (wish.startswith("within") and best in [choice.run for choice in found]):  # no cheaper one
-            found.append(Choice(wish, best))
-    return found
+        if best and not (wish.startswith("within") and best in [choice.run for choice in best_runs]):  # no cheaper one
+            best_runs.append(Choice(wish, best))
+    return best_runs
 
 
-def sentence(found: Sequence[Choice]) -> str:
-    """The recommendation in a paragraph; empty where there is none."""
+def recommendation_text(recommended: Sequence[Choice]) -> str:
+    """Write the recommendations as a paragraph.
+
+    Parameters
+    ----------
+    recommended : sequence of Choice
+        Wishes with their runs.
+
+    Returns
+    -------
+    str
+        A sentence for each method; empty without recommendations.
+    """
     wishes: dict[str, list[str]] = {}
-    costs = {named(choice.run): _with_warning(choice) for choice in found}
-    for choice in found:
-        wishes.setdefault(named(choice.run), []).append(choice.wish)
-    said = [f"{'; '.join(its)}: {name} ({costs[name]})" for name, its in wishes.items()]
-    return " ".join(f"{text[0].upper()}{text[1:]}." for text in said)
+    costs = {method_text(choice.run): _cost_with_warning(choice) for choice in recommended}
+    for choice in recommended:
+        wishes.setdefault(method_text(choice.run), []).append(choice.wish)
+    sentences = [f"{'; '.join(texts)}: {name} ({costs[name]})" for name, texts in wishes.items()]
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences)
 
 
-def _with_warning(choice: Choice) -> str:
-    """The cost, and where components are noise, how far off they are."""
+def _cost_with_warning(choice: Choice) -> str:
+    """Return the cost of a run, and if components are noise, the warning and the largest angle."""
     if not choice.warning:
         return choice.cost
     angle = choice.run["max angle"]

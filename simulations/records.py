@@ -26,10 +26,10 @@ Record = dict[str, Any]
 RUNS = "runs.jsonl"
 
 AS_GIVEN = "as given"
-"""The partition of tables that are the parties' own."""
+"""Partition of a setting whose tables are the parties' already."""
 
 SETTING = ("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound")
-"""What a run has in common with those that it is compared with."""
+"""Keys whose values are equal in all runs that are compared with each other."""
 
 FLAGS = {
     "n-components": "--components",
@@ -43,87 +43,199 @@ FLAGS = {
     "bound": "--bound, which makes runs with secure aggregation",
     "output": "--output",
 }
-"""Keys of a run, and what of `fedpca_flwr.compare` stands for them."""
+"""Flags of the command `compare`, by the key of run-config that each sets."""
 
 
-def parsed(method: str) -> tuple[str, Record]:
-    """``"sub-it block-size=10"`` as name and options, those alone that are not the defaults.
+def parse_method(method: str) -> tuple[str, Record]:
+    """Read a method with options, such as ``"sub-it block-size=10"``.
 
-    Refused are an unknown method or option, one that is given twice, a value that is not allowed, and a key of the run,
-    which is a flag here.
+    Parameters
+    ----------
+    method : str
+        Name of the method, and options as in run-config.
+
+    Returns
+    -------
+    tuple of str and dict
+        Name, and the options that differ from their defaults.
+
+    Raises
+    ------
+    ConfigError
+        If method or option is unknown, an option occurs twice, a value is not allowed, or a key is of the whole run: a
+        flag of the comparison.
     """
     source = f"method '{method}'"
     keys = [word.partition("=")[0].replace("_", "-") for word in split_method_text(method, source)[1]]
     if flags := [key for key in keys if key in FLAGS]:
-        said = (f"{source}: '{key}' is of all methods of a comparison: use {FLAGS[key]}" for key in flags)
-        raise ConfigError("\n".join(said))
+        lines = (f"{source}: '{key}' is of all methods of a comparison: use {FLAGS[key]}" for key in flags)
+        raise ConfigError("\n".join(lines))
     card = METHODS.parse_method(method, source).strategy.card
     return card.name, non_defaults(parse_options(method, card.options, {}, source))
 
 
 def card_of(method: str) -> MethodCard:
-    """What a method says of itself."""
+    """Return the card of a method.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+
+    Returns
+    -------
+    MethodCard
+        Its card.
+    """
     card: MethodCard = METHODS[method].strategy.card
     return card
 
 
-def named(record: Record) -> str:
-    """A run's method with its options, as `parsed` reads it."""
+def method_text(record: Record) -> str:
+    """Return the method of a run with its options, in the form of `parse_method`.
+
+    Parameters
+    ----------
+    record : dict
+        Record of the run.
+
+    Returns
+    -------
+    str
+        Name and options.
+    """
     return format_method(record["method"], record["options"])
 
 
-def by_setting(records: Iterable[Record]) -> list[list[Record]]:
-    """The records in groups of one setting, in the order in which the settings first occur."""
+def group_by_setting(records: Iterable[Record]) -> list[list[Record]]:
+    """Group records by setting, in the order in which the settings first occur.
+
+    Parameters
+    ----------
+    records : iterable of dict
+        Records of runs.
+
+    Returns
+    -------
+    list of list of dict
+        Groups of runs that differ only in their methods.
+    """
     groups: dict[str, list[Record]] = {}
     for record in records:
-        key = json.dumps([*(record[key] for key in SETTING), *rows_taken(record)])
+        key = json.dumps([*(record[key] for key in SETTING), *preprocessing(record)])
         groups.setdefault(key, []).append(record)
     return list(groups.values())
 
 
-def rows_taken(record: Record) -> tuple[bool, bool]:
-    """Whether a run is of rows about their mean, and scaled: each is a PCA of its own, and has a truth of its own."""
+def preprocessing(record: Record) -> tuple[bool, bool]:
+    """Return whether a run centres and scales the features; runs that do otherwise have another reference.
+
+    Parameters
+    ----------
+    record : dict
+        Record of the run.
+
+    Returns
+    -------
+    tuple of bool
+        Whether features are centred, and whether they are scaled.
+    """
     options = record["options"]
     return bool(options.get("center", True)), bool(options.get("scale", False))
 
 
-def title(record: Record) -> str:
-    """What the runs of one setting have in common."""
+def setting_title(record: Record) -> str:
+    """Return the title of a setting: data, parties, components and seed.
+
+    Parameters
+    ----------
+    record : dict
+        Record of any run of the setting.
+
+    Returns
+    -------
+    str
+        The title.
+    """
     alpha = "" if record["alpha"] is None else f" {record['alpha']!r}"
-    said = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
-    said += [f"{record['components']} components", f"seed {record['seed']}"]
-    centred, scaled = rows_taken(record)
-    said += ["features scaled"] * scaled + ["rows about zero"] * (not centred)
-    said += [f"secure sums, bound {record['bound']:g}"] if record["bound"] else []
-    said += ["with k-NN(5)"] if record["knn"] else []
-    said += [f"engine {record['engine']}"] if record["engine"] != "loopback" else []
+    parts = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
+    parts += [f"{record['components']} components", f"seed {record['seed']}"]
+    centred, scaled = preprocessing(record)
+    parts += ["features scaled"] * scaled + ["rows about zero"] * (not centred)
+    parts += [f"secure sums, bound {record['bound']:g}"] if record["bound"] else []
+    parts += ["with k-NN(5)"] if record["knn"] else []
+    parts += [f"engine {record['engine']}"] if record["engine"] != "loopback" else []
     named_by_digest = record["data root"] == "." or record["partition"] == AS_GIVEN
-    return ", ".join(said) + ("" if named_by_digest else f" (data of {record['data root']})")
+    return ", ".join(parts) + ("" if named_by_digest else f" (data of {record['data root']})")
 
 
-def command(group: list[Record]) -> str:
-    """The command that repeats the runs of one setting, on one line."""
-    one = group[0]
-    words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *map(named, group)]
-    if one["partition"] == AS_GIVEN:
-        words += ["--data", *(one["data root"].split(os.pathsep) if one["data root"] != "." else ["FILE"])]
+def repeat_command(group: list[Record]) -> str:
+    """Return the command line that repeats the runs of a setting.
+
+    Parameters
+    ----------
+    group : list of dict
+        Records of the runs.
+
+    Returns
+    -------
+    str
+        The command, quoted for a shell, on a single line.
+    """
+    setting = group[0]
+    words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *map(method_text, group)]
+    if setting["partition"] == AS_GIVEN:
+        words += ["--data", *(setting["data root"].split(os.pathsep) if setting["data root"] != "." else ["FILE"])]
     else:
-        words += ["--dataset", one["dataset"]] + (["--data-root", one["data root"]] if one["data root"] != "." else [])
-        words += ["--partition", one["partition"], *([] if one["alpha"] is None else ["--alpha", repr(one["alpha"])])]
-        words += ["--clients", str(one["clients"])]
+        words += ["--dataset", setting["dataset"]] + (
+            ["--data-root", setting["data root"]] if setting["data root"] != "." else []
+        )
+        words += [
+            "--partition",
+            setting["partition"],
+            *([] if setting["alpha"] is None else ["--alpha", repr(setting["alpha"])]),
+        ]
+        words += ["--clients", str(setting["clients"])]
     for key in ("components", "seed", "engine"):
-        words += [f"--{key}", str(one[key])]
-    words += ["--bound", repr(one["bound"])] if one["bound"] else []
-    return shlex.join(words + (["--knn"] if one["knn"] else []))
+        words += [f"--{key}", str(setting[key])]
+    words += ["--bound", repr(setting["bound"])] if setting["bound"] else []
+    return shlex.join(words + (["--knn"] if setting["knn"] else []))
 
 
-def identity(record: Record) -> str:
-    """What makes a run this one and no other."""
+def run_identity(record: Record) -> str:
+    """Return the method, options and setting of a run as JSON: equal texts are the same run.
+
+    Parameters
+    ----------
+    record : dict
+        Record or setting of the run.
+
+    Returns
+    -------
+    str
+        The JSON.
+    """
     return json.dumps([record[key] for key in ("method", "options", *SETTING)], sort_keys=True)
 
 
-def read(folder: Path) -> list[Record]:
-    """The records in a folder; a last line that was cut short is left out, and taken out of the file."""
+def read_records(folder: Path) -> list[Record]:
+    """Read the records in a folder; remove a last line that was cut short from the file.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a comparison.
+
+    Returns
+    -------
+    list of dict
+        The records; none without a file.
+
+    Raises
+    ------
+    ConfigError
+        If the file is not of a comparison.
+    """
     target = folder / RUNS
     if not target.exists():
         return []
@@ -134,12 +246,12 @@ def read(folder: Path) -> list[Record]:
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(_record(line))
+            records.append(_parse_record(line))
         except (ValueError, RecursionError) as error:
-            why = "it is no JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
+            fault = "it is no JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
             raise ConfigError(
-                f"{target}, line {number}: {why}. The file is not of a comparison, or by an older version; name a new "
-                "folder"
+                f"{target}, line {number}: {fault}. The file is not of a comparison, or by an older version; name a "
+                "new folder"
             ) from None
     if cut:  # no newline at the end: the line was being written
         with atomic_file(target) as stream:
@@ -147,8 +259,8 @@ def read(folder: Path) -> list[Record]:
     return records
 
 
-def _record(line: str) -> Record:
-    """A line's record; `ValueError` for what is none."""
+def _parse_record(line: str) -> Record:
+    """Parse a line; raise a ValueError if the line holds no record."""
     record = json.loads(line)
     if isinstance(record, dict):
         record.setdefault("bound", 0.0)  # a record of before there was this key
@@ -156,15 +268,34 @@ def _record(line: str) -> Record:
     return {**record, "measured": measurements_from_json(record["measured"])}
 
 
-def forget(folder: Path) -> None:
-    """Remove the runs in a folder, with their models and report; nothing else, and nothing of another kind."""
-    read(folder)  # or it is no folder of a comparison, and nothing is removed
-    for made in (*folder.glob("models/*.npz"), folder / "report.html", folder / RUNS):
-        made.unlink(missing_ok=True)
+def remove_runs(folder: Path) -> None:
+    """Remove the runs in a folder, their models and the report, and no other file.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a comparison.
+
+    Raises
+    ------
+    ConfigError
+        If the folder's file is not of a comparison; nothing is removed.
+    """
+    read_records(folder)  # or it is no folder of a comparison, and nothing is removed
+    for file in (*folder.glob("models/*.npz"), folder / "report.html", folder / RUNS):
+        file.unlink(missing_ok=True)
 
 
-def append(folder: Path, record: Record) -> None:
-    """Add a record to those in a folder."""
+def append_record(folder: Path, record: Record) -> None:
+    """Append a record to the file in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of a comparison.
+    record : dict
+        Record of a run.
+    """
     with (folder / RUNS).open("a", encoding="utf-8") as stream:
         stream.write(
             json.dumps({**record, "measured": measurements_to_json(record["measured"])}, allow_nan=False) + "\n"
@@ -207,27 +338,38 @@ TYPES: dict[str, Any] = {
     "versions": dict[Text, Text],
     "error": Text,
 }
-"""By key; of a model, the file is in the folder's own."""
+"""Type of the value of each key; a model is a path in the folder."""
 
-LATER = {"captured variance", "notes", "pooled knn accuracy", "chosen", "date", "versions", "error"}
-"""What not every record has."""
+OPTIONAL_KEYS = {"captured variance", "notes", "pooled knn accuracy", "chosen", "date", "versions", "error"}
+"""Keys that not every record has."""
 ADAPTERS = {key: TypeAdapter[Any](kind) for key, kind in TYPES.items()}
 
 
-def require_record(given: Any) -> None:
-    """Refuse what is no record: a `ValueError` names the key that is missing, or whose value is not what it must be."""
-    if not isinstance(given, dict):
+def require_record(value: Any) -> None:
+    """Refuse a value that is no record.
+
+    Parameters
+    ----------
+    value : Any
+        Value that was read as JSON.
+
+    Raises
+    ------
+    ValueError
+        If a key is missing, or its value is not what it must be; the text names the key.
+    """
+    if not isinstance(value, dict):
         raise ValueError("it is no record")
     for key, adapter in ADAPTERS.items():
-        if key not in given:
-            if key in LATER:
+        if key not in value:
+            if key in OPTIONAL_KEYS:
                 continue
             raise ValueError(f"'{key}' is missing")
         try:
-            adapter.validate_python(given[key], strict=True)
+            adapter.validate_python(value[key], strict=True)
         except ValidationError:
             raise ValueError(f"'{key}' is not what it must be") from None
-    if given["method"] not in METHODS:
+    if value["method"] not in METHODS:
         raise ValueError("'method' is none that there is")
 
 
@@ -242,14 +384,14 @@ HEADS = {
     "seconds": "seconds",
     "knn accuracy": "k-NN(5)",
 }
-"""What stands above the results of a record, by their key, in their order."""
+"""Heads of the columns of results, by key of a record, in the order of the table."""
 
-COUNTED = (
+COUNTS_NOTE = (
     "Rounds and bytes are those of the fit, bytes the mean over the clients. The last round, "
     "in which each client gets the components and says its squared error, is not among them; the bytes down in the "
     "summary of a run have it, too."
 )
-"""What is counted as rounds, and as bytes up and down."""
+"""Note of a table: which rounds and bytes are counted."""
 
 COUNTS = {"rounds", "MB up", "MB down"}
 SIZES = {"MB up", "MB down"}
@@ -257,12 +399,37 @@ SHARES = {"captured variance", "explained variance", "knn accuracy"}
 
 
 def columns_of(records: Sequence[Record]) -> list[str]:
-    """The keys that any of the records has a result for; the first, under which errors stand, where none has any."""
+    """Return the keys of the columns that have results.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Records of runs.
+
+    Returns
+    -------
+    list of str
+        Keys of `HEADS` with a result in any of the records; the first key alone, as the column of errors, if no record
+        has results.
+    """
     return [key for key in HEADS if any(record.get(key) is not None for record in records)] or [*HEADS][:1]
 
 
-def shown(record: Record, key: str) -> str:
-    """A result as text; empty where there is none."""
+def format_result(record: Record, key: str) -> str:
+    """Format a result for a table.
+
+    Parameters
+    ----------
+    record : dict
+        Record of a run.
+    key : str
+        Key of the result.
+
+    Returns
+    -------
+    str
+        Result with its unit; empty without a result.
+    """
     value = record.get(key)
     if value is None:
         return ""

@@ -56,9 +56,9 @@ def main(folder: Path, data_root: str | None = None) -> None:
     ConfigError
         If the folder holds no runs.
     """
-    from fedpca_flwr.simulations.records import RUNS, read  # here: a help needs nothing of it
+    from fedpca_flwr.simulations.records import RUNS, read_records  # here: a help needs nothing of it
 
-    records = read(folder)
+    records = read_records(folder)
     if not records:
         raise ConfigError(f"{folder / RUNS} does not exist, or is empty; name the --output folder of a comparison")
     if data_root:

@@ -16,23 +16,23 @@ from fedpca_flwr.figures import analysis_plots, plots
 from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations.measuring import parties_of, pool_of, truth
-from fedpca_flwr.simulations.records import Record, identity, named
+from fedpca_flwr.simulations.measuring import parties_of, pool_key, pooled_reference
+from fedpca_flwr.simulations.records import Record, method_text, run_identity
 from fedpca_flwr.simulations.sources import by_party
 
-NARROW = 200
-"""Features, of more of which the band of unrelated ones takes seconds."""
+MAX_BAND_FEATURES = 200
+"""Number of features beyond which the band of unrelated features takes seconds."""
 
-FARTHEST = 1
-"""Models that are overlaid beside the first one: those that are farthest off. More make a large page."""
+MAX_FAR_MODELS = 1
+"""Number of models, the farthest off, that are overlaid beside the first model. More make a large page."""
 
-ABOUT_FRONT = (
+FRONT_CAPTION = (
     "Bytes up, the mean over the clients, against error. Down and to the left is better: no other run has "
     "fewer bytes and a smaller angle than one on the front."
 )
 
-Drawn = Iterable[tuple[Figure, str]]
-"""Figures, and what stands below them."""
+FiguresWithText = Iterable[tuple[Figure, str]]
+"""Figures, and the texts below."""
 
 
 class Drawing(NamedTuple):
@@ -86,7 +86,7 @@ def figures_of_pool(records: Sequence[Record]) -> list[Drawing]:
         return []
 
 
-def run_figures(records: Sequence[Record]) -> Drawn:
+def run_figures(records: Sequence[Record]) -> FiguresWithText:
     """Draw bytes against error, which needs neither data nor models.
 
     Parameters
@@ -104,11 +104,11 @@ def run_figures(records: Sequence[Record]) -> Drawn:
         if record["max angle"] is not None:
             points.setdefault(record["method"], []).append((record["MB up"], record["max angle"]))
     if points:
-        yield plots.bytes_against_error(points), ABOUT_FRONT
+        yield plots.bytes_against_error(points), FRONT_CAPTION
 
 
-def model_figures(folder: Path, records: Sequence[Record]) -> Drawn:
-    """Draw the models of one setting.
+def model_figures(folder: Path, records: Sequence[Record]) -> FiguresWithText:
+    """Draw the models of a setting.
 
     Parameters
     ----------
@@ -128,24 +128,24 @@ def model_figures(folder: Path, records: Sequence[Record]) -> Drawn:
         If data or models are gone.
     """
     setting = records[0]
-    source, reference = truth(*pool_of(setting))
+    source, reference = pooled_reference(*pool_key(setting))
     rows = source.all_rows()
-    models = {named(record): PCAModel.load(folder / record["model"]) for record in records if record.get("model")}
+    models = {method_text(record): PCAModel.load(folder / record["model"]) for record in records if record.get("model")}
     models = {name: model for name, model in models.items() if model.components_ is not None}
     if not models:
         return
     if setting["components"] >= 2:
         text = "Rows in the first two components: open marks by the pooled PCA, crosses by the federated model"
-        which = "; the first model, and that which is farthest off." if len(models) > FARTHEST + 1 else "."
-        yield plots.projection_grid(reference, _overlaid(records, models), rows, source.labels), text + which
+        ending = "; the first model, and that which is farthest off." if len(models) > MAX_FAR_MODELS + 1 else "."
+        yield plots.projection_grid(reference, _select_models(records, models), rows, source.labels), text + ending
     yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
-    by_rows = {**setting, "method": "p-cov"}
-    clients = by_party(setting["dataset"], parties_of(by_rows, source))
+    row_setting = {**setting, "method": "p-cov"}
+    clients = by_party(setting["dataset"], parties_of(row_setting, source))
     yield plots.heterogeneity(clients, reference), "How different the clients are."
 
 
-def pool_figures(record: Record) -> Drawn:
-    """Draw the data set of a run, unless there are more than `NARROW` features.
+def pool_figures(record: Record) -> FiguresWithText:
+    """Draw the data set of a run, unless there are more than `MAX_BAND_FEATURES` features.
 
     Parameters
     ----------
@@ -162,9 +162,9 @@ def pool_figures(record: Record) -> Drawn:
     FedPCAError
         If the data set is gone.
     """
-    source, _ = truth(record["dataset"], record["data root"], record["components"], True, False)
+    source, _ = pooled_reference(record["dataset"], record["data root"], record["components"], True, False)
     rows = source.all_rows()
-    if rows.shape[1] <= NARROW:
+    if rows.shape[1] <= MAX_BAND_FEATURES:
         moments = SecondMoments.of(rows)
         text = "Eigenvalues of the covariance, the band of unrelated features, and where each rule would stop."
         yield analysis_plots.how_many(analyses.how_many(moments)), text
@@ -174,22 +174,22 @@ def pool_figures(record: Record) -> Drawn:
             yield analysis_plots.outlier_map(analyses.outliers(model, rows)), text
 
 
-def _overlaid(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:
+def _select_models(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:
     """Return the first model, and the models with the largest angles."""
-    angles = {named(record): record["max angle"] or 0.0 for record in records}
+    angles = {method_text(record): record["max angle"] or 0.0 for record in records}
     first, *further = models
-    return {name: models[name] for name in (first, *sorted(further, key=lambda name: -angles[name])[:FARTHEST])}
+    return {name: models[name] for name in (first, *sorted(further, key=lambda name: -angles[name])[:MAX_FAR_MODELS])}
 
 
-def _drawings(figures: Drawn, records: Sequence[Record]) -> list[Drawing]:
+def _drawings(figures: FiguresWithText, records: Sequence[Record]) -> list[Drawing]:
     """Draw figures as SVG, each with inner names of its own."""
     drawings = []
     for figure, text in figures:
-        salt = identity(records[0]) + text[:9]
+        salt = run_identity(records[0]) + text[:9]
         buffer = io.StringIO()
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time
-            nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
-            figure.savefig(buffer, format="svg", metadata=nothing, dpi=64, facecolor="none")
+            no_metadata = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+            figure.savefig(buffer, format="svg", metadata=no_metadata, dpi=64, facecolor="none")
         ink = INK.lower()  # without paper, what is written has the colour of the page's own text, on dark pages too
         svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue().replace(ink, "currentColor"))
         inner = Markup(svg[svg.index("<svg") + len("<svg") :])

@@ -14,19 +14,19 @@ from markupsafe import Markup
 from fedpca_flwr.errors import FedPCAError, printable_text
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
-from fedpca_flwr.simulations.recommending import EXACT, choices, sentence
+from fedpca_flwr.simulations.recommending import EXACT_DEGREES, choices, recommendation_text
 from fedpca_flwr.simulations.records import (
-    COUNTED,
     COUNTS,
+    COUNTS_NOTE,
     HEADS,
     Record,
-    by_setting,
     card_of,
     columns_of,
-    command,
-    named,
-    shown,
-    title,
+    format_result,
+    group_by_setting,
+    method_text,
+    repeat_command,
+    setting_title,
 )
 from fedpca_flwr.simulations.report_drawing import figures, figures_of_pool
 from fedpca_flwr.state.files import atomic_file
@@ -42,7 +42,7 @@ STYLE, SCRIPT = (Path(__file__).with_name(name).read_text(encoding="utf-8") for 
 
 FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
 
-SHORT = 120
+MAX_ERROR_CHARACTERS = 120
 """Characters of an error that stand in a table; what is longer unfolds."""
 
 
@@ -61,7 +61,7 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
     Path
         Path of the page.
     """
-    groups = by_setting(records)
+    groups = group_by_setting(records)
     pools: dict[tuple[str, str, int], list[Record]] = {}
     for record in (record for runs in groups for record in runs):
         pools.setdefault((record["dataset"], record["data root"], record["components"]), []).append(record)
@@ -79,13 +79,13 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
         kinds={kind for record in records for kind in _kinds(record).split()},
         angles=_angles(groups),
         settings=[_setting(folder, runs, number) for number, runs in enumerate(groups)],
-        pools=[(dataset, drawn) for dataset, drawn in drawings if drawn],
-        commands=[command(runs) for runs in groups],
+        pools=[(dataset, figures_of_data) for dataset, figures_of_data in drawings if figures_of_data],
+        commands=[repeat_command(runs) for runs in groups],
         dates=f"Runs of {dates[0]} to {dates[-1]} (UTC). " if dates else "",
         versions="; ".join(versions) or "unknown",
         heads=HEADS,
         counts=COUNTS,
-        counted=COUNTED,
+        counted=COUNTS_NOTE,
     )
     target = folder / "report.html"
     with atomic_file(target) as stream:
@@ -97,19 +97,19 @@ def _kinds(record: Record) -> str:
     """Return what a run is, of `FILTERS`."""
     card = card_of(record["method"])
     angle = record.get("max angle")
-    exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT
+    exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT_DEGREES
     secure = record["bound"] > 0 and "error" not in record
-    holds = {"exact": exact, "secure": secure, "private": card.differentially_private}
-    return " ".join(name for name, is_so in holds.items() if is_so)
+    kinds = {"exact": exact, "secure": secure, "private": card.differentially_private}
+    return " ".join(name for name, applies in kinds.items() if applies)
 
 
 def _angles(groups: Sequence[Sequence[Record]]) -> list[list[str]]:
     """Return a line for each method: its name, and its largest angle in each setting."""
-    columns = [{named(record): record for record in runs} for runs in groups]
+    columns = [{method_text(record): record for record in runs} for runs in groups]
     lines = []
     for name in dict.fromkeys(name for column in columns for name in column):
         runs = [column.get(name, {}) for column in columns]
-        lines.append([name, *("failed" if "error" in run else shown(run, "max angle") for run in runs)])
+        lines.append([name, *("failed" if "error" in run else format_result(run, "max angle") for run in runs)])
     return lines
 
 
@@ -120,12 +120,12 @@ def _setting(folder: Path, records: Sequence[Record], number: int) -> dict[str, 
     for choice in recommended:
         angle = choice.run["max angle"]
         notes = [*([] if angle is None else [f"{angle:.2g}°"]), *([choice.warning] if choice.warning else [])]
-        line = [choice.wish, named(choice.run), choice.cost, "; ".join(notes)]
-        lines.append([*line, shown(choice.run, "captured variance"), choice.server_sees])
+        line = [choice.wish, method_text(choice.run), choice.cost, "; ".join(notes)]
+        lines.append([*line, format_result(choice.run, "captured variance"), choice.server_sees])
     columns = columns_of(records)
     return {
-        "title": title(records[0]),
-        "sentence": sentence(recommended),
+        "title": setting_title(records[0]),
+        "sentence": recommendation_text(recommended),
         "choices": lines,
         "columns": ["method", *columns],
         "runs": [_run(record, columns, f"run-{number}-{place}") for place, record in enumerate(records)],
@@ -140,21 +140,21 @@ def _run(record: Record, columns: Sequence[str], identifier: str) -> dict[str, A
     values = [record.get(key) for key in columns]
     return {
         "id": identifier,
-        "name": named(record),
+        "name": method_text(record),
         "kinds": _kinds(record),
         "cells": [
-            ("" if value is None else repr(value), shown(record, key))
+            ("" if value is None else repr(value), format_result(record, key))
             for key, value in zip(columns, values, strict=True)
         ],
         "lines": error.split("\n") if error else record.get("notes", []),
         # Methods that are refused alike would fill the page, so a long text unfolds.
-        "summary": shorten(error, SHORT, placeholder=" …") if len(error) > SHORT else "",
+        "summary": shorten(error, MAX_ERROR_CHARACTERS, placeholder=" …") if len(error) > MAX_ERROR_CHARACTERS else "",
     }
 
 
 def _influence(folder: Path, records: Sequence[Record]) -> dict[str, Any]:
     """Return the influence of each party by the first model that says: the models of a setting nearly agree."""
-    models = ((named(record), folder / record["model"]) for record in records if record.get("model"))
+    models = ((method_text(record), folder / record["model"]) for record in records if record.get("model"))
     try:
         loaded = ((name, PCAModel.load(path)) for name, path in models)
         name, model = next(((name, model) for name, model in loaded if model.log.get("influence")), ("", None))

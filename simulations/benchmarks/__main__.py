@@ -29,13 +29,25 @@ NAMES = {name: module for module, names in MODULES.items() for name in names}
 
 
 def _load(name: str) -> click.Command:
+    """Import the module of a benchmark, and return its command."""
     import_module(f"{__package__}.{NAMES[name]}")
     command: click.Command = import_module(f"{__package__}.harness").COMMANDS[name]
     return command
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark that the first argument names; return the exit code."""
+    """Run the benchmark that the first argument names.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Name of the benchmark, and its options.
+
+    Returns
+    -------
+    int
+        Exit code.
+    """
     loaders = {name: partial(_load, name) for name in NAMES}
     return cli.run_listed(loaders, __doc__, arguments, "python -m fedpca_flwr.simulations.benchmarks")
 

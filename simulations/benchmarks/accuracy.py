@@ -32,9 +32,9 @@ def _accuracy(dataset: harness.Dataset = "digits", data_root: str = ".") -> Line
     """Compare P-COV and AP-COV of ten clients with `PCA(svd_solver="full")` of the pooled rows."""
     truth = reference.pooled_pca(load(dataset, data_root).all_rows(), COMPONENTS)
     yield "partition", "method", "max angle (deg)", "mean", "eigenvalues (rel.)", "ratio"
-    for name, how in harness.PARTITIONS.items():
+    for name, partition in harness.PARTITIONS.items():
         for method in ("p-cov", "ap-cov"):
-            parts = harness.clients(dataset, data_root, **how)
+            parts = harness.clients(dataset, data_root, **partition)
             model = run(method, parts, n_components=COMPONENTS, min_rows=1)
             values = np.abs(model.explained_variance_ / truth.explained_variance_ - 1).max()
             ratio = np.abs(model.explained_variance_ratio_ - truth.explained_variance_ratio_).max()
@@ -65,7 +65,7 @@ def _coverage(trials: int = 2000) -> Lines:
         for name, sizes in PARTY_SIZES.items():
             rng, normal = np.random.default_rng(0), norm.ppf(0.975)
             steps = {"asymptotic": normal, "fourth moments": normal, "by parties": t.ppf(0.975, len(sizes) - 1)}
-            hits = {way: np.zeros((2, k)) for way in steps}
+            hits = {estimate: np.zeros((2, k)) for estimate in steps}
             for _ in range(trials):
                 parties = [_sample(rows, basis, rng, heavy=heavy) for rows in sizes]
                 vaults = {f"party {i}": Moments.from_rows(rows) for i, rows in enumerate(parties)}
@@ -75,12 +75,12 @@ def _coverage(trials: int = 2000) -> Lines:
                 powers = sum(fourth_powers(model.transform(rows), model.explained_variance_) for rows in parties)
                 model = replace(model, log={**model.log, "kurtosis": np.divide(powers, model.n_samples_).tolist()})
                 fourth = replace(plain, variance_intervals=analyses.variance_intervals(model))
-                ways = plain, fourth, analyses.how_sure_by_parties(moments, k)
-                for way, intervals in zip(steps, ways, strict=True):
-                    hits[way] += _covers(intervals, model.loadings()[0], basis, steps[way])
-            for way, counts in hits.items():
+                estimates = plain, fourth, analyses.how_sure_by_parties(moments, k)
+                for estimate, intervals in zip(steps, estimates, strict=True):
+                    hits[estimate] += _covers(intervals, model.loadings()[0], basis, steps[estimate])
+            for estimate, counts in hits.items():
                 shares = [", ".join(f"{share:.1%}" for share in line / trials) for line in counts]
-                yield "heavy tails" if heavy else "normal", way, name, *shares
+                yield "heavy tails" if heavy else "normal", estimate, name, *shares
 
 
 def _sample(rows: int, basis: Array, rng: Generator, *, heavy: bool) -> Array:
@@ -125,10 +125,10 @@ def _missing(draws: int = 10, wide: bool = False, data_root: str = ".") -> Lines
             options = [{"model": "factors", "factors": k + further} for further in (0, 5, 10, 20)]
             options += [{"max_rounds": 28}] if X.shape[1] < 1000 else []
         for share in (0.05, 0.2, 0.4):
-            holed = [_with_holes(X, share, seed) for seed in range(1 if wide else draws)]
-            filled = [np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y) for Y in holed]
+            tables = [_with_holes(X, share, seed) for seed in range(1 if wide else draws)]
+            filled = [np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y) for Y in tables]
             mean = np.mean([_angle(_components(Y, k, scale=not wide), truth) for Y in filled])
-            cells = [_em(holed, k, truth, keywords, sizes=wide) for keywords in options]
+            cells = [_em(tables, k, truth, keywords, sizes=wide) for keywords in options]
             yield name, f"{share:.0%}", f"{mean:.1f}", *cells, *["-"] * (wide and 5 - len(cells))
 
 
@@ -152,14 +152,16 @@ def _components(X: Array, k: int, *, scale: bool) -> Array:
     return np.asarray(PCA(k, svd_solver="full").fit(standardise(X) if scale else X).components_.T)
 
 
-def _em(holed: Sequence[Array], k: int, truth: Array, options: Mapping[str, Any], *, sizes: bool) -> str:
-    models = [run("em", np.array_split(Y, 3), n_components=k, min_rows=1, **options) for Y in holed]
+def _em(tables: Sequence[Array], k: int, truth: Array, options: Mapping[str, Any], *, sizes: bool) -> str:
+    """Run EM on tables with missing values; return mean angle, mean rounds and MB as a cell."""
+    models = [run("em", np.array_split(Y, 3), n_components=k, min_rows=1, **options) for Y in tables]
     angle = np.mean([_angle(model.loadings()[0].T, truth) for model in models])
     megabytes = f"; {max(models[0].bytes_up_by_party) / 1e6:.1f} MB" if sizes else ""
     return f"{angle:.1f} ({np.mean([model.rounds for model in models]):.0f}{megabytes})"
 
 
 def _angle(vectors: Array, truth: Array) -> float:
+    """Return the largest angle to the true components, in degrees."""
     return float(eigen.principal_angles(vectors, truth).max())
 
 
@@ -175,6 +177,7 @@ SPREADS: dict[str, tuple[list[float], int]] = {
 
 
 def _with_far_rows(rng: Generator, rows: Array, share: float) -> Array:
+    """Set a share of the rows to a distant point."""
     rows[rng.choice(ROWS, round(share * ROWS), replace=False)] = 1e6
     return rows
 
@@ -200,12 +203,12 @@ def _robust(draws: int = 20) -> Lines:
     for name, (spread, k) in SPREADS.items():
         for kind, change in KINDS.items():
             samples = [change(rng, rng.standard_normal((ROWS, len(spread))) * spread) for _ in range(draws)]
-            yield name, kind, *(f"{np.mean(_robust_angles(way, samples, k)):.2f}" for way in ("p-cov", "robust"))
+            yield name, kind, *(f"{np.mean(_robust_angles(method, samples, k)):.2f}" for method in ("p-cov", "robust"))
     yield ""
     yield "d", "k", "efficiency"
     for d, k in ((3, 1), (10, 2), (40, 3)):
         samples = [_contaminate(rng, Cell(d, k, "two sides", 0, 0), 900) for _ in range(3 * draws)]
-        sines = [np.sin(np.radians(_robust_angles(way, samples, k))) for way in ("p-cov", "robust")]
+        sines = [np.sin(np.radians(_robust_angles(method, samples, k))) for method in ("p-cov", "robust")]
         yield d, k, f"{np.mean(sines[0] ** 2) / np.mean(sines[1] ** 2):.2f}"
 
 
@@ -265,7 +268,10 @@ def _robust_map(draws: int = 40, figure: str = "") -> Lines:
         panel = panels.setdefault(f"d = {cell.d}, {cell.share:.0%} of the rows, {cell.direction}", {})
         for method, degrees in angles.items():
             panel.setdefault(method, []).append((cell.distance, max(degrees)))
-        cells = (f"{np.median(angles[way]):.0f}, {max(angles[way]):.0f}" if way in angles else "-" for way in COLOURS)
+        cells = (
+            f"{np.median(angles[method]):.0f}, {max(angles[method]):.0f}" if method in angles else "-"
+            for method in COLOURS
+        )
         yield cell.d, f"{cell.share:.0%}", cell.direction, f"{cell.distance:g}", *cells
     labels = "distance in deviations", "worst of the largest angles (degrees)"
     harness.plot(figure, panels, labels, rows=4, colours=COLOURS)

@@ -37,7 +37,7 @@ def _databases(url: harness.Required, rows: int = 1_000_000, features: int = 20)
 def _compare(url: str, file: str, rows: int, features: int) -> dict[str, Usage]:
     """Measure every way on a PostgreSQL server and a file for DuckDB; the value is the sum of all numbers."""
     harness.isolate(_write, url, file, rows, features)
-    ways: dict[str, tuple[Reader, str]] = {
+    readers: dict[str, tuple[Reader, str]] = {
         "PostgreSQL": (_read_query, url),
         "PostgreSQL, SQLAlchemy's cursor": (_read_cursor, url),
         "PostgreSQL, ADBC": (_read_adbc, url),
@@ -46,10 +46,13 @@ def _compare(url: str, file: str, rows: int, features: int) -> dict[str, Usage]:
         "a site with DuckDB": (_answer, f"duckdb:///{file}"),
     }
     if not importlib.util.find_spec("adbc_driver_postgresql"):
-        del ways["PostgreSQL, ADBC"]
+        del readers["PostgreSQL, ADBC"]
     columns = ", ".join(f"x{j}" for j in range(features))
-    few, every = (f"SELECT {columns} FROM visit WHERE id <= {n} ORDER BY id" for n in (WARM_UP_ROWS, rows))
-    return {name: harness.isolate(_sum, *way, every, warm_up=[*way, few]) for name, way in ways.items()}
+    warm_up_query, query = (f"SELECT {columns} FROM visit WHERE id <= {n} ORDER BY id" for n in (WARM_UP_ROWS, rows))
+    return {
+        name: harness.isolate(_sum, *reader, query, warm_up=[*reader, warm_up_query])
+        for name, reader in readers.items()
+    }
 
 
 def _write(url: str, file: str, rows: int, features: int) -> None:
@@ -67,14 +70,17 @@ def _write(url: str, file: str, rows: int, features: int) -> None:
 
 
 def _sum(reader: Reader, place: str, select: str) -> float:
+    """Return the sum of all numbers that a reader reads."""
     return sum(float(block.sum()) for block in reader(place, select))
 
 
 def _read_query(url: str, select: str) -> Iterable[Rows]:
+    """Read blocks as sites do."""
     return Query(url, select).blocks()
 
 
 def _read_cursor(url: str, select: str) -> Iterable[Rows]:
+    """Read blocks by SQLAlchemy's server-side cursor."""
     from sqlalchemy import create_engine, text
 
     with create_engine(url.replace("postgresql", "postgresql+psycopg")).connect() as connection:
@@ -84,6 +90,7 @@ def _read_cursor(url: str, select: str) -> Iterable[Rows]:
 
 
 def _read_adbc(url: str, select: str) -> Iterable[Rows]:
+    """Read blocks by ADBC."""
     from adbc_driver_postgresql import dbapi
 
     with dbapi.connect(url) as connection, connection.cursor() as cursor:
@@ -93,4 +100,5 @@ def _read_adbc(url: str, select: str) -> Iterable[Rows]:
 
 
 def _answer(url: str, select: str) -> Iterable[Rows]:
+    """Check the rows as a site does, and read the rows again for the moments of p-cov's question."""
     yield Moments.from_rows(read_query(url, select)[0].rows).mean

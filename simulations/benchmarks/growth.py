@@ -48,8 +48,8 @@ GROWN: dict[str, list[Point]] = {
 }
 """In each group one size grows (with the parties the rows do, ten of each)."""
 
-WAYS = ("p-cov", "sub-it", "qr-pca")
-COLUMN_WAYS = ("vertical", "vertical solver=gram", "vertical-kernel")
+ROW_METHODS = ("p-cov", "sub-it", "qr-pca")
+COLUMN_METHODS = ("vertical", "vertical solver=gram", "vertical-kernel")
 MAX_FEATURES = {"p-cov": 3000, "qr-pca": 1000}
 """Features beyond which a method is left out: what it sends grows with their square, or with rows and features."""
 
@@ -69,15 +69,15 @@ def _growth(
     panels: dict[str, dict[str, Points]] = {}
     for name in groups:
         points = [point for point in GROWN[name] if point.rows <= max_rows]
-        ways = COLUMN_WAYS if points and points[0].columns else WAYS
+        methods = COLUMN_METHODS if points and points[0].columns else ROW_METHODS
         yield f"\n{name}:\n"
-        yield "size", *(f"{way}: CPU s; rounds; ms a message" for way in ways)
-        curves: dict[str, Points] = {way: [] for way in ways}
+        yield "size", *(f"{method}: CPU s; rounds; ms a message" for method in methods)
+        curves: dict[str, Points] = {method: [] for method in methods}
         for point in points:
             size, parts = getattr(point, name.split()[-1]), list(_parties(point))
-            yield f"{size:,}", *(_measure(way, point, size, parts, curves[way]) for way in ways)
-        yield "exponent", *(exponent(curves[way]) for way in ways)
-        panels[name] = {way: curve for way, curve in curves.items() if curve}
+            yield f"{size:,}", *(_measure(method, point, size, parts, curves[method]) for method in methods)
+        yield "exponent", *(exponent(curves[method]) for method in methods)
+        panels[name] = {method: curve for method, curve in curves.items() if curve}
     harness.plot(figure, panels, ("size", "CPU seconds"), scale="log")
 
 
@@ -98,16 +98,16 @@ def _parties(point: Point) -> Iterator[Rows]:
             yield np.rint(rng.standard_normal((rows, d), dtype=np.float32) * unit).astype(np.int8)
 
 
-def _measure(way: str, point: Point, size: int, parts: list[Rows], curve: Points) -> str:
+def _measure(method: str, point: Point, size: int, parts: list[Rows], curve: Points) -> str:
     """Return the cell of a run, and add a point to the curve of its method."""
-    if point.features > MAX_FEATURES.get(way, point.features):
+    if point.features > MAX_FEATURES.get(method, point.features):
         return "-"
     settings: dict[str, Any] = {"n_components": point.components, "may_show": "inner products", "progress": False}
     models: list[PCAModel] = []
 
     def work() -> None:
         with suppress(FedPCAError):
-            models.append(run(way, parts, min_rows=1, **settings))
+            models.append(run(method, parts, min_rows=1, **settings))
 
     seconds = harness.cpu_seconds(work)
     if not models:
@@ -118,7 +118,18 @@ def _measure(way: str, point: Point, size: int, parts: list[Rows], curve: Points
 
 
 def exponent(curve: Points) -> str:
-    """Return the exponent by which CPU time grows between the last two points."""
+    """Return the exponent by which CPU time grows between the last two points.
+
+    Parameters
+    ----------
+    curve : list of tuple
+        Sizes and CPU seconds.
+
+    Returns
+    -------
+    str
+        Exponent with two digits; "-" for fewer than two points.
+    """
     if len(curve) < 2:
         return "-"
     (size, seconds), (next_size, next_seconds) = curve[-2:]
@@ -138,15 +149,18 @@ def _lower_bound(rows: Array, k: int) -> None:
 
 
 def _scikit_learn(solver: str) -> Components:
+    """Return a function for the components by scikit-learn's PCA with a solver."""
     return lambda rows, k: np.asarray(PCA(k, svd_solver=solver, random_state=0).fit(rows).components_)
 
 
 def _dask(rows: Array, k: int) -> Array:
+    """Return the components by dask-ml, of rows in ten chunks."""
     parts = import_module("dask.array").from_array(rows, chunks=(len(rows) // 10, rows.shape[1]))
     return np.asarray(import_module("dask_ml.decomposition").PCA(k, svd_solver="full").fit(parts).components_)
 
 
 def _faiss(rows: Array, k: int) -> Array:
+    """Return the components by faiss, in single precision."""
     faiss = import_module("faiss")
     matrix = faiss.PCAMatrix(rows.shape[1], k)
     matrix.train(np.ascontiguousarray(rows, dtype=np.float32))
@@ -185,17 +199,17 @@ def _rivals(
         parts = np.array_split(pooled, 10)
     exact = _scikit_learn("full")(pooled, components)
     yield "program", "CPU s", "CPU, over the least", "largest angle", "rounds", "MB up", "certified"
-    for way in [*methods, *RIVALS]:
+    for program in [*methods, *RIVALS]:
         cells, loadings = ["-"] * 3, None
 
-        def work(way: str = way) -> None:
+        def work(program: str = program) -> None:
             nonlocal cells, loadings
-            if way in RIVALS:
-                loadings = RIVALS[way](pooled, components)
+            if program in RIVALS:
+                loadings = RIVALS[program](pooled, components)
                 return
-            by_columns = METHODS[way.split()[0]].strategy.card.split == "columns"
+            by_columns = METHODS[program.split()[0]].strategy.card.split == "columns"
             vaults = np.array_split(pooled, 10, axis=1) if by_columns else parts
-            model = run(way, vaults, n_components=components, may_show="scores", progress=False)
+            model = run(program, vaults, n_components=components, may_show="scores", progress=False)
             bound, up = model.log["measured"].get("certified_angle_degrees"), max(model.bytes_up_by_party) / 1e6
             cells = [str(model.rounds), f"{up:.3g}", f"{bound:.1e}" if bound else "-"]
             loadings = None if by_columns else model.loadings()[0]
@@ -203,7 +217,7 @@ def _rivals(
         try:
             ratio = harness.time_pair(work, lambda: _lower_bound(pooled, components), repeats)
         except ImportError:
-            yield way, "not installed", *["-"] * 5
+            yield program, "not installed", *["-"] * 5
             continue
         angle = "-" if loadings is None else f"{principal_angles(loadings.T, exact.T).max():.1g}"
-        yield way, f"{ratio.ours:.2f}", ratio, angle, *cells
+        yield program, f"{ratio.ours:.2f}", ratio, angle, *cells

@@ -152,14 +152,36 @@ class Ratio(NamedTuple):
 
 
 def wall_seconds(program: Program) -> float:
-    """Return the seconds that a program takes by a clock on the wall."""
+    """Return the seconds that a program takes by a clock on the wall.
+
+    Parameters
+    ----------
+    program : Program
+        Function without parameters.
+
+    Returns
+    -------
+    float
+        Seconds.
+    """
     start = time.perf_counter()
     program()
     return time.perf_counter() - start
 
 
 def cpu_seconds(program: Program) -> float:
-    """Return the CPU seconds of a program in this process and in child processes that end."""
+    """Return the CPU seconds of a program in this process and in child processes that end.
+
+    Parameters
+    ----------
+    program : Program
+        Function without parameters.
+
+    Returns
+    -------
+    float
+        Seconds.
+    """
     from resource import RUSAGE_CHILDREN, getrusage  # POSIX only
 
     def used() -> float:
@@ -225,6 +247,7 @@ def isolate(program: Callable[..., Any], *arguments: Any, load: Any = None, warm
 
 
 def _measure(program: Callable[..., Any], arguments: Sequence[Any], load: Any = None, warm_up: Any = None) -> Usage:
+    """Run a program in this process, after a warm-up whose peak memory is subtracted."""
     with threadpool_limits(1, user_api="blas"):
         libraries = 0.0
         if warm_up is not None:
@@ -264,7 +287,18 @@ def clients(dataset: str, root: str, number: int = 10, *, seed: int = 42, **part
 
 
 def exact_components(parts: Sequence[Rows]) -> Array:
-    """Return the components (d, 50) of all rows by P-COV, which `accuracy` finds 1e-12 degrees from scikit-learn's."""
+    """Return the components of all rows by P-COV, which `accuracy` finds 1e-12 degrees from scikit-learn's.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray
+        Rows (n_i, d) of each party.
+
+    Returns
+    -------
+    ndarray
+        Components (d, 50) as columns.
+    """
     return run("p-cov", parts, n_components=COMPONENTS, min_rows=1).loadings()[0].T
 
 
@@ -289,7 +323,20 @@ def draw_parties(number: int, rows: int, features: int, power: float = 0.5, shif
 
 
 def options_text(*words: str, **options: Any) -> str:
-    """Return the text of words and options in a table."""
+    """Return the text of words and options in a table.
+
+    Parameters
+    ----------
+    *words : str
+        Words before the options.
+    **options : Any
+        Options, written as ``key=value``.
+
+    Returns
+    -------
+    str
+        The text.
+    """
     return " ".join([*words, *(f"{key}={value}" for key, value in options.items())])
 
 

@@ -32,30 +32,32 @@ LIES: dict[str, Lie] = {
 }
 
 
-def _middling(parties: Sequence[Rows]) -> list[int]:
+def _middling_parties(parties: Sequence[Rows]) -> list[int]:
     """Return the numbers of two parties of middling size, which lie."""
     return sorted(int(party) for party in np.argsort([len(rows) for rows in parties], kind="stable")[[5, 7]])
 
 
-def _lied(parties: Sequence[Rows], liars: Sequence[int], lie: Lie, rng: np.random.Generator) -> list[Rows]:
+def _replace_by_lies(parties: Sequence[Rows], liars: Sequence[int], lie: Lie, rng: np.random.Generator) -> list[Rows]:
+    """Return the rows of all parties, those of the liars replaced by a lie."""
     return [lie(rows, rng) if party in liars else rows for party, rows in enumerate(parties)]
 
 
 def _fit(parties: Sequence[Rows], components: int = COMPONENTS) -> PCAModel:
+    """Run P-COV on the parties."""
     return run("p-cov", parties, n_components=components, min_rows=1)
 
 
-def _named(model: PCAModel) -> list[int]:
+def _named_parties(model: PCAModel) -> list[int]:
     """Return the numbers of the parties that the notes say stand out."""
     return [int(note.split()[1].rstrip(":")) for note in model.log["notes"] if "stands out" in note]
 
 
-def _excluded(parties: Sequence[Rows]) -> tuple[list[int], PCAModel]:
+def _exclude(parties: Sequence[Rows]) -> tuple[list[int], PCAModel]:
     """Run without the parties that the notes name, until nobody stands out; return their numbers and the last model."""
     remaining, excluded = list(range(len(parties))), list[int]()
     while True:
         model = _fit([parties[party] for party in remaining])
-        named = [remaining[i] for i in _named(model)]
+        named = [remaining[i] for i in _named_parties(model)]
         if not named or len(named) == len(remaining):
             return sorted(excluded), model
         excluded += named
@@ -92,13 +94,13 @@ def _influence(
 def _outcome(lie: Lie | None, seed: int) -> list[float]:
     """Return counts of liars named at once and after all, and of honest parties; mean angles with and without liars."""
     parties = harness.clients("digits", ".", seed=seed)
-    liars = _middling(parties) if lie else []
-    sent = _lied(parties, liars, lie, np.random.default_rng(seed)) if lie else parties
-    first, (excluded, last), truth = _fit(sent), _excluded(sent), _fit(parties).loadings()[0].T
+    liars = _middling_parties(parties) if lie else []
+    sent = _replace_by_lies(parties, liars, lie, np.random.default_rng(seed)) if lie else parties
+    first, (excluded, last), truth = _fit(sent), _exclude(sent), _fit(parties).loadings()[0].T
     honest = _fit([rows for party, rows in enumerate(parties) if party not in liars])
     angles = [float(principal_angles(model.loadings()[0].T, truth).mean()) for model in (first, last, honest)]
     right = set(excluded) & set(liars)
-    return [len(set(_named(first)) & set(liars)), len(right), len(excluded) - len(right), *angles]
+    return [len(set(_named_parties(first)) & set(liars)), len(right), len(excluded) - len(right), *angles]
 
 
 def _relative_cost(parties: Sequence[Rows]) -> float:

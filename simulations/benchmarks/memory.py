@@ -134,7 +134,7 @@ def _sparse(parties: int = 10, rows: int = 200_000, features: int = 2000, densit
         size = harness.isolate(_write, folder, parties, rows, features, density).value
         files, few = [Path(folder, f"{party}.npz") for party in range(parties)], [_mixtures(50, 20, 0.05, 0)]
         theirs = harness.isolate(_scikit_learn, [Path(folder, "all.npz")], load=_load, warm_up=[few])
-        ours = harness.isolate(_whole_run, files, load=_load, warm_up=[few])
+        ours = harness.isolate(_run_pcov, files, load=_load, warm_up=[few])
     yield "program", "CPU", "data", "peak", "of 1.5 data + 3 d x d"
     names = "PCA(svd_solver='covariance_eigh')", f"p-cov, {parties} parties and the server"
     for name, usage in zip(names, (theirs, ours), strict=True):
@@ -165,12 +165,15 @@ def _write(folder: str, parties: int, rows: int, features: int, density: float) 
 
 
 def _load(files: Sequence[Path]) -> list[Any]:
+    """Return the arguments of a program: the sparse rows in each file."""
     return [[scipy.sparse.load_npz(file) for file in files]]
 
 
 def _scikit_learn(data: list[Any]) -> Array:
+    """Return the components by scikit-learn's PCA of the first table."""
     return np.asarray(PCA(COMPONENTS, svd_solver="covariance_eigh").fit(data[0]).components_)
 
 
-def _whole_run(data: list[Any]) -> Array:
+def _run_pcov(data: list[Any]) -> Array:
+    """Return the components by a run of P-COV on all tables."""
     return run("p-cov", data, n_components=COMPONENTS).loadings()[0]

@@ -12,7 +12,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, Lines, Rows
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.measuring import down_by_party
+from fedpca_flwr.simulations.measuring import bytes_down_by_party
 
 PAGE = "docs/benchmarks.md"
 COST = "rounds", "MB up", "MB down", "max angle (deg)", "mean", "certified"
@@ -39,7 +39,7 @@ def _cost(parts: Sequence[Rows], truth: Array, method: str, **options: Any) -> t
     """Run a method beside the exact components (d, k)."""
     model = run(method, parts, n_components=COMPONENTS, **options)
     angles, numbers = eigen.principal_angles(model.loadings()[0].T, truth), model.log["measured"]
-    up, down = float(np.mean(model.bytes_up_by_party)), float(np.mean(down_by_party(model)))
+    up, down = float(np.mean(model.bytes_up_by_party)), float(np.mean(bytes_down_by_party(model)))
     bound = numbers.get("angle_bound_degrees", numbers.get("certified_angle_degrees"))
     certified = eigen.format_upper_bound(bound) if bound is not None else "exact" if model.log["exact"] else "-"
     title = harness.options_text(method, **options)
@@ -107,7 +107,18 @@ def _front(dataset: harness.Dataset, data_root: str = ".") -> Lines:
 
 
 def fronts(lines: Sequence[Cost]) -> list[str]:
-    """Return on which of the two fronts each line is: ``up``, ``up + down``, both or none (``-``)."""
+    """Return the fronts that each line is on: ``up``, ``up + down``, both or none (``-``).
+
+    Parameters
+    ----------
+    lines : sequence of Cost
+        Rounds and bytes of each program. Only exact programs are on a front.
+
+    Returns
+    -------
+    list of str
+        Names of the fronts, for each line.
+    """
     names: list[list[str]] = [[] for _ in lines]
     for name, down in (("up", 0), ("up + down", 1)):
         costs = np.array([(line.rounds, line.up + down * line.down) for line in lines])
@@ -140,6 +151,7 @@ def _ap_cov(parts: Sequence[Rows], k: int) -> Result:
 
 
 def _leading(C: Array, k: int) -> Result:
+    """Return the leading eigenvectors and eigenvalues of a covariance C (d, d), with its bytes."""
     values, vectors = np.linalg.eigh(C)
     return vectors[:, ::-1][:, :k].T, values[::-1][:k], 1, 8 * (C.size + len(C) + 1)
 

@@ -130,15 +130,18 @@ def _variances(centred: Rows, reach: float) -> Rows:
 
 
 def _normal(rng: Generator, n: int = 4000, d: int = 6) -> Rows:
+    """Draw normal rows (n, d) with decreasing deviations."""
     axes = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 1.0]) if d == 6 else 5 * 0.85 ** np.arange(d)
     return np.asarray(rng.standard_normal((n, d)) * axes)
 
 
 def _student(degrees: float) -> Callable[[Generator], Rows]:
+    """Return a function that draws rows of Student's distribution."""
     return lambda rng: _normal(rng) * np.sqrt(degrees / rng.chisquare(degrees, (4000, 1)))
 
 
 def _mixture(share: float, factor: float) -> Callable[[Generator], Rows]:
+    """Return a function that draws normal rows, a share of which is longer by a factor."""
     return lambda rng: np.where(rng.permutation(4000) < share * 4000, factor, 1.0)[:, None] * _normal(rng)
 
 

@@ -63,6 +63,7 @@ def _speed(data_root: harness.Required, repeats: int = 7, threads: int = 2) -> L
 
 
 def _tabulate(pairs: Iterable[Pair], repeats: int, clock: Callable[[Program], float] = harness.cpu_seconds) -> Lines:
+    """Measure pairs of programs; yield a line for each pair."""
     yield "what", "ours, s", "theirs, s", "ratio"
     for title, ours, theirs in pairs:
         ratio = harness.time_pair(ours, theirs, repeats, clock)
@@ -70,6 +71,7 @@ def _tabulate(pairs: Iterable[Pair], repeats: int, clock: Callable[[Program], fl
 
 
 def _pairs_of_images(root: str, repeats: int) -> Iterator[Pair]:
+    """Yield programs for clients, servers and runs on images, or on digits without a folder."""
     for name, folder in {"mnist": root, "images": f"{root}/cifar10-jpeg"}.items() if root else [("digits", ".")]:
         source = datasets.load(name, folder)
         rows = source.rows(np.arange(0, len(source.labels), 10))
@@ -106,10 +108,12 @@ def _server(parts: list[Rows], components: int, repeats: int) -> tuple[Program, 
 
 
 def _run(method: str, parties: Any, components: int = COMPONENTS, **options: Any) -> Program:
+    """Return a program that runs a method."""
     return partial(run, method, parties, n_components=components, **options)
 
 
 def _scikit_learn(parties: Any, components: int = COMPONENTS) -> Program:
+    """Return a program that fits scikit-learn's PCA to the pooled rows."""
     return partial(PCA(components, svd_solver="covariance_eigh").fit_transform, np.vstack(parties))
 
 
@@ -205,8 +209,9 @@ def _secure(
         yield method, *angles, rounding, f"{up:.3f}", f"{down:.2f}", f"{ratio}, {ratio.ours:.2f} s"
 
 
-def _nbytes(model: PCAModel, way: str) -> int:
-    return sum(sum(entry[way]) for entry in model.log["rounds"])
+def _nbytes(model: PCAModel, direction: str) -> int:
+    """Return the bytes of all parties and rounds, "up" or "down"."""
+    return sum(sum(entry[direction]) for entry in model.log["rounds"])
 
 
 Sizes = list[tuple[list[int], list[int]]]

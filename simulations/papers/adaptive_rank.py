@@ -45,20 +45,20 @@ def steps(motes: str = "", shrink: int = 1) -> list[Step]:
         The steps.
     """
     size = {"d": 400 // shrink, "n": 4000 // shrink}
-    ways = [Step(f"synthetic-{alpha}", _on_synthetic, {"alpha": alpha, **size}) for alpha in ALPHAS]
-    ways += [Step(f"spectrum-{alpha}", _spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]
-    ways += [Step(f"federated-{alpha}", _federated, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2)]
+    plan = [Step(f"synthetic-{alpha}", _on_synthetic, {"alpha": alpha, **size}) for alpha in ALPHAS]
+    plan += [Step(f"spectrum-{alpha}", _spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]
+    plan += [Step(f"federated-{alpha}", _federated, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2)]
     for thousands in (128, 256, 384, 512):
-        ways.append(Step(f"seconds-{thousands}k", _seconds, {"d": 1000 // shrink, "n": 1000 * thousands // shrink**2}))
+        plan.append(Step(f"seconds-{thousands}k", _seconds, {"d": 1000 // shrink, "n": 1000 * thousands // shrink**2}))
     for alpha in (0.1, 0.5, 1, 2, 3, 4):
         case = {"d": 100, "n": 10_000 // shrink, "permutations": max(2, 20 // shrink)}
-        ways.append(Step(f"order-{alpha}", _time_order, {"alpha": alpha, **case}))
-    ways.append(Step("memory", _memory, {"features": [1000 // shrink, 4000 // shrink, 16_000 // shrink]}))
+        plan.append(Step(f"order-{alpha}", _time_order, {"alpha": alpha, **case}))
+    plan.append(Step("memory", _memory, {"features": [1000 // shrink, 4000 // shrink, 16_000 // shrink]}))
     for name, path in (streams.sensors(motes) if motes else {}).items():
-        ways.append(Step(f"sensors-{name}", _on_sensors, {"path": str(path)}))
-        ways.append(Step(f"memory-{name}", _memory, {"path": str(path)}))
-        ways += [Step(f"final-{name}-{c}", _final, {"path": str(path), "centre": c == "centred"}) for c in WAYS]
-    return ways
+        plan.append(Step(f"sensors-{name}", _on_sensors, {"path": str(path)}))
+        plan.append(Step(f"memory-{name}", _memory, {"path": str(path)}))
+        plan += [Step(f"final-{name}-{c}", _final, {"path": str(path), "centre": c == "centred"}) for c in WAYS]
+    return plan
 
 
 WAYS = ("raw", "centred")
@@ -262,6 +262,7 @@ def _report(results: Results) -> dict[str, str]:
 
 
 def _select(results: Results, prefix: str) -> dict[str, list[Row]]:
+    """Return the steps whose names begin with a prefix, by the rest of the name."""
     return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
 
 
@@ -304,29 +305,33 @@ def _scaling(target: Path, results: Results) -> None:
 
 
 def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
-    of = {f"alpha = {alpha}": rows for alpha, rows in panels.items()}
+    """Draw singular values by index, a panel for each alpha."""
+    titles = {f"alpha = {alpha}": rows for alpha, rows in panels.items()}
     plot(
-        target, [_by_column(rows, "index", title=title, ylabel="singular value") for title, rows in of.items()], wide=4
+        target,
+        [_by_column(rows, "index", title=title, ylabel="singular value") for title, rows in titles.items()],
+        wide=4,
     )
 
 
 def _order(target: Path, every: Sequence[Row]) -> None:
     """Draw a panel for each rank, the spectra along the axis."""
-    drawn = []
+    panels = []
     for rank in sorted({row["rank"] for row in every}):
-        shown = [
+        rows_of_rank = [
             row for row in every if row["rank"] == rank and row["to its own"] > 1e-6
         ]  # all is tracked: nothing is lost
         lines = [
-            Line.of(name, [row for row in shown if row["method"] == name], "alpha", "to its own", LOOKS[name])
+            Line.of(name, [row for row in rows_of_rank if row["method"] == name], "alpha", "to its own", LOOKS[name])
             for name in dict.fromkeys(row["method"] for row in every)
         ]
         labels = {"xlabel": "alpha", "ylabel": "sine of the largest angle", "yscale": "log"}
-        drawn.append(Panel(lines, {"title": f"rank {rank}", **labels}))
-    plot(target, drawn, wide=4)
+        panels.append(Panel(lines, {"title": f"rank {rank}", **labels}))
+    plot(target, panels, wide=4)
 
 
 def _draw_memory(target: Path, rows: Sequence[Row]) -> None:
+    """Draw MB by number of features."""
     features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
     lines = [Line(row["method"], features, list(row.values())[1:], LOOKS[row["method"]]) for row in rows]
     plot(target, [Panel(lines, {"xlabel": "features", "ylabel": "MB", "xscale": "log", "yscale": "log"})])

@@ -24,16 +24,27 @@ COMPONENTS = 5
 
 
 def steps(iterations: Sequence[int]) -> list[Step]:
-    """List a step for each partition, method and graph."""
-    ways = []
+    """List a step for each partition, method and graph.
+
+    Parameters
+    ----------
+    iterations : sequence of int
+        Numbers of iterations that a step runs.
+
+    Returns
+    -------
+    list of Step
+        The steps.
+    """
+    plan = []
     for partition in ("IID", "Dirichlet 0.1"):
         kind = partition.replace(" ", "-")
-        ways.append(Step(f"p-cov-{kind}", _exact, {"partition": partition}))
+        plan.append(Step(f"p-cov-{kind}", _exact, {"partition": partition}))
         for method in METHODS:
             for graph in GRAPHS:
                 case = {"partition": partition, "method": method, "graph": graph, "iterations": list(iterations)}
-                ways.append(Step(f"{method}-{graph}-{kind}", _approach, case))
-    return ways
+                plan.append(Step(f"{method}-{graph}-{kind}", _approach, case))
+    return plan
 
 
 def _exact(*, partition: str) -> Iterable[Row]:
@@ -52,6 +63,7 @@ def _approach(*, partition: str, method: str, graph: str, iterations: list[int])
 
 
 def _row(model: PCAModel, parts: Sequence[Rows]) -> Row:
+    """Return rounds, MB of a party and the largest angle to the pooled components of a model."""
     angle = principal_angles(model, pooled_pca(np.vstack(parts), COMPONENTS)).max
     sent = {"MB up": model.bytes_up / len(parts) / 1e6, "MB down": model.bytes_down / len(parts) / 1e6}
     return {"rounds": model.rounds, **sent, "angle": angle}
@@ -61,17 +73,17 @@ def _figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
     """Draw angles by rounds above angles by bytes; a star is P-COV."""
     kinds = [name.removeprefix("p-cov-") for name in results if name.startswith("p-cov-")]
     panels = []
-    for of, label in (("rounds", "rounds"), ("MB up", "MB sent by a party")):
+    for cost, label in (("rounds", "rounds"), ("MB up", "MB sent by a party")):
         for kind in kinds:
             lines = []
             for method, style in zip(METHODS, (":", "-"), strict=True):
                 for graph, colour, marker in zip(GRAPHS, COLOURS, "os^D", strict=False):
                     look = {"linestyle": style, "color": colour, "marker": marker}
                     name = f"{method}, {graph}"
-                    lines.append(Line.of(name, results[f"{method}-{graph}-{kind}"], of, "angle", look))
+                    lines.append(Line.of(name, results[f"{method}-{graph}-{kind}"], cost, "angle", look))
             (best,) = results[f"p-cov-{kind}"]
             star = {"linestyle": "", "marker": "*", "color": "black", "markersize": 12}
-            lines.append(Line("p-cov", [best[of]], [max(best["angle"], 1e-7)], star))
+            lines.append(Line("p-cov", [best[cost]], [max(best["angle"], 1e-7)], star))
             scales = {"xscale": "log", "yscale": "log"}
             panels.append(Panel(lines, {"title": kind, "xlabel": label, "ylabel": "largest angle, degrees", **scales}))
     plot(folder / "decentralised.png", panels, wide=len(kinds), sharey=True)

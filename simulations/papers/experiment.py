@@ -174,7 +174,18 @@ def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) 
 
 
 def read_table(target: Path) -> list[Row]:
-    """Read the rows that `write_table` wrote; a text that looks like a number becomes a number."""
+    """Read the rows that `write_table` wrote.
+
+    Parameters
+    ----------
+    target : Path
+        The file.
+
+    Returns
+    -------
+    list of dict
+        Rows; a text that looks like a number becomes a number.
+    """
     lines = target.read_text(encoding="utf-8").splitlines()[1:]
     return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(lines)]
 
@@ -293,15 +304,15 @@ def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool =
     with figure(target, lines, columns, figsize=(4.6 * columns, 3.6 * lines), sharey=sharey) as grid:
         for axis in grid.flat[len(panels) :]:
             axis.remove()
-        named: dict[str, Any] = {}
+        lines_by_name: dict[str, Any] = {}
         for axis, panel in zip(grid.flat, panels, strict=False):
             for line in panel.lines:
-                named[line.name] = axis.plot(line.x, line.y, **line.look)[0]
+                lines_by_name[line.name] = axis.plot(line.x, line.y, **line.look)[0]
             axis.set(**panel.labels)
             axis.grid(alpha=0.3)
             _rescale(axis, panel)
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 5, "frameon": False}
-        grid[0][0].figure.legend(named.values(), named.keys(), **below)
+        grid[0][0].figure.legend(lines_by_name.values(), lines_by_name.keys(), **below)
 
 
 def _rescale(axis: Any, panel: Panel) -> None:
@@ -330,6 +341,7 @@ def _read_settings(target: Path) -> dict[str, Any] | None:
 
 
 def _value(text: str) -> Any:
+    """Return a number if the text looks like a number, else the text."""
     for kind in (int, float):
         try:
             return kind(text)

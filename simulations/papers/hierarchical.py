@@ -60,8 +60,8 @@ class Federation:
         """
         rng = np.random.default_rng(seed)
         V = stiefel.polar_factor(rng.standard_normal((d, r)))
-        around = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))
-        truth = stiefel.retract(V, stiefel.tangent_projection(V, around))
+        party_components = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))
+        truth = stiefel.retract(V, stiefel.tangent_projection(V, party_components))
         latent, errors = rng.standard_normal((m, r, n)), rng.standard_normal((m, d, n))
         return cls(stiefel.transpose(truth @ latent + np.sqrt(noise) * errors), truth, spread, noise)
 
@@ -71,13 +71,35 @@ class Federation:
         return penalty_strength(self.noise, self.spread)
 
     def test_ratio(self, U: Array) -> float:
-        """Return the expected error on new rows over that of the true components."""
+        """Return the expected error on new rows over that of the true components.
+
+        Parameters
+        ----------
+        U : ndarray
+            Components (m, d, r) of the parties.
+
+        Returns
+        -------
+        float
+            The ratio; 1 is as good as the true components.
+        """
         d, r = self.truth.shape[1:]
         captured = np.square(stiefel.transpose(U) @ self.truth).sum(axis=(-1, -2)).mean()
         return float(1 + (r - captured) / ((d - r) * self.noise))
 
     def train_ratio(self, U: Array) -> float:
-        """Return the error on the rows of the data over the expected error of the true components."""
+        """Return the error on the rows of the data over the expected error of the true components.
+
+        Parameters
+        ----------
+        U : ndarray
+            Components (m, d, r) of the parties.
+
+        Returns
+        -------
+        float
+            The ratio; 1 is as good as the true components.
+        """
         d, r = self.truth.shape[1:]
         lost = np.square(self.rows).sum() - np.square(self.rows @ U).sum()
         return float(lost / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * self.noise))
@@ -101,16 +123,40 @@ class Federation:
 
     def pooled(self) -> Array:
         """Return the components (d, r) of all rows: global averaging in closed form."""
-        together = self.rows.reshape(-1, self.rows.shape[-1])
-        _, _, vectors = np.linalg.svd(together, full_matrices=False)
+        pooled_rows = self.rows.reshape(-1, self.rows.shape[-1])
+        _, _, vectors = np.linalg.svd(pooled_rows, full_matrices=False)
         return vectors[: self.truth.shape[-1]].T
 
     def local(self, fill: Array) -> Array:
-        """Return the PCA of each party; ``fill`` (d, r) completes components of few rows."""
+        """Return the PCA of each party.
+
+        Parameters
+        ----------
+        fill : ndarray
+            Directions (d, r) that complete the components of parties with few rows.
+
+        Returns
+        -------
+        ndarray
+            Components (m, d, r) of the parties.
+        """
         return np.array([personalised.local_components(rows, fill) for rows in self.rows])
 
     def random_start(self, seed: int, *sizes: int) -> Array:
-        """Draw components (sizes..., d, r) uniformly."""
+        """Draw components uniformly.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the draw.
+        *sizes : int
+            Sizes of the axes before the components.
+
+        Returns
+        -------
+        ndarray
+            Orthonormal components (sizes..., d, r).
+        """
         rng = np.random.default_rng([seed, 1])
         return stiefel.polar_factor(rng.standard_normal((*sizes, *self.truth.shape[1:])))
 
@@ -138,8 +184,8 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: i
     for _ in range(iterations):
         U = personalised.personal_components(data.rows, V, times * data.penalty_strength, U)
         next_V = np.linalg.qr(personalised.project_components(U, V).mean(axis=0)).Q
-        moved, V = float(personalised.subspace_distance(next_V, V)), next_V
-        if moved < 1e-7:
+        distance, V = float(personalised.subspace_distance(next_V, V)), next_V
+        if distance < 1e-7:
             break
     return U, V
 

@@ -24,7 +24,7 @@ from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, PARTITIONS, c
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.papers.experiment import Paper, Row, Step, figure, markdown
-from fedpca_flwr.simulations.records import named
+from fedpca_flwr.simulations.records import method_text
 
 METHODS = ["p-cov", "sub-it", "ap-stack", "qr-pca", "ap-cov"]
 DRAWN = ["p-cov", "ap-cov", "ap-stack"]
@@ -50,35 +50,35 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
     list of Step
         The steps.
     """
-    ways: list[Step] = []
+    plan: list[Step] = []
     for name, root in {"digits": ".", "mnist": mnist, "images": cifar}.items():
         if not root:
             continue
         place: Row = {"dataset": name, "data_root": root}
         for partition in PARTITIONS:
             kind = f"{name}-{partition.replace(' ', '-')}"
-            ways.append(Step(f"methods-{kind}", _compare, {**place, "partition": partition, "methods": METHODS}))
+            plan.append(Step(f"methods-{kind}", _compare, {**place, "partition": partition, "methods": METHODS}))
         for partition in ("IID", "Dirichlet 0.1"):
             kind = f"{name}-{partition.replace(' ', '-')}"
             case = {**place, "partition": partition}
-            ways.append(Step(f"five-{kind}", _compare, {**case, "methods": ["p-cov"], "clients": [5]}))
-            ways.append(Step(f"overlay-{kind}", _overlay, case))
+            plan.append(Step(f"five-{kind}", _compare, {**case, "methods": ["p-cov"], "clients": [5]}))
+            plan.append(Step(f"overlay-{kind}", _overlay, case))
         skewed = {**place, "partition": "Dirichlet 0.1"}
-        ways.append(Step(f"compression-{name}", _compare, {**skewed, "methods": [f"compressed {c}" for c in CODECS]}))
+        plan.append(Step(f"compression-{name}", _compare, {**skewed, "methods": [f"compressed {c}" for c in CODECS]}))
         if name == "images":  # the notes have no more of CIFAR-10
             continue
         few = {**skewed, "components": 20, "clients": [5, 10, 20, 50], "knn": False}
-        ways.append(Step(f"scalability-{name}", _compare, {**few, "methods": ["p-cov"]}))
+        plan.append(Step(f"scalability-{name}", _compare, {**few, "methods": ["p-cov"]}))
         for partition in PARTITIONS:
             case = {**place, "partition": partition, "methods": ["adaptive"], "knn": False}
             kind = f"{name}-{partition.replace(' ', '-')}"
-            ways.append(Step(f"adaptive-{kind}", _compare, case))
-            ways.append(Step(f"rule-{kind}", _choose, {**place, "partition": partition}))
-        ways.append(Step(f"streaming-{name}", _stream, place))
+            plan.append(Step(f"adaptive-{kind}", _compare, case))
+            plan.append(Step(f"rule-{kind}", _choose, {**place, "partition": partition}))
+        plan.append(Step(f"streaming-{name}", _stream, place))
         for epsilon in (1, 5, 10):
             for trust, methods in _private_methods(epsilon).items():
-                ways.append(Step(f"privacy-{name}-{epsilon}-{trust}", _compare, {**skewed, "methods": methods}))
-    return ways
+                plan.append(Step(f"privacy-{name}-{epsilon}-{trust}", _compare, {**skewed, "methods": methods}))
+    return plan
 
 
 def _private_methods(epsilon: int) -> dict[str, list[str]]:
@@ -92,15 +92,15 @@ def _private_methods(epsilon: int) -> dict[str, list[str]]:
 
 def _compare(*, dataset: str, partition: str, methods: Sequence[str], **further: Any) -> Iterable[Row]:
     """Yield a row for each method by `compare`."""
-    how = PARTITIONS[partition]
-    spread = {"partitions": [how["kind"]], "alphas": [how.get("alpha", 1.0)]}
+    options = PARTITIONS[partition]
+    spread = {"partitions": [options["kind"]], "alphas": [options.get("alpha", 1.0)]}
     for record in compare(
         methods=methods, **{"datasets": [dataset], "components": COMPONENTS, "knn": True, **spread, **further}
     ):
         if "error" in record:
             raise ConfigError(f"{record['method']} on {dataset}, {partition}: {record['error']}")
         yield {
-            "method": named(record),
+            "method": method_text(record),
             "clients": record["clients"],
             **{key: record[f"{key} angle"] for key in ("mean", "max")},
             "k-NN": record["knn accuracy"],
@@ -165,14 +165,14 @@ def _overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
     """Yield rows in the first two components by each method and by the pooled PCA, and the method's mean angle."""
     parts, source = clients(dataset, data_root, **PARTITIONS[partition]), datasets.load(dataset, data_root)
     pooled = pooled_pca(np.vstack(parts), COMPONENTS)
-    shown = np.linspace(0, len(source.labels) - 1, ROWS).astype(int)
-    theirs = pooled.transform(source.rows(shown))[:, :2]
+    row_numbers = np.linspace(0, len(source.labels) - 1, ROWS).astype(int)
+    pooled_scores = pooled.transform(source.rows(row_numbers))[:, :2]
     for method in DRAWN:
         model = run(method, parts, n_components=COMPONENTS, min_rows=1)
         angle = principal_angles(model, pooled).mean
-        ours = model.transform(source.rows(shown))[:, :2]
-        ours = ours * np.where((ours * theirs).sum(axis=0) < 0, -1.0, 1.0)  # a sign means nothing
-        for label, (x, y), (our_x, our_y) in zip(source.labels[shown], theirs, ours, strict=True):
+        scores = model.transform(source.rows(row_numbers))[:, :2]
+        scores = scores * np.where((scores * pooled_scores).sum(axis=0) < 0, -1.0, 1.0)  # a sign means nothing
+        for label, (x, y), (our_x, our_y) in zip(source.labels[row_numbers], pooled_scores, scores, strict=True):
             row = {"x": float(our_x), "y": float(our_y), "pooled x": float(x), "pooled y": float(y)}
             yield {"method": method, "mean": angle, "label": int(label), **row}
 

@@ -71,34 +71,40 @@ def steps(datasets: int, shrink: int = 1, mnist: str = "", **further: Any) -> li
         The steps.
     """
     model = {key: further[key] for key in MODEL if further.get(key, MODEL[key]) != MODEL[key]}
-    changed = {key.split("_")[0]: further[key] for key in SOLVER if further.get(key, SOLVER[key]) != SOLVER[key]}
-    solver = {"solver": changed} if changed else {}
-    many = {**model, "m": max(4, 200 // shrink), "datasets": datasets}
-    some = {**model, "m": max(4, 100 // shrink), "datasets": min(datasets, 2)}
+    solver_options = {key.split("_")[0]: further[key] for key in SOLVER if further.get(key, SOLVER[key]) != SOLVER[key]}
+    solver = {"solver": solver_options} if solver_options else {}
+    many_parties = {**model, "m": max(4, 200 // shrink), "datasets": datasets}
+    fewer_parties = {**model, "m": max(4, 100 // shrink), "datasets": min(datasets, 2)}
     fifty = {**SMALL, **model, "m": max(4, 50 // shrink), "n": 20, "datasets": min(datasets, 3)}
-    ways: list[Step] = []
+    plan: list[Step] = []
     for spread in (0.2, 0.04):
-        case = {**SMALL, **many, "n": 10, "spread": spread}
-        ways.append(Step(f"1a-{spread}", _compare, {**case, "perpca": True}))
-        ways.append(Step(f"1a-trace-{spread}", _trace, {**case, **solver, "iterations": 300 // shrink}))
+        case = {**SMALL, **many_parties, "n": 10, "spread": spread}
+        plan.append(Step(f"1a-{spread}", _compare, {**case, "perpca": True}))
+        plan.append(Step(f"1a-trace-{spread}", _trace, {**case, **solver, "iterations": 300 // shrink}))
     for spread in SPREADS:
-        ways.append(Step(f"1b-{spread}", _compare, {**SMALL, **many, "n": 20, "spread": spread, "perpca": True}))
+        plan.append(
+            Step(f"1b-{spread}", _compare, {**SMALL, **many_parties, "n": 20, "spread": spread, "perpca": True})
+        )
     for spread in (0.1, 0.01):
         for n in ROWS:
-            ways.append(Step(f"1c-{spread}-{n}", _compare, {**LARGE, **some, "n": n, "spread": spread}))
+            plan.append(Step(f"1c-{spread}-{n}", _compare, {**LARGE, **fewer_parties, "n": n, "spread": spread}))
         for m in sorted({max(2, m // shrink) for m in PARTIES}):
-            ways.append(Step(f"1d-{spread}-{m}", _compare, {**LARGE, **some, "m": m, "n": 10, "spread": spread}))
+            plan.append(
+                Step(f"1d-{spread}-{m}", _compare, {**LARGE, **fewer_parties, "m": m, "n": 10, "spread": spread})
+            )
     for spread in (0.01, 0.04, 0.2):
         case = {**fifty, "spread": spread, "iterations": 300 // shrink}
-        ways.append(Step(f"2-{spread}", _descend, {**case, **solver}))
+        plan.append(Step(f"2-{spread}", _descend, {**case, **solver}))
     for local in (1, 4, 16):
         case = {**fifty, "spread": 0.04, "iterations": 300 // shrink}
-        ways.append(Step(f"local-{local}", _descend, {**case, "solver": {**changed, "local": local}}))
+        plan.append(Step(f"local-{local}", _descend, {**case, "solver": {**solver_options, "local": local}}))
     for prior in PRIORS:
-        ways.append(Step(f"prior-{prior}", _compare, {**SMALL, **some, "n": 20, "spread": 0.04, "prior": prior}))
+        plan.append(
+            Step(f"prior-{prior}", _compare, {**SMALL, **fewer_parties, "n": 20, "spread": 0.04, "prior": prior})
+        )
     if mnist:
-        ways += [Step(f"mnist-{name}", _real_data, {"root": mnist, **case}) for name, case in CASES.items()]
-    return ways
+        plan += [Step(f"mnist-{name}", _real_data, {"root": mnist, **case}) for name, case in CASES.items()]
+    return plan
 
 
 def _compare(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Row]:
@@ -141,14 +147,25 @@ def _mean_curve(
     names: Sequence[str], curve: Callable[[Federation, Array, Array], Iterator[list[float]]], datasets: int, case: Row
 ) -> Iterable[Row]:
     """Yield the means of curves over data sets, each from random starts."""
-    drawn = [Federation.draw(**case, seed=seed) for seed in range(datasets)]
-    starts = ((data, data.random_start(i, len(data.rows)), data.random_start(i)) for i, data in enumerate(drawn))
+    federations = [Federation.draw(**case, seed=seed) for seed in range(datasets)]
+    starts = ((data, data.random_start(i, len(data.rows)), data.random_start(i)) for i, data in enumerate(federations))
     for i, row in enumerate(np.mean([list(curve(*start)) for start in starts], axis=0), start=1):
         yield {"iteration": i, **dict(zip(names, map(float, row), strict=True))}
 
 
 def means(rows: Sequence[Row]) -> Row:
-    """Return the mean of each number over the data sets."""
+    """Return the mean of each number over the data sets.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Numbers of each data set, and its seed.
+
+    Returns
+    -------
+    dict
+        Means by name, without the seed.
+    """
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "seed"}
 
 
@@ -238,12 +255,12 @@ def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Ar
             server.fit(num_rounds=server.strategy.rounds, timeout=None)
         runs[mu] = server
     model, pooled = runs["held-out"].strategy.model, runs["infinity"].strategy.model
-    chosen: float = model.log["measured"]["mu"]
+    selected_mu: float = model.log["measured"]["mu"]
     clients = runs["held-out"].client_manager().all()
     records = [_records_of(clients[str(i + 1)]) for i in range(len(parties))]
-    shared, _ = pooled.loadings()
-    bases = [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else shared.T for record in records]
-    return model.loadings()[1], bases, shared.T, chosen
+    pooled_components, _ = pooled.loadings()
+    bases = [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else pooled_components.T for record in records]
+    return model.loadings()[1], bases, pooled_components.T, selected_mu
 
 
 def _records_of(proxy: Any) -> Any:
@@ -280,6 +297,7 @@ def _draw(tables: dict[str, list[Row]], results: dict[str, list[Row]], folder: P
 
 
 def _by_spread(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Group rows by the spread of the parties."""
     return {f"{s}": [row for row in rows if row["spread"] == s] for s in dict.fromkeys(row["spread"] for row in rows)}
 
 

@@ -54,14 +54,25 @@ class Number:
     theirs: str = ""
     where: Mapping[str, Any] | None = None
 
-    def of(self, rows: Sequence[Row]) -> float:
-        """Return the mean over the rows of the step."""
+    def mean(self, rows: Sequence[Row]) -> float:
+        """Return the mean of the column.
+
+        Parameters
+        ----------
+        rows : sequence of dict
+            Rows of the step.
+
+        Returns
+        -------
+        float
+            Mean over the rows that hold ``where``.
+        """
         conditions = (self.where or {}).items()
         return fmean(float(row[self.column]) for row in rows if all(row[key] == value for key, value in conditions))
 
 
 @dataclass(frozen=True)
-class Shown:
+class Exhibit:
     """Table or figure of a seed: state, reason for the state, and numbers."""
 
     what: str
@@ -74,12 +85,34 @@ class Shown:
         """True if the seed prints numbers."""
         return any(number.theirs for number in self.numbers)
 
-    def printed(self, measured: Mapping[str, float]) -> str:
-        """Return the state, or "not run" if a number is missing."""
+    def state_text(self, measured: Mapping[str, float]) -> str:
+        """Return the state, or "not run" if a number is missing.
+
+        Parameters
+        ----------
+        measured : mapping
+            Our numbers by name.
+
+        Returns
+        -------
+        str
+            The state.
+        """
         return self.state if all(number.name in measured for number in self.numbers) else "not run"
 
-    def cell(self, measured: Mapping[str, float]) -> str:
-        """Return our numbers with theirs in brackets; names of equal numbers stand together."""
+    def numbers_text(self, measured: Mapping[str, float]) -> str:
+        """Return our numbers with theirs in brackets; names of equal numbers stand together.
+
+        Parameters
+        ----------
+        measured : mapping
+            Our numbers by name.
+
+        Returns
+        -------
+        str
+            Cell of the table.
+        """
         pairs = {n.name: (_short(measured[n.name]), n.theirs) for n in self.numbers if n.name in measured}
         same = [(", ".join(names), *pair) for pair, names in groupby(pairs, key=lambda name: pairs[name])]
         return "; ".join(
@@ -101,21 +134,21 @@ class Seed:
     text: str
     quick: Sequence[str]
     """Steps that take seconds, and no file."""
-    shows: Sequence[Shown]
+    shows: Sequence[Exhibit]
 
 
 def seeds() -> list[Seed]:
     """Read the table of all tables and figures of the seeds."""
     source = Path(__file__).with_name("published.toml")
 
-    def shown(entry: dict[str, Any]) -> Shown:
-        return Shown(**{**entry, "numbers": [Number(**number) for number in entry.get("numbers", [])]})
+    def exhibit(entry: dict[str, Any]) -> Exhibit:
+        return Exhibit(**{**entry, "numbers": [Number(**number) for number in entry.get("numbers", [])]})
 
     read = tomllib.loads(source.read_text(encoding="utf-8"))["seed"]
-    return [Seed(**{**entry, "shows": list(map(shown, entry["shows"]))}) for entry in read]
+    return [Seed(**{**entry, "shows": list(map(exhibit, entry["shows"]))}) for entry in read]
 
 
-def measured(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
+def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
     """Return the numbers whose steps were run.
 
     Parameters
@@ -131,12 +164,14 @@ def measured(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict
         Numbers by table or figure, and by name.
     """
     return {
-        shown.what: {number.name: number.of(results[number.step]) for number in shown.numbers if number.step in results}
-        for shown in seed.shows
+        exhibit.what: {
+            number.name: number.mean(results[number.step]) for number in exhibit.numbers if number.step in results
+        }
+        for exhibit in seed.shows
     }
 
 
-def outside(seed: Seed, numbers_of_seed: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+def numbers_outside(seed: Seed, numbers_of_seed: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     """Yield a line for each number outside its interval.
 
     Parameters
@@ -151,17 +186,18 @@ def outside(seed: Seed, numbers_of_seed: Mapping[str, Mapping[str, float]]) -> I
     str
         The line.
     """
-    for shown in seed.shows:
-        for number in shown.numbers:
-            value = numbers_of_seed.get(shown.what, {}).get(number.name, number.low)
+    for exhibit in seed.shows:
+        for number in exhibit.numbers:
+            value = numbers_of_seed.get(exhibit.what, {}).get(number.name, number.low)
             if not number.low <= value <= number.high:
-                what = f"{seed.paper}, {shown.what}, {number.name}"
+                what = f"{seed.paper}, {exhibit.what}, {number.name}"
                 yield f"{what} is {value:.6g}, expected from {number.low:g} to {number.high:g}"
 
 
-def _line_of_state(state: str, entries: Iterable[tuple[str, Shown]]) -> str:
+def _state_line(state: str, entries: Iterable[tuple[str, Exhibit]]) -> str:
     """Return a line with all tables and figures in a state, and the reasons where they are not reproduced."""
-    why = {shown.what: shown.why * (state not in ("reproduced", "not run")) for its, shown in entries if its == state}
+    with_reason = state not in ("reproduced", "not run")
+    why = {exhibit.what: exhibit.why * with_reason for entry_state, exhibit in entries if entry_state == state}
     groups = [(reason, list(group)) for reason, group in groupby(why, key=lambda what: why[what])]
     texts = (f"{' and '.join(group)} ({reason})" if reason else "; ".join(group) for reason, group in groups)
     return f"- {state.capitalize()}: {'; '.join(texts)}."
@@ -184,18 +220,18 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
     """
     parts = [HEAD]
     for seed in every:
-        entries = [(shown, numbers.get(seed.paper, {}).get(shown.what, {})) for shown in seed.shows]
-        listed = [entry for entry in entries if entry[0].printed(entry[1]) in STATES[:2] and entry[0].compared]
-        lines = [[shown.what, shown.state, shown.cell(ours), shown.why] for shown, ours in listed]
+        entries = [(exhibit, numbers.get(seed.paper, {}).get(exhibit.what, {})) for exhibit in seed.shows]
+        listed = [entry for entry in entries if entry[0].state_text(entry[1]) in STATES[:2] and entry[0].compared]
+        lines = [[exhibit.what, exhibit.state, exhibit.numbers_text(ours), exhibit.why] for exhibit, ours in listed]
         parts.append(f"## {seed.title}\n\n{seed.text.strip()}")
         parts += [table(["what", "state", "ours (theirs)", "why"], lines)] if lines else []
-        further = [(shown.printed(ours), shown) for shown, ours in entries if (shown, ours) not in listed]
+        further = [(exhibit.state_text(ours), exhibit) for exhibit, ours in entries if (exhibit, ours) not in listed]
         states = [state for state in (*STATES, "not run") if state in dict(further)]
-        parts += ["\n".join(_line_of_state(state, further) for state in states)] if states else []
+        parts += ["\n".join(_state_line(state, further) for state in states)] if states else []
     return "\n\n".join(parts) + "\n"
 
 
-def everything(output: Path, *, quick: bool, **folders: str) -> None:
+def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
     """Reproduce all papers in a folder, and compare their numbers with intervals.
 
     Parameters
@@ -223,8 +259,8 @@ def everything(output: Path, *, quick: bool, **folders: str) -> None:
             results = run_steps(few, output / seed.paper / "steps")
         else:
             results = paper.make(output / seed.paper, options)
-        numbers[seed.paper] = measured(seed, results)
-        wrong += outside(seed, numbers[seed.paper])
+        numbers[seed.paper] = measured_numbers(seed, results)
+        wrong += numbers_outside(seed, numbers[seed.paper])
         _write(output / "numbers.json", json.dumps(numbers, indent=1) + "\n")
     if wrong:
         raise SystemExit("\n".join(wrong))
@@ -232,9 +268,10 @@ def everything(output: Path, *, quick: bool, **folders: str) -> None:
         _write(output / "published.md", page(seeds(), numbers))
 
 
-COMMAND = command("all", __doc__, {**OPTIONS, "quick": False}, everything)
+COMMAND = command("all", __doc__, {**OPTIONS, "quick": False}, reproduce_all)
 
 
 def _write(target: Path, text: str) -> None:
+    """Write a file completely or not at all."""
     with atomic_file(target) as stream:
         stream.write(text.encode())

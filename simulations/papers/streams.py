@@ -33,7 +33,14 @@ class Method(Protocol):
     @property
     def vectors(self) -> Array: ...
 
-    def update(self, rows: Array) -> None: ...
+    def update(self, rows: Array) -> None:
+        """Update the directions by a block of rows.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Rows (n, d).
+        """
 
 
 class PowerMethod:
@@ -49,6 +56,13 @@ class PowerMethod:
         self._seen = 0
 
     def update(self, rows: NDArray[Any]) -> None:
+        """Add rows to the product of the block, and turn the directions when the block is full.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Rows (n, d).
+        """
         while len(rows):
             now, rows = np.split(rows, [self._block - self._seen])
             self._product += now.T @ (now @ self.vectors)
@@ -72,6 +86,13 @@ class FrequentDirections:
         self._used = 0
 
     def update(self, rows: NDArray[Any]) -> None:
+        """Write rows into the sketch, and shrink the sketch when full.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Rows (n, d).
+        """
         while len(rows):
             now, rows = np.split(rows, [len(self.sketch) - self._used])
             self.sketch[self._used : self._used + len(now)] = now
@@ -84,6 +105,7 @@ class FrequentDirections:
         return np.asarray(svd(self.sketch, full_matrices=False)[2][: self.rank].T)
 
     def _shrink(self) -> None:
+        """Subtract the ell-th squared singular value from all, and write the remaining rows into the sketch."""
         _, sigma, right = svd(self.sketch, full_matrices=False)
         delta = float(sigma[self.ell - 1] ** 2) if sigma.size >= self.ell else 0.0
         shorter = np.sqrt(sigma[: self.ell - 1] ** 2 - delta)
@@ -105,6 +127,13 @@ class Grouse:
         self._seen = 0
 
     def update(self, rows: NDArray[Any]) -> None:
+        """Turn the directions towards the residual of each row.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Rows (n, d).
+        """
         for row in rows:
             self._seen += 1
             weights = row @ self.vectors
@@ -136,6 +165,13 @@ class Spirit:
         self._seen, self._changed = 0, 1
 
     def update(self, rows: NDArray[Any]) -> None:
+        """Follow each row, and adapt the rank.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Rows (n, d).
+        """
         for row in rows:
             self._seen += 1
             self._follow(row)
@@ -150,6 +186,7 @@ class Spirit:
         return np.asarray(qr(self._directions[:, : self.rank], mode="economic")[0])
 
     def _follow(self, row: Array) -> None:
+        """Turn each direction towards a row (d,), and subtract its share from the row."""
         residual = row
         for j in range(self.rank):
             direction = self._directions[:, j]
@@ -160,6 +197,7 @@ class Spirit:
             self._directions[:, j] = direction / np.linalg.norm(direction)
 
     def _adapt(self) -> None:
+        """Change the rank if the captured share of the energy leaves the band."""
         if self._captured < self.low * self._all:
             self.rank += 1
             fresh = np.arange(len(self._directions)) == self.rank - 1
@@ -199,7 +237,23 @@ def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: boo
 
 
 def sensors(folder: str) -> dict[str, Path]:
-    """Return the files of the sensor network in a folder by quantity; raise a DataError if the folder has none."""
+    """Return the files of the sensor network in a folder.
+
+    Parameters
+    ----------
+    folder : str
+        The folder.
+
+    Returns
+    -------
+    dict
+        Files by quantity.
+
+    Raises
+    ------
+    DataError
+        If the folder has none of the files.
+    """
     files = {name: Path(folder) / file for name, file in SENSORS.items() if (Path(folder) / file).is_file()}
     if not files:
         raise DataError(f"{folder} has none of the sensors' files ({', '.join(SENSORS.values())}); name their folder")
@@ -264,7 +318,18 @@ def offline(X: Array, k: int) -> Array:
 
 
 def sapca_as_printed(d: int) -> Tracker:
-    """Return SAPCA with the rule that the paper prints."""
+    """Return SAPCA with the rule that the paper prints.
+
+    Parameters
+    ----------
+    d : int
+        Number of features.
+
+    Returns
+    -------
+    Tracker
+        The method.
+    """
     return Tracker(d, Band(RANK, LOW, HIGH, hysteresis=False), center=False)
 
 
@@ -291,7 +356,18 @@ def methods_of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
 
 
 def methods(d: int) -> dict[str, Method]:
-    """Return all methods that the figures compare."""
+    """Return all methods that the figures compare.
+
+    Parameters
+    ----------
+    d : int
+        Number of features.
+
+    Returns
+    -------
+    dict
+        Methods by name.
+    """
     return {
         **{name: make() for name, make in methods_of_rank(d, RANK).items()},
         "SAPCA": sapca_as_printed(d),
@@ -324,7 +400,18 @@ def feed(method: Method, X: Array, block: int = BLOCK) -> Method:
 
 
 def bounds(X: Array) -> dict[str, Method]:
-    """Return SPCA and the power method with the lowest and highest rank that SAPCA had (figures 1e, 1f)."""
+    """Return SPCA and the power method with the lowest and highest rank that SAPCA had (figures 1e, 1f).
+
+    Parameters
+    ----------
+    X : ndarray
+        Rows (n, d) that SAPCA tracks.
+
+    Returns
+    -------
+    dict
+        Methods by name.
+    """
     tracker, d, ranks = sapca_as_printed(X.shape[1]), X.shape[1], []
     for part in row_chunks(X, BLOCK):
         tracker.update(part)

@@ -71,53 +71,56 @@ def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
         If a folder is named and has none of the structured data sets.
     """
     seeds = max(1, 5 // shrink)
-    ways: list[Step] = []
+    plan: list[Step] = []
     tables_found = (
-        {name: how for name, how in STRUCTURED.items() if (Path(tables) / f"{name}.csv").is_file()} if tables else {}
+        {name: sizes for name, sizes in STRUCTURED.items() if (Path(tables) / f"{name}.csv").is_file()}
+        if tables
+        else {}
     )
     if tables and not tables_found:
         raise ConfigError(f"--tables {tables} has none of the files: {', '.join(f'{name}.csv' for name in STRUCTURED)}")
-    for name, how in {**tables_found, **BUNDLED}.items():
+    for name, sizes in {**tables_found, **BUNDLED}.items():
         table = {"data": name, "path": tables if name in tables_found else "", "seeds": seeds}
-        ways += [
-            *_vary(f"6-{{}}-{name}", table, how),
+        plan += [
+            *_vary(f"6-{{}}-{name}", table, sizes),
             Step(f"starts-{name}", _starts, {**table, "seeds": STARTS // shrink}),
         ]
     for name in ("Musk", "GlaucomaM") if tables_found.keys() >= {"Musk", "GlaucomaM"} else BUNDLED:
         table = {"data": name, "path": tables if name in tables_found else "", "seeds": seeds}
         for p in PARTIES:
-            ways += [
-                Step(f"8-{what}-{name}-{p}", _curve, {**table, "parties": p, what: True}) for what in ("warm", "scaled")
+            plan += [
+                Step(f"8-{option}-{name}-{p}", _curve, {**table, "parties": p, option: True})
+                for option in ("warm", "scaled")
             ]
     name = "Sonar" if "Sonar" in tables_found else "breast-cancer"
     study = {"data": name, "path": tables if name in tables_found else ""}
     for split in ("vertical", "horizontal"):
-        ways += [
+        plan += [
             Step(f"9-{split}-{p}", _splits_by_period, {**study, "parties": p, "seeds": seeds, "split": split})
             for p in PARTIES
         ]
-    ways.append(Step(f"angles-{name}", _angles, {**study, "components": [1, 5, 10]}))
-    ways.append(Step(f"kernels-{name}", _kernels, study))
+    plan.append(Step(f"angles-{name}", _angles, {**study, "components": [1, 5, 10]}))
+    plan.append(Step(f"kernels-{name}", _kernels, study))
     for pattern in ("single", "mixture"):
         for columns, rows in SIZES:
             size = {"data": pattern, "path": f"{columns // shrink} {rows // shrink}"}
-            ways += _vary(f"7-{{}}-{pattern}-{columns}", {**size, "seeds": 1}, ((5, 10, 20), 10, (3, 5, 10), 3))
+            plan += _vary(f"7-{{}}-{pattern}-{columns}", {**size, "seeds": 1}, ((5, 10, 20), 10, (3, 5, 10), 3))
             if columns <= SIZES[1][0]:
-                ways.append(Step(f"angles-{pattern}-{columns}", _angles, {**size, "components": [1]}))
+                plan.append(Step(f"angles-{pattern}-{columns}", _angles, {**size, "components": [1]}))
     wide = {"data": "mixture", "path": f"{2400 // shrink} {2000 // shrink}", "seeds": 1}
-    ways += _vary("6-{}-as-wide-as-Swarm", wide, MANY)
+    plan += _vary("6-{}-as-wide-as-Swarm", wide, MANY)
     for data, path in [("digits", "")] + ([("mnist", mnist)] if mnist else []):
         for p in PARTIES:
-            shown = {"data": data, "path": path, "parties": p}
-            ways.append(Step(f"images-{data}-{p}", _pictures, shown))
-            ways.append(Step(f"12-{data}-{p}", _kernel_pictures, shown))
-            ways.append(Step(f"14-{data}-{p}", _graph_pictures, shown))
-    return ways
+            case = {"data": data, "path": path, "parties": p}
+            plan.append(Step(f"images-{data}-{p}", _pictures, case))
+            plan.append(Step(f"12-{data}-{p}", _kernel_pictures, case))
+            plan.append(Step(f"14-{data}-{p}", _graph_pictures, case))
+    return plan
 
 
-def _vary(name: str, case: Row, how: Sequence[Any]) -> list[Step]:
+def _vary(name: str, case: Row, sizes: Sequence[Any]) -> list[Step]:
     """Return the curves by number of parties, and by number of local iterations (figures 6 and 7)."""
-    many, fixed, iterations, parties = how
+    many, fixed, iterations, parties = sizes
     by_parties = [
         Step(f"{name.format('clients')}-{p}", _curve, {**case, "parties": p, "iterations": fixed}) for p in many
     ]
@@ -199,6 +202,7 @@ def _starts(*, data: str, path: str, seeds: int) -> Iterable[Row]:
 
 
 def _by_period(X: Array, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
+    """Yield the mean distance over the seeds after each period."""
     runs = [distances(X, parties, seed=seed, **options) for seed in range(seeds)]
     for period, distance in enumerate(np.mean(runs, axis=0)):
         yield {"period": period, "distance": float(distance)}
@@ -220,10 +224,12 @@ def _angles(*, data: str, path: str, components: Sequence[int]) -> Iterable[Row]
     X = matrix(data, path)
     for k in components:
         truth = pooled_pca(X, k).transform(X)
-        ways: dict[str, Row] = {f"vfedpca, {periods} periods": {"periods": periods} for periods in (1, 2, 10)}
-        ways |= {f"merge, rank {rank}": {"solver": "merge", "rank": rank} for rank in (k, 2 * k)}
+        options_by_name: dict[str, Row] = {
+            f"vfedpca, {periods} periods": {"periods": periods} for periods in (1, 2, 10)
+        }
+        options_by_name |= {f"merge, rank {rank}": {"solver": "merge", "rank": rank} for rank in (k, 2 * k)}
         for p in PARTIES:
-            for name, options in {**ways, "vertical": {}}.items():
+            for name, options in {**options_by_name, "vertical": {}}.items():
                 method = "vfedpca" if "periods" in options else "vertical"
                 model = _run(method, X, p, n_components=k, seed=0, **options)
                 yield {"method": name, "k": k, "parties": p, **_accuracy(model, truth)}
@@ -233,25 +239,31 @@ def _kernels(*, data: str, path: str) -> Iterable[Row]:
     """Yield the angles of the average of the parties' kernels, the exact kernel PCA, and Nystrom's approximation."""
     X = matrix(data, path)
     for kernel, gamma in (("rbf", 1 / (X.shape[1] * X.var())), ("sigmoid", 1 / X.shape[1]), ("rbf", 15.0)):
-        chosen = {"kernel": kernel, "gamma": gamma, "n_components": 1}
-        truth = _run("vertical-kernel", X, 1, **chosen).scores_
+        common = {"kernel": kernel, "gamma": gamma, "n_components": 1}
+        truth = _run("vertical-kernel", X, 1, **common).scores_
         assert truth is not None
         for p in PARTIES:
-            ways: dict[str, tuple[str, Row]] = {name: (name, {}) for name in ("vfedakpca", "vertical-kernel")}
+            methods: dict[str, tuple[str, Row]] = {name: (name, {}) for name in ("vfedakpca", "vertical-kernel")}
             if kernel == "rbf":
-                ways |= {f"landmarks {c}": ("vertical-kernel", {"landmarks": c}) for c in (50, 100, 200) if c <= len(X)}
-            for name, (method, options) in ways.items():
-                model = _run(method, X, p, **chosen, **options)
+                methods |= {
+                    f"landmarks {c}": ("vertical-kernel", {"landmarks": c}) for c in (50, 100, 200) if c <= len(X)
+                }
+            for name, (method, options) in methods.items():
+                model = _run(method, X, p, **common, **options)
                 case = {"kernel": kernel, "gamma": f"{gamma:.4g}", "parties": p}
                 yield {"method": name, **case, **_accuracy(model, truth)}
 
 
 def _pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
     """Yield the value ``X' u`` of each pixel by each method, and the pixel's cluster by k-means (figures 10 and 11)."""
-    made = images(matrix(data, path), parties)
-    for pixel in range(next(iter(made.values())).shape[1]):
-        values = {name: float(image[0, pixel]) for name, image in made.items()}
-        yield {"pixel": pixel, **values, **{f"{name} cluster": int(image[1, pixel]) for name, image in made.items()}}
+    pictures = images(matrix(data, path), parties)
+    for pixel in range(next(iter(pictures.values())).shape[1]):
+        values = {name: float(image[0, pixel]) for name, image in pictures.items()}
+        yield {
+            "pixel": pixel,
+            **values,
+            **{f"{name} cluster": int(image[1, pixel]) for name, image in pictures.items()},
+        }
 
 
 def _kernel_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
@@ -264,16 +276,19 @@ def _graph_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
     return _by_pixel(graph_images(matrix(data, path), parties))
 
 
-def _by_pixel(made: dict[str, Array]) -> Iterable[Row]:
-    for pixel, values in enumerate(zip(*made.values(), strict=True)):
-        yield {"pixel": pixel, **dict(zip(made, map(float, values), strict=True))}
+def _by_pixel(pictures: dict[str, Array]) -> Iterable[Row]:
+    """Yield a row for each pixel, with the value of each picture."""
+    for pixel, values in enumerate(zip(*pictures.values(), strict=True)):
+        yield {"pixel": pixel, **dict(zip(pictures, map(float, values), strict=True))}
 
 
 def _run(method: str, X: Array, parties: int, **options: Any) -> PCAModel:
+    """Run a method on equal numbers of columns at each party."""
     return run(method, np.array_split(X, parties, axis=1), **options)
 
 
 def _accuracy(model: PCAModel, truth: Array) -> Row:
+    """Return the largest angle to the exact scores in degrees, rounds, and bytes of the largest sender."""
     assert model.scores_ is not None
     angle = float(principal_angles(model.scores_, truth).max())
     return {"angle": angle, "rounds": model.rounds, "bytes up": max(model.bytes_up_by_party)}
@@ -286,33 +301,33 @@ CURVES |= {"warm": "parties, warm start", "scaled": "parties, weight scaling"}
 
 def _draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
     """Draw all figures as PNG, and return their names."""
-    drawn = []
+    names = []
     for name in dict.fromkeys(key.rpartition("-")[0] for key in results if key[:2] in {"6-", "7-", "8-"}):
         lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.rpartition("-")[0] == name}
         drawn_lines = _solid_and_dotted(lines, "lists", CURVES[name.split("-")[1]], "lists reset")
         plot(folder / f"{name}.png", [Panel(drawn_lines, AXES)])
-        drawn.append(name)
+        names.append(name)
     _splits(folder / "9.png", results)
-    drawn.append("9")
+    names.append("9")
     for name in sorted(key for key in results if key.startswith("images-")):
         _images(folder / f"{name}.png", results[name])
-        drawn.append(name)
+        names.append(name)
     for name in sorted(key for key in results if key.startswith(("12-", "14-"))):
         _grid(folder / f"{name}.png", results[name])
-        drawn.append(name)
-    return drawn
+        names.append(name)
+    return names
 
 
 def _solid_and_dotted(lines: dict[str, list[Row]], column: str, what: str, other: str) -> list[Line]:
     """Return lines of the distance by period: solid for the first value of a column, dotted for the second."""
-    drawn = []
+    curves = []
     for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
         first = rows[0][column]
         solid = [row for row in rows if row[column] == first]
         dotted = [row for row in rows if row[column] != first]
-        drawn.append(Line.of(f"{number} {what}", solid, "period", "distance", {"color": colour, "marker": marker}))
-        drawn.append(Line.of(f"{number}, {other}", dotted, "period", "distance", {"color": colour, "linestyle": ":"}))
-    return drawn
+        curves.append(Line.of(f"{number} {what}", solid, "period", "distance", {"color": colour, "marker": marker}))
+        curves.append(Line.of(f"{number}, {other}", dotted, "period", "distance", {"color": colour, "linestyle": ":"}))
+    return curves
 
 
 AXES = {"xlabel": "communication period (0: isolated)", "ylabel": "distance (equation 4)"}

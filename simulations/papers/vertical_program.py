@@ -84,15 +84,15 @@ def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]
         By method ``X' u`` above the clusters by k-means, (2, m).
     """
     blocks = np.array_split(X, parties, axis=1)
-    made: dict[str, Array] = {}
+    pictures: dict[str, Array] = {}
     for name, local in (("PCA", _rows_pca), ("AKPCA", _kernel_pca)):
         _, u = local(X, iterations)
         values, vectors = map(list, zip(*(local(block, iterations) for block in blocks), strict=True))
-        made[name] = X.T @ u
-        made[f"VFed{name}"] = X.T @ _merge(values, vectors)
-        made[f"VFedAvg{name}"] = X.T @ _merge([1.0] * parties, vectors)
-        made[f"isolated {name}"] = np.concatenate([block.T @ a for block, a in zip(blocks, vectors, strict=True)])
-    return {name: np.stack([image, _clusters(image)]) for name, image in made.items()}
+        pictures[name] = X.T @ u
+        pictures[f"VFed{name}"] = X.T @ _merge(values, vectors)
+        pictures[f"VFedAvg{name}"] = X.T @ _merge([1.0] * parties, vectors)
+        pictures[f"isolated {name}"] = np.concatenate([block.T @ a for block, a in zip(blocks, vectors, strict=True)])
+    return {name: np.stack([image, _clusters(image)]) for name, image in pictures.items()}
 
 
 def kernel_images(X: Array, parties: int) -> dict[str, Array]:
@@ -152,23 +152,24 @@ def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, 
         Images (m,) by method and graph.
     """
     blocks = np.array_split(X, parties, axis=1)
-    made: dict[str, Array] = {}
+    pictures: dict[str, Array] = {}
     for name, local in (("VFedPCA", _rows_pca), ("VFedAKPCA", _kernel_pca)):
         local_pairs = [local(block, iterations) for block in blocks]
         central = _merge([value for value, _ in local_pairs], [a for _, a in local_pairs])
-        made[f"{name}, all columns"] = _bright(X.T @ local(X, iterations)[1], X)
-        made[f"{name}, server"] = X.T @ central
+        pictures[f"{name}, all columns"] = _bright(X.T @ local(X, iterations)[1], X)
+        pictures[f"{name}, server"] = X.T @ central
         for graph in ("complete", "ring", "star"):
             parts = []
             for party, (near, block) in enumerate(zip(make_graph(graph, parties), blocks, strict=True)):
                 heard = [local_pairs[other] for other in sorted({party, *np.flatnonzero(near).tolist()})]
                 u = _merge([value for value, _ in heard], [a for _, a in heard])
                 parts.append(block.T @ (-u if u @ central < 0 else u))
-            made[f"{name}, {graph}"] = np.concatenate(parts)
-    return _align_signs(made)
+            pictures[f"{name}, {graph}"] = np.concatenate(parts)
+    return _align_signs(pictures)
 
 
 def _merge(values: list[float], vectors: list[Array]) -> Array:
+    """Merge the vectors of the parties by their eigenvalues."""
     return columns.merge_vectors(values, vectors, faithful=False, scaled=False)
 
 
@@ -177,20 +178,22 @@ def _bright(image: Array, X: Array) -> Array:
     return -image if image @ X.mean(axis=0) < 0 else image
 
 
-def _align_signs(made: dict[str, Array]) -> dict[str, Array]:
+def _align_signs(pictures: dict[str, Array]) -> dict[str, Array]:
     """Return images named 'method, how' with the signs that are nearer to the method's first image."""
     first: dict[str, Array] = {}
-    for name, image in made.items():
+    for name, image in pictures.items():
         reference = first.setdefault(name.partition(", ")[0], image)
-        made[name] = -image if np.corrcoef(reference, image)[0, 1] < 0 else image
-    return made
+        pictures[name] = -image if np.corrcoef(reference, image)[0, 1] < 0 else image
+    return pictures
 
 
 def _rows_pca(X: Array, iterations: int) -> tuple[float, Array]:
+    """Return size and leading vector of the rows' product, by power iteration."""
     return columns.power_iteration(columns.local_product(X, faithful=True), np.ones(len(X)), iterations)
 
 
 def _kernel_pca(X: Array, iterations: int = 0, gamma: float = 0.25) -> tuple[float, Array]:
+    """Return size and vector of the leading component of the sigmoid kernel of the rows."""
     K = columns.Kernel("sigmoid", gamma=gamma, coef0=1.0).matrix(columns.packed_gram(X), len(X))
     pairs, _, _ = columns.kernel_pairs(columns.centre_kernel(K), 1)
     return float(np.sqrt(max(0.0, pairs.values[0]))), pairs.vectors[:, 0]

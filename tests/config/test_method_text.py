@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedpca_flwr import run
 from fedpca_flwr.config.method_text import canonical_text, parse_options
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.simulations.records import parsed
+from fedpca_flwr.simulations.records import parse_method
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
 from tests.harness import differences
@@ -154,7 +154,7 @@ def test_python_and_the_text_are_the_same_run():
 
 
 def test_a_comparison_reads_methods_as_a_run_does():
-    name, options = parsed("dp-pca release=joint clip=2 epsilon=1 trust=local")
+    name, options = parse_method("dp-pca release=joint clip=2 epsilon=1 trust=local")
     assert (name, options) == ("dp-pca", {"clip": 2.0, "release": "joint"})
     with refused(ConfigError, "p-cov bound=3", "'bound'", "--bound"):
-        parsed("p-cov bound=3")
+        parse_method("p-cov bound=3")

@@ -29,7 +29,13 @@ from fedpca_flwr.questions.influence import (
     influence_notes,
 )
 from fedpca_flwr.simulations.benchmarks.harness import clients
-from fedpca_flwr.simulations.benchmarks.influence import LIES, _excluded, _lied, _middling, _named
+from fedpca_flwr.simulations.benchmarks.influence import (
+    LIES,
+    _exclude,
+    _middling_parties,
+    _named_parties,
+    _replace_by_lies,
+)
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of
@@ -47,8 +53,8 @@ def digits(seed):
 
 def lying(lie, seed):
     """Rows of ten parties of which two lie, and the numbers of the two."""
-    liars = _middling(digits(seed))
-    return _lied(digits(seed), liars, LIES[lie], np.random.default_rng(seed)), liars
+    liars = _middling_parties(digits(seed))
+    return _replace_by_lies(digits(seed), liars, LIES[lie], np.random.default_rng(seed)), liars
 
 
 @cache
@@ -65,7 +71,7 @@ def angles(model, seed):
 def test_two_of_ten_who_lie_are_named_and_without_them_the_components_are_those_of_honest_parties(lie, seed):
     honest = digits(seed)
     sent, liars = lying(lie, seed)
-    out, model = _excluded(sent)
+    out, model = _exclude(sent)
     peers = fit("p-cov", [part for party, part in enumerate(honest) if party not in liars])
     assert out == liars
     assert angles(fit("p-cov", sent), seed).mean() > 1.5 * angles(peers, seed).mean()  # the lie does harm
@@ -84,7 +90,7 @@ def test_a_limit_to_shares_ends_the_run_and_names_who_holds_more(lie):
 @pytest.mark.engine
 @pytest.mark.parametrize("k", [2, 5, 10])
 def test_honest_parties_that_differ_are_not_named(k):
-    assert [_named(fit("p-cov", digits(seed), n_components=k)) for seed in range(6)] == [[]] * 6
+    assert [_named_parties(fit("p-cov", digits(seed), n_components=k)) for seed in range(6)] == [[]] * 6
     assert max(max(item["component_shares"]) for item in truth(0).log["influence"]) < 0.35
     assert fit("p-cov", digits(0), max_share=0.35).components_.shape == (10, 64)
 
@@ -149,7 +155,7 @@ def test_a_party_that_claims_nearly_all_rows_is_named_and_nobody_else(seed, cons
     local = Moments.from_rows(honest[3])
     scatter = local.scatter * (2**40 / local.count if consistent else 1.0)
     model = finish(claiming(honest, 3, replace(local, count=2**40, scatter=scatter)))
-    assert _named(model) == [3]
+    assert _named_parties(model) == [3]
     assert any("client 3 stands out: it says that it has 100.0000% of all rows" in note for note in model.log["notes"])
     assert model.log["influence"][3]["rows_share"] > 0.999999
 
@@ -160,7 +166,7 @@ def test_a_party_that_claims_nearly_all_rows_is_named_and_nobody_else(seed, cons
 @pytest.mark.parametrize("method", [*POOLING, "adaptive", "p-cov scale=true", "p-cov center=false"])
 def test_every_method_that_pools_moments_says_what_each_party_has(method, tmp_path):
     model = fit(method, THREE, n_components=4)
-    assert _named(model) == []
+    assert _named_parties(model) == []
     assert method != "adaptive" or model.log["chosen"]["method"] in POOLING
     stored, report = PCAModel.load(model.save(tmp_path / "model")), model.log["influence"]
     assert stored.log["influence"] == report

@@ -18,7 +18,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations import engines, measuring, report_page, sources
 from fedpca_flwr.simulations.comparing import compare, settings, table
-from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, RUNS, command, read, title
+from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, RUNS, read_records, repeat_command, setting_title
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused, unnamed
@@ -126,8 +126,8 @@ def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_
     (plain,), (secure,) = compare(**common), compare(**common, bounds=[16.0])
     assert "fixed_point_variance_share" in secure["measured"]
     assert "fixed_point_variance_share" not in plain["measured"]
-    assert title(secure) == f"{title(plain)}, secure sums, bound 16"
-    line = command([secure])
+    assert setting_title(secure) == f"{setting_title(plain)}, secure sums, bound 16"
+    line = repeat_command([secure])
     assert line.endswith("--engine loopback --bound 16.0")
     assert cli.main(["compare", *shlex.split(line)[4:], "--output", str(tmp_path)]) == 0
     assert len(lines_of(tmp_path)) == 2
@@ -149,7 +149,7 @@ def test_what_noise_claims_is_not_what_the_components_capture(tmp_path, monkeypa
     assert "| variance captured | variance claimed |" in head
     assert f"| {noise['captured variance']:.2%} |  |" in unknown
     assert f"| {noisy['captured variance']:.2%} | {noisy['explained variance']:.2%} |" in line
-    again = read(tmp_path)
+    again = read_records(tmp_path)
     assert [record["explained variance"] for record in again] == [None, noisy["explained variance"]]
     page = write_report(tmp_path, again).read_text()
     assert "components 1 to 10 do not stand out of the noise" in page
@@ -230,7 +230,7 @@ def test_a_second_comparison_adds_to_the_report_and_a_fresh_one_forgets_those_be
     undrawn(monkeypatch)
     given = ["--dataset", "wine", "--components", "3", "--output", str(tmp_path)]
     assert cli.main(["compare", "--methods", "p-cov", "ap-cov", "qr-pca", "--clients", "3", "4", *given]) == 0
-    runs = read(tmp_path)
+    runs = read_records(tmp_path)
     del runs[0]["captured variance"]
     (tmp_path / RUNS).write_text("".join(f"{json.dumps(run)}\n" for run in runs))
     capsys.readouterr()
@@ -332,7 +332,7 @@ def test_the_page_has_the_command_that_reads_the_files_again(tmp_path, monkeypat
     assert (
         cli.main(["compare", "--data", *files, "--methods", "p-cov", "--components", "2", "--output", str(output)]) == 0
     )
-    (record,) = read(output)
+    (record,) = read_records(output)
     page = (output / "report.html").read_text()
     assert f"--data {files[0]} {files[1]} --components 2" in page
     assert page.count(files[0]) == 1  # no heading is as long as paths are

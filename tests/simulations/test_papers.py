@@ -25,7 +25,7 @@ from fedpca_flwr.simulations.papers.__main__ import NAMES, main
 from fedpca_flwr.simulations.papers.experiment import Line, Panel, Step, plot, read_table, run_steps, write_table
 from fedpca_flwr.simulations.papers.hierarchical import Federation, best_perpca, closed_form, iterations_needed
 from fedpca_flwr.simulations.papers.personalised import means
-from fedpca_flwr.simulations.papers.published import STATES, Number, Seed, Shown, page, seeds
+from fedpca_flwr.simulations.papers.published import STATES, Exhibit, Number, Seed, page, seeds
 from fedpca_flwr.simulations.papers.streams import FrequentDirections, Grouse, PowerMethod, Spirit
 from fedpca_flwr.simulations.papers.vertical import densities, matrix
 from fedpca_flwr.simulations.papers.vertical_program import graph_images, images, kernel_images
@@ -391,20 +391,20 @@ def test_numbers_stand_on_the_page_before_those_of_the_paper():
     text = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
     assert text == page(seeds(), NUMBERS), "copy published.md and numbers.json from the command's folder"
     assert len(text.encode()) <= 8_800
-    shown = Shown("it", "reproduced", numbers=[Number("a", "s", "c", 0, 1, "0.01"), Number("b", "s", "c", 0, 1)])
-    assert shown.cell({"a": 1.234e-13, "b": 0.56789}) == "a: 1e-13 (0.01); b: 0.5679"
-    assert shown.numbers[0].of([{"c": 1.0}, {"c": 2.0}, {"c": 6.0}]) == 3.0
+    shown = Exhibit("it", "reproduced", numbers=[Number("a", "s", "c", 0, 1, "0.01"), Number("b", "s", "c", 0, 1)])
+    assert shown.numbers_text({"a": 1.234e-13, "b": 0.56789}) == "a: 1e-13 (0.01); b: 0.5679"
+    assert shown.numbers[0].mean([{"c": 1.0}, {"c": 2.0}, {"c": 6.0}]) == 3.0
 
 
 def test_every_row_has_a_state_and_what_was_reproduced_a_number_within_its_interval():
     assert {seed.paper for seed in seeds()} == set(NAMES)
-    assert not [line for seed in seeds() for line in published.outside(seed, NUMBERS[seed.paper])]
+    assert not [line for seed in seeds() for line in published.numbers_outside(seed, NUMBERS[seed.paper])]
     for seed, shown in SHOWN:
         assert shown.state in STATES
         assert shown.why or shown.state == "reproduced", shown.what
         assert bool(shown.numbers) == (shown.state != "cannot be"), shown.what
         missing = {number.name for number in shown.numbers} - NUMBERS[seed.paper][shown.what].keys()
-        assert (shown.printed(NUMBERS[seed.paper][shown.what]) == "not run") == bool(missing), shown.what
+        assert (shown.state_text(NUMBERS[seed.paper][shown.what]) == "not run") == bool(missing), shown.what
     assert len({(seed.paper, shown.what) for seed, shown in SHOWN}) == len(SHOWN)
 
 
@@ -429,7 +429,7 @@ def test_the_quick_run_computes_nothing_twice_and_fails_outside_the_interval(tmp
         return [Step("one", function, {"x": 1}), Step("long", lambda: pytest.fail("not a quick step"))]
 
     def expected(low, high):
-        shown = Shown("it", "reproduced", numbers=[Number("a", "one", "angle", low, high, "2.1", {"method": "a"})])
+        shown = Exhibit("it", "reproduced", numbers=[Number("a", "one", "angle", low, high, "2.1", {"method": "a"})])
         monkeypatch.setattr(published, "seeds", lambda: [Seed("notes", "Notes", "text", ["one"], [shown])])
 
     monkeypatch.setattr(notes, "PAPER", replace(notes.PAPER, steps=steps, figures=lambda *_: {}))

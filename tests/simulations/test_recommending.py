@@ -10,19 +10,19 @@ from fedpca_flwr.simulations import engines, measuring, report, report_drawing, 
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.recommending import Choice, choices
 from fedpca_flwr.simulations.records import (
-    LATER,
+    OPTIONAL_KEYS,
     RUNS,
     SETTING,
     TYPES,
-    append,
-    by_setting,
-    command,
-    forget,
-    identity,
-    named,
-    read,
+    append_record,
+    group_by_setting,
+    method_text,
+    read_records,
+    remove_runs,
+    repeat_command,
     require_record,
-    title,
+    run_identity,
+    setting_title,
 )
 from tests.refusals import refused
 
@@ -82,9 +82,13 @@ def test_costs_and_components_of_noise_in_words():
 def test_runs_of_another_setting_are_other_runs():
     one = {**dict.fromkeys(SETTING), **record()}
     keys = {*("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound")}
-    assert {key for key in one if identity(one) != identity({**one, key: "another"})} == {*keys, "method", "options"}
+    assert {key for key in one if run_identity(one) != run_identity({**one, key: "another"})} == {
+        *keys,
+        "method",
+        "options",
+    }
     turned = {**one, "options": {"b": 1, "a": 2}}
-    assert identity(turned) == identity({**one, "options": {"a": 2, "b": 1}})
+    assert run_identity(turned) == run_identity({**one, "options": {"a": 2, "b": 1}})
 
 
 def test_a_setting_has_a_title_and_a_command_with_all_that_it_is():
@@ -98,23 +102,23 @@ def test_a_setting_has_a_title_and_a_command_with_all_that_it_is():
         "seed": 7,
     }
     one = {**record(options=options), **setting, "engine": "ray", "knn": True, "bound": 12.3456789}
-    assert title(one) == (
+    assert setting_title(one) == (
         "images, quantity 0.25, 3 clients, 4 components, seed 7, features scaled, rows about zero, "
         "secure sums, bound 12.3457, with k-NN(5), engine ray (data of /a b)"
     )
-    assert command([one]) == (
+    assert repeat_command([one]) == (
         "python -m fedpca_flwr compare --methods 'p-cov center=false scale=true' --dataset images --data-root '/a b' "
         "--partition quantity --alpha 0.25 --clients 3 --components 4 --seed 7 --engine ray --bound 12.3456789 --knn"
     )
     others = [{**one, "options": {}}, {**one, "options": {"center": False}}, {**one, "options": {"scale": True}}]
-    assert len(by_setting([one, *others])) == 4
+    assert len(group_by_setting([one, *others])) == 4
 
 
 def test_a_report_finds_data_that_have_moved(tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(report, "write_report", lambda folder, records: given.extend(records))
     for root in (".", "/old"):
-        append(tmp_path, {**WHOLE, "data root": root})
+        append_record(tmp_path, {**WHOLE, "data root": root})
     assert main(["report", str(tmp_path), "--data-root", "/new"]) == 0
     assert [one["data root"] for one in given] == [".", "/new"]
 
@@ -137,7 +141,7 @@ def test_the_filter_of_exact_runs_looks_at_the_angle_too(exact, angle, is_so):
 def test_the_figure_overlays_the_first_model_and_the_farthest(angles, farthest):
     methods = ["p-cov", "sub-it", "ap-cov", "qr-pca"]
     records = [record(method, angle=angle) for method, angle in zip(methods, angles, strict=True)]
-    assert [*report_drawing._overlaid(records, dict.fromkeys(map(named, records)))] == ["p-cov", farthest]
+    assert [*report_drawing._select_models(records, dict.fromkeys(map(method_text, records)))] == ["p-cov", farthest]
 
 
 def test_a_run_that_failed_is_not_kept_and_bytes_down_are_those_before_the_last_round(tmp_path, monkeypatch):
@@ -168,7 +172,10 @@ def test_a_run_that_failed_is_not_kept_and_bytes_down_are_those_before_the_last_
     assert (done["rounds"], done["MB up"], done["MB down"]) == (2, 2.0, 3.0)
 
 
-WHOLE = {**dict.fromkeys(TYPES.keys() - LATER, 0), **dict.fromkeys(("dataset", "data root", "partition", "engine"), "")}
+WHOLE = {
+    **dict.fromkeys(TYPES.keys() - OPTIONAL_KEYS, 0),
+    **dict.fromkeys(("dataset", "data root", "partition", "engine"), ""),
+}
 WHOLE |= {"method": "p-cov", "options": {}, "alpha": None, "model": None, "knn": False, "exact": True, "measured": {}}
 
 
@@ -195,16 +202,16 @@ def test_a_record_is_what_it_must_be(key, value):
 
 
 def test_a_comparison_is_forgotten_and_nothing_beside_it_nor_of_another_kind(tmp_path):
-    append(tmp_path, {key: value for key, value in WHOLE.items() if key != "bound"})  # which there was not always
+    append_record(tmp_path, {key: value for key, value in WHOLE.items() if key != "bound"})  # as an older version did
     (tmp_path / "models").mkdir()
     for name in ("0123456789abcdef.npz", "notes.txt"):
         (tmp_path / "models" / name).touch()
-    assert [one["bound"] for one in read(tmp_path)] == [0.0]
-    forget(tmp_path)
-    assert not read(tmp_path)
+    assert [one["bound"] for one in read_records(tmp_path)] == [0.0]
+    remove_runs(tmp_path)
+    assert not read_records(tmp_path)
     assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["notes.txt"]
     (tmp_path / RUNS).write_text("no record\n")
     (tmp_path / "report.html").touch()
     with refused(ConfigError, RUNS):
-        forget(tmp_path)
+        remove_runs(tmp_path)
     assert len([file for file in tmp_path.rglob("*") if file.is_file()]) == 3

@@ -22,7 +22,14 @@ from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.simulations import report, report_drawing, report_page
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.recommending import choices
-from fedpca_flwr.simulations.records import COUNTED, RUNS, by_setting, identity, read, title
+from fedpca_flwr.simulations.records import (
+    COUNTS_NOTE,
+    RUNS,
+    group_by_setting,
+    read_records,
+    run_identity,
+    setting_title,
+)
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
 from tests.needed import need
@@ -83,7 +90,7 @@ def test_figures_runs_and_what_each_client_has_are_on_the_page(comparison):
     assert "&#39;rank&#39; is 2" in text
     assert text.count('<p class="lead">Exact, in the fewest rounds') == 2
     assert "<h2>All settings: the largest angle (degrees)</h2>" in text
-    record = next(record for record in read(page.parent) if record["method"] == "p-cov")
+    record = next(record for record in read_records(page.parent) if record["method"] == "p-cov")
     assert text.count("<h3>What each client has in p-cov</h3>") == 2
     assert text.count("angle of the first without it (degrees)") == 2
     for one in PCAModel.load(page.parent / record["model"]).log["influence"]:
@@ -107,7 +114,7 @@ def test_secure_runs_say_what_the_server_saw_and_long_errors_unfold(tmp_path, mo
     table = secure[: secure.index('<table class="runs">')]
     assert "sums over all parties only; to see more it must collude with all parties but one" in table
     assert "each party&#39;s covariance" not in table
-    plain = choices(by_setting(read(page.parent))[0])[0]
+    plain = choices(group_by_setting(read_records(page.parent))[0])[0]
     assert plain.server_sees == "each party's covariance"
     kinds = re.findall(r'<tr id="run-0-\d" data-is="([^"]*)"><td data-value="([^"]*)"', secure)
     assert [name for kind, name in kinds if "secure" in kind.split()] == ["p-cov"]
@@ -119,13 +126,13 @@ def test_secure_runs_say_what_the_server_saw_and_long_errors_unfold(tmp_path, mo
     short = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details>", secure)
     assert len(short) == 2
     for summary, error in short:
-        assert len(html.unescape(summary)) <= report_page.SHORT < len(html.unescape(error))
+        assert len(html.unescape(summary)) <= report_page.MAX_ERROR_CHARACTERS < len(html.unescape(error))
         assert "Methods that do: p-cov, " in error
         assert error.endswith([name for name, method in METHODS.items() if "masked" in transports_of(method)][-1])
     heads = re.findall(r'<button title="([^"]*)">([^<]*)</button>', secure)
     names = ["rounds", "up per client (mean)", "down per client (mean, before the last round)"]
     assert [name for _, name in heads] == names
-    assert {html.unescape(tip) for tip, _ in heads} == {COUNTED}
+    assert {html.unescape(tip) for tip, _ in heads} == {COUNTS_NOTE}
 
 
 def test_scaled_runs_are_a_setting_of_their_own_beside_the_pca_of_the_scaled_rows(tmp_path, monkeypatch):
@@ -134,10 +141,10 @@ def test_scaled_runs_are_a_setting_of_their_own_beside_the_pca_of_the_scaled_row
     monkeypatch.setattr(plots, "projection_grid", lambda reference, models, *rest: drawn.append((reference, models)))
     methods = ["p-cov scale=true", "p-cov", "ap-cov scale=true"]
     records = compare(methods=methods, partitions=["iid"], output=tmp_path, **WINE)
-    scaled, plain = by_setting(records)
+    scaled, plain = group_by_setting(records)
     assert [record["method"] for record in scaled] == ["p-cov", "ap-cov"]
-    assert "features scaled" in title(scaled[0])
-    assert "scaled" not in title(plain[0])
+    assert "features scaled" in setting_title(scaled[0])
+    assert "scaled" not in setting_title(plain[0])
     for runs in (scaled, plain):
         next(iter(report_drawing.model_figures(tmp_path, runs)))
     angles = [[principal_angles(one, reference).max for one in models.values()] for reference, models in drawn]
@@ -156,14 +163,14 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     alphas = [0.5, 0.1234567891]
     compare(methods=methods, partitions=["iid", "quantity"], alphas=alphas, clients=[3], seed=7, **common)
     compare(methods=["p-cov"], datasets=["images"], data_root=str(images), clients=[2], knn=True, **common)
-    wanted, repeated = read(tmp_path / "runs"), []
+    wanted, repeated = read_records(tmp_path / "runs"), []
     page = report.write_report(tmp_path / "runs", wanted).read_text()
     lines = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.S)[1]).splitlines()
     for number, command in enumerate(map(shlex.split, lines)):
         assert command[:4] == ["python", "-m", "fedpca_flwr", "compare"]
         assert main([*command[3:], "--output", str(tmp_path / f"again {number}")]) == 0
-        repeated += read(tmp_path / f"again {number}")
-    assert [identity(record) for record in repeated] == [identity(record) for record in wanted]
+        repeated += read_records(tmp_path / f"again {number}")
+    assert [run_identity(record) for record in repeated] == [run_identity(record) for record in wanted]
     assert [record["max angle"] for record in repeated] == [record["max angle"] for record in wanted]
 
 
@@ -207,7 +214,7 @@ def hostile(record):
             yield key, {**record, key: {**value, "bits": PAYLOAD}}
             yield key, {**record, key: {**value, PAYLOAD: 1}}
     yield "error", {**record, "error": f"ContractError: {PAYLOAD}"}
-    yield "error", {**record, "error": f"{PAYLOAD} {'long ' * report_page.SHORT}"}
+    yield "error", {**record, "error": f"{PAYLOAD} {'long ' * report_page.MAX_ERROR_CHARACTERS}"}
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +229,7 @@ def strangers(tmp_path_factory):
     for key, altered in hostile(record):
         (folder / RUNS).write_text(json.dumps(altered) + "\n")
         try:
-            taken += [(key, one) for one in read(folder)]
+            taken += [(key, one) for one in read_records(folder)]
         except FedPCAError as error:
             refusals[key] = str(error)
     with pytest.MonkeyPatch.context() as patch:
