@@ -14,7 +14,7 @@ from fedpca_flwr.figures import markdown
 from fedpca_flwr.model.tables import DisplayTable, import_pandas, table_to_html
 from fedpca_flwr.simulations import sources
 from fedpca_flwr.simulations.measuring import measure_run
-from fedpca_flwr.simulations.progress import with_a_bar
+from fedpca_flwr.simulations.progress import with_progress_bar
 from fedpca_flwr.simulations.recommending import choices, recommendation_text
 from fedpca_flwr.simulations.records import (
     AS_GIVEN,
@@ -201,7 +201,7 @@ def compare(
     runs = [{**setting, **common, "data root": places[setting["dataset"]]} for setting in combinations]
     folder = require_writable_folder(Path(output).expanduser()) if output else None
     stored = {run_identity(record): record for record in read_records(folder)} if folder else {}
-    bar = with_a_bar(runs, lambda run: f"{method_text(run)} on {run['dataset']}, {run['clients']} clients")
+    bar = with_progress_bar(runs, lambda run: f"{method_text(run)} on {run['dataset']}, {run['clients']} clients")
     comparison = Comparison(stored.get(run_identity(run)) or _run_and_record(run, folder) for run in bar)
     comparison.folder = folder
     return comparison
@@ -229,7 +229,7 @@ def _places(
     are_files = isinstance(parties, list | tuple) and all(isinstance(path, str | os.PathLike) for path in parties)
     files = sources.files_of(parties) if are_files else []
     name = sources.hand_over(sources.tables_of(files) if files else parties)
-    return {name: os.pathsep.join(files) or "."}, (AS_GIVEN,), (len(sources.HANDED[name].rows),)
+    return {name: os.pathsep.join(files) or "."}, (AS_GIVEN,), (len(sources.HELD_TABLES[name].rows),)
 
 
 def _run_and_record(setting: Record, folder: Path | None) -> Record:

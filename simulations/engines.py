@@ -22,16 +22,16 @@ from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.simulations import ENGINES
 from fedpca_flwr.simulations.loopback import FILES, on_loopback
 from fedpca_flwr.simulations.parties import Parties, by_text, parties_of
-from fedpca_flwr.simulations.progress import shown
+from fedpca_flwr.simulations.progress import show_progress
 from fedpca_flwr.simulations.python_words import POLICY, in_words_of_python
 from fedpca_flwr.strategies import METHODS
 
-Given = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
+PartyData = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
 
 
 def run(
     method: str,
-    parties: Given,
+    parties: PartyData,
     *,
     n_components: int | float | str = 10,
     engine: str = "loopback",
@@ -77,63 +77,69 @@ def run(
     >>> model.components_.shape
     (2, 6)
     """
-    on, split = _engine(engine), _split(method)
+    engine_run, split = _engine(engine), _split(method)
     options = {"n_components": n_components, "method": method, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
-    tables, notes = _encoded(parties, values)
-    site = _taken_out(values, held := parties_of(tables, split))
+    tables, notes = _encode_categories(parties, values)
+    site = _split_options(values, shares := parties_of(tables, split))
     with (
-        shown(method) if progress else nullcontext(),
+        show_progress(method) if progress else nullcontext(),
         limit_flower_log(logging.ERROR),
-        _told_once(),
+        _raise_only(),
         in_words_of_python(),
     ):
-        model = on(METHODS.run_config(values), held, site)
-    own_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
-    return model if own_order else _noted(model, held, notes, split, values.get("weights"))
+        model = engine_run(METHODS.run_config(values), shares, site)
+    keeps_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
+    return model if keeps_order else _with_notes(model, shares, notes, split, values.get("weights"))
 
 
-def _noted(model: PCAModel, held: Parties, notes: list[str], split: str, weights: Any) -> PCAModel:
-    """The model with what is known of the parties' columns, and with their names where all have the same."""
-    model.log["notes"].extend([*held.notes, *notes])
+def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, weights: Any) -> PCAModel:
+    """Return the model with notes on the parties' columns, and with their names if all parties have the same names."""
+    model.log["notes"].extend([*shares.notes, *notes])
     if split == "columns":
         return model
-    names = held.features(weights)
+    names = shares.features(weights)
     model.log["notes"].extend(one_column_notes(np.asarray(model.components_), names))
     return model.named(names)
 
 
 def _split(method: Any) -> str:
-    """How the parties' data are split for a method, which a text names."""
+    """Return how the parties' data are split for a method, which a text names."""
     if not isinstance(method, str | None):
         raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
     with in_words_of_python():
         return METHODS.parse_method(method or "(none)").strategy.card.split
 
 
-def _encoded(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
-    """Return the parties and notes on their levels. Where the run declares levels, which become a text, columns of
-    categories are indicators."""
+def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
+    """Return the parties and notes on their levels.
+
+    If the run declares levels, which become a text, columns of categories become indicators.
+    """
     levels = values.get("levels")
     if not levels:
         return parties, []
-    least, round_rows = (
+    min_rows, round_rows = (
         int(values.get(key, NodeConfig.model_fields[key.replace("-", "_")].default))
         for key in ("min-rows", "round-rows")
     )
-    called = by_text(parties)
+    tables_by_text = by_text(parties)
     if isinstance(levels, Sequence) and not isinstance(levels, str):  # of columns: their levels follow from the rows
-        levels = levels_of_frames(called, levels, least)
+        levels = levels_of_frames(tables_by_text, levels, min_rows)
     values["levels"] = levels if isinstance(levels, str) else json.dumps(levels)
-    known = RunConfig.parse({"levels": values["levels"]}).levels_by_column
-    tables = {name: encoded(rows, known, name, least, round_rows) for name, rows in called.items()}
-    found = list(tables.values())
-    return dict(zip(parties, found, strict=True)) if isinstance(parties, Mapping) else found, level_notes(tables, known)
+    levels_by_column = RunConfig.parse({"levels": values["levels"]}).levels_by_column
+    tables = {
+        name: encoded(rows, levels_by_column, name, min_rows, round_rows) for name, rows in tables_by_text.items()
+    }
+    encoded_tables = list(tables.values())
+    return dict(zip(parties, encoded_tables, strict=True)) if isinstance(
+        parties, Mapping
+    ) else encoded_tables, level_notes(tables, levels_by_column)
 
 
 @contextmanager
-def _told_once() -> Iterator[None]:
-    """Without the parties' log on the screen, unless a caller has set logging up: what they refuse is raised."""
+def _raise_only() -> Iterator[None]:
+    """Raise what parties refuse without the parties' log on the screen, unless a caller has set logging up."""
     log, silent = logging.getLogger("fedpca_flwr.client"), logging.NullHandler()
     log.addHandler(silent)
     try:
@@ -143,6 +149,7 @@ def _told_once() -> Iterator[None]:
 
 
 def _engine(engine: Any) -> Callable[..., PCAModel]:
+    """Return the function of an engine that runs."""
     if not isinstance(engine, str) or engine not in ENGINES:
         raise ConfigError(f"engine is {value_text(engine)}, expected one of: {', '.join(ENGINES)}")
     if engine == "loopback":
@@ -152,22 +159,22 @@ def _engine(engine: Any) -> Callable[..., PCAModel]:
     return on_ray
 
 
-def _taken_out(values: dict[str, Any], held: Parties) -> dict[str, Any]:
-    """The sites' part of the options, of which only the run's stay; its own number of clients among them."""
+def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
+    """Remove the sites' keys from the options of a run, and return them; set the number of clients."""
     if "output" in values:
         raise ConfigError("'output' names a folder of `flwr run`; here the model is returned: run(...).save(path)")
-    number = len(held.rows)
+    number = len(shares.rows)
     site = {key: values.pop(key) for key in POLICY if key in values}
     site |= {key: _paths(key, values.pop(key), number) for key in FILES if key in values}
-    site |= {"name": held.keys} if held.keys else {}
+    site |= {"name": shares.keys} if shares.keys else {}
     if not np.array_equal(values.setdefault("clients", number), number):
         raise ConfigError(f"'clients' is {value_text(values['clients'])}, but there are {number} parties")
     return site
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:
-    """Absolute, since the parties' processes may be at home elsewhere."""
-    a_list = isinstance(paths, Sequence) and not isinstance(paths, str | bytes)
-    if not a_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):
+    """Return absolute paths, one for each party: the parties' processes may have another working directory."""
+    is_list = isinstance(paths, Sequence) and not isinstance(paths, str | bytes)
+    if not is_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise ConfigError(f"'{key}' is {value_text(paths)}, expected a list of {parties} paths, one for each party")
     return [str(Path(path).expanduser().absolute()) for path in paths]

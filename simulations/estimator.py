@@ -40,12 +40,12 @@ FITTED = (
 """What a fitted estimator has of its model."""
 
 
-LEFT_TO_FIT = ("genotypes", "adjust-for", "harmonise", "clusters")
+FIT_ONLY_OPTIONS = ("genotypes", "adjust-for", "harmonise", "clusters")
 """Options of which a run computes more than moments of rows as they are."""
 
 
 def _keeps_moments(estimator: "FederatedPCA") -> bool:
-    """Whether the method's runs can leave moments, to which those of more rows are added."""
+    """Return whether the method's runs can leave moments, to which those of more rows are added."""
     return issubclass(estimator._card().options, MomentsOptions)
 
 
@@ -115,16 +115,22 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         groups : array-like of shape (n,), optional
             With one table: which party holds each row. None: one party holds all.
 
+        Returns
+        -------
+        FederatedPCA
+            The estimator.
+
         Raises
         ------
         FedPCAError
+            What the run or a party refuses.
         ValueError
             As scikit-learn's, for a table.
         """
         parties = self._parties(X, groups, partial=False)
         self._moments: SecondMoments | None = None
-        wanted = _max_components(parties) if self.n_components is None else self.n_components
-        self._take(self._run(parties, wanted), parties)
+        target = _max_components(parties) if self.n_components is None else self.n_components
+        self._set_fitted(self._run(parties, target), parties)
         if parties is not X and len(parties) == 1:
             self.model_.log["notes"].append("one party holds all rows: 'groups' of fit says which party holds each")
         return self
@@ -133,48 +139,72 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def partial_fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
         """Find the components of these rows and of those of all earlier calls, of which the moments are kept.
 
-        Only methods that leave the moments of all rows have it (``p-cov``). Parameters are those of `fit`, which keeps
-        no moments: its rows have no part in what follows, and a note says so.
+        Only methods that leave the moments of all rows have it (``p-cov``). `fit` keeps no moments: its rows have no
+        part in what follows, and a note says so.
+
+        Parameters
+        ----------
+        X, y, groups
+            As of `fit`.
+
+        Returns
+        -------
+        FederatedPCA
+            The estimator.
 
         Raises
         ------
         FedPCAError
+            What the run or a party refuses, and options with which a run computes more than moments.
         """
-        before: SecondMoments | None = getattr(self, "_moments", None)
-        after_fit = before is None and hasattr(self, "model_")
+        earlier: SecondMoments | None = getattr(self, "_moments", None)
+        after_fit = earlier is None and hasattr(self, "model_")
         parties = self._parties(X, groups, partial=True)
-        found = self._run(parties, 1, keep="moments")
-        moments = found.moments_
-        unlike = [key for key in LEFT_TO_FIT if found.log["options"].get(key, "nothing") not in (False, "", "nothing")]
-        unlike += ["levels"] if found.log.get("levels") else []
-        if unlike:
+        result = self._run(parties, 1, keep="moments")
+        moments = result.moments_
+        refused_options = [
+            key for key in FIT_ONLY_OPTIONS if result.log["options"].get(key, "nothing") not in (False, "", "nothing")
+        ]
+        refused_options += ["levels"] if result.log.get("levels") else []
+        if refused_options:
             raise ConfigError(
-                f"partial_fit adds moments of rows as they are, and takes no {labels_text(unlike)}: use fit"
+                f"partial_fit adds moments of rows as they are, and takes no {labels_text(refused_options)}: use fit"
             )
         assert moments is not None
-        about = {key: found.log[key] for key in ("method", "columns", "parties", "rounds")}
-        if before is not None:
-            moments = before.merge(moments)
+        log = {key: result.log[key] for key in ("method", "columns", "parties", "rounds")}
+        if earlier is not None:
+            moments = earlier.merge(moments)
             for key in ("parties", "rounds"):
-                about[key] = [*self.model_.log[key], *about[key]]
-        wanted = self.n_components
+                log[key] = [*self.model_.log[key], *log[key]]
+        target = self.n_components
         model = PCAModel.of_moments(
             moments.moments,
-            about,
-            n_components=min(moments.n_samples, moments.n_features) if wanted is None else wanted,
-            center=found.log["options"]["center"],
-            scale=found.log["options"]["scale"],
+            log,
+            n_components=min(moments.n_samples, moments.n_features) if target is None else target,
+            center=result.log["options"]["center"],
+            scale=result.log["options"]["scale"],
             error_bound=moments.error_bound,
         )
-        names = found.feature_names_in_
-        self._take(model if names is None else model.named(tuple(names)), parties)
+        names = result.feature_names_in_
+        self._set_fitted(model if names is None else model.named(tuple(names)), parties)
         self._moments = moments
         if after_fit:
             self.model_.log["notes"].append("rows of an earlier 'fit' have no part: it keeps no moments to add to")
         return self
 
     def transform(self, X: Any) -> Any:
-        """Scores (n, k) of rows ``X`` (n, d), or of all parties' rows, one party below the other."""
+        """Compute the scores of rows.
+
+        Parameters
+        ----------
+        X : table of shape (n, d), or a list or mapping of tables
+            The rows.
+
+        Returns
+        -------
+        array or data frame of shape (n, k)
+            Scores; of several parties those of one stand below those of the other.
+        """
         check_is_fitted(self)
         if parties_in(X):
             tables = tables_of(X)
@@ -203,46 +233,85 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return np.maximum(deviations, np.finfo(np.float64).eps)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """Rows (n, d) that scores (n, k) stand for."""
+        """Compute the rows that scores stand for.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, k)
+            Scores.
+
+        Returns
+        -------
+        ndarray of shape (n, d)
+            Rows.
+        """
         check_is_fitted(self)
         rows = self.model_.inverse_transform(np.asarray(X) * self._deviations() if self.whiten else X)
         return rows.astype(np.float32) if self.components_.dtype == np.float32 and _is_single(X) else rows
 
     def score_samples(self, X: Any) -> Array:
-        """Log-likelihoods (n,) of rows under the probabilistic model (Tipping and Bishop 1999), as scikit-learn's.
+        """Compute log-likelihoods of rows under the probabilistic model, as scikit-learn's (Tipping and Bishop 1999).
 
         Parameters
         ----------
         X : table of shape (n, d), or a list or mapping of tables
             Of several parties the rows of one stand below those of the other.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Log-likelihoods; NaN if no component stands out of the noise of a private run.
         """
         check_is_fitted(self)
         if parties_in(X):
             return np.concatenate([self.score_samples(party) for party in tables_of(X)])
         if np.isnan(self.model_.explained_variance_).any():  # none stands out of the noise: no likelihood is known
             return np.full(len(self.transform(X)), np.nan)  # or X is refused
-        found: Array = self._probabilistic().score_samples(self.model_.centred(X))
-        return found
+        result: Array = self._probabilistic().score_samples(self.model_.centred(X))
+        return result
 
     def score(self, X: Any, y: object = None) -> float:
-        """Mean log-likelihood of all rows (see `score_samples`)."""
+        """Compute the mean log-likelihood of all rows (see `score_samples`).
+
+        Parameters
+        ----------
+        X : table of shape (n, d), or a list or mapping of tables
+            The rows.
+        y : object
+            Ignored.
+
+        Returns
+        -------
+        float
+        """
         return float(np.mean(self.score_samples(X)))
 
     def get_covariance(self) -> Array:
-        """Return the covariance (d, d) of the features under the probabilistic model, in the units of the data."""
+        """Return the covariance of the features under the probabilistic model.
+
+        Returns
+        -------
+        ndarray of shape (d, d)
+            In the units of the data.
+        """
         check_is_fitted(self)
         return self._in_units(self._probabilistic().get_covariance())
 
     def get_precision(self) -> Array:
-        """Return the inverse (d, d) of `get_covariance`."""
+        """Return the inverse of `get_covariance`.
+
+        Returns
+        -------
+        ndarray of shape (d, d)
+        """
         check_is_fitted(self)
         return self._in_units(self._probabilistic().get_precision(), power=-1)
 
     def _in_units(self, matrix: Array, power: int = 1) -> Array:
         """Return a matrix of (scaled) features in a power of the units of the data."""
         scale = self.model_.scale_
-        found: Array = matrix if scale is None else matrix * np.outer(scale, scale) ** power
-        return found.astype(self.components_.dtype, copy=False)
+        result: Array = matrix if scale is None else matrix * np.outer(scale, scale) ** power
+        return result.astype(self.components_.dtype, copy=False)
 
     def _probabilistic(self) -> PCA:
         """Return scikit-learn's PCA of the centred and scaled rows."""
@@ -258,11 +327,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _run(self, parties: Any, n_components: int | float | str, **options: Any) -> PCAModel:
         """Return the model of one run."""
-        given = {"min_rows": 1, **(self.run_options or {}), **options}
-        return run(self.method, parties, n_components=n_components, engine=self.engine, **given)
+        options = {"min_rows": 1, **(self.run_options or {}), **options}
+        return run(self.method, parties, n_components=n_components, engine=self.engine, **options)
 
-    def _take(self, model: PCAModel, parties: Any) -> None:
-        """Take the attributes of a model of these parties."""
+    def _set_fitted(self, model: PCAModel, parties: Any) -> None:
+        """Set the attributes of a model of these parties."""
         self.model_ = model
         single = all(map(_is_single, tables_of(parties)))
         for name in FITTED:
@@ -283,6 +352,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return tags
 
     def _card(self) -> MethodCard:
+        """Return the card of the method, which is one for rows."""
         with in_words_of_python():
             card = METHODS.parse_method(self.method).strategy.card
         if card.split == "columns":
@@ -302,11 +372,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._split(_for_scikit_learn(X), groups, card, first=not (partial and hasattr(self, "model_")))
 
     def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard, *, first: bool) -> Any:
-        """The table's rows by party, in the order of the labels, which are the parties' names where they can be."""
+        """Return a table's rows by party, in the order of the labels, which are the parties' names if they can be."""
         finite = "allow-nan" if card.incomplete else True
-        checked = X
+        validated = X
         if not _is_labelled_array(X):
-            checked = validate_data(
+            validated = validate_data(
                 self,
                 X,
                 reset=first,
@@ -314,42 +384,63 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 ensure_all_finite=finite,
                 ensure_min_samples=2 if first else 1,
             )
-        table = X if is_frame(X) else checked  # a data frame's names travel with it
+        table = X if is_frame(X) else validated  # a data frame's names travel with it
         if groups is None:
             return [table]
         labels = column_or_1d(np.asarray(groups)).tolist()
-        if len(labels) != checked.shape[0]:
-            rows = checked.shape[0]
+        if len(labels) != validated.shape[0]:
+            rows = validated.shape[0]
             raise ConfigError(f"'groups' has {len(labels)} labels, but there are {rows} rows; give one for each")
-        nobody = [place for place, label in enumerate(labels) if not _named(label)]
-        if nobody:
+        unlabelled = [place for place, label in enumerate(labels) if not _is_label(label)]
+        if unlabelled:
             raise ConfigError(
-                f"'groups' names no party for {len(nobody)} of {len(labels)} rows, the first of them row {nobody[0]} "
-                "(None or NaN); give each row the party that holds it, or leave these rows out"
+                f"'groups' names no party for {len(unlabelled)} of {len(labels)} rows, the first of them row "
+                f"{unlabelled[0]} (None or NaN); give each row the party that holds it, or leave these rows out"
             )
         places: dict[Any, list[int]] = {}
         for place, label in enumerate(labels):
             places.setdefault(label, []).append(place)
         ordered = sorted(places, key=lambda label: (type(label).__name__, label))
-        taken = type(table).__getitem__ if _is_labelled_array(table) else _safe_indexing
-        parts = [taken(table, np.array(places[label])) for label in ordered]
+        select = type(table).__getitem__ if _is_labelled_array(table) else _safe_indexing
+        parts = [select(table, np.array(places[label])) for label in ordered]
         return dict(zip(ordered, parts, strict=True)) if all(map(is_name, ordered)) else parts
 
 
-def _named(label: object) -> bool:
-    """Whether a label is one: not None, nor NaN in any of its kinds (pandas' ``NA`` and ``NaT`` too)."""
+def _is_label(label: object) -> bool:
+    """Return whether a label names a party: not None, nor NaN in any of its kinds (pandas' ``NA`` and ``NaT`` too)."""
     return label is not None and type(label).__name__ not in {"NAType", "NaTType"} and label == label
 
 
 def parties_in(X: object) -> bool:
-    """Whether ``X`` is several tables, and not one table as a list of rows."""
+    """Return whether ``X`` is several tables, and not one table as a list of rows.
+
+    Parameters
+    ----------
+    X : object
+        What a caller gives.
+
+    Returns
+    -------
+    bool
+    """
     tables = tables_of(X)
-    two_axes = (isinstance(one, Blocks) or is_frame(one) or getattr(one, "ndim", 0) == 2 for one in tables)
+    two_axes = (isinstance(table, Blocks) or is_frame(table) or getattr(table, "ndim", 0) == 2 for table in tables)
     return bool(tables) and all(two_axes)
 
 
 def tables_of(X: object) -> Sequence[Any]:
-    """The tables in a list, or in a mapping from the parties' names; empty for anything else."""
+    """Return the tables in a list, or in a mapping from the parties' names.
+
+    Parameters
+    ----------
+    X : object
+        What a caller gives.
+
+    Returns
+    -------
+    sequence of table
+        Empty for anything else.
+    """
     if isinstance(X, Mapping):
         return list(X.values())
     return X if isinstance(X, list | tuple) else ()
@@ -372,20 +463,20 @@ def _shape(table: Any) -> tuple[int, int]:
 def _for_scikit_learn(X: Any) -> Any:
     """Return a data frame as one of those that scikit-learn knows; anything else as it is."""
     frame = open_frame(X)
-    held = frame.values() if frame is not None and not _is_labelled_array(X) else None
-    return X if held is None else held.to_native()
+    values = frame.values() if frame is not None and not _is_labelled_array(X) else None
+    return X if values is None else values.to_native()
 
 
 def _is_labelled_array(X: Any) -> bool:
-    """Whether ``X`` is an array that has labels (of AnnData or xarray), and no data frame."""
+    """Return whether ``X`` is an array that has labels (of AnnData or xarray), and no data frame."""
     return hasattr(type(X), "var_names") or (hasattr(type(X), "dims") and hasattr(type(X), "coords"))
 
 
 def _is_single(table: Any) -> bool:
-    """Whether the numbers of a table are float32."""
-    held = table.rows if isinstance(table, Table) else table
+    """Return whether the numbers of a table are float32."""
+    values = table.rows if isinstance(table, Table) else table
     if _is_labelled_array(table):
-        held = table.X if hasattr(type(table), "var_names") else table
+        values = table.X if hasattr(type(table), "var_names") else table
     elif (frame := open_frame(table)) is not None:
         return all(dtype == "Float32" for dtype in map(str, frame.values().schema.values()))
-    return getattr(held, "dtype", None) == np.float32
+    return getattr(values, "dtype", None) == np.float32

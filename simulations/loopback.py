@@ -14,6 +14,7 @@ from flwr import client, common
 from flwr.app import Context, RecordDict
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -35,9 +36,18 @@ messages, can fail in two threads when a garbage collection calls Python code (a
 
 
 class LoopbackProxy(ClientProxy):
-    """Hands a message to a client in this process, which ``make`` gives: a new one each time, as in a deployment.
+    """Proxy that hands a message to a client in this process, which `make` returns.
 
-    The party's ``context`` has its node-config, and what Flower keeps for it.
+    Each message has a new client, as in a deployment.
+
+    Parameters
+    ----------
+    cid : str
+        Flower's id of the client.
+    make : callable
+        Returns a new client.
+    context : Context, optional
+        Flower's context of the party, with its node-config and its memory.
     """
 
     def __init__(self, cid: str, make: Callable[[], client.Client], context: Context | None = None) -> None:
@@ -45,29 +55,48 @@ class LoopbackProxy(ClientProxy):
         self.make = make
         self.context = context
 
+    @override
     def fit(self, ins: common.FitIns, timeout: float | None, group_id: int | None) -> common.FitRes:
         return _with_deadline(timeout, lambda: self.make().fit(ins))
 
+    @override
     def evaluate(self, ins: common.EvaluateIns, timeout: float | None, group_id: int | None) -> common.EvaluateRes:
         return _with_deadline(timeout, lambda: self.make().evaluate(ins))
 
+    @override
     def get_properties(
         self, ins: common.GetPropertiesIns, timeout: float | None, group_id: int | None
     ) -> common.GetPropertiesRes:
         return _with_deadline(timeout, lambda: self.make().get_properties(ins))
 
+    @override
     def get_parameters(
         self, ins: common.GetParametersIns, timeout: float | None, group_id: int | None
     ) -> common.GetParametersRes:
         return _with_deadline(timeout, lambda: self.make().get_parameters(ins))
 
+    @override
     def reconnect(self, ins: common.ReconnectIns, timeout: float | None, group_id: int | None) -> common.DisconnectRes:
         return common.DisconnectRes(reason="")
 
 
-def on_loopback(run_config: dict[str, Any], held: Parties, site: dict[str, Any]) -> PCAModel:
-    """Run in this process (see `fedpca_flwr.run`)."""
-    server = assemble(run_config, held.rows, site, held.names, held.places)
+def on_loopback(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -> PCAModel:
+    """Run a method in this process.
+
+    Parameters
+    ----------
+    run_config : dict
+        Keys of the run.
+    parties : Parties
+        Rows and names of the parties.
+    site : dict
+        Keys of every site's node-config; values of `FILES` and of ``name`` are lists with an entry for each party.
+
+    Returns
+    -------
+    PCAModel
+    """
+    server = assemble(run_config, parties.rows, site, parties.names, parties.places)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
     return strategy.model
@@ -80,9 +109,25 @@ def assemble(
     names: Sequence[tuple[str, ...]] = (),
     places: Sequence[NDArray[np.int64] | None] = (),
 ) -> PCAServer:
-    """A server whose clients wait in this process; with much data as many work at once as BLAS has threads.
+    """Make a server whose clients wait in this process.
 
-    Names and places are as in `Parties`.
+    With much data as many clients work at once as BLAS has threads.
+
+    Parameters
+    ----------
+    run_config : dict
+        Keys of the run.
+    parties : sequence of rows of shape (n_i, d)
+        Rows of each party.
+    site : dict
+        Keys of every site's node-config, as in `on_loopback`.
+    names, places : sequence
+        Names of the columns and places of the rows, as in `Parties`.
+
+    Returns
+    -------
+    PCAServer
+        Server with its strategy; `PCAServer.fit` runs it.
     """
     server = PCAServer(FACTORY.strategy(run_config), lambda: numerical_libraries().limit(limits=1, user_api="blas"))
     threads = [pool["num_threads"] for pool in numerical_libraries().info() if pool["user_api"] == "blas"]
@@ -92,15 +137,27 @@ def assemble(
     server.strategy.quorum.max_concurrent = workers
     run_id = secrets.randbits(62)  # as Flower's: a privacy ledger tells runs apart by it
     for i, rows in enumerate(parties):
-        node = {**own_site(site, i), "partition-id": i, "num-partitions": len(parties)}
+        node = {**site_of_party(site, i), "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=run_id, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
         table = rows, tuple(*names[i : i + 1]), places[i] if places else None
         server.client_manager().register(LoopbackProxy(str(i + 1), _client_builder(context, *table), context))
     return server
 
 
-def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
-    """The node-config of a party; of what is a list, its name and its own files, it has its entry."""
+def site_of_party(site: dict[str, Any], party: int) -> dict[str, Any]:
+    """Return the node-config of a party, with its own entry of what is a list.
+
+    Parameters
+    ----------
+    site : dict
+        Keys of every site's node-config.
+    party : int
+        Number of the party.
+
+    Returns
+    -------
+    dict
+    """
     lists = {key for key in ("name", *FILES) if isinstance(site.get(key), list)}
     return {key: value[party] if key in lists else value for key, value in site.items()}
 
@@ -108,6 +165,8 @@ def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
 def _client_builder(
     context: Context, rows: Rows, names: tuple[str, ...], places: NDArray[np.int64] | None
 ) -> Callable[[], client.Client]:
+    """Return a function that makes a new client of a party for each message."""
+
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
         return check_rows(rows, names)._replace(row_positions=places)
@@ -116,22 +175,23 @@ def _client_builder(
 
 
 class _Worker:
-    """A thread that does one piece of work after the other; one that is late is left behind."""
+    """Thread that does one piece of work after the other; a thread that is late is left behind."""
 
     def __init__(self) -> None:
-        self._given: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        threading.Thread(target=_serve, args=(self._given, self._done), daemon=True).start()
-        weakref.finalize(self, self._given.put, None)
+        self._works: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        threading.Thread(target=_serve, args=(self._works, self._results), daemon=True).start()
+        weakref.finalize(self, self._works.put, None)
 
     def outcome(self, work: Callable[[], Any], seconds: float | None) -> tuple[Any, BaseException | None]:
-        """What ``work`` returns, or raises; `Empty` where that takes longer."""
-        self._given.put(work)
-        return self._done.get(timeout=seconds)
+        """Return result and exception of a piece of work; raise `Empty` if it takes longer than so many seconds."""
+        self._works.put(work)
+        return self._results.get(timeout=seconds)
 
 
-def _serve(given: SimpleQueue[Callable[[], Any] | None], done: SimpleQueue[tuple[Any, BaseException | None]]) -> None:
-    while (work := given.get()) is not None:
+def _serve(works: SimpleQueue[Callable[[], Any] | None], done: SimpleQueue[tuple[Any, BaseException | None]]) -> None:
+    """Do work until there is none, and put results and exceptions into a queue."""
+    while (work := works.get()) is not None:
         try:
             done.put((work(), None))
         except BaseException as error:  # SystemExit too: a client that exits is a failure, not the end of the server
@@ -139,19 +199,19 @@ def _serve(given: SimpleQueue[Callable[[], Any] | None], done: SimpleQueue[tuple
         del work  # and what it holds
 
 
-_OWN = threading.local()
+_THREAD_WORKER = threading.local()
 """The worker of each thread that waits for parties: a thread for every message would cost as much as a small answer."""
 
 
 def _with_deadline(seconds: float | None, work: Callable[[], Result]) -> Result:
-    """The result of ``work``, or its exception, or `TimeoutError`."""
-    worker = vars(_OWN).setdefault("worker", None) or _Worker()
-    _OWN.worker = worker
+    """Return the result of a piece of work, or raise its exception, or `TimeoutError`."""
+    worker = vars(_THREAD_WORKER).setdefault("worker", None) or _Worker()
+    _THREAD_WORKER.worker = worker
     result: Result
     try:
         result, error = worker.outcome(work, seconds)
     except Empty:
-        del _OWN.worker
+        del _THREAD_WORKER.worker
         raise TimeoutError(f"no reply within its deadline of {seconds:g} s") from None
     if error is not None:
         raise RuntimeError(f"client ended with {type(error).__name__}") from error

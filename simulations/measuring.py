@@ -62,7 +62,7 @@ def measure_run(setting: Record, folder: Path | None) -> Record:
     common |= {"min_rows": 1, "may_show": "inner products"}  # sites that allow whatever a method shows
     with _extra_options(setting, parties, common) as extra:
         started = time.monotonic()
-        model = run(method_text(setting), sources.by_party(setting["dataset"], parties), **common, **extra)
+        model = run(method_text(setting), sources.name_parties(setting["dataset"], parties), **common, **extra)
         seconds = time.monotonic() - started
         local_files = extra.get("loadings") if model.scores_ is None else None
         angles, captured = _compare_with_pool(setting, model, rows, parties, local_files)

@@ -17,7 +17,21 @@ Labels = tuple[Hashable, ...]
 
 
 class Parties(NamedTuple):
-    """The parties of a run: rows (n_i, d) of each, their names if they have any, and what was done to them."""
+    """Parties of a run.
+
+    Parameters
+    ----------
+    rows : list of rows of shape (n_i, d)
+        Rows of each party; of parties of columns (n, f_i).
+    keys : list of str
+        Names of the parties; empty if they have none.
+    labels : list of tuple
+        Labels of each party's columns; empty for a party without labels.
+    notes : list of str
+        Notes on what was done to the tables.
+    places : list of ndarray of shape (n,), optional
+        Where each party's rows are in `rows`; None for rows in their own order.
+    """
 
     rows: list[Rows]
     keys: list[str]
@@ -27,141 +41,197 @@ class Parties(NamedTuple):
 
     @property
     def names(self) -> list[tuple[str, ...]]:
-        """Of each party's columns, where all its labels are texts."""
+        """Names of each party's columns; empty for a party whose labels are not all texts."""
         return [tuple(map(str, labels)) if _are_texts(labels) else () for labels in self.labels]
 
     def features(self, weights: Any) -> tuple[str, ...]:
-        """The names of the model's features: those of the first party that has names, but for the column of weights."""
+        """Return the names of the model's features: those of the first party that has names.
+
+        Parameters
+        ----------
+        weights : str, optional
+            Name of the column of weights, which is no feature.
+
+        Returns
+        -------
+        tuple of str
+        """
         return tuple(name for name in next(filter(None, self.names), ()) if name != weights)
 
 
 def _are_texts(labels: Labels) -> bool:
+    """Return whether all labels are texts."""
     return all(isinstance(label, str) for label in labels)
 
 
-def parties_of(given: Any, split: str) -> Parties:
-    """The parties that a caller of `fedpca_flwr.run` gives; a mapping gives them their names.
+def parties_of(data: Any, split: str) -> Parties:
+    """Check the parties that a caller of `fedpca_flwr.run` gives, and bring their tables into one order.
 
     With ``split="rows"`` columns in another order than those of the first party that has labels are put into its order,
     with ``split="columns"`` rows in another order than those of the first party that has an index.
-    A `ConfigError` or `DataError` is of all parties at once.
+
+    Parameters
+    ----------
+    data : sequence or mapping of tables
+        One table for each party; the keys of a mapping are the parties' names.
+    split : {"rows", "columns"}
+        Data of a party: rows of all features, or all rows of some features.
+
+    Returns
+    -------
+    Parties
+
+    Raises
+    ------
+    ConfigError
+        If names of parties or of columns are wrong; the error is of all parties at once.
+    DataError
+        If tables are no numbers; the error is of all parties at once.
     """
-    _require_parties(given)
-    keys = list(given) if isinstance(given, Mapping) else []
-    tables = list(given.values() if isinstance(given, Mapping) else given)
+    _require_parties(data)
+    keys = list(data) if isinstance(data, Mapping) else []
+    tables = list(data.values() if isinstance(data, Mapping) else data)
     if not tables:
         raise ConfigError("there are no parties; give at least one array of rows")
-    called = list(by_text(given))
+    party_names = list(by_text(data))
     rows: list[Rows] = []
     faults = []
-    for name, table in zip(called, tables, strict=True):
+    for name, table in zip(party_names, tables, strict=True):
         try:
             rows.append(as_rows(table, name))
         except DataError as error:
             faults.append(str(error))
     if faults:
         raise DataError("\n".join(faults))
-    found = Parties(rows, keys, [column_labels(table) for table in tables], [], [None] * len(tables))
-    found = _in_one_order(found, called) if split == "rows" else _of_same_rows(found, tables, called)
+    result = Parties(rows, keys, [column_labels(table) for table in tables], [], [None] * len(tables))
+    result = _align_columns(result, party_names) if split == "rows" else _align_rows(result, tables, party_names)
     read = [
         f"{name}: {note}"
-        for name, one in zip(called, tables, strict=True)
-        if isinstance(one, Table)
-        for note in one.notes
+        for name, table in zip(party_names, tables, strict=True)
+        if isinstance(table, Table)
+        for note in table.notes
     ]
-    rows_of, names_of = dict(zip(called, found.rows, strict=True)), dict(zip(called, found.names, strict=True))
-    odd = column_fault_notes(rows_of, names_of, same_columns=split == "rows")
-    return found._replace(notes=[*found.notes, *read, *_far_off(found, called), *odd])
+    rows_by_party, names_by_party = (
+        dict(zip(party_names, result.rows, strict=True)),
+        dict(zip(party_names, result.names, strict=True)),
+    )
+    fault_notes = column_fault_notes(rows_by_party, names_by_party, same_columns=split == "rows")
+    return result._replace(notes=[*result.notes, *read, *_isolated_notes(result, party_names), *fault_notes])
 
 
-def by_text(given: Any) -> dict[str, Any]:
-    """Return the parties of a list or a mapping by how texts call them."""
-    if isinstance(given, Mapping):
-        return {f"party '{key}'": table for key, table in given.items()}
-    return {f"party {i}": table for i, table in enumerate(given)}
+def by_text(data: Any) -> dict[str, Any]:
+    """Return the tables by how texts name their parties.
+
+    Parameters
+    ----------
+    data : sequence or mapping of tables
+        One table for each party.
+
+    Returns
+    -------
+    dict of str to table
+        Keys such as ``party 0`` or ``party 'north'``.
+    """
+    if isinstance(data, Mapping):
+        return {f"party '{key}'": table for key, table in data.items()}
+    return {f"party {i}": table for i, table in enumerate(data)}
 
 
-def _far_off(parties: Parties, called: list[str]) -> list[str]:
-    """A note that names columns in which some values lie far from all others, where there are any."""
-    told = [isolated_text(count_isolated(rows), names) for rows, names in zip(parties.rows, parties.names, strict=True)]
-    held = [f"{text} ({name})" for name, text in zip(called, told, strict=True) if text]
-    if not held:
+def _isolated_notes(parties: Parties, party_names: list[str]) -> list[str]:
+    """Return a note that names columns in which some values lie far from all others; nothing without any."""
+    texts = [
+        isolated_text(count_isolated(rows), names) for rows, names in zip(parties.rows, parties.names, strict=True)
+    ]
+    lines = [f"{text} ({name})" for name, text in zip(party_names, texts, strict=True) if text]
+    if not lines:
         return []
     what = "far from all others of their column: codes for missing values, or errors? docs/data.md says what to do"
-    return [f"{'; '.join(held)} lie {what}"]
+    return [f"{'; '.join(lines)} lie {what}"]
 
 
 def is_name(key: object) -> bool:
-    """Whether a party may be called so."""
+    """Return whether a party may have this name.
+
+    Parameters
+    ----------
+    key : object
+        The name.
+
+    Returns
+    -------
+    bool
+    """
     return isinstance(key, str) and re.fullmatch(r"[\w .-]{1,64}", key) is not None
 
 
-def _require_parties(given: Any) -> None:
-    one_table = is_frame(given) or getattr(given, "ndim", None) == 2  # an array, a sparse matrix, or blocks
-    if one_table or isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        kind = type(given).__name__
-        told = f"{kind}, one table" if one_table else kind
-        do = "; [X] makes it one party" if one_table else ""
-        if hasattr(given, "ngroups"):  # what groupby gives
-            do = "; {str(name): rows.drop(columns='site') for name, rows in parties} makes each group one"
-        elif hasattr(given, "groupby"):
-            do += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
+def _require_parties(data: Any) -> None:
+    """Refuse data that are no list or mapping of tables, and say how to write them."""
+    one_table = is_frame(data) or getattr(data, "ndim", None) == 2  # an array, a sparse matrix, or blocks
+    if one_table or isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        kind = type(data).__name__
+        description = f"{kind}, one table" if one_table else kind
+        advice = "; [X] makes it one party" if one_table else ""
+        if hasattr(data, "ngroups"):  # what groupby gives
+            advice = "; {str(name): rows.drop(columns='site') for name, rows in parties} makes each group one"
+        elif hasattr(data, "groupby"):
+            advice += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
         raise ConfigError(
-            f"'parties' is of type {told}, expected a list of arrays, one for each party, or {{name: array}}{do}"
+            f"'parties' is of type {description}, expected a list of arrays, one for each party, or {{name: array}}"
+            f"{advice}"
         )
-    if isinstance(given, Mapping):
-        wrong = [key for key in given if not is_name(key)]
-        if wrong:
-            others = any(not isinstance(key, str) for key in wrong)
-            texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" if others else ""
+    if isinstance(data, Mapping):
+        wrong_keys = [key for key in data if not is_name(key)]
+        if wrong_keys:
+            has_other_keys = any(not isinstance(key, str) for key in wrong_keys)
+            texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" if has_other_keys else ""
             raise ConfigError(
-                f"'parties' has the keys {labels_text(wrong)}, expected names of the parties: at most 64 letters, "
+                f"'parties' has the keys {labels_text(wrong_keys)}, expected names of the parties: at most 64 letters, "
                 f"digits, spaces, '.', '-' and '_'{texts}"
             )
 
 
-def _in_one_order(parties: Parties, called: list[str]) -> Parties:
-    """The columns of all parties that have labels in the order of the first of these; a note names those without.
+def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
+    """Put the columns of all labelled parties into the order of the first of these.
 
-    Labels that a party lacks, or has alone, are refused; and columns in another order whose labels are not all texts: a
-    model does not keep these, so it would take new rows by position.
+    A note names parties without labels. Labels that a party lacks, or has alone, are refused; and columns in another
+    order whose labels are not all texts: a model does not keep these, so it would take new rows by position.
     """
-    known = [place for place, labels in enumerate(parties.labels) if labels]
-    if not known:
+    labelled = [place for place, labels in enumerate(parties.labels) if labels]
+    if not labelled:
         return parties
-    first = parties.labels[known[0]]
-    rows, labels, turned, faults = list(parties.rows), list(parties.labels), [], []
-    for place in known[1:]:
-        own = parties.labels[place]
-        if own == first:
+    first, first_name = parties.labels[labelled[0]], party_names[labelled[0]]
+    rows, labels, reordered, faults = list(parties.rows), list(parties.labels), [], []
+    for place in labelled[1:]:
+        local_labels = parties.labels[place]
+        if local_labels == first:
             continue
-        lacking, alone, order = match_labels(own, first)
-        if order is None or alone:
-            what = [f"lacks {labels_text(lacking)}"] * bool(lacking) + [f"alone has {labels_text(alone)}"] * bool(alone)
-            faults.append(f"{called[place]} {' and '.join(what)}")
+        missing, extra, order = match_labels(local_labels, first)
+        if order is None or extra:
+            what = [f"lacks {labels_text(missing)}"] * bool(missing) + [f"alone has {labels_text(extra)}"] * bool(extra)
+            faults.append(f"{party_names[place]} {' and '.join(what)}")
             continue
         rows[place] = select_columns(rows[place], order)
         labels[place] = first
-        turned.append(called[place])
+        reordered.append(party_names[place])
     if faults:
         raise ConfigError(
-            f"the parties' column names differ from those of {called[known[0]]}: {'; '.join(faults)}. Rename them, "
+            f"the parties' column names differ from those of {first_name}: {'; '.join(faults)}. Rename them, "
             "leave out what not all parties have, or give who lacks a column one of NaN and take method='em'"
         )
-    if turned and not _are_texts(first):
+    if reordered and not _are_texts(first):
         raise ConfigError(
-            f"{', '.join(turned)} has the columns of {called[known[0]]} in another order, and their names are not all "
-            "texts: make them so (X.columns = X.columns.astype(str)), so that the model knows them"
+            f"{', '.join(reordered)} has the columns of {first_name} in another order, and their names are "
+            "not all texts: make them so (X.columns = X.columns.astype(str)), so that the model knows them"
         )
-    notes = [f"columns are in the order of {called[known[0]]}; {', '.join(turned)} had the same ones in another"]
-    notes = notes if turned else []
-    if bare := [name for name, own in zip(called, labels, strict=True) if not own]:
-        notes.append(f"columns without names are taken by position, as those of {called[known[0]]}: {', '.join(bare)}")
+    notes = [f"columns are in the order of {first_name}; {', '.join(reordered)} had the same ones in another"]
+    notes = notes if reordered else []
+    if unlabelled := [name for name, local_labels in zip(party_names, labels, strict=True) if not local_labels]:
+        notes.append(f"columns without names are taken by position, as those of {first_name}: {', '.join(unlabelled)}")
     return parties._replace(rows=rows, labels=labels, notes=notes)
 
 
-def _of_same_rows(parties: Parties, tables: list[Any], called: list[str]) -> Parties:
-    """The rows of all parties, which are the same ones, in the order of the first party that has an index.
+def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> Parties:
+    """Put the rows of all parties, which are the same rows, into the order of the first party that has an index.
 
     Rows of arrays, and of frames whose index is a plain range of other labels, are taken by position: a note names
     them. Other labels are refused, and labels that occur twice in another order.
@@ -172,44 +242,49 @@ def _of_same_rows(parties: Parties, tables: list[Any], called: list[str]) -> Par
     )
     if first is None:
         return parties
-    witness, labels = called[first], tuple(_index(frames[first]))
-    rows, places, turned, bare, faults = list(parties.rows), list(parties.places), [], [], []
+    reference, labels = party_names[first], tuple(_index(frames[first]))
+    rows, places, reordered, unlabelled, faults = list(parties.rows), list(parties.places), [], [], []
     for place, frame in enumerate(frames):
-        own = tuple(_index(frame))
-        if own == labels:
+        local_labels = tuple(_index(frame))
+        if local_labels == labels:
             continue
-        lacking, alone, order = match_labels(own, labels)
-        if (lacking or alone) and (frame is None or frame.has_default_index):
-            bare.append(called[place])
-        elif lacking or alone:
-            faults.append(f"{called[place]} lacks {len(lacking)} of the labels, and alone has {len(alone)}")
-        elif order is None or len(set(own)) < len(own) or len(own) != len(labels):
-            faults.append(f"{called[place]} has labels that occur twice, in another order")
+        missing, extra, order = match_labels(local_labels, labels)
+        if (missing or extra) and (frame is None or frame.has_default_index):
+            unlabelled.append(party_names[place])
+        elif missing or extra:
+            faults.append(f"{party_names[place]} lacks {len(missing)} of the labels, and alone has {len(extra)}")
+        elif order is None or len(set(local_labels)) < len(local_labels) or len(local_labels) != len(labels):
+            faults.append(f"{party_names[place]} has labels that occur twice, in another order")
         else:
-            rows[place], places[place] = _in_order(rows[place], order), np.argsort(order)
-            turned.append(called[place])
+            rows[place], places[place] = _reorder(rows[place], order), np.argsort(order)
+            reordered.append(party_names[place])
     if faults:
         raise ConfigError(
-            f"the parties hold columns of the same rows, whose index differs from that of {witness}: "
+            f"the parties hold columns of the same rows, whose index differs from that of {reference}: "
             f"{'; '.join(faults)}. Keep the rows that all have, under the same labels, or take them by position "
             "(X.reset_index(drop=True))"
         )
-    notes = [f"rows are in the order of {witness}; {', '.join(turned)} had the same ones in another"] if turned else []
-    if bare:
+    notes = (
+        [f"rows are in the order of {reference}; {', '.join(reordered)} had the same ones in another"]
+        if reordered
+        else []
+    )
+    if unlabelled:
         notes.append(
-            f"rows without the index of {witness} are taken by position, as if it were theirs: {', '.join(bare)}"
+            f"rows without the index of {reference} are taken by position, as if it were theirs: "
+            f"{', '.join(unlabelled)}"
         )
     return parties._replace(rows=rows, places=places, notes=notes)
 
 
 def _index(frame: Frame | None) -> Iterable[Hashable]:
-    """The labels of rows, if there are any."""
+    """Return the labels of rows, if there are any."""
     return () if frame is None else frame.index
 
 
-def _in_order(rows: Rows, order: list[int]) -> Rows:
-    """The rows in another order."""
+def _reorder(rows: Rows, order: list[int]) -> Rows:
+    """Return the rows in another order."""
     if isinstance(rows, Blocks) and rows.sparse:
         return sparse_rows(join_blocks(list(rows.read()))[order])
-    found: Rows = to_array(rows)[order]
-    return found
+    result: Rows = to_array(rows)[order]
+    return result

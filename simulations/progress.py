@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from fedpca_flwr.protocol.progress import route_to
 
 Item = TypeVar("Item")
 
-PATIENCE, AGAIN = 1.0, 0.5
+FIRST_SHOW_SECONDS, REFRESH_SECONDS = 1.0, 0.5
 """Seconds of a run in which nothing is shown, and after which the time in a line is brought up to date."""
 
 Screen = Callable[[str], None]
@@ -21,30 +23,47 @@ Screen = Callable[[str], None]
 
 
 def terminal(line: str) -> None:
-    """The line of standard error in which the cursor is."""
+    """Show a line in place of the latest line of standard error.
+
+    Parameters
+    ----------
+    line : str
+        The line; an empty one leaves nothing.
+    """
     width = shutil.get_terminal_size().columns - 1
     sys.stderr.write(f"\r\x1b[K{line[:width]}")
     sys.stderr.flush()
 
 
 def cell() -> Screen:
-    """An output of the cell that runs, which there is from the first line on."""
+    """Make a screen of an output of the cell that runs, which appears with the first line.
+
+    Returns
+    -------
+    Screen
+    """
     handles: list[Any] = []
 
     def show(line: str) -> None:
         from IPython.display import display
 
-        shown = {"text/plain": line}
+        content = {"text/plain": line}
         if handles:
-            handles[0].update(shown, raw=True)
+            handles[0].update(content, raw=True)
         else:
-            handles.append(display(shown, raw=True, display_id=True))  # type: ignore[no-untyped-call]
+            handles.append(display(content, raw=True, display_id=True))  # type: ignore[no-untyped-call]
 
     return show
 
 
 def screen() -> Screen | None:
-    """Where somebody looks; None where nobody does: in a script whose output goes to a file, say."""
+    """Return the screen at which somebody looks.
+
+    Returns
+    -------
+    Screen or None
+        None if nobody looks: in a script whose output goes to a file, for example.
+    """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None and hasattr(shell, "kernel"):
@@ -53,7 +72,17 @@ def screen() -> Screen | None:
 
 
 class LatestLine(logging.Handler):
-    """Shows ``name`` and the latest record on a screen, with the seconds since the start, once they are many."""
+    """Handler that shows a name and the latest record on a screen, with the seconds since the start.
+
+    The first line is shown after `FIRST_SHOW_SECONDS`.
+
+    Parameters
+    ----------
+    show : Screen
+        The screen.
+    name : str
+        Name of the run.
+    """
 
     def __init__(self, show: Screen, name: str) -> None:
         super().__init__()
@@ -64,25 +93,41 @@ class LatestLine(logging.Handler):
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
+    @override
     def emit(self, record: logging.LogRecord) -> None:
         self._line = record.getMessage()
 
+    @override
     def close(self) -> None:
         self._over.set()
         self._thread.join()
         super().close()
 
     def _watch(self) -> None:
-        shown, wait = False, PATIENCE
+        """Show the line until the run is over."""
+        is_shown, wait = False, FIRST_SHOW_SECONDS
         while not self._over.wait(wait):
             self._show(f"{self._name}, {time.monotonic() - self._since:.0f} s: {self._line}")
-            shown, wait = True, AGAIN
-        if shown:
+            is_shown, wait = True, REFRESH_SECONDS
+        if is_shown:
             self._show("")
 
 
-def with_a_bar(items: Sequence[Item], name: Callable[[Item], str]) -> Iterator[Item]:
-    """The items, one after the other, with a bar on standard error that names the one at work."""
+def with_progress_bar(items: Sequence[Item], name: Callable[[Item], str]) -> Iterator[Item]:
+    """Yield items, with a bar on standard error that names the item at work.
+
+    Parameters
+    ----------
+    items : sequence
+        The items.
+    name : callable
+        Function of an item that returns its name.
+
+    Yields
+    ------
+    object
+        The items.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
@@ -96,8 +141,14 @@ def with_a_bar(items: Sequence[Item], name: Callable[[Item], str]) -> Iterator[I
 
 
 @contextmanager
-def shown(name: str) -> Iterator[None]:
-    """Show how far a run is, where somebody looks."""
+def show_progress(name: str) -> Iterator[None]:
+    """Show how far a run is, if somebody looks.
+
+    Parameters
+    ----------
+    name : str
+        Name of the run.
+    """
     show = screen()
     if show is None:
         yield

@@ -22,7 +22,7 @@ RUN_KEY = re.compile(r"run-config:? (?=')|run-config: ")
 
 @contextmanager
 def in_words_of_python() -> Iterator[None]:
-    """Keys in errors as a caller of `run` writes them, who has neither a run-config nor a node-config."""
+    """Name keys in errors as a caller of `run` writes them, who has neither a run-config nor a node-config."""
     try:
         yield
     except FedPCAError as error:
@@ -30,17 +30,27 @@ def in_words_of_python() -> Iterator[None]:
 
 
 def python_words(text: str) -> str:
-    """The text of an error, with keys as keyword arguments and flags as Python has them."""
+    """Return the text of an error with keys as keyword arguments and flags as Python has them.
+
+    Parameters
+    ----------
+    text : str
+        Text of an error about keys of a run-config or a node-config.
+
+    Returns
+    -------
+    str
+    """
     text = RUN_KEY.sub("", SITE_KEY.sub("", text)).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
-    text = re.sub(r"(?:no option|unknown key) '[\w-]+'", lambda found: found[0].replace("-", "_"), text)
-    text = _dashed().sub(lambda found: found[0].replace("-", "_"), text)
+    text = re.sub(r"(?:no option|unknown key) '[\w-]+'", lambda match: match[0].replace("-", "_"), text)
+    text = _dashed().sub(lambda match: match[0].replace("-", "_"), text)
     text = text.replace("expected true or false", "expected True or False")
-    return re.sub(r"(?<=\w=)(true|false)\b|(?<=' is )(true|false)\b", lambda found: found[0].capitalize(), text)
+    return re.sub(r"(?<=\w=)(true|false)\b|(?<=' is )(true|false)\b", lambda match: match[0].capitalize(), text)
 
 
 @cache
 def _dashed() -> re.Pattern[str]:
-    """All keys whose names have several words, where they stand alone."""
+    """Compile a pattern of all keys whose names have several words."""
     keys = {*RunConfig.keys(), *POLICY, *FILES}
     for method in METHODS.values():
         keys |= set(method.strategy.card.options.keys())

@@ -21,7 +21,7 @@ from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.flower import one_blas_thread, run_on
 from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, to_array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.simulations.loopback import own_site
+from fedpca_flwr.simulations.loopback import site_of_party
 from fedpca_flwr.simulations.parties import Parties
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.strategies import FACTORY
@@ -32,15 +32,33 @@ BACKEND: dict[str, Any] = {
 }
 
 
-def on_ray(run_config: dict[str, Any], held: Parties, site: dict[str, Any]) -> PCAModel:
-    """Run in Flower's simulation (see `fedpca_flwr.run`).
+def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -> PCAModel:
+    """Run a method in Flower's simulation.
 
     The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
-    there, or ``.npz`` where they are sparse.
+    there, or ``.npz`` if they are sparse.
+
+    Parameters
+    ----------
+    run_config : dict
+        Keys of the run.
+    parties : Parties
+        Rows and names of the parties.
+    site : dict
+        Keys of every site's node-config, as in `fedpca_flwr.simulations.loopback.on_loopback`.
+
+    Returns
+    -------
+    PCAModel
+
+    Raises
+    ------
+    FedPCAError
+        If Ray cannot be imported, or does not start.
     """
     strategy = FACTORY.strategy(run_config)
     with TemporaryDirectory(prefix="fedpca-") as folder:
-        for i, rows in enumerate(held.rows):
+        for i, rows in enumerate(parties.rows):
             save(Path(folder, str(i)), rows)
         server_app = serverapp.ServerApp()
 
@@ -50,19 +68,19 @@ def on_ray(run_config: dict[str, Any], held: Parties, site: dict[str, Any]) -> P
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
             _start_ray()
-            client_app = clientapp.ClientApp(_client_fn(run_config, site, folder, held), mods=[one_blas_thread])
-            simulation.run_simulation(server_app, client_app, len(held.rows), backend_config=BACKEND)
+            client_app = clientapp.ClientApp(_client_fn(run_config, site, folder, parties), mods=[one_blas_thread])
+            simulation.run_simulation(server_app, client_app, len(parties.rows), backend_config=BACKEND)
     return strategy.model
 
 
 def _start_ray() -> None:
-    """Start Ray as Flower would, which waits for parties until the join-deadline where it does not start."""
+    """Start Ray as Flower would, which waits for parties until the join-deadline if Ray does not start."""
     try:
         import ray
 
         if not ray.is_initialized():
-            found = os.pathsep.join(sys.path)  # workers have this process's environment, and not its path
-            ray.init(runtime_env={"env_vars": {"PYTHONPATH": found}}, **BACKEND["init_args"])
+            search_path = os.pathsep.join(sys.path)  # workers have this process's environment, and not its path
+            ray.init(runtime_env={"env_vars": {"PYTHONPATH": search_path}}, **BACKEND["init_args"])
     except ImportError as error:
         raise FedPCAError(
             f"Ray, which simulates parties as processes, cannot be imported ({error}): install 'flwr[simulation]', or "
@@ -77,25 +95,34 @@ def _start_ray() -> None:
 
 
 def _client_fn(
-    run_config: dict[str, Any], site: dict[str, Any], folder: str, held: Parties
+    run_config: dict[str, Any], site: dict[str, Any], folder: str, parties: Parties
 ) -> Callable[[app.Context], client.Client]:
-    names, places = held.names, held.places  # workers are sent these, and not the rows
+    """Return the function that makes a client in a worker process."""
+    names, places = parties.names, parties.places  # workers are sent these, and not the rows
 
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        (own,) = Path(folder).glob(f"{node.partition_id}.*")
-        return read(str(own))._replace(names=names[node.partition_id], row_positions=places[node.partition_id])
+        (site_config,) = Path(folder).glob(f"{node.partition_id}.*")
+        return read(str(site_config))._replace(names=names[node.partition_id], row_positions=places[node.partition_id])
 
     def client_fn(context: app.Context) -> client.Client:
-        own = own_site(site, int(context.node_config["partition-id"]))
-        node_config = {**context.node_config, "may-show": "inner products", **own}
-        own_context = replace(context, node_config=node_config, run_config=run_config)
-        return FACTORY.client(own_context, load).to_client()
+        site_config = site_of_party(site, int(context.node_config["partition-id"]))
+        node_config = {**context.node_config, "may-show": "inner products", **site_config}
+        party_context = replace(context, node_config=node_config, run_config=run_config)
+        return FACTORY.client(party_context, load).to_client()
 
     return client_fn
 
 
 def save(stem: Path, rows: Rows) -> None:
-    """Write rows to a file that `fedpca_flwr.site.readers.read` reads; its suffix is added."""
+    """Write rows to a file that `fedpca_flwr.site.readers.read` reads.
+
+    Parameters
+    ----------
+    stem : Path
+        Path of the file without its suffix.
+    rows : rows of shape (n, d)
+        The rows.
+    """
     if isinstance(rows, Blocks) and rows.sparse:
         sparse.save_npz(stem.with_suffix(".npz"), join_blocks(list(rows.read())), compressed=False)
     else:
@@ -104,6 +131,7 @@ def save(stem: Path, rows: Rows) -> None:
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment inside a with statement."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

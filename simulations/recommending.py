@@ -16,7 +16,15 @@ SERVER_SAW = "the server saw "
 
 
 class Choice(NamedTuple):
-    """Wish, and the run that meets the wish best."""
+    """Wish, and the run that meets the wish best.
+
+    Parameters
+    ----------
+    wish : str
+        What somebody may want of a run, in words.
+    run : Record
+        Record of the run.
+    """
 
     wish: str
     run: Record

@@ -18,7 +18,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.simulations.measuring import parties_of, pool_key, pooled_reference
 from fedpca_flwr.simulations.records import Record, method_text, run_identity
-from fedpca_flwr.simulations.sources import by_party
+from fedpca_flwr.simulations.sources import name_parties
 
 MAX_BAND_FEATURES = 200
 """Number of features beyond which the band of unrelated features takes seconds."""
@@ -36,7 +36,15 @@ FiguresWithText = Iterable[tuple[Figure, str]]
 
 
 class Drawing(NamedTuple):
-    """Figure on a page with the text below; a text alone if there is no figure."""
+    """Figure on a page with the text below; a text alone if there is no figure.
+
+    Parameters
+    ----------
+    svg : Markup
+        The figure; empty if there is none.
+    text : str
+        The text.
+    """
 
     svg: Markup
     text: str
@@ -140,7 +148,7 @@ def model_figures(folder: Path, records: Sequence[Record]) -> FiguresWithText:
         yield plots.projection_grid(reference, _select_models(records, models), rows, source.labels), text + ending
     yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
     row_setting = {**setting, "method": "p-cov"}
-    clients = by_party(setting["dataset"], parties_of(row_setting, source))
+    clients = name_parties(setting["dataset"], parties_of(row_setting, source))
     yield plots.heterogeneity(clients, reference), "How different the clients are."
 
 

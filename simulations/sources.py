@@ -14,36 +14,79 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.simulations.parties import Parties, parties_of
 from fedpca_flwr.site import readers
 
-HANDED: dict[str, Parties] = {}
+HELD_TABLES: dict[str, Parties] = {}
 """The tables of this process by the name of their data set, which has a digest of them."""
 
 
 def hand_over(parties: Any) -> str:
-    """Keep the parties' tables for this process: the name of their data set."""
-    given = parties_of(parties, "rows")
+    """Keep the parties' tables for this process.
+
+    Parameters
+    ----------
+    parties : sequence or mapping of tables
+        One table for each party.
+
+    Returns
+    -------
+    str
+        Name of the data set, with a digest of the tables.
+    """
+    parties_data = parties_of(parties, "rows")
     digest = hashlib.sha256()
-    for rows in (as_array(part, "a table") for part in given.rows):
+    for rows in (as_array(part, "a table") for part in parties_data.rows):
         digest.update(repr((rows.shape, rows.dtype.str)).encode() + np.ascontiguousarray(rows).tobytes())
-    name = f"{len(given.rows)} tables ({digest.hexdigest()[:8]})"
-    HANDED[name] = given
+    name = f"{len(parties_data.rows)} tables ({digest.hexdigest()[:8]})"
+    HELD_TABLES[name] = parties_data
     return name
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """The files that are the parties': those named, and of a folder all whose kind a site can read, by their names."""
-    if gone := [text for text in paths if not Path(text).expanduser().exists()]:
-        raise ConfigError(f"there is no file or folder {', '.join(gone)}; name those that hold the parties' rows")
-    found: list[str] = []
+    """Return the parties' files.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Files, and folders of which all files are taken whose kind a site can read, ordered by name.
+
+    Returns
+    -------
+    list of str
+        Absolute paths.
+
+    Raises
+    ------
+    ConfigError
+        If a path does not exist, or a folder holds no such file.
+    """
+    if missing := [text for text in paths if not Path(text).expanduser().exists()]:
+        raise ConfigError(f"there is no file or folder {', '.join(missing)}; name those that hold the parties' rows")
+    files: list[str] = []
     for path in (Path(text).expanduser().resolve() for text in paths):
         inside = [file for file in sorted(path.iterdir()) if readers.file_suffix(file)] if path.is_dir() else [path]
         if not inside:
             raise ConfigError(f"the folder {path} holds no file of rows, expected: {', '.join(readers.FORMATS)}")
-        found += map(str, inside)
-    return found
+        files += map(str, inside)
+    return files
 
 
 def tables_of(files: Sequence[str]) -> dict[str, Any]:
-    """The table in each file, by the file's name without its ending; the faults of all files at once."""
+    """Read the table in each file.
+
+    Parameters
+    ----------
+    files : sequence of str
+        The files.
+
+    Returns
+    -------
+    dict of str to table
+        Keys are the files' names without their endings.
+
+    Raises
+    ------
+    ConfigError
+        With the faults of all files at once.
+    """
     tables: dict[str, Any] = {}
     faults = []
     for file in map(Path, files):
@@ -58,22 +101,51 @@ def tables_of(files: Sequence[str]) -> dict[str, Any]:
     return tables
 
 
-def by_party(dataset: str, parties: Sequence[Any]) -> Any:
-    """The parties of a run by their names, where those of these tables have any and are as many."""
-    keys = HANDED[dataset].keys if dataset in HANDED else []
+def name_parties(dataset: str, parties: Sequence[Any]) -> Any:
+    """Return the parties of a run by their names, if the tables of the data set have names and are as many.
+
+    Parameters
+    ----------
+    dataset : str
+        Name of the data set.
+    parties : sequence of rows
+        Rows of each party.
+
+    Returns
+    -------
+    dict or sequence
+    """
+    keys = HELD_TABLES[dataset].keys if dataset in HELD_TABLES else []
     return dict(zip(keys, parties, strict=True)) if len(keys) == len(parties) else parties
 
 
 def load(dataset: str, root: str) -> datasets.Dataset:
-    """A data set; of tables that were handed over, the label of a row is its party's number."""
+    """Load a data set; in one of tables that were handed over, the label of a row is the number of its party.
+
+    Parameters
+    ----------
+    dataset : str
+        Name of a data set, or of tables (`hand_over`).
+    root : str
+        Folder of data sets, or paths of the tables' files.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    ConfigError
+        If the tables are not there, or have changed.
+    """
     if dataset in datasets.DATASETS:
         return datasets.load(dataset, root)
-    if dataset not in HANDED and root != ".":
+    if dataset not in HELD_TABLES and root != ".":
         hand_over(tables_of(root.split(os.pathsep)))
-    if dataset not in HANDED:
-        gone = "the files hold other rows now" if root != "." else "they were handed over in another process"
-        raise ConfigError(f"the rows of '{dataset}' are not there: {gone}; compare again")
-    given = HANDED[dataset]
-    rows = np.vstack([as_array(part, "a table") for part in given.rows])
-    labels = np.repeat(np.arange(len(given.rows)), [part.shape[0] for part in given.rows])
-    return datasets.Dataset(labels, lambda indices: rows[indices], names=given.names[0])
+    if dataset not in HELD_TABLES:
+        missing = "the files hold other rows now" if root != "." else "they were handed over in another process"
+        raise ConfigError(f"the rows of '{dataset}' are not there: {missing}; compare again")
+    parties_data = HELD_TABLES[dataset]
+    rows = np.vstack([as_array(part, "a table") for part in parties_data.rows])
+    labels = np.repeat(np.arange(len(parties_data.rows)), [part.shape[0] for part in parties_data.rows])
+    return datasets.Dataset(labels, lambda indices: rows[indices], names=parties_data.names[0])

@@ -31,7 +31,8 @@ class Method(Protocol):
     """Method that takes blocks of rows and has directions (d, rank)."""
 
     @property
-    def vectors(self) -> Array: ...
+    def vectors(self) -> Array:
+        """Directions (d, rank)."""
 
     def update(self, rows: Array) -> None:
         """Update the directions by a block of rows.
@@ -102,6 +103,7 @@ class FrequentDirections:
 
     @property
     def vectors(self) -> Array:
+        """Directions (d, rank)."""
         return np.asarray(svd(self.sketch, full_matrices=False)[2][: self.rank].T)
 
     def _shrink(self) -> None:
@@ -183,6 +185,7 @@ class Spirit:
 
     @property
     def vectors(self) -> Array:
+        """Directions (d, rank)."""
         return np.asarray(qr(self._directions[:, : self.rank], mode="economic")[0])
 
     def _follow(self, row: Array) -> None:

@@ -321,7 +321,7 @@ def test_other_rows_in_a_file_are_another_run_and_those_of_the_first_are_gone(tm
     np.save(files[1], SOUTH.to_numpy() * 2)
     (then,) = compare(files, methods=["p-cov"], components=2, output=output)
     assert then["max angle"] < 1e-6
-    sources.HANDED.clear()
+    sources.HELD_TABLES.clear()
     with refused(ConfigError, f"'{first['dataset']}'"):
         sources.load(first["dataset"], first["data root"])
 
@@ -336,7 +336,7 @@ def test_the_page_has_the_command_that_reads_the_files_again(tmp_path, monkeypat
     page = (output / "report.html").read_text()
     assert f"--data {files[0]} {files[1]} --components 2" in page
     assert page.count(files[0]) == 1  # no heading is as long as paths are
-    sources.HANDED.clear()
+    sources.HELD_TABLES.clear()
     assert np.array_equal(sources.load(record["dataset"], record["data root"]).all_rows(), POOLED)
 
 

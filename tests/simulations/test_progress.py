@@ -37,7 +37,7 @@ class Lines(logging.Handler):
 def board(monkeypatch):
     """Return the screen of runs, to which each takes long."""
     board = Lines()
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "FIRST_SHOW_SECONDS", 0.0)
     monkeypatch.setattr(progress, "screen", lambda: board.show)
     return board
 
@@ -97,7 +97,7 @@ def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(board):
         return answer(ins, timeout, group_id)
 
     slow.fit = fit
-    with progress.shown("p-cov"):
+    with progress.show_progress("p-cov"):
         finish(server)
     assert board.all[-1] == ""
     assert any("p-cov, " in line and "(moments): waiting for 2 parties" in line for line in board.all)
@@ -105,7 +105,7 @@ def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(board):
 
 def test_the_line_goes_away_also_when_the_run_fails(board):
     def fail():
-        with progress.shown("p-cov"):
+        with progress.show_progress("p-cov"):
             assert board.seen.wait(60)
             raise ZeroDivisionError
 
@@ -115,7 +115,7 @@ def test_the_line_goes_away_also_when_the_run_fails(board):
 
 
 def test_a_short_run_shows_nothing_and_nobody_is_told_who_asked_not_to_be(board, monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE", 1e6)
+    monkeypatch.setattr(progress, "FIRST_SHOW_SECONDS", 1e6)
     run("p-cov", PARTIES, n_components=2)
     assert not board.all
     monkeypatch.setattr(progress, "screen", lambda: pytest.fail("looked for a screen"))
