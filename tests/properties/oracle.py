@@ -1,0 +1,155 @@
+"""The truth about a draw: means in 80-bit numbers, LAPACK's gesvd and scipy's eigh; nothing of the library's."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh, svd
+
+Long = np.longdouble
+EPS = float(np.finfo(np.float64).eps)
+
+CLEAR = (1e-4, 1e-8, 3e-12)
+"""Gaps between levels, as parts of the first, at which a subspace is looked at."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Exact result to compare a model with; values, means and rows have 80 bits."""
+
+    levels: NDArray[Any]
+    """What the gaps are between (r,), the first being 1, descending: singular values, of a kernel the eigenvalues."""
+    vectors: NDArray[Any]
+    """Directions (p, r) in the space of the model: of features, or of scores."""
+    values: NDArray[Any]
+    """Eigenvalues of the scatter (r,)."""
+    total: Any
+    rounding: float
+    """How wrong a level may be."""
+    mean: NDArray[Any]
+    scale: NDArray[Any]
+    unsure: bool = False
+    """Whether a column that would be scaled varies by little more than the rounding of its mean."""
+
+    @property
+    def rank(self) -> int:
+        """Levels that are surely not rounding."""
+        return int((self.levels > 10 * self.rounding).sum())
+
+    def uncertainty(self, k: int) -> float:
+        """Return the degrees by which the oracle's own k-dimensional subspace may be off."""
+        gap = self.gap(k)
+        return math.degrees(math.asin(min(1.0, 2 * self.rounding / gap))) if gap > 0 else 90.0
+
+    def gap(self, k: int) -> float:
+        """Return how far level k is above the next."""
+        padded = np.append(self.levels, 0.0)
+        return float(padded[k - 1] - padded[k])
+
+    def miss(self, basis: NDArray[Any]) -> float:
+        """Return the degrees by which a basis (p, k) surely misses every subspace that leading components may span.
+
+        Where levels k and k + 1 are apart, the angle to the one there is. Else it must hold all directions of the
+        last gap before, and lie in those of the first gap after. Nothing misses nothing.
+        """
+        k, worst = basis.shape[1], 0.0
+        if not k:
+            return worst
+        marks = range(1, self.levels.size + 1)
+        for smallest in CLEAR:
+            clear = [j for j in marks if self.gap(j) > smallest]
+            below, above = [j for j in clear if j <= k], [j for j in clear if j >= k]
+            if below:
+                worst = max(worst, angle(self.vectors[:, : below[-1]], basis) - self.uncertainty(below[-1]))
+            if above:
+                worst = max(worst, angle(basis, self.vectors[:, : above[0]]) - self.uncertainty(above[0]))
+        return worst
+
+
+def angle(inner: NDArray[Any], outer: NDArray[Any]) -> float:
+    """Return the largest angle, in degrees, from a direction in the span of ``inner`` (p, j) to that of ``outer``."""
+    residual = inner - outer @ (outer.T @ inner)
+    return math.degrees(math.asin(min(1.0, float(svd(residual, compute_uv=False, lapack_driver="gesvd")[0]))))
+
+
+def truth_of(
+    X: NDArray[Any], *, center: bool = True, scale: bool = False, by_columns: bool = False, indicators: int = 0
+) -> Truth:
+    """Return the PCA of all rows (n, d); for parties of columns, directions are those of the scores.
+
+    Of so many ``indicators``, which are the last columns, it is the factor analysis of mixed data.
+    """
+    mean, deviation, rows, unsure = standardised(X, center=center, scale=scale, indicators=indicators)
+    size = np.abs(rows).max()
+    unit = Long(2.0) ** np.frexp(size)[1] if size > 0 else Long(1)
+    U, s, Vt = svd((rows / unit).astype(np.float64), full_matrices=False, lapack_driver="gesvd")
+    first = s[0] if s[0] > 0 else 1.0
+    return Truth(
+        levels=s / first,
+        vectors=U if by_columns else Vt.T,
+        values=(s.astype(Long) * unit) ** 2,
+        total=(rows**2).sum(),
+        rounding=10 * math.sqrt(sum(X.shape)) * EPS,
+        mean=mean,
+        scale=deviation,
+        unsure=unsure,
+    )
+
+
+def standardised(
+    X: NDArray[Any], *, center: bool, scale: bool, indicators: int = 0
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], bool]:
+    """Return mean, deviation (1 where constant, or without scaling), rows, and whether a column is nearly constant."""
+    rows = np.asarray(X).astype(Long)
+    constant = (rows == rows[0]).all(axis=0)
+    mean = np.where(constant, rows[0], rows.mean(axis=0))
+    centred = rows - mean
+    remainder = centred.mean(axis=0)  # of time stamps even 80 bits round the mean
+    centred -= remainder
+    deviation = np.sqrt((centred**2).mean(axis=0))
+    nearly = ~constant & (deviation <= 50 * len(rows) * EPS * np.abs(mean))
+    nearly[X.shape[1] - indicators :] = False
+    deviation[X.shape[1] - indicators :] = np.sqrt(mean[X.shape[1] - indicators :])
+    divisor = np.where(constant, Long(1), deviation) if scale else np.ones_like(mean)
+    removed = mean + remainder if center else np.zeros_like(mean)
+    return removed, divisor, (centred if center else rows) / divisor, bool(nearly.any())
+
+
+def truth_of_kernel(
+    X: NDArray[Any], *, kernel: str, gamma: float, coef0: float, degree: int, center: bool, scale: bool
+) -> Truth:
+    """Return the kernel PCA of all rows (n, d)."""
+    mean, deviation, rows, unsure = standardised(X, center=center, scale=scale)
+    width = 1 / (rows.shape[1] * rows.var()) if rows.var() > 0 else Long(1)
+    gamma_ = Long(gamma) or width
+    inner = rows @ rows.T
+    with np.errstate(all="ignore"):
+        if kernel == "rbf":
+            K = np.exp(-gamma_ * ((rows[:, None] - rows[None]) ** 2).sum(axis=2))
+        elif kernel == "sigmoid":
+            K = np.tanh(gamma_ * inner + coef0)
+        elif kernel == "polynomial":
+            K = (gamma_ * inner + coef0) ** degree
+        else:
+            K = inner
+        C = K - K.mean(axis=0)
+        C = C - C.mean(axis=1)[:, None]
+    size = np.abs(C).max()
+    unit = size if np.isfinite(size) and size > 0 else Long(1)
+    C = np.nan_to_num((C / unit).astype(np.float64))
+    values, vectors = eigh((C + C.T) / 2, driver="ev")
+    values, vectors = values[::-1], vectors[:, ::-1]
+    first = values[0] if values[0] > 0 else 1.0
+    inside = float(np.abs(K).max() / unit / first) if np.isfinite(size) else math.inf
+    return Truth(
+        levels=values / first,
+        vectors=vectors,
+        values=values.astype(Long) * unit,
+        total=values[values > 1e-12 * first].astype(Long).sum() * unit,
+        rounding=10 * math.sqrt(len(X)) * EPS * max(1.0, inside),
+        mean=mean,
+        scale=deviation,
+        unsure=unsure or not np.abs(K).max() * Long(len(K)) ** 2 < np.finfo(np.float64).max,
+    )
