@@ -120,6 +120,15 @@ def basis_of(model: PCAModel) -> Table:
     return model.scores_[:, positive] / model.singular_values_[positive]
 
 
+def tightness(draw: Draw, model: PCAModel | None) -> float:
+    """Return the true angle by the bound that a model states: above 1 is wrong, and what is near it is sought."""
+    truth = None if model is None or draw.card.loadings_source else truth_about(draw)
+    if model is None or truth is None or not comparable(draw, model, truth):
+        return 0.0
+    bound = claims_of(model).at_most
+    return min(2.0, truth.miss(basis_of(model)) / bound) if bound else 0.0
+
+
 # Form: what needs no truth
 
 
