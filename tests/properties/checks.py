@@ -138,6 +138,8 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
     fixed = isinstance(target, int) and draw.options.get("rank_rule") != "paper" and "=" not in draw.hostile
     if fixed and k != target and not projection:
         yield f"form: {k} components instead of {target}"
+    if fixed and not (projection or draw.hostile) and k > min(draw.pooled.shape):
+        yield f"form: {k} components of {draw.pooled.shape[0]} rows and {draw.pooled.shape[1]} features"
     main = model.scores_ if draw.by_columns else model.components_
     shape = (model.n_samples_, k) if draw.by_columns else (k, model.n_features_in_)
     if main is None or main.shape != shape:
@@ -488,7 +490,8 @@ def _coarse(draw: Draw, truth: Truth | None) -> bool:
     if draw.by_columns and options.get("scale") and not options.get("center"):
         return bool(options["bound"] > (1e6 if draw.by_kernel else 1e25))  # no unit; a sum of energies has more words
     deviation = draw.pooled.astype(Long).std(axis=0)
-    smallest = deviation.min() if options.get("scale") else deviation.max()
+    standardised = options.get("scale") or draw.card.incomplete  # which standardises, whatever the options are
+    smallest = deviation.min() if standardised else deviation.max()
     return bool(options["bound"] > 1e6 * float(smallest))
 
 
