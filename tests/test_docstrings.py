@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 CHECKS = {"PR01", "PR02", "RT01"}
 """Parameters without a text, texts of parameters that there are not, results without a text."""
 
-PROGRAMS = {"benchmarks", "examples", "hunt", "papers"}
+PROGRAMS = {"benchmarks", "examples", "papers"}
 """Folders of what is called by commands only."""
 
 MODULES = [

@@ -97,8 +97,7 @@ def singled_out(code: str) -> set[str]:
 
 def test_what_a_method_is_stands_on_its_card():
     """Benchmarks and papers are about certain methods; whatever else is not in `strategies` is about any."""
-    folders = [ROOT / "fedpca_flwr", ROOT / "simulations" / "hunt"]
-    files = [path for folder in folders for path in folder.rglob("*.py")] + [*(ROOT / "simulations").glob("*.py")]
+    files = [*(ROOT / "fedpca_flwr").rglob("*.py"), *(ROOT / "simulations").glob("*.py")]
     found = {str(path.relative_to(ROOT)): singled_out(path.read_text()) for path in files}
     assert not {path: names for path, names in found.items() if names}, "say it on a MethodCard, or by an option's name"
 

@@ -18,13 +18,13 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import DATASETS
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.simulations.hunt.options import option_values
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.__main__ import descriptions, pages
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
 from tests.families import cut, rows
 from tests.grid import GridOfThisProcess
+from tests.options import option_values
 
 ROOT = Path(__file__).parents[1]
 PATTERNS = ("*.md", "docs/**/*.md", "*/README.md", "simulations/*/README.md")
@@ -86,7 +86,7 @@ def test_pages_are_short_and_every_data_set_is_in_its_table():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_option_is_described_and_the_table_of_questions_has_what_it_asks(method):
-    """All values of every option, and of every two, that the hunt draws from."""
+    """All values of every option, and of every two, that tests draw from."""
     known = METHODS[method]
     card = known.strategy.card
     told = descriptions(card.options)

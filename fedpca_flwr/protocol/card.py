@@ -24,9 +24,9 @@ Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
 class PCAOptions(Config):
     """Options that every method has.
 
-    Tests and the hunt try every value of an option that is a flag or lists its values. Of another option they try the
-    `examples` of its field, or nothing if there are none. In these, "k", "n" and "d" stand for the components, rows and
-    features of the data that are tried (`fedpca_flwr.simulations.hunt.options`).
+    Tests try every value of an option that is a flag or lists its values. Of another option they try the `examples` of
+    its field, or nothing if there are none. In these, "k", "n" and "d" stand for the components, rows and features of
+    the data that are tried (`tests/options.py`).
     """
 
     n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10

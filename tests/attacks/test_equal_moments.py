@@ -18,13 +18,13 @@ import pytest
 from fedpca_flwr.config.method_text import method_option_keys
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import centred_chunks
-from fedpca_flwr.simulations.hunt.options import options
 from fedpca_flwr.site.vault import Vault
 from fedpca_flwr.stages.adjust import AdjustedProjection
 from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.transports import encoding
 from fedpca_flwr.transports.recommendation import transports_of
 from tests.hostile import HostileSession, Questions, signatures
+from tests.options import random_options
 from tests.protocol.scripts import SCRIPTS, WAYS, Script
 from tests.protocol.test_hostile_server import earlier_loadings
 
@@ -204,7 +204,7 @@ def close(here, there, size: float) -> bool:
 
 
 SEEDS = 6
-"""Draws of options for each method; the hunt makes more of them."""
+"""Draws of options for each method."""
 
 HELD = [
     script
@@ -226,7 +226,7 @@ def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
 def drawn_run(method: str, seed: int) -> dict[str, Any]:
     """Return a run of a method with drawn options, in clear or with secure sums."""
     rng = np.random.default_rng(seed)
-    known = {name.replace("_", "-"): value for name, value in options(rng, method, 2, N, 6).items()}
+    known = {name.replace("_", "-"): value for name, value in random_options(rng, method, 2, N, 6).items()}
     if seed % 3:  # most of what stages do a site of all defaults refuses
         own = {key for stage in METHODS[method].strategy.card.stages for key in method_option_keys(stage.Options)}
         known = {key: value for key, value in known.items() if key not in own}

@@ -19,11 +19,11 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.simulations.hunt.options import options
 from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.transports.recommendation import transports_of
 from tests.attacks.test_equal_moments import N, as_script, differs, twins
 from tests.hostile import HostileSession, shape_of, shown_by
+from tests.options import random_options
 from tests.protocol.scripts import WAYS
 from tests.protocol.test_hostile_server import (
     CHANGED_ROWS,
@@ -41,7 +41,7 @@ MOST_STEPS = 12
 def drawn_run(rng: np.random.Generator) -> dict[str, Any]:
     """Return a run of any method with any options that it has, and keys that may or may not go with it."""
     method = str(rng.choice(list(METHODS)))
-    own = {name.replace("_", "-"): value for name, value in options(rng, method, 2, N, 6).items()}
+    own = {name.replace("_", "-"): value for name, value in random_options(rng, method, 2, N, 6).items()}
     run = {"method": method, "n-components": 2, **METHODS[method].strategy.card.examples[0], **own}
     ways = list(WAYS) if rng.random() < 0.1 else list(transports_of(METHODS[method]))
     run |= WAYS[str(rng.choice(ways))]

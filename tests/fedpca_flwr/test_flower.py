@@ -11,10 +11,10 @@ from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
 
 from fedpca_flwr import ConfigError, ContractError, FedPCA, PooledCovariance, SubspaceIteration, client_app, run
-from fedpca_flwr.simulations.hunt.options import option_values
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.grid import GridOfThisProcess
 from tests.harness import identities
+from tests.options import option_values
 from tests.refusals import refused
 
 PARTIES = [np.random.default_rng(i).normal(size=(n, 4)) * [4, 3, 2, 1] for i, n in enumerate((50, 40, 60))]

@@ -18,6 +18,7 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
 from tests.harness import fit
 from tests.properties.definitions import Matrix, centred, cut_rows, degrees, eigenpairs, spread_over
+from tests.properties.profiles import examples
 
 pytestmark = pytest.mark.engine
 
@@ -60,6 +61,7 @@ def drawn(seed: int, name: str, options: dict[str, Any]) -> tuple[Matrix, list[M
 
 
 @pytest.mark.parametrize(("name", "options", "way"), SETS)
+@examples(2)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_numbers_are_what_they_say(name, options, way, tmp_path_factory, seed):
     X, parties, k = drawn(seed, name, options)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.simulations.hunt.options import option_values
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.encoding import MaskedSum
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
 from tests.harness import fit, own
 from tests.hostile import HostileSession
+from tests.options import option_values
 from tests.refusals import unnamed
 
 N, D, BOUND = 240, 6, 1e3

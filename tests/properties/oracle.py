@@ -39,16 +39,17 @@ class Truth:
         return int((self.levels > 10 * self.rounding).sum())
 
     def uncertainty(self, k: int) -> float:
-        """Degrees by which the oracle's own k-dimensional subspace may be off."""
+        """Return the degrees by which the oracle's own k-dimensional subspace may be off."""
         gap = self.gap(k)
         return math.degrees(math.asin(min(1.0, 2 * self.rounding / gap))) if gap > 0 else 90.0
 
     def gap(self, k: int) -> float:
+        """Return how far level k is above the next."""
         padded = np.append(self.levels, 0.0)
         return float(padded[k - 1] - padded[k])
 
     def miss(self, basis: NDArray[Any]) -> float:
-        """Degrees by which a basis (p, k) surely misses every subspace that leading components may span.
+        """Return the degrees by which a basis (p, k) surely misses every subspace that leading components may span.
 
         Where levels k and k + 1 are apart, the angle to the one there is. Else it must hold all directions of the
         last gap before, and lie in those of the first gap after. Nothing misses nothing.
@@ -68,7 +69,7 @@ class Truth:
 
 
 def angle(inner: NDArray[Any], outer: NDArray[Any]) -> float:
-    """Largest angle, in degrees, from a direction in the span of ``inner`` (p, j) to that of ``outer`` (p, k >= j)."""
+    """Return the largest angle, in degrees, from a direction in the span of ``inner`` (p, j) to that of ``outer``."""
     residual = inner - outer @ (outer.T @ inner)
     return math.degrees(math.asin(min(1.0, float(svd(residual, compute_uv=False, lapack_driver="gesvd")[0]))))
 
@@ -100,7 +101,7 @@ def truth_of(
 def standardised(
     X: NDArray[Any], *, center: bool, scale: bool, indicators: int = 0
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], bool]:
-    """Mean, deviation (1 where constant, or without scaling), rows, and whether a scaled column is nearly constant."""
+    """Return mean, deviation (1 where constant, or without scaling), rows, and whether a column is nearly constant."""
     rows = np.asarray(X).astype(Long)
     constant = (rows == rows[0]).all(axis=0)
     mean = np.where(constant, rows[0], rows.mean(axis=0))
@@ -119,7 +120,7 @@ def standardised(
 def truth_of_kernel(
     X: NDArray[Any], *, kernel: str, gamma: float, coef0: float, degree: int, center: bool, scale: bool
 ) -> Truth:
-    """The kernel PCA of all rows (n, d)."""
+    """Return the kernel PCA of all rows (n, d)."""
     mean, deviation, rows, unsure = standardised(X, center=center, scale=scale)
     width = 1 / (rows.shape[1] * rows.var()) if rows.var() > 0 else Long(1)
     gamma_ = Long(gamma) or width

@@ -3,8 +3,6 @@
 import logging
 import signal
 import tempfile
-import time
-import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +14,7 @@ import numpy as np
 
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.hunt.draw import WEIGHT, Draw
+from tests.properties.strategies import WEIGHT, Draw
 
 LONGEST = 600
 """Seconds after which a run hangs: they take milliseconds."""
@@ -28,17 +26,16 @@ class HangError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Either ``model`` or ``error`` is None; ``where`` is the traceback of an error."""
+    """Model or error of a run, of which one is None, and its warnings."""
 
     model: PCAModel | None
     error: Exception | None
-    warned: tuple[str, ...]
-    seconds: float
-    where: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 def run_draw(draw: Draw) -> Outcome:
-    model, error, where, since = None, None, "", time.perf_counter()
+    """Run a draw on the loopback engine."""
+    model, error = None, None
     before = signal.signal(signal.SIGALRM, _hangs)
     signal.alarm(LONGEST)
     logging.disable(logging.CRITICAL)
@@ -46,14 +43,14 @@ def run_draw(draw: Draw) -> Outcome:
         warnings.simplefilter("always")
         try:
             model = _run(draw, Path(folder))
-        except Exception as caught:  # a hunt wants to see all of them
-            error, where = caught, traceback.format_exc()
+        except Exception as problem:  # all of them are to be judged
+            error = problem
         finally:
             logging.disable(logging.NOTSET)
             signal.alarm(0)
             signal.signal(signal.SIGALRM, before)
-    warned = tuple(f"{warning.category.__name__}: {warning.message}" for warning in seen)
-    return Outcome(model, error, warned, time.perf_counter() - since, where)
+    warnings_ = tuple(f"{warning.category.__name__}: {warning.message}" for warning in seen)
+    return Outcome(model, error, warnings_)
 
 
 def _run(draw: Draw, folder: Path) -> PCAModel:
@@ -62,16 +59,16 @@ def _run(draw: Draw, folder: Path) -> PCAModel:
         options.setdefault("state", str(folder / "state"))
     if options.get("append") is True:
         first = {key: value for key, value in options.items() if key != "append"}
-        run(draw.method, _arguments_text(draw, draw.earlier), engine="loopback", **first)
+        run(draw.method, _arguments(draw, draw.earlier), engine="loopback", **first)
     if draw.card.loadings_source:
         loadings = [str(folder / f"{party}.npz") for party in range(len(draw.parties))]
         fit = {"n_components": options["n_components"], "min_rows": 1, "loadings": loadings}
         run(draw.card.loadings_source, draw.earlier, engine="loopback", **fit)
         options.setdefault("loadings", loadings)
-    return _in_drawn_order(run(draw.method, _arguments_text(draw, draw.parties), engine="loopback", **options))
+    return _in_order(run(draw.method, _arguments(draw, draw.parties), engine="loopback", **options))
 
 
-def framed(draw: Draw) -> bool:
+def has_frames(draw: Draw) -> bool:
     """Return True if the parties are data frames."""
     return bool(draw.orders or draw.times or draw.levels) and find_spec("pandas") is not None
 
@@ -81,22 +78,22 @@ def names_of(features: int) -> list[str]:
     return [f"f{number}" for number in range(features)]
 
 
-def _arguments_text(draw: Draw, parties: Sequence[Any]) -> Sequence[Any]:
+def _arguments(draw: Draw, parties: Sequence[Any]) -> Sequence[Any]:
     """Return the parties, as data frames if the draw has orders of columns."""
-    if not framed(draw):
+    if not has_frames(draw):
         return parties
     from pandas import DataFrame  # here: it may be missing
 
     if draw.levels:
-        return [DataFrame(_decoded(draw, part)) for part in parties]
+        return [DataFrame(_cells(draw, part)) for part in parties]
     frames = [DataFrame(part, columns=names_of(part.shape[1])) for part in parties]
     if draw.times:
         return [frame.assign(**{WEIGHT: settings}) for frame, settings in zip(frames, draw.times, strict=True)]
     return [frame[[frame.columns[j] for j in order]] for frame, order in zip(frames, draw.orders, strict=True)]
 
 
-def _decoded(draw: Draw, part: Any) -> dict[str, Any]:
-    """The columns of a data frame with the categories as texts, of a level that nobody declared, or empty."""
+def _cells(draw: Draw, part: Any) -> dict[str, Any]:
+    """Return the columns of a data frame with categories as texts, of a level that nobody declared, or empty."""
     numbers = part.shape[1] - len(draw.indicators)
     columns = dict(zip(names_of(numbers), part[:, :numbers].T, strict=True))
     place = numbers
@@ -107,7 +104,7 @@ def _decoded(draw: Draw, part: Any) -> dict[str, Any]:
     return columns
 
 
-def _in_drawn_order(model: PCAModel) -> PCAModel:
+def _in_order(model: PCAModel) -> PCAModel:
     """Return the model with features by name in the drawn order; unchanged without names."""
     names = [] if model.feature_names_in_ is None else [str(name) for name in model.feature_names_in_]
     if not names or sorted(names) != sorted(names_of(len(names))) or model.components_ is None:

@@ -1,0 +1,541 @@
+"""What every run must hold: `findings` has a sentence for each law that a model or an error breaks."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError
+from fedpca_flwr.maths.eigen import SIGN_TIE_TOLERANCE
+from fedpca_flwr.maths.moments import max_row_count
+from fedpca_flwr.model.model import PCAModel
+from tests.properties.oracle import EPS, Long, Truth, angle, truth_of, truth_of_kernel
+from tests.properties.running import HangError, Outcome, has_frames, names_of
+from tests.properties.strategies import Draw, Table
+
+Check = Callable[[Draw, PCAModel, Truth], Iterator[str]]
+
+EXACT = 1e-6
+"""Degrees from the determined subspace up to which a model may be called exact."""
+TINY = 1e-12
+"""Of a column's largest value: a scale below makes rounding as large as what is there."""
+LARGEST, SMALLEST = 1e270, 1e-270
+"""Variances beyond which float64 has no squares of squares."""
+UNLIKE = re.compile("sorted|shifted|heavy tails|one-hot|indicators|constant features|single rows")
+"""Data whose parties may have means and deviations of unlike sizes, or a few rows that do."""
+
+
+def findings(draw: Draw, outcome: Outcome) -> list[str]:
+    """Return all findings about the outcome of a draw."""
+    truth = truth_about(draw)
+    problems = [f"warning: {text}" for text in outcome.warnings]
+    if outcome.error is not None:
+        return [*problems, *wrong_error(draw, outcome.error, truth)]
+    model = outcome.model
+    assert model is not None
+    problems += malformed(draw, model)
+    if "NaN" in draw.hostile and draw.card.incomplete:
+        return problems  # a missing value, of which complete rows tell no truth
+    if truth is None or "=" in draw.hostile:
+        return [*problems, f"accepted: {draw.hostile} was not refused"]
+    if problems or draw.card.loadings_source:
+        return problems
+    checks = CHECKS + (EXACTNESS if comparable(draw, model, truth) else [])
+    return [finding for check in checks for finding in check(draw, model, truth)]
+
+
+def truth_about(draw: Draw) -> Truth | None:
+    """Return the truth, or None where what is hostile leaves none."""
+    if draw.hostile and "marker" not in draw.hostile and "huge" not in draw.hostile:
+        return None
+    options = draw.options
+    center, scale = options.get("center", True), options.get("scale", False)
+    if not draw.by_kernel:
+        center = center and options.get("variant") != "faithful"
+        keywords = {"center": center, "scale": scale, "indicators": len(draw.indicators)}
+        return truth_of(draw.pooled, **keywords, by_columns=draw.by_columns)
+    defaults = {"kernel": "rbf", "gamma": 0.0, "coef0": 1.0, "degree": 3, "center": False}
+    return truth_of_kernel(draw.pooled, scale=scale, **{key: options.get(key, defaults[key]) for key in defaults})
+
+
+def comparable(draw: Draw, model: PCAModel, truth: Truth) -> bool:
+    """Return True if the data determine a model, and no noise or forgetting hides it."""
+    if truth.unsure or not float(truth.total) > 0 or draw.options.get("forgetting", 1.0) < 1:
+        return False
+    private = draw.card.differentially_private and draw.options.get("epsilon") != "infinity"
+    return not private and "taken for constant" not in " ".join(model.log["notes"])
+
+
+# What a model claims
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Error that a model states; angles in degrees, None where nothing is stated."""
+
+    certificate: float | None
+    certified: int
+    """Number of first components that the certificate is of."""
+    all_certified: bool
+    bound: float | None
+    squared_error: float | None
+    """Per row, as the parties measured it."""
+    fixed_point: float
+    """Largest cost of rounding in secure sums, as a share of the variance."""
+    above_noise: int | None
+    """Components that a private run says are no noise."""
+
+    @property
+    def at_most(self) -> float | None:
+        """Smallest bound on the true angle that the model states."""
+        angles = [x for x in (self.certificate if self.all_certified else None, self.bound) if x is not None]
+        return min(angles) if angles else None
+
+
+def claims_of(model: PCAModel) -> Claims:
+    """Return the claims in a model's log; a bound of 90 degrees says nothing."""
+    measured = model.log["measured"]
+    bounds = {key: measured.get(key, 90.0) for key in ("certified_angle_degrees", "angle_bound_degrees")}
+    certificate, bound = (None if x >= 90 else x for x in bounds.values())
+    certified = measured.get("certified_components", 0)
+    return Claims(
+        certificate=certificate,
+        certified=certified,
+        all_certified=certified == model.n_components_,
+        bound=bound,
+        squared_error=measured.get("squared_error_per_row"),
+        fixed_point=measured.get("fixed_point_variance_share", measured.get("fixed_point_size_share", 0.0)),
+        above_noise=measured.get("components_above_noise"),
+    )
+
+
+def basis_of(model: PCAModel) -> Table:
+    """Return directions (p, k): components, or scores divided by their lengths, without zeros."""
+    if model.components_ is not None:
+        return model.components_.T
+    assert model.scores_ is not None
+    positive = model.singular_values_ > 0
+    return model.scores_[:, positive] / model.singular_values_[positive]
+
+
+def tightness(draw: Draw, model: PCAModel | None) -> float:
+    """Return the true angle by the bound that a model states: above 1 is wrong, and what is near it is sought."""
+    truth = None if model is None or draw.card.loadings_source else truth_about(draw)
+    if model is None or truth is None or not comparable(draw, model, truth):
+        return 0.0
+    bound = claims_of(model).at_most
+    return min(2.0, truth.miss(basis_of(model)) / bound) if bound else 0.0
+
+
+# Form: what needs no truth
+
+
+def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
+    """Yield findings about shapes, order, signs and orthonormality."""
+    k, target, projection = model.n_components_, draw.options.get("n_components"), draw.card.loadings_source
+    fixed = isinstance(target, int) and draw.options.get("rank_rule") != "paper" and "=" not in draw.hostile
+    if fixed and k != target and not projection:
+        yield f"form: {k} components instead of {target}"
+    if fixed and not (projection or draw.hostile) and k > min(draw.pooled.shape):
+        yield f"form: {k} components of {draw.pooled.shape[0]} rows and {draw.pooled.shape[1]} features"
+    main = model.scores_ if draw.by_columns else model.components_
+    shape = (model.n_samples_, k) if draw.by_columns else (k, model.n_features_in_)
+    if main is None or main.shape != shape:
+        yield f"form: shape {None if main is None else main.shape} instead of {shape}"
+        return
+    numbers = [*model.explained_variance_, *model.explained_variance_ratio_, *model.singular_values_]
+    noise_alone = draw.card.differentially_private and claims_of(model).above_noise == 0
+    known = np.isnan if noise_alone else np.isfinite
+    if not np.isfinite(main).all() or not known([*numbers, model.noise_variance_]).all():
+        yield "form: variances of noise alone, or not finite"
+        return
+    if projection:
+        return
+    if not noise_alone:
+        yield from malformed_variances(draw, model)
+    yield from malformed_directions(basis_of(model))
+    counted = not (draw.card.differentially_private or draw.hostile or "forgetting" in draw.option_names)
+    if counted and model.n_samples_ != len(draw.pooled):
+        yield f"form: {model.n_samples_} rows instead of {len(draw.pooled)}"
+
+
+def malformed_directions(basis: Table) -> Iterator[str]:
+    """Yield findings about directions that are not orthonormal, or of the wrong sign."""
+    skew = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() if basis.size else 0.0
+    if skew > 1e-9:
+        yield f"form: directions are not orthonormal: off by {skew:.1e}"
+    if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 2 * SIGN_TIE_TOLERANCE)).any():
+        yield "form: the largest loading of a component is negative"
+
+
+def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
+    """Yield findings about order, signs and sums of variances that are known."""
+    variances, ratio = model.explained_variance_, model.explained_variance_ratio_
+    if (np.diff(variances) > 1e-12 * variances[0]).any() or variances.min() < 0 or model.noise_variance_ < 0:
+        yield f"form: variances {variances} in no order or below zero, noise {model.noise_variance_}"
+    if not np.allclose(model.singular_values_, np.sqrt(variances * (model.n_samples_ - 1)), rtol=1e-9, atol=0):
+        yield "form: singular values are not the roots of (n - 1) variances"
+    rounded = "codec" in draw.option_names or draw.card.differentially_private or draw.options.get("landmarks")
+    if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
+        yield f"form: ratios add up to {ratio.sum():.12g}"
+
+
+# Any model of rows that are known
+
+
+def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Compare the squared error that the parties measured with that of the model on all rows."""
+    measured = claims_of(model).squared_error
+    if measured is None or draw.card.local_components or draw.earlier or model.components_ is None:
+        return
+    assert model.mean_ is not None
+    rows = draw.pooled.astype(Long) - model.mean_.astype(Long)
+    rows = rows if model.scale_ is None else rows / model.scale_
+    residual = rows - (rows @ model.components_.T) @ model.components_
+    true = float((residual**2).sum() / len(rows))
+    if abs(measured - true) > 1e-5 * true + 1e-9 * float((rows**2).sum() / len(rows)):
+        yield f"squared error: {measured:.6g}, is {true:.6g}"
+
+
+def wrong_names(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Yield a finding unless the model has the names of data frames, each once."""
+    names, target = model.feature_names_in_, names_of(model.n_features_in_ - len(draw.indicators)) + draw.indicators
+    if has_frames(draw) and (names is None or list(names) != target):
+        yield f"names: {None if names is None else list(names)} of data frames with {target}"
+
+
+def tiny_scales(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Yield a finding if a feature is divided by rounding, in the model or in scores of new rows."""
+    if draw.by_columns or model.scale_ is None or model.mean_ is None or model.components_ is None:
+        return
+    if draw.card.differentially_private:
+        return
+    rows = draw.pooled.astype(Long)
+    still, largest = (rows == rows[0]).all(axis=0), np.abs(rows).max(axis=0)
+    deviation = np.sqrt(((rows - rows.mean(axis=0)) ** 2).mean(axis=0))
+    tiny = (model.scale_ < TINY * largest) & (model.scale_ != 1) & (still | (deviation > 10 * TINY * largest))
+    tiny |= ~(model.scale_ > 0)
+    if tiny.any():
+        yield f"tiny scale: {model.scale_[tiny]} of features as large as {largest[tiny].astype(float)}"
+    if truth.unsure or not draw.options.get("scale") or draw.card.non_mean_centre:
+        return
+    moved = np.where(still, np.where(largest > 0, largest, 1) / 1000, 0)
+    new = (rows[::-1] + moved).astype(np.float64)
+    lengths = np.sqrt((((new.astype(Long) - truth.mean) / np.where(still, 1, deviation)) ** 2).sum(axis=1))
+    scores = (new - model.mean_) / model.scale_ @ model.components_.T
+    limit = 100 * float(lengths.max() + 1)
+    if not np.isfinite(scores).all() or np.abs(scores).max() > limit:
+        yield f"new rows: scores up to {np.abs(scores).max():.3g} of rows {limit / 100:.3g} long in the true scale"
+
+
+def wrong_units(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Yield a finding unless exactly the feature in another unit is named, and features as different as that."""
+    if draw.by_columns or draw.orders:
+        return
+    notes = [note for note in model.log["notes"] if "in another unit than the others:" in note]
+    units = {(int(unit["party"].rpartition(" ")[2]), unit["feature"]) for unit in model.log.get("other_units", [])}
+    if draw.unit is not None:
+        place, feature = draw.unit
+        place = 1 if len(draw.parties) == 2 else place  # of two none is the odd one
+        text = f"{place} seems to have features in another unit than the others: feature {feature + 1} (mean"
+        if units != {(place, feature)} or not any(note.partition(" ")[2].startswith(text) for note in notes):
+            yield f"units: {sorted(units)} instead of {(place, feature)}: {notes}"
+        return
+    if bool(notes) != bool(units):
+        yield f"units: {sorted(units)}, but noted {notes}"
+    alike = not UNLIKE.search(draw.description) and not draw.hostile
+    for place, feature in sorted(units):
+        if alike or not _as_unlike(draw, place, feature):
+            yield f"units: party {place} is said to have feature {feature} in another unit, and has it not"
+
+
+def _as_unlike(draw: Draw, place: int, feature: int) -> bool:
+    """Return True if mean and deviation are 4.9 times those of more than half of the parties, or a 4.9th."""
+    parties = draw.parties
+    if draw.earlier:  # to which they were appended
+        parties = [np.vstack(pair) for pair in zip(draw.earlier, draw.parties, strict=True)]
+    columns = [np.asarray(party)[:, feature].astype(Long) for party in parties]
+    sizes = np.array([[abs(column.mean()), column.std()] for column in columns if len(column) >= 10], dtype=np.float64)
+    own_sizes = np.array([abs(columns[place].mean()), columns[place].std()], dtype=np.float64)
+    with np.errstate(all="ignore"):
+        gap = np.log(sizes / own_sizes)
+    distant = (np.abs(gap).min(axis=1) > np.log(4.9)) & (np.abs(gap[:, 0] - gap[:, 1]) < np.log(2.1))
+    return bool(distant.sum() > (len(sizes) - 1) / 2 and len(columns[place]) >= 10)
+
+
+# Exactness, certificates, notes: models of what the data determine
+
+
+def wrong_exactness(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Yield a finding if a model is called exact and is not, or approximate without a reason."""
+    miss = truth.miss(basis_of(model))
+    if model.log["exact"] and miss > EXACT:
+        yield f"exact: at least {miss:.2g} degrees off"
+    k, clear = model.n_components_, draw.transport == "clear"
+    rounded = draw.options.get("rank") or draw.options.get("wire") == "float32"
+    dense = draw.card.exact and draw.card.pools_moments and not rounded
+    squares = np.append(truth.levels, 0.0) ** 2
+    if clear and dense and not model.log["exact"] and squares[k - 1] - squares[k] > 1e-5:
+        yield "exact: called approximate, but the gap is wide"
+
+
+def wrong_claims(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Yield findings about certificates, bounds and targets: no true angle is above these, and no tie is certified."""
+    claims, basis = claims_of(model), basis_of(model)
+    miss, certificate, bound = truth.miss(basis), claims.certificate, claims.at_most
+    if certificate is not None and claims.certified and not claims.all_certified:
+        first = truth.miss(basis[:, : claims.certified])
+        if first > certificate + 1e-12:
+            yield f"certificate: {certificate:.2g} of the first {claims.certified}, at least {first:.2g} off"
+    if bound is not None and miss > bound + 1e-12:
+        yield f"certificate: {bound:.2g} degrees at most, at least {miss:.2g} off"
+    target = draw.options.get("target", 0.0)
+    if target and miss > target:
+        yield f"target: {target:g} degrees, at least {miss:.2g} off"
+    k = min(claims.certified, model.n_components_)
+    if certificate is not None and k and is_tie(truth, k):
+        yield f"certificate: {certificate:.2g} of components {k} and {k + 1}, which have equal variance"
+
+
+def is_tie(truth: Truth, k: int) -> bool:
+    """Return True if components k and k + 1 surely have equal variance above zero."""
+    return k < truth.levels.size and truth.levels[k - 1] > 1e-4 and abs(truth.gap(k)) < 10 * EPS
+
+
+def wrong_totals(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Compare total variance, mean and scale, which every method but a few has exactly."""
+    fixed_point, ratio = claims_of(model).fixed_point, model.explained_variance_ratio_[0]
+    total = float(truth.total) / (model.n_samples_ - 1)
+    other_base = draw.card.variance_base and draw.options.get("party-weights") != "rows"
+    if not other_base and ratio > 0:
+        claimed = float(model.explained_variance_[0] / ratio)
+        rounding = 1e-6 if draw.options.get("wire") == "float32" else 1e-9
+        if abs(claimed - total) > (rounding + fixed_point) * total:
+            yield f"ratio: shares of {claimed:.12g}, but the variance is {total:.12g}"
+    if model.mean_ is None or draw.card.differentially_private or draw.card.non_mean_centre:
+        return
+    hidden = draw.options.get("bound", 0.0) * 1e-12 if draw.transport != "clear" else 0.0
+    size = np.abs(truth.mean) + np.abs(draw.pooled.astype(Long)).max(axis=0)
+    if (np.abs(model.mean_ - truth.mean) > 1e-12 * size + hidden).any():
+        yield f"mean: off by {float(np.abs(model.mean_ - truth.mean).max()):.2g}"
+    lost = fixed_point * model.n_features_in_  # the share of a single feature
+    if model.scale_ is not None and (np.abs(model.scale_ / truth.scale - 1) > 1e-8 + lost).any():
+        yield f"scale: off by {float(np.abs(model.scale_ / truth.scale - 1).max()):.2g} of itself"
+
+
+def wrong_eigenvalues(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Compare variances and their rest with the truth, for an exact model."""
+    k, n, fixed_point = model.n_components_, model.n_samples_, claims_of(model).fixed_point
+    if not model.log["exact"]:
+        return
+    true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
+    allowed = 1e-8 * true + (100 * truth.rounding * truth.values[0] + fixed_point * truth.total) / (n - 1)
+    if (np.abs(model.explained_variance_ - true) > allowed).any():
+        yield f"eigenvalues: {model.explained_variance_[:6]} instead of {true[:6].astype(float)}"
+    if not draw.card.variance_base:
+        rest = min(max_row_count(n), model.n_features_in_) - k  # weights tell no number of rows
+        noise = float(max(0.0, truth.total / (n - 1) - true.sum()) / rest) if rest > 0 else 0.0
+        if abs(model.noise_variance_ - noise) > 1e-6 * noise + float(allowed.sum()) + 1e-9 * float(true[0]):
+            yield f"noise variance: {model.noise_variance_:.9g} instead of {noise:.9g}"
+
+
+def wrong_order(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Compare the first components of an exact model with the truth, where they are well separated."""
+    basis = basis_of(model)
+    for j in range(1, basis.shape[1] if model.log["exact"] else 0):
+        if truth.gap(j) > 1e-3 and truth.levels[j - 1] > 1e-2:
+            off = angle(basis[:, :j], truth.vectors[:, :j]) - truth.uncertainty(j)
+            if off > 1e-4:
+                yield f"order: the first {j} of {basis.shape[1]} components are {off:.2g} degrees off"
+                return
+
+
+def wrong_ritz_values(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Yield a finding if a certified variance is above the truth, or below by more than the angle allows."""
+    claims, k, n = claims_of(model), model.n_components_, model.n_samples_
+    every = claims.certificate is not None and claims.all_certified
+    if model.log["exact"] or not every or draw.options.get("warm_start") == "svd":
+        return
+    true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
+    slack = float((200 * truth.rounding + claims.fixed_point) * truth.total) / (n - 1)
+    missing = (true - model.explained_variance_).astype(float)
+    limit = k * float(true[0]) * math.sin(math.radians(min(90.0, claims.at_most or 90.0))) ** 2
+    if missing.min() < -slack - 1e-9 * float(true[0]):
+        yield f"eigenvalues: above the true ones by {-missing.min():.2g}"
+    if missing.sum() > limit + slack:
+        yield f"eigenvalues: below the true ones by {missing.sum():.2g}, at most {limit:.2g} by the angle"
+
+
+def wrong_notes(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
+    """Yield a finding if notes on rank and ties are false, or missing from an exact model."""
+    text, k = " ".join(model.log["notes"]), model.n_components_
+    rank = re.search(r"(?<!either )the data have rank (\d+)", text)
+    if rank and int(rank[1]) < min(k, truth.rank):
+        yield f"note: says the rank is {rank[1]}, it is {truth.rank} at least"
+    dense = draw.card.exact and draw.card.pools_moments and draw.transport == "clear"
+    if k >= truth.levels.size or not (dense or model.log["exact"]):
+        return
+    if is_tie(truth, k) and not re.search(r"unique|equal variance|not determined|resolve", text):
+        yield f"note: components {k} and {k + 1} have equal variance, and nothing says so"
+    if truth.levels[k - 1] < 10 * EPS and not re.search(r"rank|no variance|resolve|not determined", text):
+        yield f"note: component {k} has no variance, and nothing says so"
+
+
+CHECKS: list[Check] = [wrong_squared_error, wrong_names, tiny_scales, wrong_units]
+EXACTNESS: list[Check] = [
+    wrong_exactness,
+    wrong_claims,
+    wrong_totals,
+    wrong_eigenvalues,
+    wrong_order,
+    wrong_ritz_values,
+    wrong_notes,
+]
+
+
+# Errors: a clear one of a specific kind, for a reason that the draw has
+
+
+def wrong_error(draw: Draw, error: Exception, truth: Truth | None) -> Iterator[str]:
+    """Yield a finding unless an error is the right answer."""
+    text = f"{type(error).__name__}: {str(error)[:250]}"
+    if isinstance(error, HangError):
+        yield f"hang: {error}"
+    elif not isinstance(error, FedPCAError):
+        yield f"raw error: {text}"
+    elif not isinstance(error, ConfigError | DataError | ContractError | DisclosureError):
+        yield f"vague error: {text}"
+    elif not _explained(draw, error, None if draw.hostile else truth):
+        if not draw.hostile:
+            yield f"false refusal: {text}"
+        elif _unclear(draw, str(error)):
+            yield f"unclear refusal: of {draw.hostile}: {text}"
+
+
+def _unclear(draw: Draw, text: str) -> bool:
+    """Return True if a refusal of hostile input does not name the input."""
+    key = draw.hostile.partition("=")[0].replace("_", "-")
+    huge = "huge value" in draw.hostile or "marker" in draw.hostile
+    unnamed = huge and not re.search(r"huge|too large|beyond|bound|outside the range", text)
+    return unnamed or ("=" in draw.hostile and key not in text.replace("_", "-"))
+
+
+def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
+    """Return True if the draw has the reason that a text gives."""
+    text = str(error)
+    for pattern, holds in REASONS:
+        if re.search(pattern, text):
+            return holds(draw, truth)
+    if not isinstance(error, ConfigError):
+        return False
+    keys = draw.options.keys() - {"n_components", "bound"}
+    return any(re.search(rf"\b{key.replace('_', '-')}\b", text.replace("_", "-")) for key in keys)
+
+
+def _no_variance(draw: Draw, truth: Truth | None) -> bool:
+    """Return True if the variance is within a factor of rounding of the means or of the kernel."""
+    if truth is not None and truth.unsure:
+        return True
+    if truth is not None and draw.by_kernel:
+        return not truth.rank or truth.rounding > (1e-6 if draw.options.get("landmarks") else 1e-2)
+    return _constant(draw)
+
+
+def _none_within(draw: Draw, truth: Truth | None) -> bool:
+    """Return True if the rows of each party are identical."""
+    return all((np.asarray(party) == np.asarray(party)[0]).all() for party in draw.parties)
+
+
+def _constant(draw: Draw) -> bool:
+    """Return True if the rows are equal within their rounding."""
+    rows = draw.first.astype(Long)
+    about_means = rows if draw.options.get("center", True) is False else rows - rows.mean(axis=0)
+    return bool((about_means**2).sum() <= rows.size * (100 * EPS * np.abs(rows).max()) ** 2)  # in 80 bits
+
+
+def _too_many(draw: Draw, truth: Truth | None) -> bool:
+    """Return True if the components are more than rows or features."""
+    target = draw.options["n_components"]
+    return not isinstance(target, str) and target > min(draw.first.shape)
+
+
+def _alike_but_held_out(draw: Draw, truth: Truth | None) -> bool:
+    """Return True if without a fifth of each party's rows the variance is zero, or too small for the bound."""
+    rows, times = np.unique(draw.pooled, axis=0, return_counts=True)
+    common = rows[times.argmax()] if draw.options.get("center", True) else np.zeros(rows.shape[1])
+    others = [int((np.asarray(party) != common).any(axis=1).sum()) for party in draw.parties]
+    equal = all(few <= len(party) // 5 for few, party in zip(others, draw.parties, strict=True))
+    return equal or _constant(draw) or _coarse(draw, truth)
+
+
+def _beyond(draw: Draw, truth: Truth | None) -> bool:
+    """Return True if sums of squares are outside the range of float64."""
+    size = float(np.abs(draw.pooled.astype(Long)).max()) ** 2 * draw.pooled.size
+    return size > LARGEST or truth is None or float(truth.total) < SMALLEST
+
+
+def _tiny_column(draw: Draw, truth: Truth | None) -> bool:
+    """Return True if a column of a party has values, all of them too small for their squares."""
+    largest = [np.abs(np.asarray(party, dtype=np.float64)).max(axis=0) for party in draw.parties]
+    return any(bool(((column > 0) & (column < 1e-140)).any()) for column in largest)
+
+
+def _coarse(draw: Draw, truth: Truth | None) -> bool:
+    """Return True if fixed point steps of the bound are near the deviation of a column."""
+    options = draw.options
+    if "bound" not in options:
+        return False
+    if draw.by_columns and options.get("scale") and not options.get("center"):
+        return bool(options["bound"] > (1e6 if draw.by_kernel else 1e25))  # no unit; a sum of energies has more words
+    deviation = draw.pooled.astype(Long).std(axis=0)
+    standardised = options.get("scale") or draw.card.incomplete  # which standardises, whatever the options are
+    smallest = deviation.min() if standardised else deviation.max()
+    return bool(options["bound"] > 1e6 * float(smallest))
+
+
+def _below_rounding(times: float) -> Callable[[Draw, Truth | None], bool]:
+    """Return whether the last component may be within a factor of rounding."""
+
+    def holds(draw: Draw, truth: Truth | None) -> bool:
+        k = draw.options["n_components"]
+        return truth is None or truth.unsure or bool(truth.levels[k - 1] < max(1e-11, times * truth.rounding))
+
+    return holds
+
+
+REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
+    (r"the kernel of the rows is outside the range", lambda draw, truth: truth is None or truth.unsure),
+    (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.option_names),
+    (r"but those held out to choose 'mu'", _alike_but_held_out),
+    (r"fixed point of secure sums does not tell these rows apart", _below_rounding(10)),
+    (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
+    (r"the rows of each party are identical", _none_within),
+    (
+        r"most rows lie in one place|honest parties must be alike|was unlike the others in some step",
+        lambda draw, truth: draw.card.non_mean_centre,
+    ),
+    (
+        r"next to it (the rows of all parties have no|\d+ features have too little) variance",
+        lambda d, t: _coarse(d, t) or _no_variance(d, t),
+    ),
+    (r"'auto', which needs center=[Tt]rue", lambda draw, truth: draw.options.get("center") is False),
+    (r"'n[-_]components' is \d+.*(at most \d+ = min|but the data have \d+ features)", _too_many),
+    (r"rows while some are held out", lambda d, t: d.options["n_components"] > 0.7 * len(d.pooled)),
+    (r"a PCA needs at least 2", lambda draw, truth: len(draw.pooled) < 2),
+    (r"outside the range of float64", _beyond),
+    (r"too small to be squared", _tiny_column),
+    (r"a warm start needs at most features - 2", lambda d, t: d.options["n_components"] > d.pooled.shape[1] - 2),
+    (r"too few for n[-_]components", lambda draw, truth: draw.options.get("max_rounds", 100) < 10),
+    (r"'landmarks' = .* alike", lambda draw, truth: bool(draw.options.get("landmarks"))),
+    (r"positive eigenvalues", _below_rounding(1)),
+    (r"so many directions hold", lambda draw, truth: isinstance(draw.options["n_components"], float)),
+    (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),
+    (r"'step' is", lambda draw, truth: draw.options.get("codec") == "shared-step"),
+    (r"'edge[-_]probability' is", lambda draw, truth: draw.options.get("graph") == "erdos-renyi"),
+    (r"'step[-_]size' is .* diverge", lambda draw, truth: "step_size" in draw.option_names),
+    (r"'bound' is .* expected a number from 0 to", lambda draw, truth: draw.options["bound"] > 1e100),
+    (r"'min[-_]parties'", lambda draw, truth: len(draw.parties) < 2),
+]
+"""What an error's text may say, and whether the draw has it. Else it must name an option that the draw sets."""

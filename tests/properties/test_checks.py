@@ -1,0 +1,199 @@
+"""The checks find every kind of wrong result that is put into a right one, and the oracle is right."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA, KernelPCA
+
+from fedpca_flwr.errors import ConfigError, DataError, PartyError
+from tests.families import cut, rows
+from tests.properties.checks import findings
+from tests.properties.oracle import angle, truth_of, truth_of_kernel
+from tests.properties.running import HangError, Outcome, run_draw
+from tests.properties.strategies import Draw
+
+PARTIES = cut(rows(60, 6), 30, 20, 10)
+OFF = PCA(2).fit(np.vstack(PARTIES)[:59]).components_
+
+
+def request(method="p-cov", parties=PARTIES, **options):
+    """Return a run in clear."""
+    return Draw(method, "clear", parties, {"n_components": 2, **options}, "rows")
+
+
+def ties(*deviations):
+    """Return parties whose components have these deviations exactly."""
+    return cut(np.linalg.qr(rows(40, 5) - rows(40, 5).mean(axis=0)).Q * deviations, 30, 10)
+
+
+def another_unit(count):
+    """Return parties of which the first has the last feature in another unit."""
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal((20, 3)) + [0, 0, 50.0] for _ in range(count)]
+    parts[0][:, 2] *= 1000
+    return parts
+
+
+CONSTANT = [np.insert(part, 2, 100.0, axis=1) for part in cut(rows(60, 3), 30, 30)]
+SECURE = {"n_components": 2, "scale": True, "secure_aggregation": True, "bound": 200.0, "min_parties": 2}
+ORDERS = [[3, 1, 0, 2, 5, 4], [0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]]
+RIGHT = {
+    "p-cov": request(),
+    "noise": request("dp-pca", noise_seed=1),
+    "tied": request(parties=ties(9.0, 2.0, 2.0, 2.0, 1.0)),
+    "second tied": request("sub-it", ties(9.0, 2.0, 2.0, 2.0, 1.0)),
+    "first tied": request("sub-it", ties(9.0, 9.0, 9.0, 2.0, 1.0), n_components=3),
+    "names": replace(request(scale=True), orders=ORDERS),
+    "constant": Draw("p-cov", "secure_aggregation", CONSTANT, SECURE, "rows"),
+    "units": replace(request(parties=another_unit(4)), unit=(0, 2)),
+    "units of two": replace(request(parties=another_unit(2)), unit=(0, 2)),
+    "units, sub-it": replace(request("sub-it", another_unit(4)), unit=(0, 2)),
+    "columns": Draw("vertical", "clear", np.split(rows(40, 6), [2, 5], axis=1), {"n_components": 2}, "columns"),
+    "target": request("adaptive", target=1.0),
+}
+
+
+@cache
+def right_model(name):
+    """Return the model of a run above, in which nothing is wrong."""
+    outcome = run_draw(RIGHT[name])
+    assert findings(RIGHT[name], outcome) == []
+    return outcome.model
+
+
+def larger(model, factor):
+    """Return the three fields of a model's variances, all too large."""
+    return {
+        "explained_variance_": model.explained_variance_ * factor,
+        "singular_values_": model.singular_values_ * np.sqrt(factor),
+        "explained_variance_ratio_": model.explained_variance_ratio_ * factor,
+    }
+
+
+def outcome_with(model, log=(), measured=(), **fields):
+    """Return an outcome whose model has other fields, keys of its log, or measurements."""
+    log = {**model.log, **dict(log), "measured": {**model.log["measured"], **dict(measured)}}
+    return Outcome(replace(model, log=log, **fields), None)
+
+
+def kinds(run, outcome):
+    """Return the kinds of all findings."""
+    return {text.partition(":")[0] for text in findings(run, outcome)}
+
+
+def certificate(degrees, components):
+    return {"measured": {"certified_angle_degrees": degrees, "certified_components": components}}
+
+
+NO_UNITS = {"log": {"notes": [], "other_units": []}}
+FAULTS = [
+    ("p-cov", "eigenvalues", lambda m: larger(m, 1 + 1e-5)),
+    ("p-cov", "ratio", lambda m: {"explained_variance_ratio_": m.explained_variance_ / m.explained_variance_.sum()}),
+    ("p-cov", "mean", lambda m: {"mean_": m.mean_ + 1e-9}),
+    ("p-cov", "noise variance", lambda m: {"noise_variance_": m.noise_variance_ * 1.001}),
+    ("p-cov", "exact", lambda m: {"components_": OFF}),
+    ("p-cov", "exact", lambda m: {"log": {"exact": False}}),
+    ("p-cov", "order", lambda m: {"components_": m.components_[::-1]}),
+    ("p-cov", "squared error", lambda m: {"measured": {"squared_error_per_row": 7.0}}),
+    ("p-cov", "certificate", lambda m: {**certificate(1e-5, 2), "components_": OFF}),
+    ("p-cov", "note", lambda m: {"log": {"notes": ["the data have rank 1: component 2 has no variance"]}}),
+    ("p-cov", "form", lambda m: {"components_": m.components_[:, :5]}),
+    ("p-cov", "form", lambda m: {"components_": m.components_ * 1.001}),
+    ("p-cov", "form", lambda m: {"components_": -m.components_}),
+    ("p-cov", "form", lambda m: {"explained_variance_": m.explained_variance_[::-1]}),
+    ("p-cov", "form", lambda m: {"singular_values_": m.singular_values_ * 2}),
+    ("p-cov", "form", lambda m: {"noise_variance_": float("nan")}),
+    ("p-cov", "form", lambda m: {"n_samples_": 59}),
+    ("p-cov", "form", lambda m: {"explained_variance_ratio_": m.explained_variance_ratio_ * 2}),
+    ("noise", "form", lambda m: {"noise_variance_": 1.0}),
+    ("noise", "form", lambda m: {"components_": m.components_ * np.nan}),
+    ("tied", "note", lambda m: {"log": {"notes": []}}),
+    ("second tied", "certificate", lambda m: certificate(1e-9, 2)),
+    ("first tied", "certificate", lambda m: certificate(1e-5, 1)),
+    ("names", "names", lambda m: {"feature_names_in_": None}),
+    ("names", "names", lambda m: {"feature_names_in_": m.feature_names_in_[::-1]}),
+    ("names", "mean", lambda m: {"mean_": m.mean_[ORDERS[0]]}),
+    ("constant", "tiny scale", lambda m: {"scale_": np.where(np.arange(4) == 2, 1e-11, m.scale_)}),
+    ("constant", "new rows", lambda m: {"scale_": np.array([1, 1, 1e-9, 1]), "components_": np.eye(4)[[0, 2]]}),
+    ("units", "units", lambda m: {"log": {"notes": []}}),
+    *((name, "units", lambda m: NO_UNITS) for name in ("units", "units of two", "units, sub-it")),
+    ("columns", "form", lambda m: {"scores_": m.scores_[:, [0, 0]]}),
+    ("target", "target", lambda m: {"components_": np.eye(6)[:2], "log": {"exact": False}}),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "fault"), FAULTS)
+def test_a_wrong_model_is_found(name, kind, fault):
+    model = right_model(name)
+    assert kind in kinds(RIGHT[name], outcome_with(model, **fault(model)))
+
+
+MANY = ConfigError("run-config: 'n-components' is 7, at most 6 = min(rows, features)")
+IDENTICAL = DataError("the rows of all parties are identical: there is no variance to explain")
+LOST = ConfigError("the fixed point of secure sums does not tell these rows apart well enough")
+SAME, OTHERS = np.ones((3, 3)), rows(3, 3)
+HOSTILE = replace(request(scale="certainly"), hostile="scale='certainly'")
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "kind"),
+    [
+        (request(n_components=7), MANY, set()),
+        (request(), MANY, {"false refusal"}),
+        (request(), IDENTICAL, {"false refusal"}),
+        (request(parties=[np.ones((5, 3))]), IDENTICAL, set()),
+        (replace(request("streaming", [OTHERS]), earlier=[SAME]), IDENTICAL, set()),  # of the run before
+        (
+            replace(request("streaming", [SAME]), earlier=[OTHERS], hostile="a huge value"),
+            IDENTICAL,
+            {"unclear refusal"},
+        ),
+        (Draw("vertical-kernel", "secure_aggregation", [rows(10, 3)], SECURE, "columns"), LOST, {"false refusal"}),
+        (HOSTILE, ConfigError("run-config: something is wrong"), {"unclear refusal"}),
+        (request(), PartyError("client 0: failed with ValueError"), {"vague error"}),
+        (request(), ValueError("operands could not be broadcast"), {"raw error"}),
+        (request(), HangError("no result"), {"hang"}),
+    ],
+)
+def test_an_error_is_a_right_answer_only_for_a_reason_that_the_draw_has(run, error, kind):
+    assert kinds(run, Outcome(None, error)) == kind
+
+
+def test_warnings_units_without_a_reason_and_hostile_input_that_is_accepted_are_found():
+    assert kinds(request(n_components=7), Outcome(None, MANY, ("RuntimeWarning: overflow",))) == {"warning"}
+    assert kinds(HOSTILE, run_draw(HOSTILE)) == set()
+    assert "accepted" in kinds(HOSTILE, Outcome(right_model("p-cov"), None))
+    alike = request(parties=another_unit(4))  # as far as the draw says
+    assert "units" in kinds(alike, run_draw(alike))
+    assert "units" not in kinds(replace(alike, description="shifted"), run_draw(alike))
+
+
+def test_the_oracle_agrees_with_scikit_learn():
+    X = rows(50, 7) + 3
+    model, truth = PCA(7, svd_solver="full").fit(X), truth_of(X)
+    np.testing.assert_allclose(truth.values.astype(float) / 49, model.explained_variance_, rtol=1e-12)
+    assert angle(truth.vectors[:, :3], model.components_[:3].T) < 1e-12 + truth.uncertainty(3)
+    assert truth.miss(model.components_[:3].T) <= 0
+    scores = truth_of(X, by_columns=True).vectors * model.singular_values_
+    np.testing.assert_allclose(np.abs(scores), np.abs(model.transform(X)), atol=1e-10)
+    X, options = rows(30, 4), {"gamma": 0.3, "coef0": 1.0, "degree": 2}
+    for kernel, name in (("rbf", "rbf"), ("polynomial", "poly"), ("linear", "linear")):
+        truth = truth_of_kernel(X, kernel=kernel, center=False, scale=False, **options)
+        expected = KernelPCA(3, kernel=name, eigen_solver="dense", **options).fit(X).eigenvalues_
+        np.testing.assert_allclose(truth.values[:3].astype(float), expected, rtol=1e-10)
+
+
+def test_the_oracle_knows_ties_means_and_no_direction():
+    truth = truth_of(np.vstack(ties(9.0, 2.0, 2.0, 2.0, 1.0)))
+    mixed = np.eye(5)[:, :2].copy()
+    mixed[1:4, 1] = np.array([1.0, 2.0, 3.0]) / np.sqrt(14)
+    assert truth.miss(mixed) <= 1e-9
+    assert truth.miss(np.eye(5)[:, [0, 4]]) > 80
+    assert truth.miss(np.eye(5)[:, [1, 2]]) > 80
+    # 80 bits round a mean of 1.6e18 by 0.1, which is 1e-11 degrees of numbers that differ by 1e11.
+    X = (1.6e18 + 2.0**40 * np.round(rows(40, 1) * 8)).astype(np.float64)
+    small = (X - 1.6e18) / 2.0**40  # without rounding
+    assert angle(truth_of(X, by_columns=True).vectors[:, :1], truth_of(small, by_columns=True).vectors[:, :1]) < 1e-13
+    assert truth_of(rows(20, 4)).miss(np.empty((4, 0))) == 0
