@@ -498,7 +498,6 @@ def _has(method: Method, *options: str) -> bool:
 
 TROUBLES: dict[Callable[[str], st.SearchStrategy[Draw]], Callable[[Method], bool]] = {
     repeated: lambda method: method.strategy.card.exact,
-    unfinished: lambda method: _has(method, "block_size", "max_rounds"),
     constant: lambda method: _has(method, "scale") and "masked" in transports_of(method),
     other_unit: lambda method: method.strategy.card.exact and _has(method, "scale"),
 }
