@@ -149,7 +149,7 @@ def _raise_only() -> Iterator[None]:
 
 
 def _engine(engine: Any) -> Callable[..., PCAModel]:
-    """Return the function of an engine that runs."""
+    """Return the function that runs a method on an engine."""
     if not isinstance(engine, str) or engine not in ENGINES:
         raise ConfigError(f"engine is {value_text(engine)}, expected one of: {', '.join(ENGINES)}")
     if engine == "loopback":

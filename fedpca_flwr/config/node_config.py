@@ -84,7 +84,7 @@ def _has_secret(text: str) -> bool:
         return True
     try:
         parameters = parse_qsl(urlsplit(text).query, keep_blank_values=True) if is_url(text) else []
-    except ValueError:  # no url: `kind_of` says so
+    except ValueError:  # no url: `database_kind` says so
         return False
     return any(_SECRET.search(name) for name, _ in parameters)
 

@@ -16,8 +16,8 @@ Fischer, and a Schur complement).
 .. math:: S^T x = F(\lambda)\, x, \qquad F(\lambda) = S^T W (\lambda - T)^{-1} R_W^T
 
 which falls exponentially as the span grows. Random numbers do not: where F is smaller than what S shows of any
-direction, but for a probability of `MISSED`, no such x exists. That holds for j + 1 eigenvectors together if S has more
-than j columns; else for each alone, if no eigenvalue occurs more often than S has columns.
+direction, but for a probability of `MISS_PROBABILITY`, no such x exists. That holds for j + 1 eigenvectors together if
+S has more than j columns; else for each alone, if no eigenvalue occurs more often than S has columns.
 
 **Whether eigenvalues hide from narrow blocks** (`Probe`). Block Krylov from b random columns sees b directions of an
 eigenspace, however long it goes on. So once the first j Ritz vectors U of :math:`A` have converged, a fresh random

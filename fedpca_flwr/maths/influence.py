@@ -52,7 +52,7 @@ MAX_COMPONENTS = 10
 RESOLVED_SHARE = 1e-12
 # with K parties and d features: up to this K d^3 the components without each party are computed, in some 20 ms
 MAX_EXACT_COST = 2**25
-# beyond `CHEAP` they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost
+# beyond `MAX_EXACT_COST` they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost
 MAX_EXACT_COST_SHARE = 2.0**-8
 # a party is named that holds more of a component than this share, and than so many times its share of the rows
 MIN_COMPONENT_SHARE, MIN_SHARE_RATIO = 0.35, 3.0

@@ -163,7 +163,7 @@ def solve(
     scale : bool
         Divide each feature by its standard deviation (divisor n).
     indicators : int, default 0
-        The last features, so many, are indicators of levels, whose unit `unit_of` defines.
+        The last features, so many, are indicators of levels, whose unit `table_units` defines.
 
     Returns
     -------

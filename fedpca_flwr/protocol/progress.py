@@ -27,7 +27,7 @@ def log_progress(text: str, *values: object) -> None:
 
 @contextmanager
 def route_to(handler: logging.Handler) -> Iterator[None]:
-    """Send the lines to a single handler inside a with statement.
+    """Send the lines of `log_progress` to a single handler inside a with statement.
 
     Without that, a library that calls `logging.info` would print each line a second time.
 

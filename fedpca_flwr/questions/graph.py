@@ -10,7 +10,7 @@ variance. Then party i works with::
     A_i = K (S_i + n_i (m_i - m)(m_i - m)^T) / trace of the pooled scatter
 
 whose mean over the parties is the pooled scatter with trace one, so that ``step-size`` has no unit. With ``auto`` the
-step follows from the largest eigenvalue that any A_i may have, and from how fast the graph mixes (`sanger.safe_step`).
+step follows from the largest eigenvalue that any A_i may have, and from how fast the graph mixes (`graph.safe_step`).
 Heads bring a bound on that eigenvalue, the largest eigenvalue of S_i and ``n_i |m_i - m|^2``: one number a party, and
 no further round.
 
