@@ -26,7 +26,7 @@ ASKED = 'python -m pip install ".[test]" && python -m pytest -n auto --dist load
         (ASKED, "echo passed", None),
     ],
 )
-def test_the_readmes_command_is_run_and_a_readme_without_tests_fails(found, instead, runs, tmp_path):
+def test_a_readme_without_tests_fails(found, instead, runs, tmp_path):
     """The Python that stands first on the path here notes what it is asked for."""
     assert found in README
     (tmp_path / ".ci").mkdir()

@@ -89,7 +89,7 @@ def test_an_image_has_every_package_by_version_and_hash():
     assert {re.split(r"[\[><=]", one)[0] for one in project["dependencies"]} <= set(pinned)
 
 
-def test_an_image_is_built_of_what_the_containerfile_copies_and_nothing_else():
+def test_images_hold_what_the_containerfile_copies():
     """A folder `lab` with keys and rows beside it never reaches the builder."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     file = (FOLDER / "Containerfile").read_text()

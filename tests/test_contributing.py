@@ -66,7 +66,7 @@ def test_the_battery_passes_for_the_new_method(project):
 
 
 @pytest.mark.engine
-def test_the_new_method_runs_passes_other_packages_battery_and_is_in_the_table(project):
+def test_the_new_method_runs_and_passes_the_battery(project):
     *_, example, battery = re.findall(r"^```python\n(.*?)^```", STEPS, re.S | re.M)
     said = outcome(project, "-c", f"{example}\n{battery}")
     assert "two-sums (exact)" in said

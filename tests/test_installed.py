@@ -47,7 +47,7 @@ def installed(wheel, tmp_path_factory):
 
 
 @pytest.mark.engine
-def test_the_wheel_holds_every_module_with_its_types_and_nothing_else(wheel):
+def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     """Under one name: a user's own `strategies` and `simulations` meet none of ours."""
     with ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -145,7 +145,7 @@ print(fedpca_flwr.__file__, model.log["method"], fitted.log["method"], record["m
 
 @pytest.mark.engine
 @pytest.mark.parametrize("decoys", DECOYS, ids=str)
-def test_what_is_imported_from_the_wheel_and_its_commands_work_beside_decoys(installed, tmp_path, decoys):
+def test_the_wheels_commands_work_beside_decoys(installed, tmp_path, decoys):
     decoy(tmp_path, *decoys)
     where, *methods = said(installed, USE, tmp_path).splitlines()[-1].split()
     assert Path(where).is_relative_to(Path(installed).parents[1])
@@ -178,7 +178,7 @@ run_simulation(app.server, app.client, 3, backend_config=resources)
 
 @pytest.mark.engine
 @pytest.mark.parametrize("example", COMPONENTS)
-def test_ray_and_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path, example):
+def test_example_apps_run_from_the_wheel(installed, tmp_path, example):
     decoy(tmp_path, *DECOYS[0])
     name = example.replace("-", "_")
     shutil.copy(EXAMPLES / example / f"{name}.py", tmp_path)
@@ -198,7 +198,7 @@ print(run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2))
 
 
 @pytest.mark.engine
-def test_the_repository_on_the_path_and_an_editable_installation_work_from_any_folder(tmp_path):
+def test_editable_installations_work_from_any_folder(tmp_path):
     """The latter by `pip install -e .`, as CONTRIBUTING begins; files with names of our folders are in nobody's way."""
     decoy(tmp_path, *DECOYS[0])
     assert "PCAModel(p-cov: 2 components" in said(sys.executable, IN_PLACE, tmp_path, paths=[ROOT])

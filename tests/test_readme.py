@@ -63,7 +63,7 @@ def test_a_page_of_the_code_is_that_of_the_cards(page):
     assert PAGES[page] == MADE[page], f"{page} is not up to date; {WRITE}"
 
 
-def test_every_method_has_a_page_of_its_own_and_stands_in_the_tables_of_methods_and_of_questions():
+def test_every_method_has_a_page_of_its_own():
     assert {Path(page).stem for page in PAGES if page.startswith("docs/methods/")} == set(METHODS)
     for name, method in METHODS.items():
         page, card = PAGES[f"docs/methods/{name}.md"], method.strategy.card
@@ -85,7 +85,7 @@ def test_pages_are_short_and_every_data_set_is_in_its_table():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_option_is_described_and_the_table_of_questions_has_what_it_asks(method):
+def test_every_option_is_described(method):
     """All values of every option, and of every two, that tests draw from."""
     known = METHODS[method]
     card = known.strategy.card

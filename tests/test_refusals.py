@@ -10,7 +10,7 @@ from tests.refusals import refused, unnamed
 TEXT = "client 1: 'min-rows' is 150 or 0.5 of -3, at /data/x.csv (2,048 bytes): shape (3, 5), keep='all'."
 
 
-def test_a_key_or_a_value_is_found_as_a_whole_and_a_part_of_one_is_not():
+def test_a_part_of_a_key_is_no_match():
     whole = ["client 1", "min-rows", 150, 0.5, -3, "/data/x.csv", "x.csv", "2,048", "(3, 5)", "keep='all'", "'all'"]
     parts = [50, 15, 3.0, 3.5, "client 11", "rows", "min", 48, 2, "csv", "x", "'rows'"]
     assert unnamed(TEXT, *whole, *parts) == parts

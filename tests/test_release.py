@@ -26,7 +26,7 @@ RECIPE = yaml.safe_load((ROOT / "conda-recipe" / "recipe.yaml").read_text())
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob(".github/workflows/*.yml")}
 
 
-def test_every_file_that_names_the_version_or_the_repository_names_this_one():
+def test_every_file_names_this_version():
     changes = re.findall(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     versions = {fedpca_flwr.__version__, CITATION["version"], CODEMETA["version"], RECIPE["context"]["version"]}
     assert versions == {VERSION}
@@ -39,7 +39,7 @@ def test_every_file_that_names_the_version_or_the_repository_names_this_one():
     assert all(url.startswith(ADDRESS) for url in PROJECT["project"]["urls"].values())
 
 
-def test_the_recipe_needs_what_the_project_needs_and_flower_hub_has_what_it_asks_for():
+def test_the_recipe_needs_what_the_project_needs():
     """Ray is a package of its own there, which pip gets by Flower's extra."""
     wanted = {text.replace("[simulation]", "") for text in PROJECT["project"]["dependencies"]}
     told = {
@@ -51,7 +51,7 @@ def test_the_recipe_needs_what_the_project_needs_and_flower_hub_has_what_it_asks
     assert PROJECT["project"]["license"] == {"file": "LICENSE"}
 
 
-def test_the_readme_of_a_package_index_has_links_and_pictures_that_it_can_show():
+def test_a_package_index_shows_links_and_pictures():
     readme = ProjectMetadata(str(ROOT), PluginManager()).core.readme
     raw = f"{ADDRESS.replace('//github.com', '//raw.githubusercontent.com')}/v{VERSION}/"
     found = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", readme)
@@ -80,7 +80,7 @@ def test_the_paper_has_the_table_parts_and_sources_that_it_names():
     assert figure["table"](figure["records"]()) in paper
 
 
-def test_what_is_published_is_what_the_release_made_and_by_no_password():
+def test_the_release_is_published_without_a_password():
     workflow = WORKFLOWS["publish"]
     build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
     assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as true
@@ -106,7 +106,7 @@ def test_a_tag_of_another_version_or_repository_is_not_published(fork, tag):
     assert (done.returncode == 0) == (not fork and not tag)
 
 
-def test_files_for_services_are_yaml_and_workflows_name_scripts_tests_and_versions_that_there_are():
+def test_workflows_name_existing_scripts():
     for path in [*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml"]:
         assert yaml.safe_load(path.read_text())
     jobs = [job for workflow in WORKFLOWS.values() for job in workflow["jobs"].values()]

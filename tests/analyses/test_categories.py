@@ -15,7 +15,7 @@ FRAME = table()
 
 @pytest.mark.parametrize("numbers", [["mass", "bill", "ratio"], []], ids=["famd", "mca"])
 @pytest.mark.filterwarnings("ignore:X has")
-def test_levels_lie_where_their_rows_are_and_tell_what_they_correlate_with(numbers):
+def test_levels_lie_at_the_mean_of_their_rows(numbers):
     frame = FRAME[[*numbers, *LEVELS]]
     model = fit("p-cov", parts(frame), n_components=3, scale=True, levels=LEVELS)
     found, scores = analyses.categories(model), model.transform(frame)

@@ -25,7 +25,7 @@ def fit(X, **options):
     return run("p-cov", cut(X, n - n // 3 - n // 5, n // 3, n // 5), n_components="auto", keep="moments", **options)
 
 
-def test_bi_cross_validation_holds_out_parties_where_there_are_several():
+def test_bi_cross_validation_holds_out_parties():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 15)) * 3 + rng.standard_normal((600, 15))
     own = run("p-cov", cut(X, 200, 300, 60, 40), n_components=2, keep="parties").moments_
@@ -71,7 +71,7 @@ def test_auto_keeps_what_horns_own_procedure_keeps(load, scale):
     assert analyses.pca(model.moments_, "auto", scale=scale).n_components_ == model.n_components_
 
 
-def test_auto_needs_the_sums_only_and_leaves_one_component_of_unrelated_features():
+def test_auto_leaves_one_component_of_unrelated_features():
     X = load_digits().data[:300]
     assert fit(X, secure_aggregation=True, bound=30.0).n_components_ == fit(X).n_components_ > 5
     model = fit(np.random.default_rng(0).standard_normal((300, 5)))
@@ -141,7 +141,7 @@ def test_errors_are_those_of_the_bootstrap(moments):
         np.testing.assert_allclose(told.variances, analyses.pca(moments, 2).explained_variance_)
 
 
-def test_intervals_and_bands_are_of_the_level_and_draws_that_are_asked_for(moments):
+def test_intervals_follow_the_level_and_the_draws(moments):
     variances, step = analyses.pca(moments, 2).explained_variance_, norm.ppf(0.9)
     expected = variances[:, None] / (1 + np.array([1, -1]) * step * np.sqrt(2 / 399))
     np.testing.assert_allclose(analyses.how_sure(moments, 2, level=0.8).variance_intervals, expected, rtol=1e-12)
@@ -157,7 +157,7 @@ def test_intervals_and_bands_are_of_the_level_and_draws_that_are_asked_for(momen
         analyses.how_many(moments, draws=100_001)
 
 
-def test_parties_that_differ_widen_what_they_tell_and_coin_tosses_of_signs_do_not():
+def test_unlike_parties_widen_intervals_and_signs_do_not():
     parties = cut(rows(400, 6), *[50] * 8)
     even, odd = (
         run("p-cov", [*parties[:-1], parties[-1] * scale], n_components=2, keep="parties").moments_ for scale in (1, 4)
@@ -173,7 +173,7 @@ def test_parties_that_differ_widen_what_they_tell_and_coin_tosses_of_signs_do_no
     assert analyses.how_sure_by_parties(moments, 1).loading_errors.max() < 0.01
 
 
-def test_scaled_features_have_errors_and_spikes_of_their_scaled_moments(moments):
+def test_errors_of_scaled_features_are_of_scaled_moments(moments):
     found = analyses.how_sure_by_parties(moments, 2, scale=True)
     np.testing.assert_allclose(found.variances, analyses.pca(moments, 2, scale=True).explained_variance_)
     spikes, expected = analyses.spikes(moments, 2, scale=True), analyses.spikes(moments.scaled(), 2)
@@ -186,7 +186,7 @@ def test_scaled_features_have_errors_and_spikes_of_their_scaled_moments(moments)
     assert (turned.variances[:1] < analyses.pca(wide, 1).explained_variance_).all()
 
 
-def test_what_cannot_be_told_is_refused_and_components_of_rounding_have_no_errors(moments):
+def test_components_of_rounding_have_no_errors(moments):
     four = SecondMoments(moments.moments, parties=dict(list(moments.parties.items())[:4]))
     for kept, few in ((moments.pooled(), 0), (four, 4)):
         with refused(ConfigError, few, 5):

@@ -65,7 +65,7 @@ def test_no_unit_of_the_data_overflows(unit, model):
     np.testing.assert_allclose(there.t_squared, here.t_squared, rtol=1e-9, atol=1e-9)
 
 
-def test_limits_are_the_same_by_secure_sums_kept_moments_federations_and_files(model, tmp_path):
+def test_limits_do_not_depend_on_the_source_of_moments(model, tmp_path):
     limit, t_squared = analyses.outliers(model, X[:2]).spe_limit, analyses.outliers(model, X[:2]).t_squared
     for survivors in (0, 3):
         secured = {"secure_aggregation": True, "bound": 30.0, "survivors": survivors}
@@ -80,7 +80,7 @@ def test_limits_are_the_same_by_secure_sums_kept_moments_federations_and_files(m
         np.testing.assert_allclose(analyses.outliers(other, X[:1]).spe_limit, limit, rtol=1e-10)
 
 
-def test_odd_rows_exceed_either_limit_are_named_and_their_contributions_add_up(model):
+def test_odd_rows_are_named_and_contributions_add_up(model):
     table = pd.DataFrame(X[:20].copy(), index=[f"patient {i}" for i in range(20)])
     table.iloc[7, 7] += 100
     table.iloc[3] = model.mean_ + 8 * np.sqrt(model.explained_variance_[0]) * model.components_[0]
@@ -120,7 +120,7 @@ def test_two_looks_share_the_false_alarms_of_a_drift(model):
 
 
 @pytest.mark.parametrize("kind", ["within", "off, far too near", "off, a little too far"])
-def test_probabilities_of_a_drift_are_those_of_their_distributions(kind):
+def test_drift_probabilities_follow_their_distributions(kind):
     """A model of few rows has a mean that is as uncertain as that of the new rows."""
     model = run("p-cov", cut(X[:20], 12, 8), n_components=3, min_rows=1)
     left_out = model.total_variance - model.explained_variance_.sum()

@@ -118,7 +118,7 @@ def test_varimax_is_that_of_scikit_learn(seed):
 
 
 @pytest.mark.parametrize("rotate", [varimax, promax])
-def test_kaisers_normalisation_is_the_default_and_rotates_loadings_of_length_1(rotate):
+def test_kaiser_normalisation_is_the_default(rotate):
     """R: ``z <- loadings / sqrt(rowSums(loadings^2))``, and the rotation of z."""
     loadings = np.random.default_rng(3).standard_normal((12, 3)) * np.geomspace(0.05, 1, 12)[:, None]
     lengths = np.linalg.norm(loadings, axis=1)

@@ -47,7 +47,7 @@ def same_pca(model, truth, degrees, digits):
 
 
 @pytest.mark.parametrize("scale", [False, True])
-def test_the_rounding_of_a_secure_sum_is_in_the_unit_of_the_variances(scale):
+def test_rounding_of_a_secure_sum_has_the_unit_of_variances(scale):
     """Features have units from 1 to 1,000; the bound on rounding is a millionth of each scatter, times 1 to 5."""
     X = rows(200, 5) * np.array([1, 10, 100, 1000, 3])
     scatters, parts = 200 * X.var(axis=0), 1e-6 * np.arange(1, 6)

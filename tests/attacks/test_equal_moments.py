@@ -246,7 +246,7 @@ def as_script(run: dict[str, Any], session: HostileSession, most: int = 2) -> Sc
 @pytest.mark.parametrize(
     "method", [name for name, one in METHODS.items() if not one.strategy.card.differentially_private]
 )
-def test_a_site_of_all_defaults_answers_by_moments_whatever_the_options(method, tmp_path, monkeypatch):
+def test_default_sites_answer_by_moments_for_all_options(method, tmp_path, monkeypatch):
     """Where it answers at all: a method or an option whose answers tell more needs the site's permission by name."""
     card, answers = METHODS[method].strategy.card, 0
     for seed in range(SEEDS):

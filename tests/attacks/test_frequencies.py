@@ -27,7 +27,7 @@ def test_the_frequencies_in_a_model_tell_who_is_in_it(way):
     assert nearer_to_the_model(inside).min() > nearer_to_the_model(outside).max()
 
 
-def test_two_runs_with_other_frequencies_read_a_person_who_alone_misses_a_call(tmp_path):
+def test_two_runs_reveal_a_person_who_alone_misses_a_call(tmp_path):
     """A server that lies about one frequency in the second run, of a site that takes everybody."""
     d, alone, missed = 8, 17, 3
     people = np.random.default_rng(1).binomial(2, 0.4, (30, d)).astype(float)
@@ -50,7 +50,7 @@ def test_two_runs_with_other_frequencies_read_a_person_who_alone_misses_a_call(t
     np.testing.assert_allclose(read[others], people[alone, others], atol=1e-9)
 
 
-def test_pruning_tells_the_genotypes_of_a_person_who_alone_misses_a_call(tmp_path):
+def test_pruning_reveals_a_person_who_alone_misses_a_call(tmp_path):
     """A server that only reads: the alleles of all who are called, less those of all who are called at both."""
     d, alone, missed = 8, 17, 3
     people = np.random.default_rng(1).binomial(2, 0.4, (30, d)).astype(float)
@@ -68,7 +68,7 @@ def test_pruning_tells_the_genotypes_of_a_person_who_alone_misses_a_call(tmp_pat
     [("p-cov", {}), ("qr-pca", {}), ("sub-it", {}), ("p-cov", MASKED), ("sub-it", MASKED)],
     ids=lambda value: value if isinstance(value, str) else "masked" if value else "clear",
 )
-def test_a_site_with_missing_calls_answers_nothing_unless_it_takes_everybody(method, way, tmp_path):
+def test_missing_calls_are_refused_unless_all_rows_count(method, way, tmp_path):
     """Whoever alone misses a call is in no sum, in clear or masked; complete tables are answered."""
     run, first = {"method": method, "n-components": 2, "genotypes": True, **way}, "keys" if way else "alleles"
     people = np.random.default_rng(1).binomial(2, 0.4, (30, 8)).astype(float)

@@ -74,7 +74,7 @@ def layout_of(session, phase="moments"):
 
 
 @each_transport
-def test_a_server_that_relays_keys_of_its_own_is_refused_by_every_party(transport, tmp_path):
+def test_keys_of_the_server_are_refused_by_every_party(transport, tmp_path):
     sessions = sites(tmp_path, RUNS[transport])
     real, signatures = keys_of(sessions)
     for victim, session in enumerate(sessions):
@@ -102,7 +102,7 @@ def test_where_nobody_verifies_it_reads_a_partys_share(tmp_path, monkeypatch):
 
 @pytest.mark.engine
 @each_transport
-def test_keys_that_are_swapped_replaced_doubled_or_of_another_run_are_refused(transport, tmp_path):
+def test_keys_of_other_parties_or_runs_are_refused(transport, tmp_path):
     """Party 11 gives the server all that it has: it signs what the server likes, in any name."""
     run = {**RUNS[transport], **({"survivors": 9} if transport == "surviving" else {})}
     lines = Path(identities(12)[0]["identities"]).read_text(encoding="utf-8").splitlines()
@@ -139,7 +139,7 @@ def test_keys_that_are_swapped_replaced_doubled_or_of_another_run_are_refused(tr
 
 @pytest.mark.engine
 @each_transport
-def test_one_traitor_gains_the_sum_of_the_others_which_he_could_subtract_himself(transport, tmp_path):
+def test_one_traitor_gains_the_sum_of_the_others(transport, tmp_path):
     """Masks that he shares with each come off, and of survivors the seeds, which are revealed to the server.
 
     No sum of some of the others opens then, only that of all of them.
@@ -248,7 +248,7 @@ def test_a_party_agrees_to_no_list_without_itself(tmp_path, caplog):
     ],
     ids=["masked", "surviving", "distributed noise", "clear"],
 )
-def test_a_site_with_data_of_its_own_gives_nothing_to_a_sum_of_strangers(run, lacking, tmp_path):
+def test_a_site_gives_nothing_to_a_sum_of_strangers(run, lacking, tmp_path):
     node = {"secure-only": True, "honest-parties": 3, **dict.fromkeys(lacking, "")}
     session = HostileSession(tmp_path, rows_of(0), run, parties=PARTIES, index=2, **node)
     said = session.client.get_properties({})

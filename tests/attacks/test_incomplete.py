@@ -25,7 +25,7 @@ def model_in_which_one_foretells_the_last(feature):
     return pack(covariance)
 
 
-def test_a_server_that_chooses_the_model_reads_the_one_row_that_misses_a_feature(tmp_path):
+def test_a_chosen_model_reveals_a_single_row_with_a_gap(tmp_path):
     """Twice the difference that a correlation makes to the sum of the last feature is the value of that row."""
     rows = patients()
     session = HostileSession(tmp_path, rows, RUN, gaps="all")
@@ -41,7 +41,7 @@ def test_a_server_that_chooses_the_model_reads_the_one_row_that_misses_a_feature
     np.testing.assert_allclose(read, rows[17, :3], atol=1e-9)
 
 
-def test_of_few_factors_too_it_reads_the_one_row_that_misses_a_feature(tmp_path):
+def test_chosen_factors_reveal_a_single_row_with_a_gap(tmp_path):
     """One factor that the last feature shares with another, at almost no noise: what is expected is that value."""
     rows = patients()
     session = HostileSession(tmp_path, rows, {**RUN, "model": "factors"}, gaps="all")

@@ -88,7 +88,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("run", REFUSED, ids=str)
-def test_a_run_that_may_ask_for_more_is_refused_before_anything_is_answered(tmp_path, run):
+def test_too_many_products_are_refused_before_any_answer(tmp_path, run):
     asking = site(tmp_path, run)
     for said in (asking.client.get_properties({}), asking.ask("rows", [])[1]):
         assert said["error"] == "DisclosureError"
@@ -97,7 +97,7 @@ def test_a_run_that_may_ask_for_more_is_refused_before_anything_is_answered(tmp_
     assert site(tmp_path / "more", run, **{"may-show": "inner products"}).ask("rows", [])[0]
 
 
-def test_columns_are_counted_against_the_rows_and_with_those_of_other_parties(tmp_path):
+def test_columns_of_all_parties_count_against_the_rows(tmp_path):
     wide = np.random.default_rng(1).integers(0, 50, (12, 40)).astype(float)
     assert site(tmp_path / "a", within(KRYLOV, 10, 2), rows=wide).ask("rows", [])[0]
     refused = site(tmp_path / "b", within(KRYLOV, 12, 2), rows=wide).refusal("rows", [])
@@ -134,7 +134,7 @@ def test_runs_of_one_column_each_leave_inner_products_unknown(tmp_path):
     assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
 
 
-def test_runs_are_counted_for_the_same_rows_once_they_are_answered(tmp_path):
+def test_answered_runs_over_the_same_rows_are_counted(tmp_path):
     """Not where it was only tried out; whatever it then asks."""
     for run_id in (1, 2):
         assert "error" not in site(tmp_path, within(KRYLOV, 4, 1), run_id=run_id).client.get_properties({})

@@ -75,7 +75,7 @@ def there(tmp_path, monkeypatch):
 
 
 @pytest.mark.engine
-def test_all_neighbours_of_a_party_expose_it_and_all_but_one_do_not(there):
+def test_only_all_neighbours_together_expose_a_party(there):
     """What docs/security says of traitors beyond the bound, or of such as are chosen once the graph is known."""
     publics = there.opened()
     near, words = there.near(publics, VICTIM), there.words(publics)
@@ -93,7 +93,7 @@ def test_all_neighbours_of_a_party_expose_it_and_all_but_one_do_not(there):
 
 
 @pytest.mark.engine
-def test_traitors_in_two_gaps_learn_the_sum_of_each_arc_and_no_share(there):
+def test_traitors_in_two_gaps_learn_sums_and_no_share(there):
     """Two and two stand together on the ring, so that the five honest parties are cut into arcs of two and three."""
     publics = there.opened()
     near = {i: set(there.near(publics, i)) for i in range(PARTIES)}
@@ -156,7 +156,7 @@ def test_if_he_had_not_he_would_expose_the_victim(there, fitted, monkeypatch):
     assert there.opens(there.unmasked(words, VICTIM, privates, publics))
 
 
-def test_a_partys_own_commitment_is_not_replaced_and_nothing_is_summed_before_keys_are_opened(there):
+def test_a_commitment_is_not_replaced(there):
     for party, key in ((VICTIM, np.uint8(7)), (1, there.commitments[2])):
         other = there.commitments.copy()
         other[party] = key
@@ -176,7 +176,7 @@ def in_place(there):
 
 
 @pytest.mark.engine
-def test_a_server_in_the_place_of_a_party_is_found_by_those_around_it_and_opens_nothing(there, in_place):
+def test_neighbours_notice_a_server_in_place_of_a_party(there, in_place):
     """It shows all others another key of party 8. Who has that as a neighbour refuses; no sum of the rest opens."""
     shown, private = in_place
     publics = np.stack([*there.opened(range(LAST), shown), array_of(public_key(private))])

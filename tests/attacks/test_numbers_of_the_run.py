@@ -51,7 +51,7 @@ def played(folder, run, changed=None):
 
 
 @pytest.mark.parametrize("run", [ADJUSTED, PRODUCTS], ids=["p-cov", "sub-it"])
-def test_a_run_whose_numbers_stay_is_answered_with_a_centre_and_without(run, tmp_path):
+def test_runs_of_constant_numbers_are_answered(run, tmp_path):
     assert played(tmp_path, run)[0] == ""
     assert played(tmp_path / "2", run, {"project": {"mean": np.zeros(D)}})[0] == ""
 

@@ -27,7 +27,7 @@ def together(folder, run, *, run_id=1):
     return sites
 
 
-def test_two_chips_that_one_person_shares_are_no_way_to_that_person(tmp_path):
+def test_two_chips_do_not_isolate_a_shared_person(tmp_path):
     """Each variant was typed in 41 people; every pair across the two chips in one, whose products the scatter is."""
     G = np.random.default_rng(0).binomial(2, 0.4, (81, 12)).astype(float)
     G[:40, 6:] = G[40:80, :6] = np.nan
@@ -41,7 +41,7 @@ def test_two_chips_that_one_person_shares_are_no_way_to_that_person(tmp_path):
 
 @pytest.mark.parametrize("rare", [1, 4, 9])
 @pytest.mark.parametrize("empty", [0, 3, 11])
-def test_no_two_runs_of_other_levels_differ_by_few_rows_of_a_site(rare, empty):
+def test_runs_of_other_levels_differ_by_many_rows(rare, empty):
     """Their sums would differ by the sums over these rows: of a level that one row has, by the row."""
     cells = ["a"] * 40 + ["b"] * 25 + ["c"] * 12 + ["d"] * 10 + ["x"] * rare + ["y"] * (rare - 1) + [None] * empty
     frame = pd.DataFrame({"kind": cells})
@@ -62,7 +62,7 @@ def test_a_file_that_gains_a_row_during_a_run_ends_it(tmp_path):
     assert [bool(site.ask("product", [*asked, np.eye(4)[:, 2:]])[0]) for site in sites] == [True, False, True]
 
 
-def test_a_file_that_is_written_while_it_is_read_is_another_with_the_next_question(tmp_path, monkeypatch):
+def test_a_file_that_changes_during_a_run_is_another(tmp_path, monkeypatch):
     """Else a first answer was of the rows before, and the next of those after, under the same digest."""
     file = tmp_path / "rows.npy"
     np.save(file, rows(60, 4))

@@ -111,7 +111,7 @@ def test_rows_of_equal_moments_get_equal_answers(shape, solver, secure, mean, tm
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_mean_beyond_all_numbers_and_components_of_another_size_are_refused_whatever_the_rows(shape, tmp_path):
+def test_impossible_means_and_components_are_refused(shape, tmp_path):
     (n, d), run = shape, {"method": "personalised", "n-components": K, "mu": 1.0}
     z, V = np.zeros(d), np.eye(d, K)[None]
     for i, own in enumerate(twins(shape, np.arange(n) % 5 == 2)):
@@ -150,7 +150,7 @@ def drawn(folder, X, *, run_id=1, repeat="refuse", seed=0):
     return held_out_rows(FileJournal(str(folder / "journal"), str(run_id), 0), node, X, seed)
 
 
-def test_every_run_holds_the_same_rows_out_whatever_the_seed_and_nearly_the_same_are_refused(tmp_path):
+def test_every_run_holds_out_the_same_rows(tmp_path):
     X = rows(60, 4)
     found = [drawn(tmp_path, X, run_id=run, seed=run) for run in range(4)]
     assert found[0].sum() == 12
@@ -167,7 +167,7 @@ def test_every_run_holds_the_same_rows_out_whatever_the_seed_and_nearly_the_same
     assert len(events(tmp_path / "more", HeldOut.kind)) == 3
 
 
-def test_in_a_simulation_the_seed_draws_and_without_a_journal_a_site_holds_nothing_out(tmp_path):
+def test_a_site_without_a_journal_holds_nothing_out(tmp_path):
     X = rows(60, 4)
     assert (held_out_rows(StateJournal(RecordDict()), node_of({}), X, 3) == validation_rows(X, 3)).all()
     session = HostileSession(tmp_path, X, {"method": "personalised", "n-components": 1}, journal="")
@@ -211,7 +211,7 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, SECURE], ids=["clear", "masked"])
-def test_a_site_with_too_few_rows_to_hold_out_says_so_before_it_answers(options, tmp_path):
+def test_too_few_rows_to_hold_out_are_refused_first(options, tmp_path):
     run = {"method": "personalised", "n-components": 1, **options}
 
     def said(n, **more):

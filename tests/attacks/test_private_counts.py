@@ -13,7 +13,7 @@ ONLY = {"allowed-methods": "dp-pca", "min-rows": 20}
 
 
 @pytest.mark.parametrize("told", TELLING, ids=str)
-def test_whoever_starts_a_run_does_not_choose_whether_a_count_is_told(tmp_path, told):
+def test_a_run_does_not_choose_whether_counts_are_noised(tmp_path, told):
     session = HostileSession(tmp_path, PEOPLE, {**RUN, **told}, **ONLY)
     for said in (session.client.get_properties({}), session.ask("joint", [])[1]):
         assert said["error"] == "DisclosureError"

@@ -94,7 +94,7 @@ class HostileServer:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("run", RUNS)
-def test_a_sum_opens_or_is_refused_by_all_alike_whatever_was_asked(run, seed, tmp_path, monkeypatch, caplog):
+def test_a_sum_opens_for_all_or_none_whatever_the_request(run, seed, tmp_path, monkeypatch, caplog):
     """No room is left but for the rows that there are: one site alone has as many as all may have, at the bound."""
     monkeypatch.setattr(row_limits, "MAX_ROWS", N + 1)
     monkeypatch.setattr(row_limits, "require_max_rows", lambda *given: None)

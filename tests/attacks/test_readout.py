@@ -41,7 +41,7 @@ def test_the_projection_of_a_private_run_tells_nothing(tmp_path, mean, size):
     assert said[0][0] == ([1, 0.0] if size == 1 else [])
 
 
-def test_nothing_is_asked_again_of_a_site_whose_state_flower_has_lost(tmp_path):
+def test_a_site_without_its_state_answers_nothing_again(tmp_path):
     assert site(tmp_path, patients(), DP).ask("joint", [])[0]
     assert "ended its part" in site(tmp_path, patients(), DP).refusal("joint", [])
 
@@ -64,7 +64,7 @@ def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
 
 
 @pytest.mark.engine
-def test_a_site_that_is_killed_at_any_moment_releases_once_and_knows_it(tmp_path):
+def test_a_site_that_is_killed_releases_once(tmp_path):
     """What has left is in its ledger, and nothing leaves twice."""
 
     def answer(folder):
@@ -90,7 +90,7 @@ def test_a_secret_run_without_a_journal_is_refused(tmp_path):
         assert "names no 'journal'" in session.refusal(first, [])
 
 
-def test_only_its_owner_may_read_a_journal_and_keys_do_not_outlive_the_run(tmp_path):
+def test_only_the_owner_reads_a_journal(tmp_path):
     session, file = site(tmp_path, patients(), SUMS), tmp_path / "journal" / "site.sqlite"
     session.ask("keys", [])
     assert file.stat().st_mode & 0o777 == 0o600
@@ -110,7 +110,7 @@ def test_only_its_owner_may_read_a_site_s_scores(name, tmp_path):
 
 
 @pytest.mark.parametrize(("hours", "there"), [(23, True), (25, False)])
-def test_keys_of_a_run_that_was_left_go_when_another_begins_a_day_later(hours, there, tmp_path, monkeypatch, caplog):
+def test_keys_of_an_abandoned_run_go_after_a_day(hours, there, tmp_path, monkeypatch, caplog):
     left, other = (HostileSession(tmp_path, patients(), SUMS, run_id=run) for run in (1, 2))
     left.ask("keys", [])
     key = left.client.journal.load_secret("private")

@@ -94,7 +94,7 @@ def summed(first_sum, tmp_path):
 
 @pytest.mark.engine
 @pytest.mark.parametrize("options", [SECURE, SURVIVING], ids=["masked", "surviving"])
-def test_with_the_rule_off_the_difference_of_two_sums_is_a_partys_share(tmp_path, options):
+def test_without_the_rule_two_sums_reveal_a_share(tmp_path, options):
     """The attack, by the code that people run."""
     parties, given = PARTIES if options is SURVIVING else PARTIES[1:], {"options": options, "repeat": "allow"}
     whole, again = finish(sites(tmp_path, parties, **given)), parties if options is SURVIVING else parties[:2]
@@ -107,7 +107,7 @@ def test_with_the_rule_off_the_difference_of_two_sums_is_a_partys_share(tmp_path
 
 @pytest.mark.engine
 @pytest.mark.parametrize(("first", "second"), [("ap-cov", "sub-it"), ("personalised mu=1.0", "ap-cov")])
-def test_a_second_sum_without_a_party_is_refused_whatever_the_method(tmp_path, first, second):
+def test_a_second_sum_without_a_party_is_refused(tmp_path, first, second):
     options, permitted = {**SECURE, "n_components": 2}, {"allowed-methods": "ap-cov sub-it personalised"}
     finish(sites(tmp_path, THREE, first, options=options, **permitted))
     with pytest.raises(DisclosureError, match="client 0: this site's rows were in a secure sum over 3 parties al"):
@@ -128,7 +128,7 @@ def test_every_site_refuses_and_tells_nothing_but_why(summed):
 
 
 @pytest.mark.engine
-def test_sums_of_other_survivors_are_refused_before_anything_is_revealed(tmp_path):
+def test_sums_of_other_survivors_are_refused_first(tmp_path):
     finish(sites(tmp_path, PARTIES, options=SURVIVING))
     server = without(sites(tmp_path, PARTIES, options=SURVIVING), 3)
     replies = replies_to(server, "reveal")
@@ -142,7 +142,7 @@ def test_sums_of_other_survivors_are_refused_before_anything_is_revealed(tmp_pat
         finish(without(sites(tmp_path / "2", PARTIES, options=SURVIVING), 2))
 
 
-def test_a_sum_with_another_member_in_the_place_of_one_is_refused(summed):
+def test_a_sum_with_a_replaced_member_is_refused(summed):
     """As many parties, by the same numbers: the keys in the sites' lists say that one is another."""
     server, own = sites(summed, THREE), str(summed / "another")
     lines = Path(context_of(server, 0).node_config["identities"]).read_text(encoding="utf-8").splitlines()
@@ -194,7 +194,7 @@ def test_runs_that_tell_no_share_are_not_refused(tmp_path_factory, summed):
 
 
 @pytest.mark.parametrize("change", ["one more", "one less", "one corrected", "another order", "less of them used"])
-def test_a_sum_over_rows_that_are_nearly_those_of_an_earlier_one_is_refused(summed, change):
+def test_a_sum_over_nearly_the_same_rows_is_refused(summed, change):
     """One row more at one site, and the difference of two sums is that row."""
     own = THREE[0].copy()
     own[0] += change == "one corrected"
@@ -205,14 +205,14 @@ def test_a_sum_over_rows_that_are_nearly_those_of_an_earlier_one_is_refused(summ
 
 
 @pytest.mark.engine
-def test_a_site_that_brings_batches_may_say_so_and_still_refuses_the_same_rows_without_a_party(tmp_path):
+def test_batches_still_refuse_the_same_rows_without_a_party(tmp_path):
     for batch in range(2):
         finish(sites(tmp_path, [part + batch for part in THREE], repeat="refuse-same"))
     with pytest.raises(DisclosureError, match="client 0: this site's rows were in a secure sum over 3 parties already"):
         finish(sites(tmp_path, THREE[:2], repeat="refuse-same"))
 
 
-def test_the_same_numbers_are_the_same_rows_however_they_are_kept():
+def test_equal_numbers_are_equal_rows_in_any_storage():
     own = np.arange(12.0).reshape(4, 3) - 5
     key = b"k" * 32
     same = [own.astype(np.float32), np.asfortranarray(own), own.astype(np.int8), np.where(own == 0, -0.0, own)]
@@ -251,7 +251,7 @@ def first_answer(folder, own, run_id, method="p-cov", **options):
 
 
 @pytest.mark.parametrize("second", ["p-cov", "sub-it", "qr-pca", "ap-stack", "em"])
-def test_a_site_answers_about_the_same_rows_by_any_method_and_not_about_a_row_less(second, tmp_path):
+def test_a_row_less_is_refused_by_any_method(second, tmp_path):
     X = rows(200, 4) + 2
     assert first_answer(tmp_path, X, 11)[0]
     assert first_answer(tmp_path, X, 12, second)[0]
@@ -287,7 +287,7 @@ def test_levels_may_be_left_out_and_not_be_others(tmp_path):
     assert not first_answer(tmp_path, rows(9), 4, run=declared[1], **given)[0]
 
 
-def test_a_site_without_a_journal_says_in_its_log_that_nothing_protects_several_runs(tmp_path, caplog):
+def test_a_site_without_a_journal_warns_in_its_log(tmp_path, caplog):
     assert first_answer(tmp_path, rows(200, 4), 1, journal="")[0]
     assert "nothing protects its rows over several runs" in caplog.text
 
@@ -312,7 +312,7 @@ def largest_by_bisection(folder, runs, **node):
 
 
 @pytest.mark.engine
-def test_12_runs_learn_three_bits_of_the_largest_value_unless_the_rule_is_off_and_none_beside_a_public_bound(tmp_path):
+def test_runs_learn_few_bits_of_the_largest_value(tmp_path):
     low, high, refused = largest_by_bisection(tmp_path, 12, repeat="allow")
     assert low < max(np.abs(part).max() for part in THREE[:2]) <= high
     assert (high - low, refused) == (1.0, 0)
@@ -354,7 +354,7 @@ def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
     assert events(tmp_path / "site0", "bound") == []
 
 
-def test_a_bound_is_told_by_the_journal_or_publicly_whatever_the_run(tmp_path):
+def test_a_bound_is_of_the_journal_or_public(tmp_path):
     said = set()
     for bound in (0.5, 7.0, 2.0**30):
         with pytest.raises(DataError) as caught:

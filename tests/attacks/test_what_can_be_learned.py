@@ -39,7 +39,7 @@ def test_moments_of_one_row_and_of_two_are_the_rows():
     np.testing.assert_allclose(newcomer, PATIENTS[11], atol=1e-9)
 
 
-def test_a_covariance_of_few_rows_tells_whether_someone_is_among_them():
+def test_a_covariance_of_few_rows_reveals_membership():
     """With fewer rows than features, exactly the rows' own affine space has variance."""
     few = PATIENTS[:5]
     _, mean, _, scatter = seen("p-cov", [few, rows(30, 8)])

@@ -54,7 +54,7 @@ def test_what_an_answer_is_given_holds_no_row(method):
     assert not rows_within(client.party, set())
 
 
-def test_a_question_that_needs_rows_without_a_declaration_is_refused():
+def test_undeclared_needs_of_rows_are_refused():
     client = client_of("p-cov")
     client.questions = {"rows": replace(client.questions["moments"], needs="rows", answer=lambda party, asked: {})}
     with refused(ContractError, "rows"):
@@ -62,7 +62,7 @@ def test_a_question_that_needs_rows_without_a_declaration_is_refused():
 
 
 @pytest.mark.parametrize("method", CARDS)
-def test_a_card_that_needs_rows_says_what_its_answers_tell_beyond_moments(method):
+def test_a_card_that_needs_rows_says_what_they_tell(method):
     card = CARDS[method]
     by_an_option = "exposes" in vars(card.options)
     assert not card.needs or card.beyond_moments or card.exposes or by_an_option

@@ -132,7 +132,7 @@ def test_an_error_is_told_whatever_is_in_it():
             fit(allowed_methods=allowed)
 
 
-def test_every_site_key_is_refused_by_name_where_its_type_is_wrong():
+def test_site_keys_of_a_wrong_type_are_named():
     for key in (name.replace("_", "-") for name in NodeConfig.model_fields):
         for value in ([], {}, None, b"", object(), 3 + 4j, float("nan")):
             if key in ("bound", "epsilon-budget", "max-epsilon", "max-delta") and value is None:

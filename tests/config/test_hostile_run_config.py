@@ -106,7 +106,7 @@ def test_every_value_at_every_key_is_answered(value):
 
 
 @pytest.mark.parametrize("value", OF_LEVELS)
-def test_texts_that_declare_no_levels_are_refused_in_one_sentence(value):
+def test_texts_without_levels_are_refused_in_a_sentence(value):
     for metrics in party_reports({"levels": OF_LEVELS[value], "method": "p-cov scale=true"}):
         assert metrics["error"] == "ConfigError"
         assert not unnamed(metrics["message"], "'levels'")
@@ -114,7 +114,7 @@ def test_texts_that_declare_no_levels_are_refused_in_one_sentence(value):
 
 
 @pytest.mark.parametrize(("columns", "levels"), [(1, 1001), (1, 10**5), (10, 999), (9000, 1)])
-def test_more_levels_than_a_site_has_room_for_are_refused_before_it_makes_any(columns, levels, monkeypatch):
+def test_too_many_levels_are_refused_first(columns, levels, monkeypatch):
     """20,000 levels of 2,000 rows took 3.4 GB."""
     monkeypatch.setattr(np, "zeros", lambda *shape, **kind: pytest.fail("something is made"))
     declared = json.dumps({f"c{i}": [format(j, "x") for j in range(levels)] for i in range(columns)})
@@ -184,7 +184,7 @@ def test_nothing_is_raised_where_flower_makes_a_client(config):
     ],
     ids=["text", "option", "name", "key", "value", "keys", "options", "digits"],
 )
-def test_what_is_longer_than_any_is_refused_before_it_is_compared(config, text, monkeypatch):
+def test_texts_that_are_too_long_are_not_compared(config, text, monkeypatch):
     """Looking for the nearest of the known names takes a time that grows with the name's length."""
     compared = []
     honest = difflib.get_close_matches
@@ -227,7 +227,7 @@ def test_a_run_config_lets_no_site_look_into_a_home(path):
     ("good", "bad"),
     [({"secure-aggregation": True}, {"secure-aggregation": 1}), ({"clients": 1}, {"clients": True})],
 )
-def test_an_equal_value_of_another_type_is_not_taken_for_the_one_that_was_read_before(good, bad):
+def test_equal_values_of_other_types_are_read_anew(good, bad):
     RunConfig.parse(good)
     with refused(ConfigError, next(iter(bad))):
         RunConfig.parse(bad)

@@ -14,7 +14,7 @@ from tests.refusals import refused
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 
 
-def test_pyproject_offers_every_key_with_the_defaults_of_the_code():
+def test_pyproject_has_every_key_with_its_default():
     """`flwr run --run-config` accepts only keys that stand in pyproject.toml."""
     offered = set(PROJECT["tool"]["flwr"]["app"]["config"])
     assert offered == set(RunConfig.keys())

@@ -133,7 +133,7 @@ def test_server_and_party_read_the_same_options():
     assert list(client.script) == list(strategy.script)
 
 
-def test_what_parties_agree_on_does_not_depend_on_how_the_run_was_written():
+def test_agreement_does_not_depend_on_spelling():
     """The text goes into the keys of secure aggregation."""
 
     def agreed(**config):

@@ -103,7 +103,7 @@ def test_a_flower_app_hands_over_data_frames_with_categories():
     assert not ((counts > 0) & (counts < 20)).any()
 
 
-def test_new_rows_are_taken_with_their_categories_by_a_model_from_a_file(tmp_path):
+def test_a_saved_model_takes_rows_with_categories(tmp_path):
     frame = table()
     model = fit("p-cov", parts(frame), n_components=2, scale=True, levels=LEVELS)
     same = PCAModel.load(model.save(tmp_path / "model"))
@@ -146,7 +146,7 @@ def test_levels_are_counted_among_the_rows_that_take_part(round_rows, tmp_path):
         assert not ((counts > 0) & (counts < 10)).any()
 
 
-def test_a_site_counts_levels_that_were_made_elsewhere_among_the_rows_that_take_part():
+def test_levels_are_counted_among_rows_that_take_part():
     frame = pd.DataFrame({"x": np.arange(45.0), "sex": ["f"] * 30 + ["m"] * 15})
     encoded_elsewhere = encoded(frame, {"sex": ["f", "m"]}, "X")
     names = encoded_elsewhere.names[1:]
@@ -224,7 +224,7 @@ def test_a_level_is_a_value_whatever_holds_it(kind):
     assert not any("'code'" in note for note in found.log["notes"])
 
 
-def test_texts_are_levels_in_one_form_and_days_without_their_time():
+def test_texts_and_days_are_levels_in_one_form():
     kinds = ["caf\u00e9", "cafe\u0301 ", " caf\u00e9", "01", "1", pd.Timestamp("2020-01-02"), "2020-01-02", 1.5, "1.5"]
     assert [level_of(cell) for cell in kinds] == ["caf\u00e9"] * 3 + ["01", "1", *["2020-01-02"] * 2, "1.5", "1.5"]
     for nothing in (None, np.nan, pd.NA, pd.NaT, "", " ", "NA", "nan", "None", "#N/A"):
@@ -269,7 +269,7 @@ def test_parties_with_levels_of_other_names_have_a_note(tmp_path, capsys):
     assert not unnamed(printed.err, "'sex'", "a.json", "b.json", "'female', 'male'")
 
 
-def test_new_rows_that_lack_a_column_of_categories_are_told_which():
+def test_a_lacking_column_of_categories_is_named():
     """The error named indicators, and called the columns that were there unseen."""
     model = fit("p-cov", parts(table()), n_components=2, scale=True, levels=LEVELS)
     with refused(DataError, "'island'") as caught:
@@ -300,7 +300,7 @@ def test_a_sites_file_holds_categories_as_texts(suffix, transport, tmp_path):
     assert principal_angles(of_files, of_frames).max < 1e-6
 
 
-def test_a_site_names_the_columns_of_which_a_run_may_declare_levels(tmp_path):
+def test_a_site_names_columns_that_may_have_levels(tmp_path):
     """A run that chose the columns could have sums over rows with a value; a run without levels omits the columns."""
     path = tmp_path / "rows.csv"
     table().to_csv(path, index=False)

@@ -48,7 +48,7 @@ def test_mnist_is_read_where_torchvision_puts_it(name, folder, tmp_path):
         source.test()
 
 
-def test_a_set_of_openml_is_kept_at_its_download_and_read_without_a_network(tmp_path, monkeypatch):
+def test_an_openml_set_is_read_without_a_network(tmp_path, monkeypatch):
     rows = np.random.default_rng(0).integers(0, 256, (6, 3))
     stub = SimpleNamespace(data=rows, target=np.array(["b", "a", "b", "c", "a", "a"]), feature_names=["x", "y", "z"])
     asked = []

@@ -110,7 +110,7 @@ def test_values_whose_squares_float64_cannot_hold_are_refused(size, what, kind):
 
 
 @pytest.mark.parametrize("more", [1, -1])
-def test_rows_that_become_more_or_fewer_while_they_are_read_are_refused(more, monkeypatch):
+def test_rows_whose_number_changes_are_refused(more, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     held = [X]
     rows = check_rows(Blocks(lambda: held, 4, X.dtype)).rows
@@ -128,7 +128,7 @@ def test_what_is_missing_in_a_frame_is_for_em_alone():
         fit(parts)
 
 
-def test_all_columns_of_all_parties_that_are_no_numbers_are_named_at_once():
+def test_columns_without_numbers_are_named_at_once():
     bad = frame(X[:2]).assign(
         sex=pd.Categorical(["f", "m"]),
         ward=["4711", "b"],
@@ -357,14 +357,14 @@ def test_usual_tables_have_none(usual):
 
 
 @pytest.mark.parametrize("way", [1, -1])
-def test_values_are_apart_beyond_ten_times_the_range_of_all_others(way):
+def test_isolated_values_lie_ten_ranges_away(way):
     """At least 20 rows are needed."""
     for rows_of_it, gap, expected in ((20, 10.5, {0: 1}), (20, 9.5, {}), (19, 10.5, {})):
         column = np.append(np.linspace(0, 1, rows_of_it - 1), 1 + gap)
         assert count_isolated(way * column[:, None]) == expected
 
 
-def test_codes_and_slips_are_counted_from_both_ends_beside_missing_values(usual):
+def test_isolated_values_are_counted_from_both_ends(usual):
     usual[:7, 1] = -999
     usual[[3, 4], 0] = 40_000, 61_000
     usual[5, 0] = -9999

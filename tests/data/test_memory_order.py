@@ -116,7 +116,7 @@ def test_a_mapped_file_of_columns_is_not_read_whole(tmp_path):
     np.testing.assert_array_equal(check_rows(small).rows, small)
 
 
-def test_whole_rows_are_not_copied_and_blocks_that_are_kept_are_such(tmp_path):
+def test_rows_are_not_copied_without_need(tmp_path):
     np.save(tmp_path / "rows.npy", X)
     for given in (X, X[7:90], np.load(tmp_path / "rows.npy", mmap_mode="r")):
         assert np.shares_memory(check_rows(given).rows, given)

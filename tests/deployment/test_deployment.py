@@ -104,7 +104,7 @@ def deployed(lab, method, folder, **options):
 of_markers = partial(deployed, features=", ".join(NAMES), n_components=5)
 
 
-def test_a_secure_sum_over_a_file_and_a_database_gives_the_bits_of_loopback(hospitals, tmp_path):
+def test_a_file_and_a_database_give_the_bits_of_loopback(hospitals, tmp_path):
     secure = {"secure_aggregation": True, "bound": 100.0}
     model, log = of_markers(hospitals, "p-cov", tmp_path, **secure)
     assert not differences(model, run("p-cov", HOSPITALS, n_components=5, min_parties=2, **secure))
@@ -132,7 +132,7 @@ def test_a_site_that_refuses_is_named_on_both_sides(hospitals, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_database_says_stays_at_its_site_and_no_log_has_the_password(hospitals, database):
+def test_no_log_has_the_password_of_a_database(hospitals, database):
     need(database, "postgresql")
     with psycopg.connect(database.url, password=database.password) as connection:
         connection.execute("ALTER TABLE visit RENAME TO visits")
@@ -157,7 +157,7 @@ def test_a_site_that_is_offline_is_an_error_within_the_deadline(hospitals, tmp_p
 
 
 @pytest.mark.nightly  # what a site of columns keeps; how its messages go is seen above
-def test_columns_give_the_bits_of_loopback_and_each_site_keeps_its_own(banks, tmp_path):
+def test_columns_give_the_bits_of_loopback(banks, tmp_path):
     options = {"solver": "gram", "scale": True, "n_components": 3}
     model, _ = deployed(banks, "vertical", tmp_path, **options)
     assert not differences(model, run("vertical", BANKS, **options))
@@ -170,7 +170,7 @@ def test_columns_give_the_bits_of_loopback_and_each_site_keeps_its_own(banks, tm
         np.testing.assert_allclose(scores, model.scores_, atol=1e-10)
 
 
-def test_a_doctor_learns_whether_a_key_is_registered_and_no_node_becomes_active(lab, tmp_path):
+def test_a_doctor_checks_a_key_and_activates_no_node(lab, tmp_path):
     link, ca, key = f"{HOST}:{lab.port}", lab.folder / "ca.crt", tmp_path / "site"
     public = make_node_key(key)
     with refused(FedPCAError, link, key, "site.pub"):

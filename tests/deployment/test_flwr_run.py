@@ -35,6 +35,6 @@ def test_digits_on_ten_clients(flwr_run, tmp_path):
     assert model.to_sklearn().transform(rows).shape == (1797, 10)
 
 
-def test_an_option_beside_the_method_is_refused_before_there_is_a_run(flwr_run):
+def test_an_option_beside_the_method_is_refused_first(flwr_run):
     with pytest.raises(FedPCAError, match="Invalid run configuration"):
         flwr_run(2, **{"method": "sub-it", "block-size": 10})

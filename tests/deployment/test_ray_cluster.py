@@ -25,7 +25,7 @@ def cluster(monkeypatch):
 
 
 @pytest.mark.usefixtures("cluster")
-def test_both_nodes_of_a_cluster_work_and_the_bits_are_those_of_loopback(tmp_path, monkeypatch):
+def test_a_cluster_gives_the_bits_of_loopback(tmp_path, monkeypatch):
     honest = ray_engine._client_fn
 
     def noted(*arguments):

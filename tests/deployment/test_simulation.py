@@ -109,7 +109,7 @@ def instead_of(monkeypatch, party, fit):
     monkeypatch.setattr(ray_engine, "_client_fn", broken)
 
 
-def test_a_party_that_fails_in_the_sum_is_dropped_where_survivors_go_on(monkeypatch):
+def test_a_party_that_fails_is_dropped_by_survivors(monkeypatch):
     def until_the_sum(answers, instructions):
         if instructions.config["phase"] == "moments":
             raise RuntimeError

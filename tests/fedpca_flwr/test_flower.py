@@ -75,7 +75,7 @@ KEYS = {"seed": 7, "features": "a, b", "weights": "0", "bound": 5.0, "levels": '
 
 
 @pytest.mark.parametrize("method", [name for name, known in METHODS.items() if not known.strategy.card.loadings_source])
-def test_every_option_that_the_two_sides_have_differently_is_named(method):
+def test_options_that_differ_between_sides_are_named(method):
     """A party computed by its own options: with another 'center' sapca was 88 degrees off, in silence."""
     needed = method_options(method)
     context = Context(

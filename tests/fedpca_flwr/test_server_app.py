@@ -38,7 +38,7 @@ def no_work(monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["file/model", "file/deeper/model"])
-def test_a_place_that_cannot_be_written_to_is_named_before_any_work(place, tmp_path, monkeypatch, capsys):
+def test_an_output_that_is_not_writable_is_named_first(place, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     no_work(monkeypatch)
     with refused(ConfigError, (tmp_path / place).parent):
@@ -82,7 +82,7 @@ def test_a_simulation_says_what_the_components_capture(tmp_path, capsys):
     assert "nan" not in said
 
 
-def test_a_run_about_zero_is_compared_with_the_pooled_rows_about_zero(tmp_path, capsys):
+def test_a_run_about_zero_is_compared_about_zero(tmp_path, capsys):
     simulated(2, tmp_path, **{"method": "p-cov", "dataset": "wine", "n-components": 2, "center": False})
     captured = np.square(WINE[0] @ np.linalg.svd(WINE[0])[2][:2].T).sum() / np.square(WINE[0]).sum()
     assert f"captured variance     {captured:.4%}" in capsys.readouterr().out
@@ -163,9 +163,7 @@ def test_the_faster_of_two_runs_at_the_same_time_keeps_its_model(quick, tmp_path
 
 
 @pytest.mark.parametrize("output", ["model", "results/wine"])
-def test_a_relative_path_is_in_a_folder_of_the_run_wherever_the_server_was_started(
-    quick, output, tmp_path, monkeypatch
-):
+def test_a_relative_path_is_in_the_folder_of_the_run(quick, output, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     main(output=output)
@@ -186,7 +184,7 @@ def full(monkeypatch, folder):
 
 
 @pytest.mark.parametrize("where", ["fedpca-runs", "fedpca-1-"])
-def test_a_finished_run_is_saved_elsewhere_where_the_disk_is_full(quick, where, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_saves_the_model_elsewhere(quick, where, tmp_path, monkeypatch, capsys):
     """The run's own folder takes the files, or if that is full a temporary folder; the run prints path and cause."""
     (tmp_path / "system").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "system"))

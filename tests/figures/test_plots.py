@@ -117,7 +117,7 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
         plots.scores(paths, labels=[LABELS[:180], LABELS[:99]])
 
 
-def test_scores_of_a_private_model_without_a_component_above_the_noise_have_no_share():
+def test_scores_below_the_noise_have_no_share():
     unknown = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
     assert plots.scores(PARTS, unknown).axes[0].get_xlabel() == "PC1"
     assert [axes.get_title() for axes in plots.loadings(unknown).axes] == ["PC1", "PC2", "PC3"]
@@ -148,7 +148,7 @@ def test_heterogeneity_measures_each_client_by_its_name():
 # Models beside the pooled PCA
 
 
-def test_the_overlay_puts_every_cross_of_an_exact_model_into_its_circle():
+def test_an_exact_models_crosses_lie_in_their_circles():
     figure = plots.projection_overlay(TRUTH, MODEL, X, LABELS)
     circles_and_crosses = points(figure.axes[0])
     assert len(circles_and_crosses) == 6
@@ -236,7 +236,7 @@ def test_a_table_in_markdown_is_its_head_and_its_lines():
 # What analyses find
 
 
-def test_the_scree_has_the_band_and_a_line_for_each_rule_that_is_shown():
+def test_a_scree_has_the_band_and_a_line_for_each_rule():
     found = analyses.how_many(MOMENTS)
     (axes,) = analysis_plots.how_many(found).axes
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
@@ -247,7 +247,7 @@ def test_the_scree_has_the_band_and_a_line_for_each_rule_that_is_shown():
     assert texts_of(axes.get_legend())[2:] == ["2: near"]
 
 
-def test_odd_rows_are_crosses_beyond_the_limits_and_numbers_of_an_axis_do_not_overprint():
+def test_odd_rows_are_crosses_beyond_the_limits():
     """The fault: over less than a power of ten, each of 2 to 9 had a number of three letters' width."""
     odd = X.copy()
     odd[3] *= 20
@@ -269,7 +269,7 @@ def test_odd_rows_are_crosses_beyond_the_limits_and_numbers_of_an_axis_do_not_ov
 
 
 @pytest.mark.engine
-def test_names_of_arrows_are_inside_the_axes_and_do_not_overprint():
+def test_names_of_arrows_do_not_overprint():
     """30 features that go with the first component, with names of different lengths, some longer than is shown."""
     rng = np.random.default_rng(0)
     alike = pd.DataFrame(X[:, :1] + 0.01 * rng.standard_normal((300, 30)))
@@ -301,7 +301,7 @@ def test_of_many_features_the_longest_arrows_are_shown(turn):
     assert tips_of(axes) == {tuple(correlations[:, j]) for j in longest}
 
 
-def test_arrows_are_of_the_features_whose_correlations_with_two_components_are_largest(monkeypatch):
+def test_arrows_are_of_the_largest_correlations(monkeypatch):
     monkeypatch.setattr(analysis_plots, "SHOWN", 3)
     found = analyses.read(MOMENTS, 2)
     longest = np.argsort(-(found.correlations**2).sum(axis=0))[:3]
@@ -315,7 +315,7 @@ def test_of_three_components_figures_show_the_first_two():
         assert tips_of(figure.axes[0]) == set(map(tuple, found.correlations[:2].T))
 
 
-def test_a_biplot_has_arrows_of_correlations_and_rows_in_the_unit_of_the_largest_score_whatever_its_sign():
+def test_a_biplot_has_arrows_of_correlations():
     found = analyses.read(MOMENTS, 2)
     (axes,) = analysis_plots.biplot(found, np.array([[-4.0, 1.0], [2.0, -2.0]])).axes
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[-1.0, 0.5], [0.5, -1.0]])
@@ -325,7 +325,7 @@ def test_a_biplot_has_arrows_of_correlations_and_rows_in_the_unit_of_the_largest
         analysis_plots.biplot(analyses.read(MOMENTS, 1), X[:, :2])
 
 
-def test_a_circle_of_correlations_has_an_arrow_for_each_feature_dashed_where_it_is_supplementary():
+def test_a_correlation_circle_has_an_arrow_for_each_feature():
     found = analyses.read(MOMENTS, 2, supplementary=[0])
     (axes,) = analysis_plots.variables(found).axes
     np.testing.assert_allclose(np.hypot(*axes.lines[0].get_data()), 1)
@@ -335,7 +335,7 @@ def test_a_circle_of_correlations_has_an_arrow_for_each_feature_dashed_where_it_
     assert dashed == [tuple(found.correlations[:, -1])]
 
 
-def test_levels_and_columns_are_where_their_coordinates_and_correlations_are():
+def test_levels_are_drawn_at_their_coordinates():
     three = np.arange(6.0).reshape(2, 3)
     shares, cosines = np.array([0.2, 0.8]), np.array([[0.1, 0.1, 0.9], [0.5, 0.2, 0.0]])
     found = analyses.Categories(("mass", "sex"), cosines, ("sex=f", "sex=m"), shares, three, three, cosines)
@@ -360,7 +360,7 @@ def test_contributions_are_shares_of_those_that_take_part():
 
 
 @pytest.mark.parametrize("labels", [None, LABELS])
-def test_a_single_component_is_drawn_against_the_number_of_the_row(labels):
+def test_a_single_component_is_drawn_against_row_numbers(labels):
     model, truth = run("p-cov", PARTS, n_components=1), pooled_pca(X, 1)
     own = None if labels is None else np.split(labels, [180, 280])
     axes = plots.scores(PARTS, model, labels=own).axes[0]

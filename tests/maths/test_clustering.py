@@ -7,7 +7,7 @@ from scipy.stats import norm
 from fedpca_flwr.maths import clustering, harmony
 
 
-def test_centres_begin_with_the_variances_of_the_points_and_move_to_the_means_of_their_cells():
+def test_centres_move_to_the_means_of_their_cells():
     drawn = clustering.draw_starts(np.array([4.0, 1.0]), 50, 40, seed=0)
     assert drawn.shape == (40, 50, 2)
     np.testing.assert_allclose(drawn.reshape(-1, 2).var(axis=0), [4, 1], rtol=0.05)
@@ -33,7 +33,7 @@ def test_points_are_shared_out_by_the_densities_of_a_mixture():
     np.testing.assert_allclose(moved.covariances, [[[0.5]], [[0.5]]], atol=1e-12)
 
 
-def test_rows_are_shared_out_by_chords_and_batches_held_back_by_what_clusters_have_of_them():
+def test_rows_are_shared_out_by_chords():
     """One row of length 1 at a centre, and at a chord of 2 from the other, which its batch is drawn to."""
     penalty = np.array([0.0, 2 / harmony.CLUSTER_WIDTH - 1])
     (found,), (objective,) = harmony.cluster_shares(np.array([[1.0, 0.0]]), np.eye(2), penalty)

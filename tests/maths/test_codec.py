@@ -29,7 +29,7 @@ def kernel(d, width):
 
 
 @pytest.mark.parametrize("smooth", [False, True])
-def test_numbers_on_a_shared_step_are_within_half_of_it_and_their_bytes_are_forecast(smooth):
+def test_shared_steps_round_by_half_a_step_at_most(smooth):
     """Encode pixels, whose differences are small, and features whose variances differ."""
     triangle = 900 * kernel(40, 200)[np.triu_indices(40)] if smooth else TRIANGLE
     for step in (1e-3, 1.0):
@@ -47,7 +47,7 @@ def test_numbers_on_a_shared_step_are_within_half_of_it_and_their_bytes_are_fore
     np.testing.assert_allclose(codecs.forecast_bytes(triangle, d, steps), [code.size for code in taken], rtol=0.2)
 
 
-def test_codecs_keep_what_they_promise_in_closed_form_and_end_where_they_must():
+def test_codecs_keep_their_bounds_in_closed_form():
     assert quantise(np.zeros(10**5), 16, 128).code.size < 200
     assert dequantise(quantise(np.zeros(300), 8, 128), 8, 128, 300).max() == 0
     lowest, sketch = codecs.LowRank(1, 16), codecs.Sketch(1, 16, 3)
@@ -80,7 +80,7 @@ NO_SCALES = np.empty(0, np.float32)
 
 
 @pytest.mark.engine
-def test_damaged_codes_and_scales_that_cannot_be_are_refused_and_a_bomb_read_only_as_far_as_expected():
+def test_damaged_codes_are_refused():
     for scales in (np.ones(7), np.full(8, np.nan), np.zeros(8), -np.ones(8)):
         with refused(ValueError, 8):
             dequantise(Coded(scales.astype(np.float32), quantise(X, 8, 128).code), 8, 128, 1000)

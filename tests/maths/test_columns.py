@@ -99,7 +99,7 @@ def test_directions_of_the_authors_program():
 # Kernels
 
 
-def test_kernels_have_positive_eigenvalues_errors_and_a_default_gamma_in_closed_form():
+def test_kernels_have_closed_forms():
     """Features of variances 1 and 1e-16: singular values of 1 and 1e-8."""
     features = np.array([[1.0, 1.0], [-1.0, 1.0], [1.0, 1 + 2e-8], [-1.0, 1 + 2e-8]])
     landmarks = np.arange(2)
@@ -133,7 +133,7 @@ def test_kernels_have_positive_eigenvalues_errors_and_a_default_gamma_in_closed_
 # A party's rows about a centre that somebody else chose
 
 
-def test_what_personalised_components_need_of_rows_is_had_from_either():
+def test_rows_and_moments_give_personalised_products():
     X, centre = prepare_columns(KINDS["blocks"], center=False).X, RNG.standard_normal(40)
     held, about, V = (
         centre_local_rows(KINDS["blocks"], centre, np.zeros(40)),
@@ -149,7 +149,7 @@ def test_what_personalised_components_need_of_rows_is_had_from_either():
     assert personalised.largest_eigenvalue(held) == pytest.approx(personalised.largest_eigenvalue(about), rel=1e-10)
 
 
-def test_the_energy_is_that_about_the_centre_also_of_numbers_far_apart():
+def test_energy_is_about_the_centre_in_all_units():
     """Rows 1 and 3 about 1: 4, of which half lies between their mean and the centre."""
     own = centre_local_rows(np.array([[1.0, 0.0], [3.0, 0.0]]), np.array([1.0, 0.0]), np.zeros(2))
     np.testing.assert_allclose(own.shift, [np.sqrt(2), 0.0])

@@ -41,7 +41,7 @@ def repeated(copies):
         *(pytest.param(np.r_[np.arange(k, 0, -1.0), np.zeros(500 - k)], k, id=f"of rank {k}") for k in (1, 4)),
     ],
 )
-def test_they_are_the_leading_ones_whatever_the_spectrum_and_the_unit(request, values, k):
+def test_leading_eigenpairs_hold_for_any_spectrum_and_unit(request, values, k):
     """Take units in which ARPACK's absolute stopping test certifies nothing without scaling (1e-30)."""
     S, basis = matrix_of(values)
     pairs = leading_eigenpairs(S, k)
@@ -52,7 +52,7 @@ def test_they_are_the_leading_ones_whatever_the_spectrum_and_the_unit(request, v
     np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(k), atol=1e-10)
 
 
-def test_only_the_lower_triangle_is_read_and_what_lanczos_misses_is_noticed(monkeypatch):
+def test_lanczos_misses_are_noticed(monkeypatch):
     """Without the certificate this would return eigenvalues 2 to 4 as the first three."""
     S, basis = matrix_of(SLOW)
     garbage = np.asfortranarray(np.tril(S) + np.triu(np.full_like(S, np.nan), 1))
@@ -135,7 +135,7 @@ def test_bounds_on_angles_in_closed_form():
 
 
 @pytest.mark.parametrize("error", [0.0, 0.01])
-def test_resolution_is_rounding_and_twice_the_error_and_the_angle_that_they_turn(error):
+def test_resolution_is_rounding_and_twice_the_error(error):
     wrong = error + 5 * rounding_bound(4)
 
     def told(values, following):
@@ -158,7 +158,7 @@ def test_small_eigenvalues_are_the_same_in_any_unit(unit):
     assert principal_angles(pairs.vectors, basis[:, :17]).max() < 0.1
 
 
-def test_what_counts_as_rounding_and_spectral_norms_of_the_lower_triangle_never_below_the_true_ones():
+def test_spectral_norm_bounds_are_never_too_small():
     """38 epsilons in a scatter of 5 to 200 features."""
     assert rounding_bound(5) >= 38 * np.finfo(np.float64).eps
     diagonals = ([1.0, 2e-12], [1.0, 2.1e-12], [1.0, 4e-12, 1.0, 1.0, 1.0])

@@ -39,7 +39,7 @@ def test_a_triangular_factor_is_the_scatter(n):
         assert head.n == n
 
 
-def test_chunks_change_nothing_and_keep_singular_values_that_squares_lose(monkeypatch):
+def test_chunks_keep_singular_values_that_squares_lose(monkeypatch):
     monkeypatch.setattr(factors, "chunks", lambda data, elements: iter(np.array_split(data, 7)))
     for X in (rows(n) + np.linspace(0, 9, n)[:, None] for n in (70, 500)):
         _, R = triangular_factor(X)
@@ -56,7 +56,7 @@ def test_chunks_change_nothing_and_keep_singular_values_that_squares_lose(monkey
     assert true[-1] < 3e-11
 
 
-def test_parts_stack_to_the_scatter_of_all_and_directions_without_variance_are_completed():
+def test_factors_stack_to_the_scatter_of_all():
     X = rows(100)
     X[60:] += 5
     whole = stack_factors(
@@ -72,7 +72,7 @@ def test_parts_stack_to_the_scatter_of_all_and_directions_without_variance_are_c
 
 
 @pytest.mark.parametrize("shape", [(40, 12), (8, 50)])
-def test_leading_pairs_by_the_shorter_side_whatever_the_order_of_the_rows(shape):
+def test_leading_pairs_do_not_depend_on_row_order(shape):
     F = np.random.default_rng(0).standard_normal(shape) / np.arange(1, shape[1] + 1)
     pairs = factor_eigenpairs(factor_of(F, floor=0.5), 4)
     values, vectors = np.linalg.eigh(F.T @ F)

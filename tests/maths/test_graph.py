@@ -29,7 +29,7 @@ def test_weights_are_doubly_stochastic_and_average_in_the_end(kind):
 
 
 @pytest.mark.engine
-def test_the_graphs_their_mixing_rates_and_diameters_are_the_known_ones():
+def test_graphs_have_their_known_rates_and_diameters():
     kinds = [("ring", 5), ("ring", 2), ("complete", 5)]
     assert [make_graph(kind, parties).sum() for kind, parties in kinds] == [2 * 5, 2, 5 * 4]
     assert make_graph("star", 5)[0].tolist() == [False, True, True, True, True]
@@ -72,7 +72,7 @@ STEPS |= {"to and fro": np.abs(np.sin(np.arange(40.0))), "a cycle of two": np.ti
 STEPS |= {"one size up to rounding": 0.4 - 1e-12 * np.arange(200)}
 
 
-def test_steps_and_ways_in_closed_form_and_no_rate_of_what_has_none():
+def test_rates_of_steps_have_closed_forms():
     assert module.remaining_distance(0.5 ** np.arange(16)) == pytest.approx(0.5**15)
     steps = [module.safe_step(2.0, rate) for rate in (0.0, 0.75, 0.99)]
     assert steps == [0.25, 0.25, pytest.approx(0.05)]
@@ -111,7 +111,7 @@ def known_to_all(parts):
 
 
 @pytest.mark.parametrize("kind", ["ring", "star", "complete", "erdos-renyi"])
-def test_everyone_knows_everyone_after_as_many_rounds_as_the_diameter_and_not_before(kind):
+def test_relays_take_as_many_rounds_as_the_diameter(kind):
     parts = parties()
     graph, start = make_graph(kind, 6, probability=0.3, seed=1), [own_table(i, parts) for i in range(6)]
     early = flooded(graph, list(start), diameter(graph) - 1)
@@ -135,7 +135,7 @@ def test_the_pooled_mean_and_trace_are_those_of_all_rows(shift):
     np.testing.assert_allclose(deviations, [part.mean(axis=0) - mean for part in near], rtol=1e-11, atol=1e-13)
 
 
-def test_pooled_tables_know_no_order_and_bound_each_partys_eigenvalues_about_the_pooled_mean():
+def test_pooled_tables_do_not_depend_on_order():
     parts, results = parties(), []
     for order in (range(6), [4, 2, 0, 5, 1, 3]):
         pooled, total, *_ = known_to_all([parts[i] for i in order]).pooled()
@@ -154,7 +154,7 @@ def test_pooled_tables_know_no_order_and_bound_each_partys_eigenvalues_about_the
 # Products
 
 
-def test_sangers_rule_stands_still_at_the_eigenvectors_and_finds_the_largest_value():
+def test_sangers_rule_rests_at_the_eigenvectors():
     A, basis = with_spectrum([5.0, 3.0, 2.0, 1.0, 0.5])
     for X in (basis[:, :3], basis[:, [1, 0, 2]]):  # the second stands still, too, but not stably
         np.testing.assert_allclose(module.sanger_direction(A @ X, X), 0, atol=1e-14)

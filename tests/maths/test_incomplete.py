@@ -60,7 +60,7 @@ def sums_of(rows, model):
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
-def test_what_is_missing_is_what_regression_on_the_rest_says_in_any_unit(unit):
+def test_missing_values_follow_by_regression_in_any_unit(unit):
     S, rows = covariance(), with_holes(np.random.default_rng(2).standard_normal((40, 6)))
     expected, units = textbook(rows, S)[0], np.geomspace(1, unit, 6)
     np.testing.assert_allclose(complete_deviations(rows, invert_covariance(S)), expected, atol=1e-12)
@@ -70,7 +70,7 @@ def test_what_is_missing_is_what_regression_on_the_rest_says_in_any_unit(unit):
 
 
 @pytest.mark.parametrize("elements", [2**22, 1])
-def test_sums_over_rows_that_share_their_gaps_are_those_of_the_rows(elements, monkeypatch):
+def test_sums_over_equal_gaps_are_those_of_the_rows(elements, monkeypatch):
     """Take groups of one row, of several rows and of all features, loaded at once or read piece by piece."""
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rng, S = np.random.default_rng(2), covariance()
@@ -128,7 +128,7 @@ def fitted(rows, prior, steps):
 
 @pytest.mark.engine
 @pytest.mark.parametrize("prior", [5.0, 20.0])
-def test_em_comes_to_rest_where_the_textbooks_iteration_does_in_fewer_steps(prior):
+def test_em_rests_where_the_textbook_does(prior):
     whole = np.random.default_rng(3).standard_normal((120, 6)) @ covariance(seed=4)
     rows = standardised(with_holes(whole))
     em = fitted(rows, prior, 60)
@@ -141,7 +141,7 @@ def test_em_comes_to_rest_where_the_textbooks_iteration_does_in_fewer_steps(prio
     assert np.abs(ours - T).max() < np.abs(plain_em(rows, prior, 30)[1] - T).max() / 100
 
 
-def test_one_step_of_em_in_closed_form_and_what_cannot_be_regressed_on():
+def test_one_step_of_em_has_a_closed_form():
     """Take a single complete feature, and n + prior rows of variance 1: the model's variance is 1 again."""
     rows = standardised(np.random.default_rng(3).standard_normal((80, 2)) @ [[1.0, 2.0], [0.0, 1.0]])
     r, S = float(rows[:, 0] @ rows[:, 1]) / 80, fitted(rows, 20.0, 1).fitted_model.covariance
@@ -186,7 +186,7 @@ def points(mapping, start, count, allowed=anywhere):
     return np.array(seen), iteration
 
 
-def test_squarem_takes_far_fewer_steps_and_the_plain_ones_where_these_are_not_allowed():
+def test_squarem_takes_far_fewer_steps():
     seen, _ = points(lambda x: 0.99 * x + 1.0, np.zeros(3), 3)
     np.testing.assert_allclose(seen[2], np.full(3, 100.0), rtol=1e-11)
     assert seen[1].max() < 2
@@ -260,7 +260,7 @@ def log_density(rows, S):
 
 
 @pytest.mark.parametrize("elements", [2**22, 1])
-def test_the_squared_error_is_that_of_the_rows_as_they_are_filled(elements, monkeypatch):
+def test_squared_errors_are_of_the_filled_rows(elements, monkeypatch):
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rows = np.vstack([incomplete_rows(), with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1)])
     mean, unit, scale = FACTORS.mean, np.geomspace(0.1, 10, D), np.linspace(1, 2, D)
@@ -324,7 +324,7 @@ def fitted_factors(rows, q, steps):
     return em
 
 
-def test_em_of_factors_rests_where_the_textbook_does_and_at_the_scatter_of_whole_rows():
+def test_em_of_factors_rests_where_the_textbook_does():
     rows = rows_of_factors(0.3)
     em = fitted_factors(rows, 2, 60)
     S = em.model.loadings @ em.model.loadings.T + em.model.noise * np.eye(D)

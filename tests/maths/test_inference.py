@@ -53,7 +53,7 @@ def test_minkas_dimension_is_that_of_scikit_learn():
 
 
 @pytest.mark.engine
-def test_null_eigenvalues_are_those_of_whole_drawn_data_and_the_band_their_percentile():
+def test_null_eigenvalues_are_those_of_drawn_data():
     band = inference.null_band(np.ones(8), 50, draws=400)
     np.testing.assert_array_equal(band, inference.null_band(np.ones(8), 50, draws=400))
     others = inference.null_eigenvalues(np.ones(8), 50, 1000, np.random.default_rng(5))
@@ -143,7 +143,7 @@ def by_rows(X, k):
 
 
 @pytest.mark.engine
-def test_errors_are_those_of_the_pooled_rows_in_any_shape_and_unit():
+def test_loading_errors_are_of_the_pooled_rows_in_any_unit():
     for offset in (0.0, 1e6):
         X = drawn(3, offset=offset)
         np.testing.assert_allclose(inference.validation_errors(parts(X)), [by_rows(X, k) for k in range(17)], rtol=1e-8)
@@ -180,12 +180,12 @@ def counted(A, n, most):
 
 
 @pytest.mark.parametrize(("n", "d"), [(60, 200), (200, 60), (100, 100)])
-def test_noise_exceeds_its_edge_one_time_in_twenty_and_what_is_larger_stands_out(n, d):
+def test_noise_exceeds_its_edge_one_time_in_twenty(n, d):
     assert sum(counted(scatter(n, d, seed=seed), n, 5)[1] > 0 for seed in range(60)) <= 8
     assert [counted(scatter(n, d, (40.0, 20.0, 10.0), seed=seed), n, 8)[1] for seed in range(5)] == [3] * 5
 
 
-def test_the_edge_of_noise_is_johnstones_in_the_unit_of_the_scatter():
+def test_the_edge_of_noise_is_johnstones():
     noise = MarchenkoPastur(99, 50)
     assert noise.edge(7e10, 3) == pytest.approx(1e10 * noise.edge(7.0, 3))
     assert noise.edge(1.0, 50) == np.inf
@@ -197,7 +197,7 @@ def test_the_edge_of_noise_is_johnstones_in_the_unit_of_the_scatter():
         assert edge == pytest.approx(64 + 0.9793 * 8 * 0.5 ** (1 / 3), rel=1e-12)
 
 
-def test_the_largest_gap_is_beyond_the_spacing_of_noise_and_of_features_that_go_together():
+def test_the_largest_gap_is_beyond_noise_spacing():
     for seed in range(2):
         values, above = counted(scatter(80, 800, (30.0, 20.0), seed=seed, correlated=True), 80, 8)
         assert (above, largest_gap(values, 8)[0]) == (8, 2)
@@ -212,7 +212,7 @@ def test_the_largest_gap_is_beyond_the_spacing_of_noise_and_of_features_that_go_
 
 
 @pytest.mark.parametrize(("bound", "error", "told"), [(-1e-9, 0.0, True), (1e-9, 0.0, False), (-1e-9, 0.01, False)])
-def test_components_above_the_edge_or_before_the_gap_are_told_only_where_bounds_settle_it(bound, error, told):
+def test_counts_of_components_need_settled_bounds(bound, error, told):
     """Take bounds as an iteration gives both ways; the level asked for is as low as the rule allows."""
     behind = 50 - 3 * np.arange(1, 9) ** (2 / 3)  # a spacing of 6, so the gap is behind the first one
     asked = []
@@ -254,7 +254,7 @@ def test_the_jackknife_of_groups_of_any_size():
     np.testing.assert_allclose(found, [3, 3])
 
 
-def test_intervals_by_their_degrees_of_freedom_and_spikes_in_closed_form():
+def test_intervals_and_spikes_have_closed_forms():
     found = inference.fourth_powers(np.array([[6.0, 1.0, 1.0]]), np.array([4.0, 0.0, 1e-14]))
     np.testing.assert_array_equal(found, [81, 0, 0])
     assert inference.robust_intervals(np.array([2.0]), np.array([0.5]), 8, 0.5).tolist() == [[2, 2]]
@@ -292,7 +292,7 @@ def test_intervals_by_their_degrees_of_freedom_and_spikes_in_closed_form():
         assert inference.student_quantile(2, level) == pytest.approx(math.tan(math.pi * level / 2))
 
 
-def test_shrinkage_is_the_formulas_and_none_of_few_features_or_without_variance():
+def test_shrinkage_follows_the_formula():
     rows = np.random.default_rng(0).standard_normal((2000, 5)) * [5, 4, 1, 1, 1]
     model = run("p-cov", np.array_split(rows, 2), n_components=2)
     np.testing.assert_allclose(model.shrinkage_, 1, atol=0.01)

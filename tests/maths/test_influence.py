@@ -94,7 +94,7 @@ def make_dear(monkeypatch):
 @pytest.mark.parametrize("name", PARTIES)
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("scaled", [True, False])
-def test_angles_are_those_without_the_party_or_bound_them_where_these_are_dear(monkeypatch, scaled, center, name):
+def test_influence_angles_are_exact_or_bounds(monkeypatch, scaled, center, name):
     """Compare the angle of each axis, which the span of all axes does not tell."""
     parties = PARTIES[name]
     how = {"scale": np.vstack(parties).std(axis=0) if scaled else None, "center": center}
@@ -112,7 +112,7 @@ def test_angles_are_those_without_the_party_or_bound_them_where_these_are_dear(m
                 assert span - 1e-4 <= one.turn.span <= 90
 
 
-def test_bounds_are_near_where_a_party_has_little_and_take_in_both_cuts(monkeypatch):
+def test_influence_bounds_are_near_for_small_parties(monkeypatch):
     """Take eigenvalues 4, 2 and 1, and a change that couples the first two to the third by 0.1 and 0.2."""
     parties = cut(rows(5000, 6), 2990, 2000, 10)
     exact = of(parties, 3)[2].turn
@@ -129,7 +129,7 @@ def test_bounds_are_near_where_a_party_has_little_and_take_in_both_cuts(monkeypa
     assert turn.span == pytest.approx(np.degrees(both), rel=1e-12)
 
 
-def test_components_of_one_party_alone_turn_as_far_as_they_can_and_all_directions_nowhere(monkeypatch):
+def test_a_lone_partys_components_turn_fully(monkeypatch):
     X, alone = rows(300) @ np.diag(np.repeat([1.0, 0.0], [11, 1])), np.zeros((20, 12))
     alone[:, 11] = np.tile([9.0, -9.0], 10)
     everyone = of([X[:150], X[150:], alone], 3)
@@ -152,7 +152,7 @@ def test_components_of_one_party_alone_turn_as_far_as_they_can_and_all_direction
         assert outlying_parties([only]) == {}
 
 
-def test_no_unit_of_the_data_overflows_and_parties_and_components_may_lack_variance():
+def test_no_unit_overflows_the_influence():
     parties = cut(rows(300), 200, 100)
     for unit in (1e-130, 1e130):
         for one, other in zip(of(parties, 3), of([unit * X for X in parties], 3), strict=True):
@@ -232,7 +232,7 @@ def test_a_share_that_takes_a_component_away_is_found(count):
 
 
 @pytest.mark.parametrize("unit", [None, *UNITS])
-def test_scatters_of_rows_pass_whatever_their_rank_and_units_in_which_a_share_is_found(unit):
+def test_scatters_of_rows_pass_in_any_rank_and_unit(unit):
     X = rows(300)
     X[:, 3] = 7.0
     for sizes in ((1, 1, 1, 297), (100, 100, 100), (2, 298)):
@@ -252,7 +252,7 @@ def moments(*diagonal):
     return Moments(9, np.zeros(d), np.zeros(d), pack(np.diag(diagonal)))
 
 
-def test_shares_that_cancel_and_negative_eigenvalues_beyond_rounding_are_named():
+def test_negative_eigenvalues_beyond_rounding_are_named():
     """Rounding are 4 d roundings of float32: 1.4e-6 of the largest eigenvalue for three features."""
     X = Moments.from_rows(rows(300))
     huge = [Moments(X.count, X.mean, X.remainder, sign * 1e300 * X.scatter) for sign in (1, -1)]

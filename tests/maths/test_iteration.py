@@ -123,7 +123,7 @@ def test_narrow_blocks_are_certified_and_look_longer(width):
 @pytest.mark.parametrize("copies", [2, 3, 4])
 @pytest.mark.parametrize(("width", "k"), [(1, 1), (1, 2), (2, 2), (3, 3), (2, 4)])
 @pytest.mark.parametrize("others", [(8, 6), (9.9, 1)])
-def test_a_variance_that_occurs_more_often_than_the_block_has_columns_is_not_certified_away(others, width, k, copies):
+def test_repeated_variances_are_not_certified_away(others, width, k, copies):
     """Take many variances that follow closely: three rounds from a random block do not show hidden components."""
     values = np.concatenate([np.repeat(10.0, copies), np.linspace(*others, 120)])
     A, basis = with_spectrum(values)
@@ -139,7 +139,7 @@ def test_a_variance_that_occurs_more_often_than_the_block_has_columns_is_not_cer
 
 
 @pytest.mark.engine
-def test_before_narrow_blocks_have_looked_nothing_is_told_and_what_hides_is_found():
+def test_narrow_blocks_find_hidden_eigenvalues():
     for values in (np.r_[9, 5, 3, np.linspace(1, 0.9, 97)], np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])):
         A, _ = with_spectrum(values)
         found, told = begin(np.diag(A), k=3, width=2), []
@@ -157,7 +157,7 @@ def test_before_narrow_blocks_have_looked_nothing_is_told_and_what_hides_is_foun
 # The certificate
 
 
-def test_the_plain_iteration_gets_there_later_and_a_sketch_presumes_nothing():
+def test_the_plain_iteration_takes_longer():
     values = 0.7 ** np.arange(40)
     plain, angle = iterate(values, k=4, width=8, accelerated=False)
     assert angle <= plain.certificate + 1e-10
@@ -170,7 +170,7 @@ def test_the_plain_iteration_gets_there_later_and_a_sketch_presumes_nothing():
 
 
 @pytest.mark.parametrize("error", [1e-7, 1e-5, 1e-3])
-def test_the_error_of_products_counts_also_in_what_the_trace_leaves_outside(error):
+def test_product_errors_count_in_the_trace_outside(error):
     """sin(angle) <= (|R| + error) / (theta_k - theta_{k+1} - 2 error), with no residual left where all is spanned.
 
     Of the trace of three pairs each value may be wrong, by sqrt(3) errors together; then the ceiling, by two.
@@ -185,7 +185,7 @@ def test_the_error_of_products_counts_also_in_what_the_trace_leaves_outside(erro
 
 
 @pytest.mark.parametrize(("k", "cut"), [(2, True), (3, False)])
-def test_where_a_tie_is_cut_the_certificate_is_that_of_both_its_ends(k, cut):
+def test_a_cut_tie_is_certified_at_both_ends(k, cut):
     """Values 4, 2, 2 with residuals x, y and 0: three together are turned by hypot(x, y), the first alone by x."""
     x, y = 0.02, 0.1
     A = np.diag([4.0, 2.0, 2.0, 0.0])
@@ -209,7 +209,7 @@ def test_of_a_tie_at_the_cut_nothing_is_certified():
     assert shortfall_notes(found, "max-rounds = 100") == []
 
 
-def test_spans_that_hold_all_variance_are_proven_and_ties_of_the_wire_have_no_certificate():
+def test_spans_of_all_variance_are_proven():
     pairs = on_axes(1, [400.0, 200.0, 100.0], 3, trace=700.0)[0].pairs
     assert (pairs.values.tolist(), pairs.following) == ([400], 200)
     found, _ = on_axes(1, np.ones(3), 3, trace=3.0, error=1e-6)
@@ -228,7 +228,7 @@ def test_spans_that_hold_all_variance_are_proven_and_ties_of_the_wire_have_no_ce
     assert certificate_measurements(found)["certified_components"] == 1  # what is left of the trace is less than it has
 
 
-def test_the_iteration_ends_where_the_error_of_products_keeps_the_certificate_up():
+def test_product_errors_end_the_iteration():
     values = 0.7 ** np.arange(200)
     A, basis = with_spectrum(values)
     found, done = begin(values, k=4, width=14), False
@@ -270,7 +270,7 @@ def test_what_is_told_is_what_the_whole_spectrum_says(correlated, seed):
     assert angle <= certificate_measurements(found)["certified_angle_degrees"] <= 1e-3
 
 
-def test_the_iteration_goes_on_to_all_without_noise_and_with_blocks_too_narrow_to_miss_nothing():
+def test_the_iteration_reaches_all_components():
     A = scatter(300, 600, (12.0, 9.0), seed=3)
     early, whole = (ended(A, 6, 16, noise, tolerance=1e-6) for noise in (MarchenkoPastur(299, 600), None))
     assert early.product_count < whole.product_count
@@ -291,7 +291,7 @@ def test_what_lies_between_two_cuts_turns_by_both():
     assert describe_cuts([(1, 0.25), (2, 0.25), (4, 0.125)]) == "1 to 2 each, 3 to 4 as a subspace, to 0.5 degrees"
 
 
-def test_notes_say_what_ended_an_iteration_and_what_lies_in_the_noise():
+def test_notes_say_what_ended_an_iteration():
     ended_by_noise = SimpleNamespace(converged=False, above_edge=3, k=4, cuts=[(3, 1e-7)])
     told = "3 of 4 components certified: 1 to 3 as a subspace, to 1e-07 degrees; component 4 lies in the noise"
     assert shortfall_notes(ended_by_noise, "") == [told]

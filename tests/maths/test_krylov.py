@@ -77,7 +77,7 @@ def test_residuals_of_pairs_and_the_error_of_a_vector():
     np.testing.assert_array_equal(signed.pairs(2).vectors, turned)
 
 
-def test_the_next_block_fills_an_invariant_span_with_random_directions_as_room_allows():
+def test_the_next_block_fills_an_invariant_span():
     A, basis = with_spectrum(np.r_[3.0, 2.0, 1.0, np.zeros(57)])
     known, V, widths = ProductBasis(60), random_block(60, 8, 0), []
     for _ in range(3):
@@ -108,7 +108,7 @@ def test_the_shared_block_is_the_same_everywhere():
     np.testing.assert_array_equal(random_block(7, 7, 1), np.eye(7))
 
 
-def test_products_asked_again_in_full_take_the_error_of_the_others_away():
+def test_full_products_remove_the_error_of_short_ones():
     """Without what symmetry tells of the others, half of their error would stay in the first vectors."""
     A = np.diag(np.r_[9.0, 8.0, np.linspace(1, 0, 18)])
     wrong = 1e-6 * np.random.default_rng(0).standard_normal((20, 20))
@@ -151,7 +151,7 @@ def restarted(cycles, *, kept=20, blocks=5, seed=0, rounded=False):
 
 @pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize("cycles", [0, 1, 2, 4])
-def test_what_the_first_block_shows_of_eigenvectors_is_carried_over_restarts(cycles, rounded):
+def test_restarts_carry_the_first_block_over(cycles, rounded):
     first, known = restarted(cycles, rounded=rounded)
     shown, ritz = random_block(200, 8, 0), known.ritz()
     for i in range(8):
@@ -162,7 +162,7 @@ def test_what_the_first_block_shows_of_eigenvectors_is_carried_over_restarts(cyc
 
 
 @pytest.mark.engine
-def test_restarts_count_what_they_leave_outside_and_ceilings_come_near():
+def test_restarts_count_what_they_leave_outside():
     first, known = restarted(1, kept=8, blocks=2)
     assert presumed_bound(known.ritz(), 3, first) == np.inf
     assert krylov.basis_limits(784, 50, 60)[0] > 784  # never restarted
@@ -233,7 +233,7 @@ def test_a_proven_ceiling_is_above_what_the_span_leaves_outside():
             assert more == pytest.approx(2 * error, rel=1e-3)
 
 
-def test_a_presumed_ceiling_holds_and_comes_near_but_not_before_the_block_would_show_it():
+def test_a_presumed_ceiling_holds_and_comes_near():
     values, found = 0.7 ** np.arange(80), []
     A, _ = with_spectrum(values)
     for seed in range(10):
@@ -266,7 +266,7 @@ def two_pairs(*, first=0.0, second=0.0, error=0.0):
 
 
 @pytest.mark.parametrize("share", LEVEL_SHARES)
-def test_a_presumed_ceiling_needs_what_hides_to_be_less_than_a_random_block_shows(share):
+def test_a_presumed_ceiling_fails_for_hidden_eigenvalues(share):
     """2 |F(mu)| + |S' W| error / (mu - theta) is the bound there, of which rounding the start takes its part off."""
     start = FirstBlock(np.array([[1.0, 2.0, 0.5], [3.0, -1.0, 2.0], [0.0, 1e-6, 0.0], [0.0, 0.0, 0.0]]))
     bound, seen, level = least_overlap(3, 2) / np.sqrt(2) - 1e-6, np.sqrt(14.0), 4 * share

@@ -33,7 +33,7 @@ def kept(parties, begins, window, step, limit, *, width=100):
 
 @pytest.mark.parametrize(("window", "step", "limit"), [(50, 7, 0.2), (20, 20, 0.05), (180, 25, 0.5)])
 @pytest.mark.parametrize("missing", [0.0, 0.1])
-def test_the_kept_variants_are_those_of_plinks_rule_on_all_people(window, step, limit, missing):
+def test_pruning_keeps_the_variants_of_plinks_rule(window, step, limit, missing):
     G = linked_people(60, 160, missing=missing)
     if not missing:
         G = np.delete(G, G.shape[1] // 2, axis=1)
@@ -78,7 +78,7 @@ def test_rows_are_standardised_by_the_formula(dtype):
     np.testing.assert_allclose(found.sum(axis=0), 0, atol=1e-12)
 
 
-def test_counts_give_the_diagonal_and_add_up_over_parties_and_blocks():
+def test_allele_counts_give_the_diagonal_and_add_up():
     G = people(missing=0.1)
     counts = count_alleles(G)
     np.testing.assert_allclose(counts.diagonal, (standardised_by_hand(G) ** 2).sum(axis=0), rtol=1e-12, atol=1e-12)

@@ -21,7 +21,7 @@ def dense(moments):
     return unpack_symmetric(moments.scatter, moments.n_features)
 
 
-def test_moments_are_those_of_numpy_in_float64_whatever_the_chunks(monkeypatch):
+def test_moments_are_numpys_for_any_chunks(monkeypatch):
     X = rows(200) + 3
     moments = Moments.from_rows(X)
     np.testing.assert_allclose(dense(moments), np.cov(X, rowvar=False, ddof=0) * 200, rtol=1e-11, atol=1e-12)
@@ -118,7 +118,7 @@ def test_triangles_are_packed_row_by_row():
     np.testing.assert_array_equal(np.ldexp(scaled, exponents), V)
 
 
-def test_a_constant_feature_has_deviation_one_and_never_a_negative_scatter():
+def test_a_constant_feature_has_deviation_one():
     X = rows(100, 4)
     X[:, 1] = 0.1
     moments = Moments.from_rows(X)
@@ -174,7 +174,7 @@ def test_results_have_the_same_bits_with_any_number_of_threads(data, small_chunk
         assert all(np.array_equal(a, b) for a, b in zip(one, results(threads), strict=True))
 
 
-def test_so_many_parts_are_worked_on_at_a_time_and_come_in_their_order():
+def test_parts_come_in_their_order_from_threads():
     both = threading.Barrier(2, timeout=60)  # each of two waits for the other
 
     def work(part):
@@ -184,7 +184,7 @@ def test_so_many_parts_are_worked_on_at_a_time_and_come_in_their_order():
     assert list(row_tools.in_order(work, range(6), 2)) == list(range(6))
 
 
-def test_no_more_parts_are_read_ahead_than_there_are_threads_and_one():
+def test_few_parts_are_read_ahead_of_the_threads():
     results, ahead = [], []
 
     def parts():

@@ -29,7 +29,7 @@ def dense_objective(rows, U, V):
     return len(rows) / 2 * (np.linalg.slogdet(W)[1] + np.trace(np.linalg.solve(W, S))) + prior
 
 
-def test_objective_distance_retraction_and_alignment_are_those_of_the_paper():
+def test_formulas_are_those_of_the_paper():
     rows, U, V = setting()
     value = objective(rows[0], U, V, noise=NOISE, spread=SPREAD)
     left, _, right = np.linalg.svd(U.T @ V)
@@ -71,7 +71,7 @@ def test_gradients_are_those_of_finite_differences():
     np.testing.assert_allclose(version, V - tangent_projection(V, module.shared_gradient(moved, V)), atol=1e-13)
 
 
-def test_components_are_leading_eigenvectors_of_one_or_many_and_never_lose():
+def test_solvers_give_leading_eigenvectors():
     rows, _, V = setting(n=7)
     strengths, several = np.array([0.5, 2.0]), np.array([V, V[:, ::-1]])
     for i in range(2):
@@ -96,7 +96,7 @@ def test_components_are_leading_eigenvectors_of_one_or_many_and_never_lose():
             assert subspace_distance(local_components(np.zeros((2, 12)), V), V) < 1e-25
 
 
-def test_what_is_held_out_depends_on_the_rows_and_not_on_their_order():
+def test_held_out_rows_do_not_depend_on_order():
     X, order = np.random.default_rng(4).standard_normal((53, 4)), np.random.default_rng(5).permutation(53)
     assert validation_rows(X, 1).sum() == 10
     np.testing.assert_array_equal(validation_rows(X[order], 1), validation_rows(X, 1)[order])
@@ -107,7 +107,7 @@ def test_what_is_held_out_depends_on_the_rows_and_not_on_their_order():
     np.testing.assert_array_equal(validation_rows(zeros, 1), validation_rows(np.where(X > 0, X, -0.0), 1))
 
 
-def test_perpca_finds_what_is_shared_and_what_is_not_and_keeps_them_apart():
+def test_perpca_separates_shared_components():
     rng = np.random.default_rng(6)
     basis, _ = np.linalg.qr(rng.standard_normal((10, 10)))
     truth = np.array([basis[:, [0, 1, 2 + i]] for i in range(4)])

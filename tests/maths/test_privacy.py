@@ -71,13 +71,13 @@ def largest_change(relation, weights, d=3):
 
 @pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(relation, weights):
+def test_no_neighbour_exceeds_a_sensitivity(relation, weights):
     claimed, found = sensitivity(relation, **weights), largest_change(relation, weights)
     assert 0.99 * claimed <= found <= claimed * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("sums", [0.0, 0.5, 0.9, 1.1, 1.3, 1.41, 1.42, 2.0, 5.0])
-def test_the_sensitivity_of_a_replacement_is_that_of_the_worst_cosine(sums):
+def test_replacement_sensitivity_is_of_the_worst_cosine(sums):
     """Two rows of length 1 with cosine t, for t in small steps: (a^2 (2 - 2t) + b^2 (2 - 2t^2))^(1/2)."""
     cosines = np.linspace(-1, 1, 200_001)
     squares = sums**2 * (2 - 2 * cosines) + 2 - 2 * cosines**2
@@ -139,7 +139,7 @@ def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatc
 # Rows on a grid
 
 
-def test_clipping_and_rounding_make_no_row_longer_and_leave_variances():
+def test_clipping_makes_no_row_longer():
     data = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
     np.testing.assert_allclose(clip_rows(data, 1.0), [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
     assert (np.linalg.norm(clip_rows(rows(2000, 50) * 1e8, 0.1), axis=1) <= 0.1).all()
@@ -196,7 +196,7 @@ def test_each_whole_number_has_its_probability(deviation):
     assert surprise(drawn, values, weights / weights.sum()) > UNLIKELY
 
 
-def test_large_noise_is_normal_down_to_its_last_digits_and_far_out():
+def test_large_noise_is_normal():
     """Kolmogorov and Smirnov, the variance, and each remainder by 16 equally often; too light a tail shows a sum."""
     drawn = discrete_gaussian(400_000, LARGE, seeded_randomness(2))
     noise = drawn / LARGE
@@ -209,7 +209,7 @@ def test_large_noise_is_normal_down_to_its_last_digits_and_far_out():
             assert abs(tail.sum() - due) < 5 * math.sqrt(due)
 
 
-def test_whole_noise_has_the_variance_that_protects_as_continuous_noise_does():
+def test_integer_noise_protects_as_continuous_noise():
     """Also off the diagonal; counted in Python's whole numbers."""
     for deviation in (0.0, 0.3, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 1e6, 2.5e8, 2.0**38):
         whole = integer_deviation(deviation)
@@ -220,7 +220,7 @@ def test_whole_noise_has_the_variance_that_protects_as_continuous_noise_does():
         assert whole <= deviation + 5
 
 
-def test_noise_of_products_is_smaller_for_two_entries_and_the_systems_never_repeats(monkeypatch):
+def test_noise_of_the_system_never_repeats(monkeypatch):
     d, deviation = 300, 2**20
     drawn, on = privacy.symmetric_noise(d, deviation, seeded_randomness(4)) / deviation, diagonal_positions(d)
     for values, variance in ((drawn[on], 1.0), (np.delete(drawn, on), 0.5)):
@@ -243,14 +243,14 @@ def test_noise_of_products_is_smaller_for_two_entries_and_the_systems_never_repe
 
 
 @pytest.mark.parametrize("deviation", [1, 2, 1000, MAX_DEVIATION])
-def test_where_floats_do_not_decide_whole_numbers_decide_the_same(deviation, monkeypatch):
+def test_integers_decide_what_floats_leave_open(deviation, monkeypatch):
     """Decide 2,000 numbers as if floats were sure of nothing."""
     by_floats = discrete_gaussian(2000, deviation, seeded_randomness(5))
     monkeypatch.setattr(privacy, "PROBABILITY_ERROR", 2.0)
     np.testing.assert_array_equal(discrete_gaussian(2000, deviation, seeded_randomness(5)), by_floats)
 
 
-def test_words_and_coins_are_used_without_favour_and_noise_that_cannot_be_drawn_is_refused():
+def test_random_words_and_coins_are_unbiased():
     """2^64 is 2 beyond a multiple of 7: the last two words would make 0 and 1 more likely than others."""
     words, given = [2**64 - 1, 5, 2**64 - 2, 2**64 - 3, 11, 13], []
 

@@ -51,7 +51,7 @@ def counts(numbers, *, noise=0.0, seed=0):
     return told
 
 
-def test_rows_and_scores_are_within_their_bounds_and_each_row_in_one_octave():
+def test_rows_and_scores_are_within_their_bounds():
     octave = {1.0: 1, 1.99: 1, 2.0: 2, 0.5: 0, 0.0: MIN_EXPONENT, 1e-200: MIN_EXPONENT, 1e200: MAX_EXPONENT}
     for length, exponent in octave.items():
         np.testing.assert_array_equal(module.octave_counts(np.array([[length, 0.0]])), counts({exponent: 1}))
@@ -93,7 +93,7 @@ def test_a_noisy_centre_is_as_far_off_as_it_says():
     np.testing.assert_allclose([short.subtraction_eigenvalue(), long.subtraction_eigenvalue()], seen)
 
 
-def test_a_noisy_centre_moves_as_far_as_it_is_off_and_not_for_what_noise_explains():
+def test_a_noisy_centre_moves_beyond_noise_only():
     """Take a step of length 5 with noise of 3: 16 / 25 of the step remain, and the rest is uncertainty."""
     step = NoisyCentre(np.array([3.0, 4.0]), 2, 100.0, 0.0, 3 * 2 / np.sqrt(2))
     centre, radius = move_centre(np.ones(2), step)
@@ -115,7 +115,7 @@ def test_a_noisy_centre_moves_as_far_as_it_is_off_and_not_for_what_noise_explain
 # Shells
 
 
-def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
+def test_shells_add_what_is_above_their_edge():
     """With an edge of 1 and two components a shell has 6 rows at least; rows of 80 times that keep their length."""
     told = counts({0: 3, 1: 40, 3: 400, 4: 5, 7: 4})
     expected = [[0.0, 4.0, 0.0], [4.0, 8.0, 8.0], [8.0, 128.0, 0.0]]
@@ -153,7 +153,7 @@ def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
     np.testing.assert_allclose(intervals, expected)
 
 
-def test_rows_shortened_lose_what_the_numbers_beyond_tell_and_the_noise_may_hide():
+def test_shortened_rows_lose_a_bounded_variance():
     """Take squares of lengths from half of an end to the end: with even logarithms, 0.375 / ln 2 of the squared end."""
     next_one, after = 1.5 / np.log(2) - 1, 6 / np.log(2) - 1
     assert clipped_squares_bound(counts({2: 100, 3: 10}), 1.0, 4.0) == pytest.approx(16 * (10 * next_one + 2 * after))
@@ -190,7 +190,7 @@ def test_noise_alone_and_what_the_centre_adds_show_no_component(times):
     assert denoise(more, d, 2, 1.0, excess=times * edge).detectable == 1
 
 
-def test_which_features_stay_and_eigenvalues_lose_what_the_noise_adds():
+def test_eigenvalues_lose_what_the_noise_adds():
     """Drop features without signal if the components come nearer, compared with the full matrix."""
     scatter, vectors = planted(480.0, 400.0, 320.0, width=30)
     found, whole = denoise(scatter + noise(D, 5), D, 3, 1.0), np.linalg.eigh(unpack(scatter + noise(D, 5), D))[1]
@@ -232,7 +232,7 @@ def test_which_features_stay_and_eigenvalues_lose_what_the_noise_adds():
 # In closed form
 
 
-def test_a_noisy_centre_is_off_by_its_noise_and_that_of_the_number_of_rows():
+def test_a_noisy_centre_is_off_by_its_noise():
     """With |c| = 5, d = 4: noise of the sum up to 3 (2 + 3.04), of the number of rows up to 2 * 3.04."""
     z, g = 3 * (2 + 3.04), 2 * 3.04
     centre = NoisyCentre(np.array([3.0, 4.0, 0.0, 0.0]), 100, 10.0, count_deviation=2.0, sum_deviation=3.0)
@@ -292,7 +292,7 @@ def test_shells_weigh_by_distances_and_lose_their_noise_first():
 
 
 @pytest.mark.parametrize("shells", [1, 2])
-def test_intervals_of_variances_take_in_noise_mixing_and_what_is_cut_off(shells):
+def test_intervals_of_variances_include_noise_and_cuts(shells):
     """Take an edge of 2: a component at 8 loses (2 / 8)^2 and mixes by 1 / 8; below the edge everything is lost."""
     pairs = Eigenpairs(np.array([130.0, 40.0]), np.eye(8)[:, :2], 0.0)
     found = Denoised(pairs, 0.0, 2, 8, np.array([8.0, 1.0]))
@@ -306,7 +306,7 @@ def test_intervals_of_variances_take_in_noise_mixing_and_what_is_cut_off(shells)
     np.testing.assert_allclose(intervals, expected / 100)
 
 
-def test_what_a_bound_cuts_off_of_squares_has_room_for_rows_that_noise_hides():
+def test_cut_squares_include_rows_that_noise_hides():
     """Take squares of 4 to 8, with a mean of 24 / ln 2; the next octave may hide two deviations of rows."""
     seen, hidden = 50 * (24 / np.log(2) - 16), 2 * (96 / np.log(2) - 16)
     assert clipped_squares_bound(counts({3: 50}), 1.0, 4.0) == pytest.approx(seen + hidden)
@@ -315,7 +315,7 @@ def test_what_a_bound_cuts_off_of_squares_has_room_for_rows_that_noise_hides():
     )  # 6 stand out
 
 
-def test_rows_of_a_shell_keep_their_length_where_many_are_as_far_as_the_centre_moved():
+def test_rows_of_a_shell_keep_their_length():
     told = counts({0: 3, 1: 40, 3: 400})
     assert choose_shells(told, 0.1, 1.0, 2)[:, 2].tolist() == [0.0, 8.0]
     assert choose_shells(told, 0.1, 1.0, 2, centre_shift=1.9)[-1].tolist() == [0.0, 8.0, 8.0]

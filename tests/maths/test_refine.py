@@ -44,7 +44,7 @@ def assert_knows(refined, A):
 
 
 @pytest.mark.parametrize("d", [60, 120])  # through the matrix itself, and through the span of few rows
-def test_a_refined_sketch_agrees_with_all_products_asked_and_with_those_that_came_again(d):
+def test_a_refined_sketch_agrees_with_all_products(d):
     A, basis = matrix(d)
     refined = sketch_of(A, 12)
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_a_refined_sketch_agrees_with_all_products_asked_and_with_those_that_cam
     assert_knows(refined, A)
 
 
-def test_sketches_err_by_what_they_say_and_answers_by_what_they_differ_from_ritz_pairs():
+def test_sketches_err_by_what_they_say():
     """lambda_max(P M_0 P) + the error of M_0, in closed form on a diagonal matrix."""
     rows = np.diag([3.0, 2.0, 1.0])[:, [0, 1, 2, 2, 2]] * [1, 1, 1, 0, 0]
     sketch = RefinedSketch(Factor(Head(9, np.zeros(5), np.zeros(5)), rows, 14.5, 0.5, 0.25))
@@ -102,7 +102,7 @@ def test_the_certificate_of_a_refined_sketch_holds(d, rank):
 @pytest.mark.parametrize("gap", [0.3, 0.01])
 @pytest.mark.parametrize("noise", [1e-4, 1e-6])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_bound_of_a_corrected_matrix_holds_and_needs_no_gap_as_wide_as_the_error(gap, noise, seed):
+def test_the_bound_of_a_corrected_matrix_holds(gap, noise, seed):
     """Five components, a sixth that is `gap` behind, and an error everywhere of up to `noise` a direction."""
     d, k, rng = 60, 5, np.random.default_rng(100 + seed)
     values = np.array([9.0, 7.0, 5.0, 4.0, 3.0, 3.0 - gap, 2.5, *np.linspace(1.0, 0.5, d - 7)])
@@ -122,7 +122,7 @@ def test_the_bound_of_a_corrected_matrix_holds_and_needs_no_gap_as_wide_as_the_e
     assert bounds[-1] < 1e-6 < bounds[0]
 
 
-def test_errors_of_vectors_on_the_block_and_beside_it_and_ties_without_a_bound():
+def test_ties_of_a_block_have_no_bound():
     pairs = Eigenpairs(np.array([4.0]), np.eye(3)[:, :1], 1.0)
     block, beside = np.array([[np.cos(0.3)], [np.sin(0.3)], [0.0]]), np.sin(0.3)
     degrees, wrong = corrected_angle_bound(pairs, 1, 0.1, 0.01, block)

@@ -38,7 +38,7 @@ def test_no_order_changes_a_bit(parties, seed, spread, coarse):
     assert found == {reproducible_sum(addends).tobytes()}
 
 
-def test_words_round_the_same_way_far_below_the_error_of_float64_and_what_cancels_leaves_the_rest():
+def test_words_round_far_below_float64():
     last, rng = 2.0 ** -(3 * module.DIGIT_BITS), np.random.default_rng(0)
     addends = [np.array([1.0]), *(np.array([sign * part * last]) for sign in (1, -1) for part in (0.5, 1.5, 0.5))]
     assert len({running([addends[i] for i in rng.permutation(len(addends))]).tobytes() for _ in range(40)}) == 1
@@ -56,7 +56,7 @@ def test_words_round_the_same_way_far_below_the_error_of_float64_and_what_cancel
 
 
 @pytest.mark.engine
-def test_arrays_have_any_shape_and_more_than_a_chunk_but_no_other_shape_and_no_more_than_words_hold(monkeypatch):
+def test_exact_sums_take_any_shape(monkeypatch):
     for value in (0.0, 5e-324, -1e-310, 1 / 3, -1.7e308):
         np.testing.assert_array_equal(running([np.array([value, 0.0])]), [value, 0.0])
     monkeypatch.setattr(module, "CHUNK_SIZE", 7)
@@ -123,7 +123,7 @@ def test_products_of_means_have_thirty_digits_and_sums_all():
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e12])
-def test_one_sum_gives_the_scatter_between_parties_whatever_the_offset(offset):
+def test_one_sum_gives_the_scatter_between_parties(offset):
     """float64 alone would lose every digit at an offset of 1e12; a constant has no variance at all."""
     shifts, means = ((10, 1.0), (30, -2.0)), np.array([offset, offset, offset + 0.1])
     heads = [Head(n, means + [shift, -shift, 0.0], np.zeros(3)) for n, shift in shifts]

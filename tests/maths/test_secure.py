@@ -57,7 +57,7 @@ def test_the_error_is_at_most_half_a_step_a_party(shares, limit, words, magnitud
     assert abs(Fraction(float(fields["x"][0])) - exact) <= rounding
 
 
-def test_sums_round_to_the_nearest_step_in_any_order_without_overflow():
+def test_sums_round_to_the_nearest_step_in_any_order():
     _, fields = summed(Layout({"x": np.array([2.0**62])}), [np.array([0.75])] * 3)  # a step of 1
     assert fields["x"] == 3.0
     layout, values = Layout({"x": np.full((3, 4), 100.0)}), np.random.default_rng(0).standard_normal((20, 3, 4))
@@ -66,7 +66,7 @@ def test_sums_round_to_the_nearest_step_in_any_order_without_overflow():
     Layout({"x": np.array(1.0)}, 2).decode(np.array([1, 2**63 - 1, -(2**63)]).view(np.uint64))
 
 
-def test_fields_keep_their_shapes_and_others_are_refused_without_telling_values():
+def test_fields_of_other_shapes_are_refused():
     layout = Layout({"count": np.array(2.0**40), "sum": np.full(5, 3.0), "block": np.ones((2, 3))}, words=2)
     fields = {"count": np.array(12345), "sum": np.arange(5) / 5, "block": np.eye(2, 3)}
     vector = layout.encode(fields)
@@ -84,7 +84,7 @@ def test_fields_keep_their_shapes_and_others_are_refused_without_telling_values(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=4), st.integers(-3, 3))
 @example([0, 211139005235020, -676671907300, 38719], -3)
-def test_two_floats_hold_what_the_words_do_and_whole_numbers_all_of_it(further, first):
+def test_two_floats_hold_what_the_words_do(further, first):
     """Take words for which halves rounded down made 2^32 - 1 and -2^32 steps of -1, and lost the digits after."""
     layout, numbers = Layout({"x": np.array([1.0])}, len(further) + 1), [first, *further]
     exponents = (63 - 1 + 43 * word for word in range(len(numbers)))
@@ -119,7 +119,7 @@ def test_digits_that_share_words_add_up(values, parties, digits, alike):
         assert abs(value - wanted) <= Fraction(float(most)) + abs(wanted) / 2**51
 
 
-def test_a_digit_in_which_parties_round_off_more_than_it_holds_is_refused():
+def test_a_digit_too_small_for_rounding_is_refused():
     assert secure.further_digit_bits(21, 10) == 17
     with refused(ValueError, "21 bits"):
         secure.further_digit_bits(21, 2**20)
@@ -128,7 +128,7 @@ def test_a_digit_in_which_parties_round_off_more_than_it_holds_is_refused():
 # Shamir's shares
 
 
-def test_shares_are_those_of_the_paper_in_the_smallest_prime_field():
+def test_shares_are_those_of_the_paper():
     """Fermat's test to several bases, for the prime and against all smaller candidates."""
 
     def passes(n):
@@ -152,7 +152,7 @@ def test_shares_are_those_of_the_paper_in_the_smallest_prime_field():
 
 @settings(max_examples=30, deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 6), st.integers(0, 3))
-def test_any_t_shares_give_the_secret_and_a_share_less_never_does(secret, threshold, more):
+def test_any_t_shares_give_the_secret_and_fewer_never(secret, threshold, more):
     shares = dict(enumerate(split_secret(secret, threshold, threshold + more)))
     assert {len(share) for share in shares.values()} == {SHARE_BYTES}
     for chosen in combinations(shares, threshold):
@@ -248,7 +248,7 @@ def test_no_sum_at_its_limit_wraps(each, parties, size, seed):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 5), st.integers(1, 50), st.integers(1, 20), st.integers(0, 2**32))
-def test_a_sum_far_larger_than_its_words_is_known_where_its_residual_is_small(each, parties, size, seed):
+def test_a_small_residual_gives_a_sum_beyond_its_words(each, parties, size, seed):
     rng = np.random.default_rng(seed)
     limit = 10.0 ** rng.uniform(-3, 3, size)
     words = ShortWords(limit, WordSharing(each, residual=True), parties)

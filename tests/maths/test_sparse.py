@@ -49,7 +49,7 @@ def rows(request, monkeypatch):
     return sparse_rows(sparse.csr_array(X))
 
 
-def test_moments_diagonals_and_products_lose_no_digits_to_the_mean_however_rows_are_read(rows):
+def test_moments_of_sparse_rows_lose_no_digits(rows):
     """Each error in the unit of its features."""
     found = Moments.from_rows(rows)
     wrong = unpack_symmetric(found.scatter, D) - SCATTER
@@ -104,7 +104,7 @@ def test_sums_sizes_and_chunks_are_those_of_dense_rows():
     assert max_magnitude(missing) == max_magnitude(sparse_rows(sparse.csr_array(missing))) == 5.0
 
 
-def test_entries_held_twice_or_chosen_are_those_of_a_copy_and_none_is_beyond_the_shape():
+def test_duplicate_sparse_entries_add_up():
     twice = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
     assert (module.to_csr(twice).data.tolist(), twice.data.tolist()) == ([3.0], [1.0, 2.0])
     (block,) = module.select_columns(sparse_rows(sparse.csr_array(np.array([[1.0, 2.0, 3.0]]))), [2, 0]).read()

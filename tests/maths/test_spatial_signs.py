@@ -6,7 +6,7 @@ import pytest
 from fedpca_flwr.maths import spatial_signs as signs
 
 
-def test_rows_count_by_their_directions_and_those_nearer_than_the_floor_less():
+def test_rows_count_by_their_directions():
     """Rows at distances of 1, 2 and 4 from the centre, of which the first is nearer than the floor of 1.5."""
     rows = np.array([[1.0, 0.0], [0.0, 2.0], [4.0, 0.0]])
     found = signs.sign_sums([rows[:1], rows[1:]], 2, 1.5)
@@ -18,7 +18,7 @@ def test_rows_count_by_their_directions_and_those_nearer_than_the_floor_less():
     assert not signs.sign_scatter([np.zeros((1, 2))], 2, 0.0).any()
 
 
-def test_rows_count_less_along_a_direction_and_by_distance_and_edges_are_no_sharper_than_a_partys_own():
+def test_far_rows_count_less():
     shape = signs.Directions(np.eye(2), np.array([1.0, 0.0]), np.array([1.0, 1e6]))
     survivors = signs.Survivors(shape, np.array([5.0, 10.0]))
     rows = np.array([[0, 0], [3.5, 0], [4.0, 0], [4.5, 0], [0, 6], [0, 11.0], [0, 17]])
@@ -29,7 +29,7 @@ def test_rows_count_less_along_a_direction_and_by_distance_and_edges_are_no_shar
 
 
 @pytest.mark.parametrize(("own_gap", "far"), [(3.0, 10.0), (6.0, 11.0), (1e9, 1e9 + 5)])
-def test_a_party_moves_the_end_of_a_reach_no_further_than_its_own_distances_differ(own_gap, far):
+def test_a_party_moves_a_reach_by_its_distances_only(own_gap, far):
     """Count no row for which a sum has no room, however far the end of the reach is."""
     shape = signs.Directions(np.eye(2), np.zeros(2), np.full(2, 1e6))
     blunted = signs.Survivors(shape, np.array([5.0, 10.0])).blunt(np.zeros(2), own_gap)
@@ -52,7 +52,7 @@ def test_directions_that_do_not_stand_out_leave_no_row_out():
     np.testing.assert_allclose(found.reach, (middle + np.array([1.96, 3.29]) * deviation) ** 1.5)
 
 
-def test_where_half_of_the_rows_have_the_same_score_no_row_is_far_off():
+def test_half_of_equal_scores_leave_no_row_far():
     values = np.append(np.zeros(60), np.linspace(0.5, 9, 40))[:, None]
     counts = signs.tally(values)
     directions = signs.directions_from_counts(np.eye(1), np.array([2.0]), counts)

@@ -63,7 +63,7 @@ def test_any_blocks_give_the_batch_pca_and_its_mean(block):
 
 
 @pytest.mark.parametrize("units", [np.ones(9), 10.0 ** -np.arange(9)])
-def test_what_is_truncated_or_rounded_or_taken_for_rounding_is_bounded(units):
+def test_truncation_and_rounding_are_bounded(units):
     """The true scatter is that of the subspace and a positive semidefinite rest, whose norm and trace are known."""
     X = synthetic(0.5, 1, d=40, n=600)
     own, centred = track(X, 5, tracked=8, block=20), X - X.mean(axis=0)
@@ -134,7 +134,7 @@ def parts(sizes=(80, 50, 7), center=True):
     return own, [track(part, 12, center=center) for part in own]
 
 
-def test_merges_give_the_pca_of_the_union_in_any_order_and_add_up_what_is_omitted():
+def test_merges_give_the_pca_of_the_union():
     _, subspaces = parts(sizes=(30, 20, 40, 10, 25))
     tree, star = merge_in_tree(subspaces, 12), merge(subspaces, 12)
     np.testing.assert_allclose(tree.sigma, star.sigma, rtol=1e-11)

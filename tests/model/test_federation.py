@@ -62,7 +62,7 @@ def test_appended_rows_are_as_good_as_rows_that_came_at_once(folder):
 
 
 @pytest.mark.parametrize("options", [{"center": False}, {"scale": True}], ids=str)
-def test_the_model_has_the_options_of_the_covariance_methods_and_says_what_it_was_made_of(folder, options):
+def test_a_federations_model_says_its_origin(folder, options):
     model, truth = Federation.open(folder).model(3, **options), pooled_pca(rows(300)[:280], 3, **options)
     assert principal_angles(model, truth).max <= 1e-6
     assert Federation.open(folder).model(0.9).explained_variance_ratio_.sum() > 0.9
@@ -87,7 +87,7 @@ def test_of_a_member_that_has_left_no_value_stays(folder):
     assert sorted(contents(folder)) == [FILE, "notes.txt"]
 
 
-def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder):
+def test_members_of_equal_rows_share_moments(folder):
     federation, late = Federation.open(folder), Federation.open(folder)
     federation.join("east", SOUTH)
     federation.leave("south")
@@ -174,7 +174,7 @@ def test_no_damage_gives_another_federation(folder):
 
 
 @pytest.mark.parametrize("name", ["federation.json", f"{'a' * 64}.moments"])
-def test_a_folder_of_an_earlier_version_is_refused_and_stays_and_a_file_is_none(tmp_path, name):
+def test_a_folder_of_an_earlier_version_is_refused(tmp_path, name):
     (tmp_path / name).write_text("old")
     with refused(ContractError, tmp_path / name, "0.1.0"):
         Federation.open(tmp_path)
@@ -185,7 +185,7 @@ def test_a_folder_of_an_earlier_version_is_refused_and_stays_and_a_file_is_none(
 
 @pytest.mark.engine
 @pytest.mark.parametrize("first", [False, True], ids=["a later save", "the very first"])
-def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(first, folder, tmp_path):
+def test_a_kill_leaves_the_old_state_or_the_new_one(first, folder, tmp_path):
     killed, before = 0, told(folder)
     while True:
         copy = tmp_path / f"copy{killed}"
@@ -217,12 +217,12 @@ def test_of_two_that_race_one_is_told(folder):
 
 
 @pytest.mark.parametrize("path", ["/dev/null/x", "/proc/nope/x", "x" * 5000, "nul\0byte"])
-def test_a_folder_that_cannot_be_is_refused_before_anything_is_computed(path):
+def test_an_impossible_folder_is_refused_first(path):
     with refused(ConfigError, path.replace("\0", "?")):
         Federation.open(path).prepare()
 
 
-def test_what_was_replaced_may_come_again_and_an_empty_federation_takes_other_columns(tmp_path):
+def test_replaced_moments_may_come_again(tmp_path):
     federation, X = Federation.open(tmp_path), rows(60)
     federation.join("north", X[:40], columns="one")
     federation.replace("north", X[40:])

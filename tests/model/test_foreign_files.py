@@ -135,7 +135,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["k-means", "mixture", "harmony", "dp-pca"])
-def test_a_models_file_with_anything_in_it_is_refused_in_a_sentence_or_used(name, folder, tmp_path):
+def test_foreign_models_are_used_or_refused_in_a_sentence(name, folder, tmp_path):
     used = 0
     for seed in range(DRAWS):
         rng = np.random.default_rng(seed)
@@ -160,7 +160,7 @@ def test_a_models_file_with_anything_in_it_is_refused_in_a_sentence_or_used(name
     assert 0 < used < DRAWS
 
 
-def test_a_federation_with_anything_in_it_is_refused_in_a_sentence_or_used(folder, tmp_path):
+def test_foreign_federations_are_used_or_refused_in_a_sentence(folder, tmp_path):
     for seed in range(60):
         there = shutil.copytree(folder / "federation", tmp_path / str(seed))
         change = f"seed {seed}: {spoil_store(np.random.default_rng(seed), there, federation.SCHEMA)}"
@@ -180,7 +180,7 @@ def test_a_federation_with_anything_in_it_is_refused_in_a_sentence_or_used(folde
         use(found, change)
 
 
-def test_a_running_model_with_anything_in_it_is_refused_in_a_sentence_or_used(folder, tmp_path):
+def test_foreign_streams_are_used_or_refused_in_a_sentence(folder, tmp_path):
     for seed in range(40):
         there = shutil.copytree(folder / "running", tmp_path / str(seed))
         change = f"seed {seed}: {spoil_store(np.random.default_rng(seed), there, stream_state.SCHEMA)}"

@@ -69,7 +69,7 @@ def of(method, options):
 
 
 @pytest.mark.engine
-def test_every_measurement_is_a_number_that_the_page_names_and_a_line_of_the_summary(models):
+def test_every_measurement_is_on_the_page_and_in_summaries(models):
     for name, model in models.items():
         told = model.log["measured"]
         assert told.keys() <= NAMES, name
@@ -83,7 +83,7 @@ def test_every_measurement_is_a_number_that_the_page_names_and_a_line_of_the_sum
     assert sum(len(one.numbers) for one in MEASUREMENTS) == len(NAMES)
 
 
-def test_federations_running_models_and_pooled_rows_have_measurements_of_their_own(models):
+def test_federations_and_streams_have_measurements(models):
     model = models["federation"]
     assert (model.log["measured"]["revision"], model.log["measured"]["unsaved_changes"]) == (1, 1)
     assert ("revision", "1, and changes that are not saved") in measurement_lines(model)

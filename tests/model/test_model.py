@@ -208,7 +208,7 @@ def test_a_file_of_no_known_format_or_that_is_not_whole_is_named(model, change, 
         PCAModel.load(path)
 
 
-def test_files_of_before_and_scaled_models_are_read_in_their_units(model, tmp_path):
+def test_earlier_files_are_read_in_their_units(model, tmp_path):
     full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True)
     np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
     assert reconstruction_error(full, X) < 1e-15
@@ -231,7 +231,7 @@ def test_an_infinite_number_is_json_and_comes_back(tmp_path):
     assert again.summary() == model.summary()
 
 
-def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read(model, tmp_path, monkeypatch):
+def test_a_zip_bomb_is_refused_before_it_is_read(model, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 2**20)
     large = {"covariance_": np.zeros(2**18)}
     path = rewritten(model, tmp_path / "model", compression=zipfile.ZIP_DEFLATED, arrays=large)
@@ -240,7 +240,7 @@ def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read
         PCAModel.load(path)
 
 
-def test_files_as_large_as_they_say_or_as_a_caller_allows_are_read(model, tmp_path, monkeypatch):
+def test_files_within_their_limits_are_read(model, tmp_path, monkeypatch):
     assert (files.SMALL_ARCHIVE_BYTES, files.MAX_UNPACK_RATIO) == (2**30, 4)
     # It is not compressed, so it is as large as it says.
     monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 0)
@@ -261,7 +261,7 @@ def test_a_summary_without_a_history_is_one_sentence(model, tmp_path):
             PCAModel.load(other.save(tmp_path / "model")).summary()
 
 
-def test_what_a_file_says_shows_itself_without_control_characters(model, tmp_path):
+def test_texts_of_a_file_have_no_control_characters(model, tmp_path):
     """A file may be anyone's."""
     evil = "a\x1b[2J\u202eb\nc"
     other = dataclasses.replace(model, log={**model.log, "notes": [evil], "method": evil})

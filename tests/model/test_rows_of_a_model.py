@@ -119,7 +119,7 @@ def test_a_model_of_frames_takes_every_order_of_their_columns(model, bare, kind)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "cells, sparse"])
-def test_figures_and_metrics_of_frames_take_every_order_of_their_columns(model, bare, kind):
+def test_figures_of_frames_take_every_order_of_columns(model, bare, kind):
     """The fault: a distance of 363 deviations in the place of 0.037."""
     found = plots.heterogeneity([turned(kind, part) for part in PARTS], model)
     np.testing.assert_allclose(heights(found), heights(plots.heterogeneity(PARTS, bare)), rtol=1e-9)
@@ -135,7 +135,7 @@ def test_figures_and_metrics_of_frames_take_every_order_of_their_columns(model, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_analyses_and_the_reference_take_every_order_of_the_columns(kind):
+def test_analyses_take_every_order_of_columns(kind):
     moments, other = SecondMoments.of(frame()), turned(kind)
     adjusted, of_places = analyses.adjusted(moments, ["age"]), analyses.adjusted(SecondMoments.of(X), [0])
     np.testing.assert_allclose(adjusted.apply(other), of_places.apply(X), atol=1e-9)
@@ -156,7 +156,7 @@ def test_regressions_take_every_order_of_their_features():
         fitted.predict(given.rename(columns={"bmi": "BMI"}))
 
 
-def test_a_federation_knows_names_by_their_digest_and_refuses_another_order(tmp_path):
+def test_a_federation_refuses_names_in_another_order(tmp_path):
     federation = Federation.open(tmp_path)
     federation.join("north", frame(PARTS[0]).astype("Float64"))
     with refused(ConfigError, "'south'"):
@@ -178,7 +178,7 @@ def test_a_model_has_the_names_of_the_parties_that_have_some(model, bare):
     assert bare.feature_names_in_ is None
 
 
-def test_names_of_columns_count_where_they_are_texts_whatever_they_are():
+def test_names_of_columns_count_if_they_are_texts():
     told = "columns without names are taken by position, as those of party 1: party 0, party 2"
     assert told in fit([PARTS[0], frame(PARTS[1]), PARTS[1]]).log["notes"]
     for parties in (PARTS, [frame(part) for part in PARTS]):
@@ -249,7 +249,7 @@ def test_loadings_at_a_site_check_the_columns_of_new_rows(of_sites):
         assert not unnamed(refusal(own.part_of_scores, X[:, :3]), 3, 5)
 
 
-def test_a_site_with_its_columns_in_another_order_gets_no_scores_of_new_rows(tmp_path):
+def test_columns_in_another_order_get_no_scores(tmp_path):
     """Each party's part would be wrong without a word."""
     parts = [X[:, :2], X[:, 2:]]
     nodes = []
@@ -301,7 +301,7 @@ def test_cells_are_parties_of_an_estimator_too(bare):
         np.testing.assert_array_equal(found.transform(turned("cells")), of_frame.transform(frame()))
 
 
-def test_cells_stay_sparse_are_read_from_their_file_and_have_moments(model, tmp_path):
+def test_cells_stay_sparse_and_have_moments(model, tmp_path):
     found = as_rows(cells(make=sparse.csr_matrix), "X")
     assert isinstance(found, Blocks)
     assert found.sparse

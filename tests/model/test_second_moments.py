@@ -166,7 +166,7 @@ def test_features_that_there_are_not(whole, features, named):
         whole.select(features)
 
 
-def test_moments_merge_and_what_is_not_among_the_rows_is_not_taken_out(whole):
+def test_moments_merge_and_foreign_ones_stay(whole):
     late = rows(30, 4, seed=9) * 3 + 100
     merged = SecondMoments.of(late).merge(whole)
     same(merged, SecondMoments.of(np.vstack([X, late])))

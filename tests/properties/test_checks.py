@@ -157,11 +157,11 @@ HOSTILE = replace(request(scale="certainly"), hostile="scale='certainly'")
         (request(), HangError("no result"), {"hang"}),
     ],
 )
-def test_an_error_is_a_right_answer_only_for_a_reason_that_the_draw_has(run, error, kind):
+def test_an_error_needs_a_reason_that_the_draw_has(run, error, kind):
     assert kinds(run, Outcome(None, error)) == kind
 
 
-def test_warnings_units_without_a_reason_and_hostile_input_that_is_accepted_are_found():
+def test_accepted_hostile_input_is_a_finding():
     assert kinds(request(n_components=7), Outcome(None, MANY, ("RuntimeWarning: overflow",))) == {"warning"}
     assert kinds(HOSTILE, run_draw(HOSTILE)) == set()
     assert "accepted" in kinds(HOSTILE, Outcome(right_model("p-cov"), None))

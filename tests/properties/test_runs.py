@@ -36,5 +36,5 @@ def test_a_model_is_what_it_says_and_a_refusal_has_a_reason(method, data):
 @pytest.mark.parametrize("method", ITERATIONS)
 @examples(8)
 @given(data=st.data())
-def test_no_certificate_of_an_iteration_that_is_stopped_is_below_the_true_angle(method, data):
+def test_certificates_of_stopped_iterations_hold(method, data):
     assert_right(data.draw(unfinished(method)))

@@ -86,7 +86,7 @@ def test_a_node_speaks_as_the_partition_that_it_said_first(node, party):
     assert not admission.impersonation_faults(["a", "new"], [lost, lost], seats)
 
 
-def test_no_control_character_of_an_error_leaves_a_site_or_is_taken():
+def test_control_characters_of_errors_do_not_travel():
     """Only a line may end: a terminal that shows the text of a stranger does nothing else."""
     client = client_of(server_of("p-cov", [rows(30, 4), rows(20, 4)], n_components=2), 0)
     for code in [*range(10), *range(11, 32), 127]:
@@ -163,7 +163,7 @@ def test_whose_numbers_are_out_of_all_proportion_is_named(odd, sums_only, named)
 
 
 @pytest.mark.parametrize(("size", "explains"), [(1e130, False), (1e150, True)])
-def test_an_error_is_explained_by_numbers_too_large_to_compute_with_only(size, explains):
+def test_huge_numbers_explain_an_error(size, explains):
     magnitudes, error = Magnitudes(sums_only=False), DataError("its rows are no numbers")
     with magnitudes.guard("first", {"client 0": 1.0, "client 1": size}):
         pass

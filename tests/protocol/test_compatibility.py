@@ -74,7 +74,7 @@ def test_a_site_refuses_by_itself_what_the_servers_half_refuses(name, tmp_path):
 
 
 @pytest.mark.parametrize("method", [name for name, card in BY_ROWS.items() if card.beyond_moments])
-def test_levels_and_weights_do_not_go_with_what_tells_more_than_moments(method):
+def test_levels_and_weights_need_methods_of_moments(method):
     """Under noise, in streams and in groups of gaps a level or a weight could be that of a few rows."""
     assert not (BY_ROWS[method].mixed)
     assert not (BY_ROWS[method].weighted)

@@ -31,7 +31,7 @@ def error_lines(server, *kinds):
     return str(caught.value).splitlines()
 
 
-def test_bad_sites_and_those_that_do_not_fit_are_all_named_at_once():
+def test_all_bad_sites_are_named_at_once():
     server = server_before_any_round([HOLES, rows(30), NARROW])
     context_of(server, 1).node_config["min-rows"] = 50
     lines = error_lines(server, DataError)
@@ -45,7 +45,7 @@ def test_bad_sites_and_those_that_do_not_fit_are_all_named_at_once():
     assert not unnamed(lines[1], 4, "client 0", 12)
 
 
-def test_partitions_widths_and_rows_that_do_not_fit_are_told_by_whom():
+def test_faulty_partitions_and_widths_name_the_party():
     server = server_before_any_round(cut(rows(60), 30, 30))
     context_of(server, 1).node_config["partition-id"] = 0
     with refused(QuorumError, "[0]"):
@@ -75,7 +75,7 @@ def test_a_bad_site_is_told_when_it_comes_and_waits_for_no_other(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])
-def test_files_that_cannot_be_written_are_refused_before_any_round(method, tmp_path):
+def test_files_that_are_not_writable_are_refused_first(method, tmp_path):
     (tmp_path / "file").touch()
     parties = cut(rows(60), 30, 30) if method == "p-cov" else [rows(60)[:, :3], rows(60)[:, 3:]]
     server = server_before_any_round(parties, method, site={"may-show": "inner products"})
@@ -88,7 +88,7 @@ def test_files_that_cannot_be_written_are_refused_before_any_round(method, tmp_p
     assert str(tmp_path) not in text
 
 
-def test_scores_of_an_earlier_run_are_still_there_after_a_refused_one(tmp_path):
+def test_a_refused_run_keeps_earlier_scores(tmp_path):
     (tmp_path / "own.npy").write_bytes(b"of an earlier run")
     server = server_of("p-cov", [rows(30), HOLES], n_components=2)
     context_of(server, 0).node_config["scores"] = str(tmp_path / "own.npy")
@@ -97,7 +97,7 @@ def test_scores_of_an_earlier_run_are_still_there_after_a_refused_one(tmp_path):
 
 
 @pytest.mark.parametrize("begin", [FACTORY.strategy, METHODS.run_config])
-def test_all_that_is_wrong_with_keys_and_options_is_told_together(begin):
+def test_faults_of_keys_and_options_are_told_together(begin):
     with pytest.raises(ConfigError) as caught:
         begin({"method": "sub-it tolerance=-1", "seed": -1, "n-components": 0.5})
     assert [line.split("'")[1] for line in str(caught.value).splitlines()] == ["n-components", "tolerance", "seed"]

@@ -29,7 +29,7 @@ def nobody_computes(monkeypatch):
 
 @pytest.mark.usefixtures("nobody_computes")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_covariance_of_too_many_features_is_refused_with_the_methods_that_do(way):
+def test_too_many_features_name_methods_that_fit(way):
     with refused(DisclosureError, "client 0", "2,147,483,648", "max_reply_bytes") as caught:
         run("p-cov", WIDE, n_components=3, **WAYS[way])
     assert ("sub-it (" in str(caught.value)) == (way != "surviving")
@@ -38,7 +38,7 @@ def test_a_covariance_of_too_many_features_is_refused_with_the_methods_that_do(w
 
 
 @pytest.mark.usefixtures("nobody_computes")
-def test_so_is_one_for_which_a_party_or_the_server_has_not_the_memory(monkeypatch, caplog):
+def test_runs_beyond_the_memory_are_refused(monkeypatch, caplog):
     monkeypatch.setattr(memory, "available_memory", lambda: 2**30)
     for method in ("p-cov", "compressed"):
         with refused(ConfigError, "client 0", match=r"\b3,60\d,\d{3},\d{3} bytes") as caught:
@@ -72,7 +72,7 @@ def max_bytes_sent(model):
     return max(max(entry["up"]) for entry in model.log["rounds"])
 
 
-def test_a_limit_is_kept_to_the_byte_and_methods_that_are_named_keep_it():
+def test_a_limit_on_replies_holds_to_the_byte():
     """Each with just as many bytes as is said."""
     parties, limit = cut(rows(90, 60), 30, 30, 30), 9_000
     with pytest.raises(DisclosureError) as caught:
@@ -93,7 +93,7 @@ ALONE = [name for name, card in CARDS.items() if not card.loadings_source and "s
 
 
 @pytest.mark.parametrize(("method", "way"), [(name, way) for name in ALONE for way in transports_of(METHODS[name])])
-def test_the_most_for_which_a_site_asks_its_limit_is_what_is_sent(method, way, monkeypatch):
+def test_the_forecast_of_a_reply_is_its_size(method, way, monkeypatch):
     """A forecast is never too large, so no run within the limit is refused, and every reply is compared."""
     sizes, honest = [], Site.permit_size
     monkeypatch.setattr(Site, "permit_size", lambda self, n, *named: sizes.append(n) or honest(self, n, *named))

@@ -56,7 +56,7 @@ def of_server(monkeypatch, folder, change=lambda server: None, method="p-cov", *
     server_app.main(None, Context(1, 0, {}, RecordDict(), {}))
 
 
-def test_a_server_has_numbers_of_its_latest_run_and_counts_over_all(tmp_path, monkeypatch):
+def test_metrics_are_of_the_latest_run_and_of_all(tmp_path, monkeypatch):
     of_server(monkeypatch, tmp_path, output=str(tmp_path / "one"))
     with refused(QuorumError, "client 1"):
         of_server(monkeypatch, tmp_path, lambda s: fail_at(s, 1, "project"), output=str(tmp_path / "two"))
@@ -101,7 +101,7 @@ def test_a_disk_that_is_full_once_there_is_work_ends_no_run(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("place", ["relative", "/dev/null/run"])
-def test_a_place_for_numbers_that_is_none_is_named_before_any_work(place, monkeypatch, tmp_path):
+def test_an_impossible_metrics_file_is_named_first(place, monkeypatch, tmp_path):
     monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
     values = {"method": "p-cov", "metrics": place, "output": str(tmp_path / "model")}
     with refused(ConfigError, Path(place).parent if place[0] == "/" else "'metrics'"):

@@ -50,7 +50,7 @@ def test_a_field_holds_numbers_of_its_kind_and_length(field, right, wrong):
 
 
 @pytest.mark.parametrize("odd", range(3))
-def test_of_several_faults_the_odd_number_of_features_is_named_first(odd):
+def test_an_odd_number_of_features_is_named_first(odd):
     """A wrong number of features may make the fields of all other replies wrong."""
     replies = {f"client {i}": {"mean": np.zeros(3) if i == odd else np.full(2, np.nan)} for i in range(3)}
     with refused(ContractError, f"client {odd}", 3, f"client {int(odd == 0)}", 2):

@@ -26,7 +26,7 @@ SCRIPT = {
 }
 
 
-def test_a_script_is_asked_in_its_order_and_nothing_left_out_repeated_or_asked_again():
+def test_a_script_is_asked_in_its_order():
     for phases_text in ("first, twice, twice, or not, last", "first, twice, last"):
         names = phases_text.split(", ")
         for i, phase in enumerate(names):
@@ -101,7 +101,7 @@ def drive(ask):
         phases.append(answer)
 
 
-def test_a_question_may_bring_another_or_be_answered_without_being_asked():
+def test_a_relayed_question_may_bring_another():
     def put(question):
         if not isinstance(question, SumRound):
             return (yield question)

@@ -50,7 +50,7 @@ def test_one_client_too_many_is_refused(more):
     assert unnamed(str(caught.value), "client 0"), "it has its partition for itself"
 
 
-def test_where_the_run_says_no_number_of_clients_most_of_them_say_it():
+def test_most_clients_say_the_number_of_clients():
     server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, clients=0)
     assert finish(server).n_samples_ == 90
     server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, clients=0)
@@ -97,7 +97,7 @@ def test_a_member_that_is_away_is_named(another, monkeypatch):
 
 
 @pytest.mark.parametrize("phase", ["joins late", "start"])
-def test_a_member_is_waited_for_and_named_while_it_has_not_joined(phase, monkeypatch):
+def test_a_member_that_has_not_joined_is_named(phase, monkeypatch):
     clock, lines, server = Clock(), [], of_two()
     manager, absent = server.client_manager(), proxy_of(server, 1)
     monkeypatch.setattr(quorum, "time", clock)
@@ -128,7 +128,7 @@ def test_those_that_never_join_are_named(monkeypatch):
 
 
 @pytest.mark.parametrize("hang", [[1], [0, 1]])
-def test_a_node_that_does_not_say_what_it_holds_is_named_with_its_deadline(hang):
+def test_a_silent_node_is_named_with_its_deadline(hang):
     server, release = of_two(join_deadline=0.2), threading.Event()
     for party in hang:
         proxy_of(server, party).make = release.wait

@@ -49,7 +49,7 @@ foreign = foreign_pca:METHOD
 
 
 @pytest.mark.engine
-def test_a_method_of_another_package_runs_by_its_name_and_replaces_none_of_ours(tmp_path):
+def test_a_method_of_another_package_runs_by_its_name(tmp_path):
     (tmp_path / "foreign_pca.py").write_text(MODULE)
     metadata_folder = tmp_path / "foreign_pca-1.0.dist-info"
     metadata_folder.mkdir()
@@ -65,7 +65,7 @@ def test_a_method_of_another_package_runs_by_its_name_and_replaces_none_of_ours(
 
 
 @pytest.mark.parametrize("given", [METHODS["p-cov"].strategy, METHODS["p-cov"]], ids=["no method", "of another name"])
-def test_what_is_no_method_of_its_name_is_refused_with_its_package(given, monkeypatch):
+def test_entry_points_without_a_method_name_their_package(given, monkeypatch):
     package = SimpleNamespace(name="foreign-pca")
     point = SimpleNamespace(name="foreign", value="foreign_pca:NONE", load=lambda: given, dist=package)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
@@ -73,7 +73,7 @@ def test_what_is_no_method_of_its_name_is_refused_with_its_package(given, monkey
         registry.Registry("fedpca_flwr.strategies", {})["foreign"]
 
 
-def test_a_class_that_no_registry_was_handed_to_says_what_to_import(monkeypatch):
+def test_a_class_without_registry_says_what_to_import(monkeypatch):
     monkeypatch.delattr(PCAStrategy, "factory")
     with refused(ContractError, "PooledCovariance", "import fedpca_flwr.strategies"):
         METHODS["p-cov"].strategy(n_components=2)

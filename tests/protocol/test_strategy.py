@@ -35,7 +35,7 @@ OVER = float(np.nextafter(EXACT_ANGLE_DEGREES, 1))
         ("compressed tolerance=1e-6", {"proven_angle_degrees": OVER, "variances_certified": True}, False),
     ],
 )
-def test_exact_is_what_is_neither_cut_nor_rounded_and_certified_to_a_millionth_of_a_degree(method, found, exact):
+def test_exact_models_are_certified_to_1e_6_degrees(method, found, exact):
     strategy = FACTORY.strategy(METHODS.run_config({"method": method, "n-components": 2, "clients": 3}))
     vars(strategy).update(found)
     assert strategy.exact is exact
@@ -43,7 +43,7 @@ def test_exact_is_what_is_neither_cut_nor_rounded_and_certified_to_a_millionth_o
 
 
 @pytest.mark.parametrize(("k", "keep", "columns"), [(2, "nothing", 2), ("auto", "moments", 7), (0.9, "parties", 7)])
-def test_a_model_takes_its_components_eight_vectors_and_the_moments_that_it_keeps(k, keep, columns):
+def test_a_models_memory_is_its_arrays(k, keep, columns):
     """Moments are a packed triangle, sums and their low halves, of 7 features each; the log takes a MiB."""
     strategy = FACTORY.strategy(METHODS.run_config({"method": "p-cov", "n-components": k, "clients": 3, "keep": keep}))
     strategy.quorum.features = 7
@@ -51,7 +51,7 @@ def test_a_model_takes_its_components_eight_vectors_and_the_moments_that_it_keep
     assert strategy.model_bytes == 8 * 7 * (columns + 8 + 10 * matrices) + 2**20
 
 
-def test_rounds_have_their_numbers_and_there_is_a_model_after_the_last_one():
+def test_a_model_follows_the_last_round():
     server = server_of("p-cov", cut(rows(60), 40, 20), n_components=2)
     strategy, seen = server.strategy, []
     strategy.after_round = lambda: seen.append(strategy.done)

@@ -68,7 +68,7 @@ def angles(model, seed):
 
 @pytest.mark.engine
 @pytest.mark.parametrize(("lie", "seed"), list(zip(LIES, cycle([0, 4]), strict=False)))
-def test_two_of_ten_who_lie_are_named_and_without_them_the_components_are_those_of_honest_parties(lie, seed):
+def test_two_liars_of_ten_are_named(lie, seed):
     honest = digits(seed)
     sent, liars = lying(lie, seed)
     out, model = _exclude(sent)
@@ -150,7 +150,7 @@ def test_a_share_that_takes_a_component_away_does_not_pass(method, strength, gro
 
 
 @pytest.mark.parametrize(("seed", "consistent"), [(0, True), (1, False), (2, True), (3, False)])
-def test_a_party_that_claims_nearly_all_rows_is_named_and_nobody_else(seed, consistent):
+def test_a_party_that_claims_nearly_all_rows_is_named(seed, consistent):
     honest = digits(seed)
     local = Moments.from_rows(honest[3])
     scatter = local.scatter * (2**40 / local.count if consistent else 1.0)
@@ -164,7 +164,7 @@ def test_a_party_that_claims_nearly_all_rows_is_named_and_nobody_else(seed, cons
 
 
 @pytest.mark.parametrize("method", [*POOLING, "adaptive", "p-cov scale=true", "p-cov center=false"])
-def test_every_method_that_pools_moments_says_what_each_party_has(method, tmp_path):
+def test_methods_that_pool_moments_tell_shares(method, tmp_path):
     model = fit(method, THREE, n_components=4)
     assert _named_parties(model) == []
     assert method != "adaptive" or model.log["chosen"]["method"] in POOLING
@@ -209,12 +209,12 @@ def test_a_member_that_is_absent_has_influence_too(tmp_path):
         ("p-cov", {**HIDDEN, "survivors": 3}, "secure-aggregation=true"),
     ],
 )
-def test_a_limit_is_refused_where_there_are_no_moments_or_nobody_sees_shares(method, options, named):
+def test_influence_limits_need_visible_moments(method, options, named):
     with refused(ConfigError, "max-share", "0.5", named):
         server_of(method, THREE, max_share=0.5, **options)
 
 
-def test_a_share_may_be_as_large_as_the_limit_and_is_told_with_its_component():
+def test_shares_up_to_the_limit_are_told():
     party, other = (
         PartyInfluence(
             f"client {i}", Influence(0.125, 0.5, np.array(shares), Turn(np.array(axes), span), fit, 2.0), why
@@ -278,7 +278,7 @@ def found(parts):
 
 
 @pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov scale=true", "qr-pca", "sub-it"])
-def test_metres_at_one_of_three_hospitals_are_named_with_feature_site_and_means(method):
+def test_metres_at_one_of_three_sites_are_named(method):
     (note,) = told([pd.DataFrame(part, columns=["height_cm", "glucose", "age"]) for part in METRES], method)
     here, elsewhere = METRES[2][:, 0].mean(), (METRES[0][:, 0].mean() + METRES[1][:, 0].mean()) / 2
     assert note.startswith("client 2 seems to have features in another unit than the others: height_cm (mean ")
@@ -288,7 +288,7 @@ def test_metres_at_one_of_three_hospitals_are_named_with_feature_site_and_means(
 
 @pytest.mark.parametrize("factor", [18.0, 1 / 18, 0.01, 88.4])
 @pytest.mark.parametrize("count", [3, 5, 8])
-def test_a_change_of_unit_is_found_whatever_party_feature_and_factor(count, factor):
+def test_a_change_of_unit_is_noticed_at_any_party(count, factor):
     for party, feature in np.ndindex(count, 3):
         ((who, which, mean, peers),) = found(with_unit(hospitals(count), party, feature, factor))
         assert (who, which) == (party, feature)
@@ -296,7 +296,7 @@ def test_a_change_of_unit_is_found_whatever_party_feature_and_factor(count, fact
     assert len(told(with_unit(hospitals(count), 0, 1, factor))) == 1
 
 
-def test_units_are_named_of_the_odd_parties_and_of_nobody_by_chance():
+def test_units_of_odd_parties_only_are_named():
     for party in (0, 1):
         ((who, which, *_),) = found(with_unit(hospitals(2), party, 0, 0.01))
         assert (who, which) == (1, 0)
@@ -353,7 +353,7 @@ def test_honest_parties_that_are_unlike_raise_no_alarm(load, parties, alpha):
 
 
 @pytest.mark.parametrize(("parts", "odd"), [(hospitals(), []), (METRES, [0])], ids=["one unit", "metres"])
-def test_with_sums_only_a_run_that_scales_says_that_nobody_but_the_sites_can_see_it(parts, odd):
+def test_secure_scaled_runs_say_that_units_are_hidden(parts, odd):
     """Sites can see features that are beyond four times the model's own mean or scale."""
     model, unscaled = (run("p-cov", parts, n_components=2, scale=scale, **SECURE) for scale in (True, False))
     for part in parts:

@@ -94,7 +94,7 @@ def test_a_last_round_fits_to_a_millionth_of_the_variance(method):
 
 
 @pytest.mark.engine
-def test_a_private_last_round_tells_a_constant_whatever_the_rows_are(monkeypatch):
+def test_a_private_last_round_tells_a_constant(monkeypatch):
     """Neither how many there are, nor that they cannot be projected."""
 
     def fail(party, asked):
@@ -136,7 +136,7 @@ def resolved(missed, diagonal, **run):
 
 
 @pytest.mark.parametrize(("scaled", "expected"), [(True, [4.0, 0.0]), (False, [4.0, 1e-30])])
-def test_of_a_feature_that_fixed_point_does_not_see_nothing_is_scaled(scaled, expected):
+def test_features_below_fixed_point_are_not_scaled(scaled, expected):
     """The feature would be divided by what rounding left of its variance."""
     result, cautions = resolved([0.0, 1e-30], [4.0, 1e-30], scaled=scaled)
     np.testing.assert_array_equal(result, expected)
@@ -194,7 +194,7 @@ def test_the_party_farthest_from_the_model_is_told():
 
 
 @pytest.mark.parametrize(("lost", "told"), [(1.9e-14, False), (2.1e-14, True)])
-def test_what_rounding_takes_of_a_mean_is_told_beside_a_deviation(lost, told):
+def test_rounding_of_a_mean_is_noted_beside_a_deviation(lost, told):
     head, diagonal = Head(4, np.ones(2), np.array([0.0, 3 * lost])), np.array([1.0, 4 * 3.0**2])
     assert fields.remainder_if_needed(head, diagonal).size == (2 if told else 0)
 
@@ -279,7 +279,7 @@ def test_limits_in_closed_form(limits, expected):
     require_limits(limits, expected)
 
 
-def test_what_a_nearly_singular_model_expects_is_within_the_limits():
+def test_nearly_singular_models_stay_within_limits():
     """The expected values are 524,288 times as large as the observed.
 
     Four rows have 1 or -1 as the first of two features with the covariance [[f, c], [c, 1]], and not the second: the
@@ -318,7 +318,7 @@ def test_what_is_observed_of_features_in_closed_form():
 # What no rows have
 
 
-def test_sites_have_their_part_of_the_rows_and_sums_a_billionth_unseen(monkeypatch):
+def test_small_shares_of_rows_are_in_the_sums(monkeypatch):
     row_limits.require_max_rows(MAX_ROWS // 8, 8)
     with refused(DataError, "4,294,967,296"):
         row_limits.require_max_rows(MAX_ROWS // 8 + 1, 8)
@@ -350,13 +350,13 @@ def test_squares_are_as_large_as_their_mean_says():
 
 
 @pytest.mark.parametrize("rows", [-1, 0, 1, 2, MAX_ROWS + 1])
-def test_fewer_rows_than_parties_or_more_than_a_sum_holds_are_a_false_share(rows):
+def test_impossible_row_counts_are_a_false_share(rows):
     assert [row_limits.read_row_count(np.asarray(float(right)), 3) for right in (3, MAX_ROWS)] == [3, MAX_ROWS]
     with refused(ContractError, 3, rows):
         row_limits.read_row_count(np.asarray(float(rows)), 3)
 
 
-def test_a_feature_has_values_in_some_rows_and_no_more_than_there_are():
+def test_counts_of_values_are_within_the_rows():
     incomplete._require_observed(3, np.array([3.0, 1.0]))
     for counts in ([4.0, 1.0], [-1.0, 1.0]):
         with refused(ContractError):
@@ -408,7 +408,7 @@ def test_products_are_those_of_the_scatter_formed_or_not(columns):
 
 
 @pytest.mark.parametrize("options", [{}, {"scale": True}, {"secure_aggregation": True, "bound": 100.0}], ids=str)
-def test_a_scatter_is_formed_once_a_party_and_run_and_moves_nothing_beyond_rounding(options, monkeypatch):
+def test_a_scatter_is_formed_once_a_run(options, monkeypatch):
     formed, of = [], Moments.from_rows
     monkeypatch.setattr(Moments, "from_rows", lambda data, threads: formed.append(len(data)) or of(data, threads))
     parts = cut(rows(900, 60), 500, 380, 20)
@@ -435,7 +435,7 @@ def test_what_is_kept_is_forgotten_at_the_end():
     assert [list(context_of(server, party).state.array_records) for party in range(2)] == [[], []]
 
 
-def test_a_scatter_is_formed_of_dense_rows_within_memory_where_that_takes_fewer_operations():
+def test_scatters_are_formed_if_that_is_cheaper():
     X = sparse.random_array((400, 10), density=0.05, rng=0, format="csr")
     assert own(X.toarray(), columns=400).formed
     assert not own(sparse_rows(X), columns=400).formed

@@ -105,7 +105,7 @@ def fails(check):
 
 
 @pytest.mark.engine
-def test_methods_of_other_packages_pass_where_they_do_what_their_card_says(foreign):
+def test_methods_that_hold_their_card_pass(foreign):
     assert foreign(Foreign, stages=True) == set()
     stages = {f"stage {stage.__name__}" for stage in Foreign.card.stages}
     assert battery("foreign").keys() == {

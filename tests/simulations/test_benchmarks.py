@@ -58,7 +58,7 @@ def test_what_is_as_written_differs_as_the_notes_say():
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_every_benchmark_says_what_it_measures_and_is_quoted_by_its_page(name, capsys):
+def test_every_benchmark_is_quoted_by_its_page(name, capsys):
     text = printed(capsys, name, "--help")
     assert f"python -m fedpca_flwr.simulations.benchmarks {name}" in text
     page = re.search(r"Quoted in (\S+)\.\n", text)[1]
@@ -182,7 +182,7 @@ def test_drawn_genotypes_give_the_components_of_all_people(capsys, monkeypatch):
         assert max(map(float, line[-1].split(", "))) <= 2e-3
 
 
-def test_ratios_stand_beside_those_of_the_release_and_fail_nothing(tmp_path, monkeypatch, capsys):
+def test_ratios_stand_beside_those_of_the_release(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(speed, "RELEASED", tmp_path / "released.json")
     monkeypatch.setattr(speed, "RATIOS", {"one": lambda: (1, 0), "other": lambda: (0, 1)})
     monkeypatch.setattr(

@@ -27,7 +27,7 @@ def test_every_argument_is_explained(command):
     assert [parameter.name for parameter in parameters if not parameter.help] == []
 
 
-def test_without_arguments_the_command_says_in_a_line_each_what_there_is(capsys):
+def test_without_arguments_the_commands_are_listed(capsys):
     assert cli.main([]) == 0
     text = capsys.readouterr().out
     assert text.isascii(), "no box in a pipe"
@@ -53,7 +53,7 @@ def test_without_arguments_the_command_says_in_a_line_each_what_there_is(capsys)
     ],
     ids=str,
 )
-def test_a_wrong_command_line_is_one_line_that_names_what_is_wrong_and_what_there_is(words, named, capsys):
+def test_a_wrong_command_line_is_one_line(words, named, capsys):
     assert cli.main(words) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -130,7 +130,7 @@ def test_each_laboratory_has_its_cells_in_one_space(tmp_path, capsys):
         np.testing.assert_allclose(moved, analyses.harmonised(model, rows, name), atol=1e-6)
 
 
-def test_dense_counts_are_as_sparse_ones_and_what_are_no_counts_has_a_note(tmp_path, capsys):
+def test_dense_counts_give_the_result_of_sparse_ones(tmp_path, capsys):
     anndata = pytest.importorskip("anndata")
     laboratory(tmp_path, "north", 60, 1)
     (tmp_path / "dense").mkdir()
@@ -256,7 +256,7 @@ def test_a_fault_is_a_line_with_the_feature_that_has_it(model, tmp_path, capsys)
     assert sum(line["odd"] == "1" for line in lines) < 20
 
 
-def test_what_is_wrong_is_told_in_the_words_of_the_command_without_a_value(model, tmp_path, capsys):
+def test_errors_use_the_words_of_the_command(model, tmp_path, capsys):
     code, said = told(model, np.full((20, 3), 4711.0), tmp_path, capsys)
     assert code == 2
     assert not unnamed(said.err, "X", 3, 6)

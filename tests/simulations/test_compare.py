@@ -50,7 +50,7 @@ def lines_of(folder):
 
 
 @pytest.mark.engine
-def test_every_combination_is_one_record_and_every_method_is_compared():
+def test_every_combination_is_one_record():
     several = {"partitions": ["iid", "dirichlet"], "alphas": [0.1, 0.5], **WINE, "clients": [3, 5]}
     records = compare(methods=["p-cov", "sub-it block-size=4"], **several)
     assert len(records) == 2 * 3 * 2
@@ -72,19 +72,19 @@ def test_every_combination_is_one_record_and_every_method_is_compared():
     assert 0 < off["mean angle"] < off["max angle"]
 
 
-def test_partitions_with_an_alpha_occur_with_each_and_others_once():
+def test_partitions_take_every_alpha_they_have():
     every = settings(["p-cov"], ["wine"], ["iid", "dirichlet", "quantity", "shards"], [0.1, 0.5], [2], [0.0])
     assert [one["alpha"] for one in every] == [None, 0.1, 0.5, 0.1, 0.5, None]
 
 
 @pytest.mark.engine
-def test_kernels_with_other_options_are_held_against_scikit_learns():
+def test_kernels_are_compared_with_scikit_learns():
     kernels = ("kernel=polynomial degree=2 coef0=2 center=true", "kernel=sigmoid gamma=1e-6", "kernel=linear")
     for record in compare(methods=[f"vertical-kernel {kernel}" for kernel in kernels], **WINE):
         assert record["max angle"] < 1e-6, record
 
 
-def test_a_comparison_goes_on_where_it_was_cut_and_runs_no_option_in_another_spelling_again(tmp_path, monkeypatch):
+def test_a_cut_comparison_goes_on(tmp_path, monkeypatch):
     methods = ["personalised mu=infinity", "sub-it block-size=4 scale=true"]
     first = compare(methods=methods, output=tmp_path, **WINE)
     assert "Infinity" not in (tmp_path / RUNS).read_text()
@@ -100,7 +100,7 @@ def test_a_comparison_goes_on_where_it_was_cut_and_runs_no_option_in_another_spe
     assert len([json.loads(line) for line in lines_of(tmp_path)]) == 2
 
 
-def test_another_folder_of_data_is_another_run_and_only_of_data_that_are_read_from_it(tmp_path):
+def test_another_folder_of_data_is_another_run(tmp_path):
     for name, shade in (("a", 1), ("b", 3)):
         draw_pictures(tmp_path / name, seed=shade, most=80 * shade, count=4)
     common = {"methods": ["p-cov"], "clients": [2], "components": 2, "output": tmp_path}
@@ -111,7 +111,7 @@ def test_another_folder_of_data_is_another_run_and_only_of_data_that_are_read_fr
     assert len(lines_of(tmp_path)) == 3
 
 
-def test_the_accuracy_of_the_pooled_rows_is_beside_that_of_the_model(tmp_path):
+def test_pooled_accuracy_stands_beside_the_models(tmp_path):
     for part, seed in (("train", 0), ("test", 1)):
         draw_pictures(tmp_path / part, seed=seed, step=40, most=120)
     exact, other = compare(
@@ -120,7 +120,7 @@ def test_the_accuracy_of_the_pooled_rows_is_beside_that_of_the_model(tmp_path):
     assert 0.5 < exact["knn accuracy"] == exact["pooled knn accuracy"] == other["pooled knn accuracy"] <= 1
 
 
-def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_one(tmp_path, monkeypatch):
+def test_secure_comparisons_are_settings_of_their_own(tmp_path, monkeypatch):
     undrawn(monkeypatch)
     common = {"methods": ["p-cov"], "clients": [3], "output": tmp_path}
     (plain,), (secure,) = compare(**common), compare(**common, bounds=[16.0])
@@ -156,7 +156,7 @@ def test_what_noise_claims_is_not_what_the_components_capture(tmp_path, monkeypa
     assert "nan%" not in page
 
 
-def test_captured_variance_is_that_of_each_clients_components_and_exact_where_the_model_is():
+def test_captured_variance_is_of_each_client():
     for record in compare(methods=["p-cov", "p-cov scale=true", "p-cov center=false", "qr-pca"], **WINE):
         assert record["max angle"] < 1e-6
         np.testing.assert_allclose(record["captured variance"], record["explained variance"], rtol=1e-9)
@@ -173,7 +173,7 @@ def test_captured_variance_is_that_of_each_clients_components_and_exact_where_th
 # The command
 
 
-def test_a_method_that_fails_and_too_many_clients_are_a_row_and_a_status(capsys):
+def test_a_method_that_fails_is_a_row_and_a_status(capsys):
     def told(*arguments, status=1):
         assert cli.main(["compare", "--methods", "p-cov", *arguments]) == status
         return capsys.readouterr()
@@ -218,14 +218,14 @@ def test_keys_of_the_run_are_flags_of_the_comparison():
     assert {*FLAGS} <= {*RunConfig.keys()}
 
 
-def test_the_table_shows_options_and_megabytes_of_one_client_without_the_last_round():
+def test_tables_show_bytes_without_the_last_round():
     text = table(compare(methods=["compressed bits=12 codec=auto rank=0"], **WINE, engine="loopback"))
     assert "| compressed bits=12 |" in text
     assert "| up per client (mean) | down per client (mean, before the last round) |" in text.splitlines()[0]
 
 
 @pytest.mark.engine
-def test_a_second_comparison_adds_to_the_report_and_a_fresh_one_forgets_those_before(tmp_path, monkeypatch, capsys):
+def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch, capsys):
     """Among those before may be runs of a time when captures were not measured."""
     undrawn(monkeypatch)
     given = ["--dataset", "wine", "--components", "3", "--output", str(tmp_path)]
@@ -248,7 +248,7 @@ def test_a_second_comparison_adds_to_the_report_and_a_fresh_one_forgets_those_be
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_written_to_or_has_another_file_is_named_before_any_work(tmp_path, monkeypatch, capsys):
+def test_an_unusable_folder_is_named_first(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
     text = "precious line one\nprecious last line without newline"
     (tmp_path / RUNS).write_text(text)
@@ -296,13 +296,13 @@ def written(folder):
     return [str(folder / "north.csv"), str(folder / "south.npy")]
 
 
-def test_tables_are_the_parties_whatever_the_order_of_their_columns():
+def test_tables_are_parties_in_any_order_of_columns():
     made = compare({"north": NORTH, "south": SOUTH[list("dcba")]}, methods=["p-cov", "vertical"], components=2)
     assert [(one["clients"], one["partition"]) for one in made] == [(2, AS_GIVEN)] * 2
     assert max(one["max angle"] for one in made) < 1e-6
 
 
-def test_files_and_their_folder_are_the_same_data_in_clear_and_in_secure_sums(tmp_path):
+def test_files_and_their_folder_are_the_same_data(tmp_path):
     files = written(tmp_path)
     (tmp_path / "notes.txt").write_text("of no party")
     first = compare(files, methods=["p-cov"], components=2, bounds=[0.0, 50.0])
@@ -315,7 +315,7 @@ def test_files_and_their_folder_are_the_same_data_in_clear_and_in_secure_sums(tm
     assert "<table>" in first._repr_html_()
 
 
-def test_other_rows_in_a_file_are_another_run_and_those_of_the_first_are_gone(tmp_path):
+def test_changed_rows_in_a_file_are_another_run(tmp_path):
     files, output = written(tmp_path), tmp_path / "out"
     (first,) = compare(files, methods=["p-cov"], components=2, output=output)
     np.save(files[1], SOUTH.to_numpy() * 2)

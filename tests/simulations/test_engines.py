@@ -16,7 +16,7 @@ from tests.families import cut, rows
 from tests.refusals import refused
 
 
-def test_who_is_late_is_left_behind_and_its_answer_is_not_taken_for_that_of_the_next():
+def test_a_late_answer_is_not_taken_for_the_next():
     go_on, finished = threading.Event(), threading.Event()
 
     def late():
@@ -36,7 +36,7 @@ def test_who_is_late_is_left_behind_and_its_answer_is_not_taken_for_that_of_the_
     assert _with_deadline(None, lambda: 2) == 2
 
 
-def test_one_thread_works_for_all_messages_and_ends_with_who_waits_for_it():
+def test_one_thread_works_for_all_messages():
     seen = []
 
     def waiting():

@@ -79,7 +79,7 @@ def names_of(fitted):
     return [party["name"] for party in fitted.model_.log["parties"]]
 
 
-def test_parties_are_a_list_or_the_groups_of_a_table_of_any_labels_which_may_be_their_names():
+def test_groups_of_a_table_are_parties():
     parties = list(BY_SITE.values())
     by_list, by_groups = FederatedPCA(3).fit(parties), FederatedPCA(3).fit(X, groups=SITES)
     same(by_list, run("p-cov", parties, n_components=3))
@@ -123,7 +123,7 @@ def test_names_are_kept_and_checked_of_frames_and_parties():
     assert FederatedPCA().fit(parties).n_components_ == X.shape[1]
 
 
-def test_options_of_method_and_run_and_methods_for_holes_and_noise():
+def test_estimators_take_options_of_method_and_run():
     options = {"secure_aggregation": True, "bound": 1e3}
     hidden = FederatedPCA(2, method="p-cov scale=true", run_options=options).fit(X, groups=SITES)
     assert hidden.scale_ is not None
@@ -140,7 +140,7 @@ def test_options_of_method_and_run_and_methods_for_holes_and_noise():
         noise.score(X[:, :3])
 
 
-def test_whitening_covariance_precision_and_likelihoods_are_those_of_scikit_learn():
+def test_likelihoods_are_those_of_scikit_learn():
     parties = [X[:30], X[30:]]
     for whiten in (False, True):
         truth, ours = PCA(3, svd_solver="full", whiten=whiten).fit(X), FederatedPCA(3, whiten=whiten).fit(parties)
@@ -180,7 +180,7 @@ def test_more_rows_are_added_by_their_moments():
         FederatedPCA(3, method="p-cov clusters=2").partial_fit(X)
 
 
-def test_outputs_have_the_index_of_their_rows_and_float32_stays_float32():
+def test_outputs_keep_index_and_float32():
     frame = pd.DataFrame(X, index=[f"r{i}" for i in range(90)]).set_axis([f"f{j}" for j in range(X.shape[1])], axis=1)
     parties = {"north": frame[:30], "south": frame[30:]}
     fitted = FederatedPCA(2).set_output(transform="pandas").fit(parties)
@@ -253,7 +253,7 @@ def test_other_numbers_of_features_are_told():
 
 
 @pytest.mark.engine
-def test_in_pipelines_and_searches_groups_are_a_parameter_of_fit_or_routed():
+def test_groups_are_routed_in_pipelines_and_searches():
     few = {"federatedpca__n_components": [1, 2]}
     search = GridSearchCV(make_pipeline(StandardScaler(), FederatedPCA()), few, cv=3)
     search.fit(X, federatedpca__groups=SITES)

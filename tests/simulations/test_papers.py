@@ -55,7 +55,7 @@ def contents(folder):
 
 
 @pytest.mark.engine
-def test_every_figure_has_a_table_and_a_plot_and_stands_in_the_report(whole):
+def test_every_figure_stands_in_the_report(whole):
     report = (whole / "report.md").read_text()
     for name in ("1a", "1b", "1c", "1d", "2"):
         assert read_table(whole / f"{name}.csv")
@@ -89,7 +89,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_files(whole, tmp_path, mo
     assert all(after[name] == content for name, content in before.items())
 
 
-def test_steps_are_computed_where_settings_are_others_and_leave_no_file_where_they_fail(tmp_path):
+def test_failed_steps_leave_no_file(tmp_path):
     calls = []
 
     def function(x):
@@ -112,7 +112,7 @@ def test_steps_are_computed_where_settings_are_others_and_leave_no_file_where_th
     assert (tmp_path / "one.csv").read_text() == "dear diary\n"
 
 
-def test_numbers_survive_a_table_and_settle_after_the_last_that_is_off(tmp_path):
+def test_numbers_survive_a_table(tmp_path):
     rows = [{"x": 0.1 + 0.2, "n": 3, "text": "mu"}]
     write_table(tmp_path / "t.csv", rows, {})
     assert read_table(tmp_path / "t.csv") == rows
@@ -150,7 +150,7 @@ def test_a_point_of_figure_1b_has_its_published_order():
 
 
 @pytest.mark.parametrize("paper", [*NAMES, "all"])
-def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(paper, tmp_path, monkeypatch, capsys):
+def test_a_folder_that_is_not_writable_is_named_first(paper, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setattr(experiment, "track", lambda *_, **__: pytest.fail("there was work"))
     assert main([paper, "--output", str(tmp_path / "file" / "deeper")]) == 2
@@ -167,7 +167,7 @@ SKEWED = {**DIGITS, "partition": "Dirichlet 0.1"}
 
 
 @pytest.mark.engine
-def test_streaming_and_five_clients_are_exact_and_the_rule_takes_the_average_for_parties_that_are_alike():
+def test_the_rule_averages_equal_parties():
     rows = list(notes._stream(**DIGITS))
     assert [row["operation"] for row in rows] == ["initial fit", "add a client", "remove a client", "update a client"]
     assert max(row["max"] for row in rows) < 1e-9
@@ -179,7 +179,7 @@ def test_streaming_and_five_clients_are_exact_and_the_rule_takes_the_average_for
 
 
 @pytest.mark.engine
-def test_crosses_of_an_exact_method_stand_in_their_circles_and_are_drawn(tmp_path):
+def test_crosses_of_an_exact_method_stand_in_circles(tmp_path):
     steps = [step for step in notes.steps() if step.name == "overlay-digits-Dirichlet-0.1"]
     results = run_steps(steps, tmp_path / "steps")
     apart = dict.fromkeys(notes.DRAWN, 0.0)
@@ -211,7 +211,7 @@ FIGURES = ("6-clients-wine", "7-iterations-mixture-5000", "8-warm-breast-cancer"
 
 
 @pytest.mark.nightly
-def test_a_quick_look_draws_figures_of_each_kind_and_finds_what_exact_methods_give(tmp_path, monkeypatch):
+def test_a_quick_look_draws_figures_of_each_kind(tmp_path, monkeypatch):
     """The authors' program adds vectors of arbitrary sign: a figure of its own says what that costs."""
     honest, steps = vertical._draw, tmp_path / "steps"
 
@@ -242,7 +242,7 @@ def test_a_quick_look_draws_figures_of_each_kind_and_finds_what_exact_methods_gi
         assert max(aligned) <= np.sqrt(2)
 
 
-def test_images_have_a_value_for_every_pixel_and_are_one_with_one_party_and_over_the_complete_graph():
+def test_images_have_every_pixel():
     X = matrix("digits")
     made = images(X, 5)
     assert {image.shape for image in made.values()} == {(2, 64)}
@@ -266,7 +266,7 @@ def test_synthetic_data_are_densities_and_the_same_each_time():
     assert densities("mixture", 30, 20).tobytes() == densities("mixture", 30, 20).tobytes()
 
 
-def test_tables_of_numbers_are_read_and_those_that_are_missing_named(tmp_path):
+def test_missing_tables_of_numbers_are_named(tmp_path):
     with refused(ConfigError, "--tables", str(tmp_path), "Sonar.csv"):
         vertical.steps(str(tmp_path), "")
     X = np.random.default_rng(0).uniform(2, 5, (12, 6))
@@ -280,7 +280,7 @@ def test_tables_of_numbers_are_read_and_those_that_are_missing_named(tmp_path):
 
 
 @pytest.mark.engine
-def test_variants_from_the_same_starts_are_compared_with_the_exact_pca():
+def test_variants_are_compared_with_the_exact_pca():
     """As published the rows are centred, not the columns: that is another matrix than the one whose PCA it is about."""
     rows = {row["method"]: row for row in vertical._starts(data="wine", path="", seeds=3)}
     assert rows.keys() == {"merge, rank 1", *vertical.VARIANTS}
@@ -305,7 +305,7 @@ def test_a_quick_look_draws_every_figure(tmp_path):
     assert "Light" in report
 
 
-def test_every_method_is_followed_to_the_last_block_and_sensors_are_named(tmp_path):
+def test_every_method_runs_to_the_last_block(tmp_path):
     with refused(DataError, tmp_path, "q8calibHumid.dat"):
         adaptive_rank.steps(str(tmp_path))
     X = streams.synthetic(1, seed=0, d=30, n=120)
@@ -338,7 +338,7 @@ def test_frequent_directions_lose_no_more_than_their_bound(ell):
     assert ell * sketch.shrunk <= np.vdot(X, X)
 
 
-def test_frequent_directions_and_one_power_step_keep_a_low_rank_whole():
+def test_frequent_directions_keep_a_low_rank():
     X, basis = low_rank(300)
     assert projector_distance(fed(FrequentDirections(30, 4), X).vectors, basis) < 1e-10
     X, basis = low_rank(60)
@@ -369,7 +369,7 @@ def test_grouse_stays_orthonormal_and_turns_to_the_rows():
     assert projector_distance(method.vectors, basis) < 0.1 < before
 
 
-def test_spirit_follows_a_hidden_variable_and_adds_directions_for_the_energy():
+def test_spirit_follows_a_hidden_variable():
     scores, (direction, *_) = np.random.default_rng(3).standard_normal((2000, 1)), np.linalg.qr(np.ones((30, 1)))[0].T
     method = fed(Spirit(30, forgetting=0.96), scores * direction)
     assert (method.rank, method.largest) == (1, 3)
@@ -396,7 +396,7 @@ def test_numbers_stand_on_the_page_before_those_of_the_paper():
     assert shown.numbers[0].mean([{"c": 1.0}, {"c": 2.0}, {"c": 6.0}]) == 3.0
 
 
-def test_every_row_has_a_state_and_what_was_reproduced_a_number_within_its_interval():
+def test_reproduced_numbers_are_within_intervals():
     assert {seed.paper for seed in seeds()} == set(NAMES)
     assert not [line for seed in seeds() for line in published.numbers_outside(seed, NUMBERS[seed.paper])]
     for seed, shown in SHOWN:
@@ -416,7 +416,7 @@ def test_steps_that_are_named_are_there():
         assert set(seed.quick) <= steps & {number.step for shown in seed.shows for number in shown.numbers}
 
 
-def test_the_quick_run_computes_nothing_twice_and_fails_outside_the_interval(tmp_path, monkeypatch):
+def test_a_quick_run_fails_outside_the_interval(tmp_path, monkeypatch):
     """Of a table of one paper with one number."""
     calls = []
 
@@ -445,7 +445,7 @@ def test_the_quick_run_computes_nothing_twice_and_fails_outside_the_interval(tmp
     assert calls == [1]
 
 
-def test_options_of_the_model_change_only_the_steps_that_they_are_about():
+def test_model_options_change_only_their_own_steps():
     given = {"datasets": 1, "shrink": 10}
     usual = {step.name: step.settings for step in personalised.steps(**given)}
     other = {step.name: step.settings for step in personalised.steps(**given, alpha=0.5)}

@@ -86,7 +86,7 @@ def test_who_is_still_waited_for_is_named(monkeypatch):
 
 
 @pytest.mark.engine
-def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(board):
+def test_a_long_run_shows_its_latest_line(board):
     server = server_of("p-cov", PARTIES, n_components=2)
     slow = proxy_of(server, 1)
     answer = slow.fit
@@ -114,7 +114,7 @@ def test_the_line_goes_away_also_when_the_run_fails(board):
     assert board.all[-1] == ""
 
 
-def test_a_short_run_shows_nothing_and_nobody_is_told_who_asked_not_to_be(board, monkeypatch):
+def test_a_short_run_shows_nothing(board, monkeypatch):
     monkeypatch.setattr(progress, "FIRST_SHOW_SECONDS", 1e6)
     run("p-cov", PARTIES, n_components=2)
     assert not board.all

@@ -36,7 +36,7 @@ def wishes(*records):
     return {choice.wish: choice.run for choice in choices(records)}
 
 
-def test_exact_is_what_says_so_and_is_so_in_the_fewest_rounds_or_bytes():
+def test_exact_choices_take_fewest_rounds_or_bytes():
     """By luck, or by a claim alone, nothing is: the other two are cheaper."""
     by_luck = record("ap-cov", angle=1e-9, exact=False, up=0.1)
     by_claim = record("sub-it", angle=1e-3, exact=True, up=0.2)
@@ -64,7 +64,7 @@ def test_within_an_angle_or_private_the_cheapest_or_best_is_told():
 
 
 @pytest.mark.parametrize("out", [{"method": "vertical"}, {"error": "DataError: a site is away"}])
-def test_what_failed_or_answers_another_question_is_not_recommended(out):
+def test_failed_and_unlike_runs_are_not_recommended(out):
     assert not wishes({**record(), **out})
     assert wishes(record(), {**record(up=0.01), **out})["exact, with the fewest bytes up"] == record()
 
@@ -144,7 +144,7 @@ def test_the_figure_overlays_the_first_model_and_the_farthest(angles, farthest):
     assert [*report_drawing._select_models(records, dict.fromkeys(map(method_text, records)))] == ["p-cov", farthest]
 
 
-def test_a_run_that_failed_is_not_kept_and_bytes_down_are_those_before_the_last_round(tmp_path, monkeypatch):
+def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
     """The first run fails, and is tried again; what the second says of its rounds is replaced."""
     honest, million, about = engines.run, 10**6, {"seconds": 0.0}
 
@@ -201,7 +201,7 @@ def test_a_record_is_what_it_must_be(key, value):
         require_record({**WHOLE, key: value})
 
 
-def test_a_comparison_is_forgotten_and_nothing_beside_it_nor_of_another_kind(tmp_path):
+def test_only_a_comparisons_own_files_are_removed(tmp_path):
     append_record(tmp_path, {key: value for key, value in WHOLE.items() if key != "bound"})  # as an older version did
     (tmp_path / "models").mkdir()
     for name in ("0123456789abcdef.npz", "notes.txt"):

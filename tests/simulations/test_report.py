@@ -62,7 +62,7 @@ def page(comparison):
 
 
 @pytest.mark.engine
-def test_the_page_needs_nothing_else_and_allows_its_own_script_only(page):
+def test_the_page_allows_its_own_script_only(page):
     text = page.read_text()
     assert "http://" not in text
     assert "https://" not in text
@@ -106,7 +106,7 @@ def test_figures_runs_and_what_each_client_has_are_on_the_page(comparison):
         np.testing.assert_array_equal(part, source.rows(share))
 
 
-def test_secure_runs_say_what_the_server_saw_and_long_errors_unfold(tmp_path, monkeypatch, page):
+def test_secure_runs_say_what_the_server_saw(tmp_path, monkeypatch, page):
     """Of three runs two were refused."""
     undrawn(monkeypatch)
     records = compare(methods=["p-cov", "qr-pca", "ap-stack"], clients=[3], bounds=[16.0], output=tmp_path)
@@ -135,7 +135,7 @@ def test_secure_runs_say_what_the_server_saw_and_long_errors_unfold(tmp_path, mo
     assert {html.unescape(tip) for tip, _ in heads} == {COUNTS_NOTE}
 
 
-def test_scaled_runs_are_a_setting_of_their_own_beside_the_pca_of_the_scaled_rows(tmp_path, monkeypatch):
+def test_scaled_runs_are_a_setting_of_their_own(tmp_path, monkeypatch):
     """Their marks lay at zero beside those of the rows as they are, and the recommendation was of both."""
     drawn = []
     monkeypatch.setattr(plots, "projection_grid", lambda reference, models, *rest: drawn.append((reference, models)))
@@ -180,7 +180,7 @@ PAYLOAD = """"'><img src=x onerror="document.title='run'"><script>document.title
 
 
 @pytest.mark.engine
-def test_runs_whose_models_are_gone_are_still_in_the_report_and_a_folder_without_any_is_named(tmp_path, capsys):
+def test_runs_without_models_stay_in_the_report(tmp_path, capsys):
     folder = tmp_path / "<b>"
     assert main(["report", str(folder)]) == 2
     assert RUNS in capsys.readouterr().err
@@ -193,7 +193,7 @@ def test_runs_whose_models_are_gone_are_still_in_the_report_and_a_folder_without
     assert text.count("<svg ") == 1 + 2  # bytes against angle, and those of the rows themselves
 
 
-def test_the_influence_in_a_model_of_somebody_else_is_left_out_where_it_is_none(tmp_path, monkeypatch):
+def test_a_foreign_models_wrong_influence_is_left_out(tmp_path, monkeypatch):
     undrawn(monkeypatch)
     (record,) = compare(methods=["p-cov"], output=tmp_path, **WINE)
     model = PCAModel.load(tmp_path / record["model"])
@@ -238,7 +238,7 @@ def strangers(tmp_path_factory):
     return record, refusals, [key for key, _ in taken], page
 
 
-def test_no_markup_and_no_control_character_of_a_record_is_in_the_page(strangers):
+def test_a_page_has_no_markup_of_a_record(strangers):
     """A text where a number should be is refused with its place."""
     record, refusals, keys, page = strangers
     of_numbers = {key for key, value in record.items() if isinstance(value, int | float)}

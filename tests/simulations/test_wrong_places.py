@@ -44,7 +44,7 @@ GIVEN = [
 
 
 @pytest.mark.parametrize(("given", "options", "named"), GIVEN)
-def test_what_is_wrong_is_named_in_the_words_of_python_without_a_row(given, options, named):
+def test_errors_in_python_show_no_row(given, options, named):
     with refused(FedPCAError, *named) as caught:
         run(*given, **({} if "n_componets" in options else {"n_components": 2}) | options)
     told = str(caught.value)

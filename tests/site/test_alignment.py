@@ -39,7 +39,7 @@ def joined(files, **node):
     return finish(at_sites(server_of("vertical", PARTS, n_components=2), nodes))
 
 
-def test_files_in_different_orders_give_the_pca_of_the_joined_rows(files, tmp_path):
+def test_files_are_joined_by_id_in_any_order(files, tmp_path):
     model = joined(files, **{f"p{i}": {"scores": str(tmp_path / f"{i}.npy")} for i in range(3)})
     plain = run("vertical", PARTS, n_components=2)
     np.testing.assert_allclose(model.singular_values_, plain.singular_values_, rtol=1e-10)
@@ -99,7 +99,7 @@ def test_sites_compare_digests_under_one_secret_or_one_seed(files, tmp_path):
         read_ids_secret(str(secret))
 
 
-def test_the_id_column_is_found_by_name_or_number_and_is_no_feature(tmp_path):
+def test_the_id_column_is_no_feature(tmp_path):
     parquet.write_table(table({"key": IDS, "x": X[:, 0], "y": X[:, 1]}), tmp_path / "key.parquet")
     lines = "".join(f"{i + 100},{x[0]:.17g},{x[1]:.17g}\n" for i, x in enumerate(X))
     (tmp_path / "bare.csv").write_text(lines)
@@ -113,7 +113,7 @@ def test_the_id_column_is_found_by_name_or_number_and_is_no_feature(tmp_path):
     assert read_ids(str(tmp_path / "lacks.parquet"), "key", 2) == ["a", ""]
 
 
-def test_a_cell_too_long_for_an_id_and_ids_of_rows_that_are_not_split_by_columns_are_refused(tmp_path):
+def test_ids_that_are_too_long_are_refused(tmp_path):
     (tmp_path / "own.csv").write_text(f"id,a\n{'r' * 200_000},1\ns,2\n")
     with refused(DataError, ".csv", "131,072"):
         read(str(tmp_path / "own.csv"), ids="id")

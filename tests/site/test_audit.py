@@ -71,7 +71,7 @@ def test_it_is_printed_as_a_table_or_checked_only(tmp_path, capsys):
     assert journal_command(capsys, tmp_path, "--check") == (0, f"{verdict}\n")
 
 
-def test_whoever_has_the_export_can_follow_the_chain_and_finds_no_secret(tmp_path, capsys):
+def test_an_export_has_the_chain_and_no_secret(tmp_path, capsys):
     """The test follows the chain by the documentation, without code of the project."""
     file, last = tmp_path / "audit" / "journal.jsonl", ""
     key = FileJournal(str(written(tmp_path / "journal")), "11", 3).data_key
@@ -134,7 +134,7 @@ def test_a_line_that_was_removed_changed_moved_or_added_is_found(tmp_path, capsy
     assert (code, unnamed(output, f"event {gap}")) == (1, [])
 
 
-def test_a_line_that_was_changed_with_its_digest_is_found_by_the_next_one(tmp_path, capsys):
+def test_a_changed_line_breaks_the_chain(tmp_path, capsys):
     events = audit(str(written(tmp_path))).events
     content = [*events[4][:5], "something else", *events[4][6:8]]
     digest = hashlib.sha256(json.dumps([events[3].chain, *content]).encode()).hexdigest()
@@ -143,7 +143,7 @@ def test_a_line_that_was_changed_with_its_digest_is_found_by_the_next_one(tmp_pa
     assert (code, unnamed(output, "event 6")) == (1, [])
 
 
-def test_a_journal_with_a_gap_goes_on_is_read_and_exported_but_not_without_its_last_digest(tmp_path, capsys):
+def test_a_journal_with_a_gap_is_read(tmp_path, capsys):
     changed(written(tmp_path / "1"), "DELETE FROM event WHERE number = 13")
     FileJournal(str(tmp_path / "1"), "33", 3).end("QuorumError")
     for command in (["journal"], ["journal", "--export", str(tmp_path / "out")], ["status", "--json"]):
@@ -168,7 +168,7 @@ def test_what_is_no_journal_or_of_another_format_is_named(tmp_path, capsys):
     assert not (tmp_path / "none").exists()
 
 
-def test_of_a_run_it_is_told_when_it_was_and_what_was_asked_and_has_left():
+def test_the_journal_tells_what_a_run_asked_and_got():
     lines = [("1", "run", "p-cov", 0), ("2", "question", "sums", 0), ("3", "answer", "sums", 8), ("4", "ended", "E", 0)]
     events = [
         Event(i, time, "11", 3, kind, content, "", size, "") for i, (time, kind, content, size) in enumerate(lines, 1)
@@ -199,7 +199,7 @@ def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
         (BoundAnswer(16.0, True), '{"bound": 16.0, "within": true}', "rows within 16"),
     ],
 )
-def test_what_an_event_says_is_written_and_read_by_its_class_or_shown_as_it_stands(account, text, phrase):
+def test_events_are_read_by_their_class(account, text, phrase):
     assert account.text() == text
     assert ACCOUNTS[account.kind].parse(text) == account
     assert event_text(account.kind, text) == account.sentence() == phrase
@@ -253,7 +253,7 @@ def test_a_run_whose_configuration_is_wrong_is_noted_too(sites):
     assert [event.kind for event in events_of(sites)] == ["run", "refused"]
 
 
-def test_status_says_what_became_of_each_run_and_which_copies_of_rows_are_left(sites, capsys):
+def test_status_says_what_became_of_each_run(sites, capsys):
     """A run that broke off leaves a copy, until another run begins ten minutes later."""
     finish(sites)
     context = context_of(sites, 0)
@@ -282,7 +282,7 @@ def test_status_says_what_became_of_each_run_and_which_copies_of_rows_are_left(s
     assert len(events_of(sites)) == len(answers)
 
 
-def test_the_log_of_a_site_has_time_run_phase_and_bytes_and_that_of_a_simulated_party_none(sites, monkeypatch, capfd):
+def test_a_sites_log_has_time_run_phase_and_bytes(sites, monkeypatch, capfd):
     logger = logging.getLogger("fedpca_flwr.client")
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "level", logging.NOTSET)

@@ -50,7 +50,7 @@ def swap(variant):
 # What is read
 
 
-def test_a_file_is_read_in_blocks_of_people_that_give_the_components_of_the_array(tmp_path, monkeypatch):
+def test_blocks_of_people_give_the_components(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     monkeypatch.setattr(bed_file, "BLOCK_CALLS", 0)  # blocks of 64 rows
     G, markers = people(90, 30, missing=0.1), variants(30)
@@ -65,7 +65,7 @@ def test_a_file_is_read_in_blocks_of_people_that_give_the_components_of_the_arra
     np.testing.assert_array_equal(of_files.components_, fit("sub-it", [G, other], **options).components_)
 
 
-def test_sites_whose_files_have_other_orders_alleles_and_strands_count_the_same(tmp_path):
+def test_other_orders_and_strands_count_the_same(tmp_path):
     """The second site has another order, swapped alleles, the other strand, and a further variant."""
     G, markers = people(90, 12, missing=0.05), variants(12)
     G[:, 5] = np.where(np.isnan(G[:, 5]), np.nan, 0)
@@ -119,7 +119,7 @@ def test_variants_that_could_be_two_are_not_guessed(tmp_path):
         load_run_table(NodeConfig.parse(node, source="node-config"), RunConfig(), tmp_path / "rows.0")
 
 
-def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path, capsys):
+def test_the_command_lists_the_shared_variants(tmp_path, capsys):
     markers = variants(12)
     second = [swap(markers[0]), *markers[2:], Variant("7", 900, "A", "T")]
     twice = [Variant("7", 970, "A", "G")] * 2
@@ -165,7 +165,7 @@ def test_the_list_does_not_depend_on_the_order_of_the_files(tmp_path, capsys):
 # What is refused
 
 
-def test_all_that_is_wrong_with_a_list_is_told_at_once_without_a_name(tmp_path):
+def test_all_faults_of_a_list_are_told_at_once(tmp_path):
     path = write(tmp_path / "a.bed", people(30, 12), variants(12))
     listed = [*variants(12), Variant("9", 1, "A", "G"), Variant("9", 2, "A", "T"), Variant("7", 110, "T", "C")]
     with refused(DataError, 2, 1) as raised:
@@ -285,7 +285,7 @@ def test_those_with_most_relatives_go_until_nobody_is_related(tmp_path, capsys, 
     np.testing.assert_array_equal(np.hstack(read), families())
 
 
-def test_people_apart_take_no_part_and_have_scores_in_their_place(tmp_path):
+def test_excluded_people_have_scores(tmp_path):
     G, list_file, scores = families(d=60), tmp_path / "apart", tmp_path / "scores.npy"
     file = write(tmp_path / "a.bed", G, variants(60))
     list_file.write_text("0 person_4\n0\tperson_9\n")

@@ -96,7 +96,7 @@ def as_csv(path, chosen=slice(None)):
 
 
 @pytest.mark.engine
-def test_a_query_gives_the_bits_of_a_csv_of_its_rows_again_and_again(url, tmp_path, monkeypatch):
+def test_a_query_gives_the_bits_of_a_csv(url, tmp_path, monkeypatch):
     ours, theirs = read_query(url, SELECT)[0], read(as_csv(tmp_path / "visit.csv"))
     assert ours.columns == theirs.columns
     assert ours.rows.tobytes() == to_array(theirs.rows).tobytes() == X.tobytes()
@@ -111,7 +111,7 @@ def test_a_query_gives_the_bits_of_a_csv_of_its_rows_again_and_again(url, tmp_pa
 
 
 @pytest.mark.engine
-def test_a_secure_run_over_databases_is_the_run_over_files_and_its_rows_are_known_again(url, tmp_path):
+def test_databases_and_files_give_the_same_run(url, tmp_path):
     """Both runs have the same journals, which refuse sums over other rows."""
     parts = slice(120), slice(120, None)
     files = [{"data": as_csv(tmp_path / f"{party}.csv", part)} for party, part in enumerate(parts)]
@@ -153,7 +153,7 @@ def test_columns_of_one_cohort_meet_by_their_ids(url, tmp_path):
     np.testing.assert_allclose(model.explained_variance_, np.linalg.eigvalsh(np.cov(together.T))[::-1][:2])
 
 
-def test_numbers_of_every_type_and_nulls_are_those_of_their_texts(url):
+def test_numbers_of_every_type_are_those_of_their_texts(url):
     large = "123456789012345678901.2345678901"
     select = f"SELECT CAST({{}} AS bigint) a, CAST({large} AS numeric(38, 10)) b, CAST(0.1 AS real) c"
     for lost in (9007199254740993, -(2**60) - 1):
@@ -202,7 +202,7 @@ def test_a_query_has_the_label_and_a_column_beside_it(url):
             read_query(url, f"SELECT {column} FROM visit", label="name")
 
 
-def test_a_query_with_two_columns_of_one_name_or_that_writes_is_refused(postgres, server):
+def test_a_query_that_writes_is_refused(postgres, server):
     """DuckDB gives the second another name itself."""
     with psycopg.connect(server.url) as connection:
         connection.execute("CREATE SEQUENCE visits")
@@ -315,7 +315,7 @@ def test_rows_that_change_between_two_rounds_end_the_run(journal, tmp_path, capl
 
 
 @pytest.mark.engine
-def test_a_lost_connection_is_named_here_and_a_constant_text_there(postgres, server, monkeypatch, caplog):
+def test_a_lost_connection_is_named_at_the_site_only(postgres, server, monkeypatch, caplog):
     several = "FROM generate_series(1, 300000) i ORDER BY i"  # more than the buffers between hold
     nodes = [{"data": postgres, "query": f"SELECT i, sin(i) AS b, cos(i) AS c, sin(2 * i) AS d {several}"}] * 2
     running = at_sites(server_of("p-cov", [rows(30, 4)] * 2, n_components=2), nodes)
@@ -427,7 +427,7 @@ def parsed(data, query=SELECT, **keys):
         ("", SELECT, ["'query'", "'data'"]),
     ],
 )
-def test_what_names_no_query_of_a_database_is_refused_and_no_password_is_ever_shown(data, query, named):
+def test_no_refusal_shows_a_password(data, query, named):
     with refused(ConfigError, *named) as caught:
         parsed(data, query)
     assert PASSWORD not in str(caught.value) + caught.value.local
@@ -462,7 +462,7 @@ WITHOUT_PASSWORD = [
     ("data", "query"),
     [*((url, SELECT) for url in URLS), *(("duckdb:///x.db", query) for query in WITHOUT_PASSWORD)],
 )
-def test_urls_of_every_form_and_queries_without_a_password_are_taken(data, query):
+def test_urls_of_every_form_are_taken(data, query):
     node = parsed(data, query)
     assert (node.data, node.query) == (data, query)
 
@@ -470,7 +470,7 @@ def test_urls_of_every_form_and_queries_without_a_password_are_taken(data, query
 # DuckDB
 
 
-def test_files_are_queried_without_a_database_and_large_numbers_rounded_as_their_texts(tmp_path):
+def test_files_are_queried_without_a_database(tmp_path):
     path = tmp_path / "visit.parquet"
     duckdb.sql(f"COPY (SELECT i AS id, 0.5 * i AS a FROM range(100) r(i)) TO '{path}' (FORMAT parquet)")
     loaded, _ = read_query("duckdb:///:memory:", f"SELECT a, id * id AS b FROM '{path}' WHERE id >= 10 ORDER BY id")
@@ -482,7 +482,7 @@ def test_files_are_queried_without_a_database_and_large_numbers_rounded_as_their
         read_query("duckdb:///:memory:", "SELECT 66408803004970724931::HUGEINT a, 1 b")
 
 
-def test_nothing_is_downloaded_written_or_taken_from_this_program(file, tmp_path):
+def test_duckdb_has_no_access_beyond_its_query(file, tmp_path):
     guards = ("autoinstall_known_extensions", "autoload_known_extensions", "python_enable_replacements")
     select = ", ".join(f"current_setting('{name}') AS {name}" for name in (*guards, "lock_configuration", "threads"))
     np.testing.assert_array_equal(read_query("duckdb:///:memory:", f"SELECT {select}")[0].rows, [[0, 0, 0, 1, 1]])
@@ -498,7 +498,7 @@ def test_nothing_is_downloaded_written_or_taken_from_this_program(file, tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_no_database_or_in_use_and_a_driver_that_is_not_there_are_named(file, tmp_path, monkeypatch):
+def test_unusable_databases_are_named(file, tmp_path, monkeypatch):
     (tmp_path / "text.duckdb").write_text("no database, patient 4711" * 1000)
     with refused(DataError, "DuckDB") as caught:
         read_query(f"duckdb:///{tmp_path}/text.duckdb", SELECT)

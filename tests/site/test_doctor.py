@@ -46,7 +46,7 @@ def examined(site, capsys):
     return of
 
 
-def test_a_site_that_is_ready_is_told_of_values_far_from_all_others(site, examined, tmp_path):
+def test_a_ready_site_learns_of_isolated_values(site, examined, tmp_path):
     before = (tmp_path / "journal" / "site.sqlite").read_bytes()
     right, wrong = examined()
     assert not wrong
@@ -96,7 +96,7 @@ def test_what_is_wrong_in_a_node_config_is_named(changes, what, text, examined):
     assert text in examined(changes)[1][what]
 
 
-def test_files_memory_and_versions_that_are_not_as_they_must_be_are_named(site, examined, tmp_path, monkeypatch):
+def test_unfit_files_memory_and_versions_are_named(site, examined, tmp_path, monkeypatch):
     assert "is a file" in examined({"journal": site["data"]})[1]["journal"]
     changed(tmp_path / "journal", "UPDATE event SET about = 'nothing' WHERE number = 3")
     assert "event 3" in examined()[1]["journal"]

@@ -70,7 +70,7 @@ def test_a_site_is_killed_on_systems_without_process_groups(monkeypatch):
     assert process.poll() is not None
 
 
-def test_a_list_of_identities_is_in_utf_8_whatever_the_machine_writes(tmp_path, monkeypatch):
+def test_lists_of_identities_are_in_utf_8(tmp_path, monkeypatch):
     """The fault: on Windows a name went into the file in the machine's own code page, or the command failed."""
     with open(tmp_path / "identities", "w", encoding="cp1252") as printed:
         monkeypatch.setattr(sys, "stdout", printed)

@@ -50,7 +50,7 @@ def test_any_order_at_the_sites_gives_the_same_bits(method, how, tmp_path):
         np.testing.assert_array_equal(*(np.load(tmp_path / folder / f"{party}.npy") for folder in ("turned", "plain")))
 
 
-def test_lacking_and_further_columns_are_counted_to_others_and_named_to_the_site(tmp_path, caplog):
+def test_wrong_columns_are_named_to_the_site_only(tmp_path, caplog):
     first, second = cut(X, 120, 80)
     wider = np.hstack([second, second[:, :1]])
     nodes = [site(tmp_path / "0.csv", first), site(tmp_path / "1.csv", wider, range(5), ["Age", *NAMES[1:], "bmi"])]
@@ -74,7 +74,7 @@ def test_a_run_may_choose_features_by_the_names_of_all_alone(tmp_path):
 
 
 @pytest.mark.engine
-def test_a_site_knows_its_rows_in_whatever_order_a_run_has_their_columns(tmp_path):
+def test_rows_are_the_same_in_any_order_of_columns(tmp_path):
     """Otherwise a second secure sum over the same rows, without a party, would pass for a sum over other rows."""
     parties, other = cut(X, 70, 60, 40, 30), 'pulse, age, "height, cm", weight'
     run(tmp_path, parties, **SECURE)

@@ -117,6 +117,6 @@ def test_without_an_app_nothing_is_run(capsys):
         assert ("launch APP LINK" in printed.out) if code == 0 else (printed.err.count("\n") == 1)
 
 
-def test_a_run_that_flower_does_not_start_ends_with_1_and_its_reason_once(launch):
+def test_a_run_that_does_not_start_ends_with_1(launch):
     code, printed, errors = launch(".", "lab", printed="said", code="the reason")
     assert (code, printed.count("said"), errors.count("the reason"), errors.count("said")) == (1, 1, 1, 0)

@@ -52,7 +52,7 @@ def file_of(folder, rows, first=None):
 
 
 @pytest.mark.engine
-def test_hardly_a_row_is_refused_as_names_and_no_names_are_a_row_in_silence(tmp_path):
+def test_headers_and_rows_are_told_apart(tmp_path):
     """The reader may refuse 1 % of 384 tables, and must refuse or note each of 144 lines of names."""
     refusals, total, silent, rows_of_many, named = 0, 0, 0, 0, True
     for seed, n in enumerate(SIZES):

@@ -50,7 +50,7 @@ def test_a_line_that_would_be_none_is_not_made(party, name, named, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_list_gives_every_partys_key_and_parties_know_each_other_by_it(nodes):
+def test_the_list_gives_every_partys_key(nodes):
     first, other, third = map(load_identity, nodes)
     signature = first.sign(b"something")
     assert other.is_signed_by(0, b"something", signature)
@@ -103,7 +103,7 @@ def test_keys_with_which_anybody_can_sign_are_refused(sign, nodes, lines, tmp_pa
             read_member_keys(listed(tmp_path, *lines[:2], f"2 {key.hex()}"), 3)
 
 
-def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_belongs_there(nodes, lines):
+def test_a_list_with_a_wrong_own_key_is_refused(nodes, lines):
     with refused(ConfigError, "partition 0", "'identities'", "'identity'") as raised:
         load_identity(nodes[0].model_copy(update={"identity": nodes[1].identity}))
     assert raised.value.local == lines[1].split("#")[0].strip().replace("1", "0", 1)

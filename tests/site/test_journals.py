@@ -55,7 +55,7 @@ def release(folder, party, phase, multiplier):
     return seen
 
 
-def test_a_phase_is_released_once_and_counts_for_its_run_and_party(tmp_path):
+def test_a_phase_is_released_once(tmp_path):
     assert release(tmp_path, 0, "sum", 2.0) == [[], []]
     assert release(tmp_path, 1, "sum", 3.0) == [[], [2.0]]
     assert release(tmp_path, 0, "products", 4.0) == [[2.0], [3.0]]
@@ -96,7 +96,7 @@ def refuse(answered):
     raise ContractError("out of its script")
 
 
-def test_of_a_refused_question_a_line_holds_the_beginning_and_of_other_settings_it_is_said_which_there_were(tmp_path):
+def test_a_refused_question_is_a_short_line(tmp_path):
     journals = [FileJournal(str(tmp_path), run, 0) for run in ("1", "2", "3")]
     with refused(ContractError):
         journals[0].begin("p" * 1000, "", b"one", refuse)
@@ -110,7 +110,7 @@ def test_of_a_refused_question_a_line_holds_the_beginning_and_of_other_settings_
         journals[2].begin("last", "", b"one", lambda answered: None)
 
 
-def test_runs_that_are_refused_without_end_are_one_counted_line_until_one_is_answered(tmp_path, capsys):
+def test_endless_refusals_are_one_counted_line(tmp_path, capsys):
     """Each had three lines, through which every later message looked."""
     few = {"min-rows": 50}
 
@@ -156,7 +156,7 @@ def put_back(folder, copy):
     shutil.copytree(folder / copy, folder / "journal")
 
 
-def test_a_journal_that_was_rolled_back_in_a_run_releases_no_phase_twice(tmp_path, caplog):
+def test_a_restored_journal_releases_no_phase_twice(tmp_path, caplog):
     session = HostileSession(tmp_path, PEOPLE, RUN)
     assert session.ask("octaves", [])[0]
     shutil.copytree(tmp_path / "journal", tmp_path / "older")
@@ -184,7 +184,7 @@ def test_a_journal_of_another_past_is_refused_however_long_it_is(tmp_path, run):
     assert (replied, info["error"]) == ([], "DisclosureError")
 
 
-def test_where_a_new_journal_begins_the_log_warns_and_a_run_that_has_seen_one_begins_none(tmp_path, caplog):
+def test_a_new_journal_warns_in_the_log(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     for run_id in (1, 2):
         session = HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id)

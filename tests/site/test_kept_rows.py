@@ -121,7 +121,7 @@ def node_of(file, **keys):
     return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(file), **keys})
 
 
-def test_rows_in_the_order_of_their_ids_are_kept_in_it_for_the_same_salt(passes, tmp_path):
+def test_rows_in_id_order_are_stored_for_one_salt(passes, tmp_path):
     file = tmp_path / "a.csv"
     file.write_text("\n".join(["id,a,b", *(f"person {i},{i}.5,{i * i}" for i in range(20))]))
     node = node_of(file, ids="id", split="columns")
@@ -133,7 +133,7 @@ def test_rows_in_the_order_of_their_ids_are_kept_in_it_for_the_same_salt(passes,
     assert not np.array_equal(first.ids, other.ids)
 
 
-def test_rows_are_kept_for_one_way_to_read_the_file_and_one_party_of_one_run(tmp_path):
+def test_stored_rows_are_for_one_party_of_one_run(tmp_path):
     csv(tmp_path / "a.csv", X[0])
     for label in ("a", "b", ""):
         node = node_of(tmp_path / "a.csv", label=label)
@@ -158,7 +158,7 @@ def during(server, look):
 
 
 @pytest.mark.engine
-def test_what_is_kept_is_for_the_owner_goes_with_the_next_run_and_is_of_one_file(tmp_path):
+def test_stored_rows_are_for_the_owner(tmp_path):
     modes, file = [], tmp_path / "0.csv"
     server = run_of("sub-it", tmp_path)
     finish(during(server, lambda: modes.extend(stat.S_IMODE(path.stat().st_mode) for path in kept_in(tmp_path))))
@@ -180,7 +180,7 @@ def test_what_is_kept_is_for_the_owner_goes_with_the_next_run_and_is_of_one_file
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
-def test_blocks_come_back_as_they_were_and_none_of_a_pass_that_was_not_finished(kind, tmp_path, monkeypatch):
+def test_blocks_of_a_finished_pass_come_back(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(kept_rows, "CHUNK_ENTRIES", 0)  # blocks of 64 rows, of others than were written
     values = np.where(rows(150, 3) > 0, rows(150, 3), 0.0)
     blocks = Blocks(lambda: map(kind, np.split(values, 3)), 3, values.dtype, sparse=kind is sparse.csr_array)
@@ -212,7 +212,7 @@ def test_where_rows_cannot_be_kept_each_question_reads_them(passes, tmp_path, mo
 
 
 @pytest.mark.parametrize(("minutes", "stays"), [(9, True), (11, False)])
-def test_the_rows_of_a_run_that_fell_silent_go_when_another_begins(minutes, stays, tmp_path, monkeypatch):
+def test_stored_rows_of_a_silent_run_go_with_the_next(minutes, stays, tmp_path, monkeypatch):
     silent, other = (journal.FileJournal(str(tmp_path), run, 0) for run in ("1", "2"))
     silent.begin("mean", "", b"", lambda answered: None)
     silent.rows_folder.mkdir()

@@ -18,7 +18,7 @@ from tests.harness import finish, peak_of, server_of
 
 
 @pytest.mark.parametrize(("suffix", "scale"), [(".npy", True), (".csv", False)])
-def test_scores_are_written_whole_and_in_order_beside_what_projects_new_rows(suffix, scale, tmp_path):
+def test_scores_are_written_complete_and_in_order(suffix, scale, tmp_path):
     """Rows that rounding leaves over are in no sum, and have scores."""
     X, new = rows(307) + 5, rows(20, seed=1)
     path, loadings = tmp_path / "deep" / f"scores{suffix}", tmp_path / "own.npz"
@@ -43,7 +43,7 @@ def test_files_of_scores_are_whole_or_none(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_row_is_odd_beyond_either_limit_and_counts_where_it_takes_part():
+def test_a_row_is_odd_beyond_either_limit():
     """One component of variance 4 along the first of three features; limits of T2 and SPE are 4 and 1."""
     stream = BytesIO()
     odd_rows = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), np.array([4.0, 1.0]), 3, stream)

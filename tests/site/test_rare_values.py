@@ -50,7 +50,7 @@ def test_columns_are_those_of_the_definitions(kind):
     assert hit.min() > 10
 
 
-def test_a_sparse_table_with_missing_values_and_blocks_is_looked_at_too(monkeypatch):
+def test_sparse_tables_and_blocks_are_checked(monkeypatch):
     X = np.zeros((2000, 3))
     X[::2, 0], X[5, 1], X[:9, 2], X[9, 2] = 3.0, 1.0, 1.0, np.nan
     for table_rows in (X, sparse_rows(sparse.csr_array(X))):
@@ -74,7 +74,7 @@ def rare(n=200):
 
 
 @pytest.mark.parametrize("secure", [{}, {"secure-aggregation": True, "bound": 1e6}], ids=["clear", "secure"])
-def test_a_site_refuses_before_its_first_answer_and_names_columns_in_its_own_log_only(secure, tmp_path, caplog):
+def test_rare_values_are_refused_before_any_answer(secure, tmp_path, caplog):
     phase = "keys" if secure else "moments"
     for method in ("p-cov", "sub-it", "qr-pca") if not secure else ("p-cov", "sub-it"):
         session = HostileSession(tmp_path / method, rare(), {**RUN, "method": method, **secure})
@@ -91,7 +91,7 @@ def test_a_site_refuses_before_its_first_answer_and_names_columns_in_its_own_log
     assert allowed.ask(phase, [])[0]
 
 
-def test_rows_that_take_no_part_do_not_count_and_what_hides_or_shows_each_row_is_not_looked_at(tmp_path):
+def test_excluded_rows_do_not_count(tmp_path):
     X = rare(200)[:, [0, 1, 2]]
     X[:, 2] = np.arange(200) >= 199
     assert HostileSession(tmp_path / "rounded", X, RUN, **{"round-rows": 9}).ask("moments", [])[0]
@@ -103,7 +103,7 @@ def test_rows_that_take_no_part_do_not_count_and_what_hides_or_shows_each_row_is
     assert finish(server_of("p-cov", [X, X], n_components=2, min_rows=100)).n_samples_ == 400  # a simulation
 
 
-def test_rows_are_looked_at_anew_where_the_settings_of_a_run_are_others(tmp_path):
+def test_rows_are_checked_anew_for_other_settings(tmp_path):
     """A server that first asks without weights has not seen the rows as they are weighted."""
     X = np.column_stack([np.random.default_rng(0).standard_normal((200, 2)), np.ones(200)])
     X[3] = 5.5, 0.0, 5.0

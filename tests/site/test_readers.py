@@ -36,7 +36,7 @@ def write(folder, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
-def test_every_format_gives_the_same_rows_whole_or_in_blocks_and_leaves_a_label_out(suffix, tmp_path, monkeypatch):
+def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
     path, named = write(tmp_path, suffix), suffix in {".csv", ".parquet"}
     loaded, label, expected = read(path), "height" if named else "2", np.delete(X, 2, axis=1)
     np.testing.assert_array_equal(loaded.rows, X)
@@ -66,7 +66,7 @@ def test_every_format_gives_the_same_rows_whole_or_in_blocks_and_leaves_a_label_
         pd.RangeIndex(150),
     ],
 )
-def test_the_index_of_a_frame_that_pandas_has_written_is_no_feature(index, tmp_path):
+def test_the_index_of_pandas_is_no_feature(index, tmp_path):
     frame, path = pd.DataFrame(X, columns=NAMES, index=index), str(tmp_path / "site.parquet")
     frame.to_parquet(path)
     loaded = read(path, label="age")
@@ -89,13 +89,13 @@ def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     np.testing.assert_array_equal(read(str(path)).missing, np.isnan(matrix.toarray()).sum(axis=0))
 
 
-def test_entries_held_twice_add_up_and_the_users_own_matrix_stays_as_it_was():
+def test_duplicate_entries_of_a_matrix_add_up():
     twice = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
     np.testing.assert_array_equal(to_array(sparse_rows(twice)), [[3.0, 0.0]])
     assert twice.nnz == 2
 
 
-def test_a_missing_file_an_unknown_format_and_an_unknown_label_are_named(tmp_path):
+def test_missing_files_and_unknown_formats_are_named(tmp_path):
     with refused(DataError, "'data'"):
         read(str(tmp_path / "none.csv"))
     with refused(ConfigError, ".npy", ".npz", ".csv", ".parquet", ".h5ad"):
@@ -145,7 +145,7 @@ def cells(tmp_path, monkeypatch):
     return str(tmp_path / "cells.h5ad")
 
 
-def test_x_or_a_layer_is_read_in_blocks_and_genes_are_left_out_by_name(cells):
+def test_a_layer_is_read_in_blocks(cells):
     loaded = read(cells)
     assert isinstance(loaded.rows, Blocks)
     assert [len(block) for block in loaded.rows.read()] == [64, 64, 64, 8]
@@ -171,7 +171,7 @@ def test_what_is_wrong_with_cells_is_named(cells):
         read(cells)
 
 
-def test_genes_of_one_name_are_refused_and_files_from_before_anndata_0_7_are_read(cells):
+def test_genes_of_one_name_are_refused(cells):
     h5py = pytest.importorskip("h5py")
     expected = read(cells, layer="counts")
     with h5py.File(cells, "r+") as file:
@@ -213,7 +213,7 @@ def test_no_more_is_refused_than_what_cannot_be_squared():
 
 
 @pytest.mark.parametrize("neighbours", [[1, 2], [0.5, 1.5]])
-def test_whole_numbers_that_float64_rounds_are_refused_whatever_stands_beside_them(neighbours, tmp_path):
+def test_integers_that_float64_rounds_are_refused(neighbours, tmp_path):
     for number in (2**60 + 1, -(2**53) - 1, 2**63 - 1):
         path = tmp_path / "site.parquet"
         parquet.write_table(pa.table({"a": [number, 1], "b": neighbours}), path)
@@ -303,7 +303,7 @@ def test_decimals_names_and_single_lines_are_recognised(text, label, names, last
     assert len(loaded.rows) == text.count("\n") - bool(names)
 
 
-def test_a_line_of_excel_names_the_separator_and_counts_as_a_line(tmp_path):
+def test_excels_line_names_the_separator(tmp_path):
     np.testing.assert_array_equal(read(csv(tmp_path, "sep=;\n" + written(";", comma=True))).rows, VALUES)
     with pytest.raises(DataError) as caught:
         read(csv(tmp_path, "sep=;\na;b\n1;2\nx;3\n"))
@@ -313,7 +313,7 @@ def test_a_line_of_excel_names_the_separator_and_counts_as_a_line(tmp_path):
 @pytest.mark.parametrize(
     ("text", "label", "first"), [("-0,97;male\n", "1", -0.97), ("12;13,5\n14;15,5\n", "0", 13.5), ("a;0,5\n", "0", 0.5)]
 )
-def test_a_file_that_two_separators_fit_is_refused_until_it_names_one(text, label, first, tmp_path):
+def test_an_ambiguous_separator_is_refused(text, label, first, tmp_path):
     with refused(DataError, "','", "';'"):
         read(csv(tmp_path, text), label)
     assert read(csv(tmp_path, "sep=;\n" + text), label).rows[0].tolist() == [first]
@@ -352,7 +352,7 @@ def test_faults_in_later_blocks_are_told_with_their_lines(lines, what, place, tm
     assert place in caught.value.local
 
 
-def test_later_blocks_of_csv_hold_texts_booleans_and_faults_of_their_own(tmp_path, monkeypatch):
+def test_later_blocks_of_csv_have_faults_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_file, "BLOCK_CHARACTERS", 100)
     loaded = read(csv(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
     np.testing.assert_array_equal(loaded.rows[1000:1002], [[1, np.nan], [0, 3]])

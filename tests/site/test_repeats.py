@@ -86,7 +86,7 @@ def test_no_answer_is_over_few_rows_whatever_weighs_them(weights, fits):
 
 
 @pytest.mark.parametrize("rounded", [2, 10])
-def test_a_rounded_number_of_rows_goes_with_no_weights_and_no_split_by_columns(rounded):
+def test_rounded_rows_do_not_go_with_weights(rounded):
     vertical, by_rows = METHODS["vertical"].strategy.card, METHODS["p-cov"].strategy.card
     rules = node(**{"round-rows": rounded})
     for permit in (
@@ -146,7 +146,7 @@ def repeats(folder, run, X):
 
 
 @pytest.mark.parametrize("surplus", [1, 4, -4])
-def test_a_sum_over_nearly_the_same_rows_is_refused_below_the_minimum_only(surplus, tmp_path):
+def test_nearly_equal_sums_are_refused_below_the_minimum(surplus, tmp_path):
     repeats(tmp_path, "1", rows(20)).permit_sum(["a", "b"], split="rows")
     with refused(DisclosureError, "'min-rows' = 5"):
         repeats(tmp_path, "2", rows(20 + surplus, seed=1)).permit_sum(["a", "b"], split="rows")
@@ -165,7 +165,7 @@ def levels(declared, *cells):
 
 @pytest.mark.parametrize("change", ["one more", "one less", "one corrected", "another order", "a column more"])
 @pytest.mark.parametrize("first", ["clear", "secure"])
-def test_nearly_the_same_rows_are_refused_in_clear_by_the_run_that_was_answered(first, change, tmp_path):
+def test_nearly_the_same_rows_are_refused_in_clear(first, change, tmp_path):
     X = rows(20)
     other = {"one more": rows(21), "one less": X[1:], "another order": X[::-1], "a column more": np.c_[X, X[:, 0]]}
     other["one corrected"] = X + (np.arange(20) == 7)[:, None]
@@ -190,7 +190,7 @@ def test_runs_that_were_only_told_beforehand_do_not_count(tmp_path):
         clear(tmp_path, "1", rows(20)).permit_clear(is_noted=True)
 
 
-def test_other_weights_and_levels_of_the_same_rows_are_refused_also_where_batches_are_new(tmp_path):
+def test_other_weights_of_the_same_rows_are_refused(tmp_path):
     X, unit_weights = rows(20), np.ones(20).tobytes()
     for rules in (RULES, SimpleNamespace(repeat="refuse-same", min_rows=5, journal="x")):
         folder = tmp_path / rules.repeat
@@ -218,7 +218,7 @@ def test_rows_of_other_weights_are_others():
     assert len({rows_digest(b"key", weighting) for weighting in (X, *weighted)}) == 3
 
 
-def test_a_site_knows_the_members_of_its_sums_and_tells_of_three_bounds(tmp_path):
+def test_a_site_tells_of_three_bounds(tmp_path):
     repeats(tmp_path, "1", rows(20)).permit_sum(["a", "b"], split="rows")
     repeats(tmp_path, "2", rows(20)).permit_sum(["b", "a"], split="rows")
     with refused(DisclosureError, 2):
@@ -233,7 +233,7 @@ def test_a_site_knows_the_members_of_its_sums_and_tells_of_three_bounds(tmp_path
         repeats(tmp_path / "2", "4", X).permit_bound(7.5)
 
 
-def test_bounds_count_within_a_run_and_one_that_nearly_the_same_rows_have_told_of_does_not(tmp_path):
+def test_bounds_count_once_a_run(tmp_path):
     """The run's own bound is among the three."""
     X = np.full((20, 2), 8.0)
     for bound in (11.0, 10.0, 9.0):
@@ -277,7 +277,7 @@ def entries(folder):
         return database.execute("SELECT run, party, about FROM event WHERE kind = 'release' ORDER BY number").fetchall()
 
 
-def test_a_budget_of_one_allows_one_run_of_one_and_no_second_of_whatever_party(tmp_path):
+def test_a_budget_of_one_allows_one_run(tmp_path):
     """Each of two stages has its part of the noise; the second run is stopped before its first stage."""
     for phase, multiplier in STAGES.items():
         release(tmp_path, phase=phase, multiplier=multiplier)

@@ -112,7 +112,7 @@ def test_a_text_is_read_as_its_author_means_it(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_text_that_could_be_read_otherwise_is_refused_with_what_to_do(kind, tmp_path):
+def test_an_ambiguous_text_is_refused_with_advice(kind, tmp_path):
     content, keys, text = REFUSED[kind]
     with pytest.raises(DataError, match=text):
         read(written(tmp_path, content), **keys)
@@ -145,7 +145,7 @@ def test_ids_and_texts_are_those_of_the_rows_whatever_the_keys(tmp_path):
     assert read_texts(path, "2", 2, **keys) == ["male", None]
 
 
-def test_numbers_that_are_marks_are_missing_in_every_kind_of_file(tmp_path):
+def test_marks_are_missing_in_every_kind_of_file(tmp_path):
     values = np.array([[1, -999, 3], [4, 5, 2**40]])
     np.save(tmp_path / "site.npy", values)
     loaded = read(tmp_path / "site.npy", missing="?, -999", leave_out=[2])
@@ -178,7 +178,7 @@ def test_a_key_that_names_no_column_is_refused(key, tmp_path):
             read(written(tmp_path, ABC), **{key: name})
 
 
-def test_keys_of_files_are_keys_of_a_site_but_not_of_its_database():
+def test_keys_of_files_are_no_keys_of_a_database():
     node = {
         "partition-id": 0,
         "num-partitions": 1,
@@ -221,7 +221,7 @@ def test_a_sheet_is_read_as_a_text_is(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".sav", ".dta", ".xpt"])
-def test_a_file_of_statistics_has_codes_for_labels_and_nan_for_what_is_missing(suffix, tmp_path):
+def test_statistics_files_have_codes_for_labels(suffix, tmp_path):
     pandas = pytest.importorskip("pandas")
     pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
     frame, path = (

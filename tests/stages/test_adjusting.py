@@ -75,9 +75,7 @@ def residuals(rows, covariates, harmonise, sites=SITE):
         (SURVIVING, "1, 4", "means", 5),
     ],
 )
-def test_a_run_equals_the_pca_of_what_a_regression_of_the_pooled_rows_leaves(
-    way, adjust_for, harmonise, rounds, scale, tmp_path
-):
+def test_a_run_equals_the_pca_of_pooled_residuals(way, adjust_for, harmonise, rounds, scale, tmp_path):
     scores, loadings = ([tmp_path / f"{what}{i}.{what}" for i in range(3)] for what in ("npy", "npz"))
     files = {"scores": scores, "loadings": loadings}
     model = adjusted(adjust_for=adjust_for, harmonise=harmonise, scale=scale, n_components=3, **files, **way)
@@ -118,7 +116,7 @@ def test_names_are_found_at_the_sites():
     assert all(f"client {party}" in str(report.value) for party in range(3))
 
 
-def test_what_covariates_explain_wholly_or_but_for_rounding_is_nothing():
+def test_fully_explained_features_are_zero():
     S = np.array([[1.0, 1.0], [1.0, 1 + 2.0**-50]])
     assert not Adjustment(np.array([0]), np.array([[0.0, 1.0]])).residual_scatter(S).any()
     # Its rounding must not be scaled up.
@@ -206,7 +204,7 @@ def test_how_many_is_asked_of_what_is_left(wanted):
     np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-10)
 
 
-def test_covariates_that_do_not_vary_sites_of_one_sex_and_single_rows_are_no_fault():
+def test_constant_covariates_are_no_fault():
     rows = np.column_stack([ROWS, ROWS[:, AGE] * 12, np.ones(600)])
     model, plain = adjusted(cut(rows, *SIZES), adjust_for=f"{AGE},{SEX},8,9"), adjusted()
     np.testing.assert_allclose(model.components_[:, :8], plain.components_, atol=1e-10)
@@ -233,7 +231,7 @@ def test_units_and_offsets_cost_no_digits(harmonise):
     np.testing.assert_allclose(np.abs(elsewhere), np.abs(here), atol=1e-8)
 
 
-def test_kept_moments_are_of_covariates_and_features_and_odd_rows_of_what_is_left(tmp_path):
+def test_kept_moments_have_covariates_and_features(tmp_path):
     paths = [tmp_path / f"{i}.csv" for i in range(3)]
     model = adjusted(n_components=3, keep="moments", outliers="counts", scores=paths)
     np.testing.assert_allclose(model.moments_.scatter, SecondMoments.of(ROWS).scatter, rtol=1e-9, atol=1e-6)

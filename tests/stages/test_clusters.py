@@ -31,7 +31,7 @@ def written(folder, what="clusters"):
 
 
 @pytest.mark.parametrize("way", [{}, SECURE, {"scale": True}, {"adjust_for": "3"}], ids=str)
-def test_k_means_is_that_of_scikit_learn_from_the_best_of_the_same_starts(way, tmp_path):
+def test_k_means_is_that_of_scikit_learn(way, tmp_path):
     paths = [tmp_path / f"{i}.csv" for i in range(3)]
     model = fit("p-cov", PARTIES, n_components=2, clusters=3, scores=paths, **way)
     result, scores = analyses.clusters(model), model.transform(X)
@@ -49,7 +49,7 @@ def test_k_means_is_that_of_scikit_learn_from_the_best_of_the_same_starts(way, t
 
 
 @pytest.mark.parametrize("clustering", ["k-means", "mixture", "harmony"])
-def test_scores_beside_a_huge_first_component_are_within_the_limits_of_secure_sums(clustering):
+def test_scores_of_huge_spectra_are_within_limits(clustering):
     """The scores' variances are eigenvalues, which rounding of the first may make zero."""
     rng = np.random.default_rng(0)
     rows = 30 * rng.standard_normal((60, 8)) + np.outer(1e11 * rng.standard_normal(60), rng.standard_normal(8))
@@ -238,7 +238,7 @@ def mixed(Z, labels, near=30):
 
 
 @pytest.mark.engine
-def test_batches_are_mixed_as_by_the_papers_program_and_secure_sums_give_the_same(tmp_path):
+def test_batches_are_mixed_as_by_the_papers_program(tmp_path):
     model = fit("p-cov", BATCHES, **HARMONY, scores=[tmp_path / f"{i}.csv" for i in range(3)])
     Z = model.transform(np.vstack(BATCHES))
     ours = np.vstack([analyses.harmonised(model, rows, i) for i, rows in enumerate(BATCHES)])
@@ -274,7 +274,7 @@ def test_one_party_has_nothing_taken_off():
     assert np.abs(moved - model.transform(BATCHES[0])).max() < 1e-6
 
 
-def test_a_batch_that_its_clusters_describe_without_error_needs_no_second_correction():
+def test_a_described_batch_needs_one_correction():
     """The objective is zero then, and nothing is better by a share of zero."""
     rows = np.repeat([[-3.0], [5.0]], 20, axis=0)
     model = fit("p-cov", [rows], n_components=1, clusters=2, clustering="harmony", seed=1)
@@ -283,7 +283,7 @@ def test_a_batch_that_its_clusters_describe_without_error_needs_no_second_correc
     assert model.log["harmony"]["steps"] == 11 + 2  # one more than are free, and one more than nothing changes in
 
 
-def test_clusters_of_no_rows_stay_and_batches_are_kept_from_what_holds_more_than_their_part():
+def test_empty_clusters_stay():
     steps = steps_of_harmony._converge_step({}, Steps.empty(2, 2, 2), np.eye(2), np.zeros((2, 2)), 1)
     next(steps)
     counts, units = np.array([[3.0, 1.0], [1.0, 3.0]]), np.array([[0.0, 2.0], [0.0, 0.0]])
@@ -292,7 +292,7 @@ def test_clusters_of_no_rows_stay_and_batches_are_kept_from_what_holds_more_than
     np.testing.assert_allclose(request["penalties"][-1], np.log([[3 / 4, 3 / 2], [3 / 2, 3 / 4]]), rtol=1e-14)
 
 
-def test_the_objective_counts_rows_of_a_batch_beyond_its_part_of_a_cluster():
+def test_the_objective_counts_surplus_rows_of_a_batch():
     """Two batches have four rows each, and three of the rows in a cluster of their own, where two are expected."""
     total = Total({"counts": np.array([[3.0, 1.0], [1.0, 3.0]]), "objective": np.asarray(5.0)}, 2)
     expected = 5 + 0.1 * 2 * (6 * np.log(4 / 3) + 2 * np.log(2 / 3))

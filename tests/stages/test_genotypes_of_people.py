@@ -66,7 +66,7 @@ def test_a_site_writes_the_scores_of_people_with_missing_calls(tmp_path):
 
 
 @pytest.mark.engine
-def test_adaptive_counts_alleles_once_and_forecasts_of_standardised_genotypes():
+def test_adaptive_counts_alleles_once():
     G = people(d=2000, missing=0.05)
     model = analysed(parties_of(G), "adaptive", round_bytes=1e5)
     phases = [entry["phase"] for entry in model.log["rounds"]]
@@ -78,7 +78,7 @@ def test_adaptive_counts_alleles_once_and_forecasts_of_standardised_genotypes():
     assert {way["method"] for way in model.log["candidates"]} == {"p-cov", "qr-pca", "sub-it"}
 
 
-def test_masked_sums_need_no_bound_and_no_more_rounds_than_the_method():
+def test_masked_genotypes_need_no_bound():
     model = analysed(PEOPLE, "p-cov", **SUMS)
     assert [entry["phase"] for entry in model.log["rounds"]] == ["keys", "alleles", "moments", "project"]
 
@@ -217,7 +217,7 @@ def test_a_window_ends_with_its_chromosome():
 
 
 @pytest.mark.parametrize(("array", "place", "named"), [(0, (0, 30, 2), []), (1, 7, ["'variants'"])])
-def test_sums_that_no_genotypes_have_and_pairs_beyond_the_variants_are_refused(array, place, named):
+def test_impossible_genotype_sums_are_refused(array, place, named):
     beyond = alleles_asked(parties_of(LINKED), **PRUNED).fit([np.asarray(240)], {"phase": "gapped_neighbours"})
     assert beyond[2]["error"] == "ContractError"
 

@@ -41,7 +41,7 @@ def written(path):
 
 @each_way
 @pytest.mark.parametrize("scale", [False, True])
-def test_each_site_judges_its_own_rows_as_the_pooled_analysis_does(way, scale, tmp_path):
+def test_sites_judge_rows_as_the_pooled_analysis(way, scale, tmp_path):
     paths = [tmp_path / f"scores{i}.npy" for i in range(3)]
     model = fit("p-cov", PARTIES, n_components=3, outliers="sites", scale=scale, scores=paths, **way)
     result = analyses.outliers(analyses.pca(SecondMoments.of(X), 3, scale=scale), X)
@@ -91,14 +91,14 @@ def test_no_count_is_of_fewer_rows_than_a_sites_minimum(count, told):
     ("rows", "variances", "directions", "size"),
     [(5, [2.0, 1.0, 1.0], 2.0, 2), (4, [2.0, 1.0, 1.0], 2.0, 0), (5, [2.0, 1.0, 1e-20], 2.0, 0), (5, [2.0], None, 0)],
 )
-def test_limits_are_of_components_that_leave_something_and_are_no_rounding(rows, variances, directions, size):
+def test_limits_need_components_above_rounding(rows, variances, directions, size):
     log = {"measured": {"left_out_directions": directions}}
     model = SimpleNamespace(log=log, explained_variance_=np.array(variances), n_samples_=rows, total_variance=5.0)
     assert outlier_limits(model).size == size
 
 
 @each_way
-def test_intervals_by_fourth_moments_are_those_of_the_pooled_rows(way):
+def test_fourth_moment_intervals_are_of_the_pooled_rows(way):
     heavy = np.random.default_rng(0).standard_t(9, (900, 5)) * [4, 3, 2, 1, 1]
     model = fit("p-cov", cut(heavy, 500, 300, 100), n_components=2, fourth_moments=True, **way)
     known = kurtosis(model.transform(heavy), fisher=False) * (899 / 900) ** 2  # variances with divisor n - 1
@@ -122,7 +122,7 @@ def test_options_that_do_not_go_together_are_named(method, options, named):
         fit(method, PARTIES, n_components=2, **options)
 
 
-def test_models_without_fourth_moments_and_components_without_limits_are_said(tmp_path):
+def test_missing_limits_are_noted(tmp_path):
     with refused(ConfigError, "p-cov", "fourth_moments=True"):
         analyses.variance_intervals(fit("p-cov", PARTIES, n_components=2))
     paths = [tmp_path / f"{i}.csv" for i in range(3)]

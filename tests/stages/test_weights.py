@@ -124,7 +124,7 @@ def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
         weigh(parties=with_weights(np.where(np.arange(len(X)) == 7, wrong, WEIGHTS)))
 
 
-def test_a_site_that_names_no_column_of_weights_takes_none_from_a_run():
+def test_a_site_takes_no_weights_from_a_run():
     table = check_rows(np.column_stack([np.ones(6), np.arange(6.0)]), ("w", "a"))
     with refused(DisclosureError, "'weights'", "'w'"):
         separate_weights(table, NodeConfig(partition_id=0, num_partitions=1, data="rows.csv"), RunConfig(weights="w"))

@@ -39,7 +39,7 @@ def test_all_members_of_a_file_together_unpack_to_so_many_bytes(tmp_path):
         read(target, text="about.json", max_bytes=size - 1)
 
 
-def test_a_file_that_somebody_has_compressed_far_may_be_small_only(tmp_path, monkeypatch):
+def test_highly_compressed_files_must_be_small(tmp_path, monkeypatch):
     target = tmp_path / "zeros.npz"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("about.json", "{}" + " " * 5000)
@@ -52,7 +52,7 @@ def test_a_file_that_somebody_has_compressed_far_may_be_small_only(tmp_path, mon
         read(target, text="about.json")
 
 
-def test_what_is_not_written_leaves_what_was_there_and_nothing_beside_it(tmp_path):
+def test_a_failed_write_leaves_the_old_file(tmp_path):
     target = tmp_path / "model.npz"
     target.write_bytes(b"before")
     with pytest.raises(ValueError, match="JSON"):

@@ -35,7 +35,7 @@ def titles(folder, schema=SCHEMA):
         return [title for (title,) in database.execute("SELECT title FROM book ORDER BY rowid")]
 
 
-def test_only_its_owner_may_read_it_and_what_is_committed_is_on_disk(tmp_path):
+def test_committed_data_are_on_disk(tmp_path):
     """SQLite's level 3, EXTRA: also the folder is synchronised, so that no power cut brings a transaction back."""
     folder = tmp_path / "shelf"
     with Store(folder, SCHEMA).transaction() as database:
@@ -54,7 +54,7 @@ def test_a_transaction_that_fails_leaves_nothing_and_tells_why(tmp_path, error):
     assert titles(tmp_path) == ["one"]
 
 
-def test_a_transaction_keeps_others_out_from_its_beginning_and_they_wait(tmp_path):
+def test_a_transaction_excludes_others(tmp_path):
     """Else two that read the same would both write."""
     add(tmp_path, "one")
     waiting = threading.Thread(target=add, args=(tmp_path, "two"))
@@ -79,9 +79,7 @@ def test_the_very_first_transactions_may_meet(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["shelf.sqlite"]
 
 
-def test_what_sqlite_leaves_of_a_file_stands_alone_unless_another_process_makes_the_file_meanwhile(
-    tmp_path, monkeypatch
-):
+def test_leftovers_of_sqlite_stand_alone(tmp_path, monkeypatch):
     """The fault: between two looks the other made the file and began; its journal then seemed to stand alone."""
     add(tmp_path, "one")
     shelf, looks, exists = Store(tmp_path, SCHEMA), iter([False]), Path.exists
@@ -156,7 +154,7 @@ def test_a_store_of_another_kind_or_format_is_named(other, named, tmp_path):
         titles(tmp_path, replace(SCHEMA, **other))
 
 
-def test_files_of_an_earlier_version_are_refused_until_there_is_a_store(tmp_path):
+def test_earlier_files_without_a_store_are_refused(tmp_path):
     old = tmp_path / "my.shelf"
     old.touch()
     for ask in (Store(tmp_path, SCHEMA).exists, lambda: titles(tmp_path)):

@@ -61,7 +61,7 @@ def test_ways_are_forecast_to_cost_what_their_messages_hold():
     assert costs == sorted(costs) == [options.cost(way) for way in ways]
 
 
-def test_coded_covariances_are_forecast_with_their_corrections_at_the_cheapest_step():
+def test_coded_covariances_take_the_cheapest_step():
     """Wide data, of fewer rows or as many components as features, have none."""
     d, k, head = 20, 8, 8 * (1 + 20) + 3 * 128
     options = AdaptiveOptions.parse({"n-components": k, "download-weight": 2.0, "round-bytes": 100.0, "target": 0.1})
@@ -87,7 +87,7 @@ def test_coded_covariances_are_forecast_with_their_corrections_at_the_cheapest_s
 
 
 @pytest.mark.parametrize(("partition", "target"), list(zip(PARTITIONS, [0.001, 0.1, 1.0, 0.001], strict=True)))
-def test_what_is_wanted_is_certified_and_what_was_forecast_happens(partition, target):
+def test_targets_are_certified_and_forecasts_hold(partition, target):
     model = adaptive(parties(partition), target=target, round_bytes=0)
     chosen = model.log["chosen"]
     assert chosen == {name: model.log["candidates"][0][name] for name in ("method", "options")}
@@ -113,7 +113,7 @@ def test_exact_by_default_and_bytes_as_forecast(partition):
 
 @pytest.mark.engine
 @every_partition
-def test_exact_components_in_the_fewest_bytes_are_those_of_corrections(partition):
+def test_corrections_take_the_fewest_bytes(partition):
     model = adaptive(parties(partition), round_bytes=0, download_weight=0)
     assert model.log["chosen"]["method"] == "compressed"
     assert principal_angles(model, TRUTH).max <= model.log["measured"]["angle_bound_degrees"] <= 1e-6
@@ -162,7 +162,7 @@ def test_heterogeneity_and_what_is_pooled_in_numbers():
     assert Forecast.from_surveys(few).spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction
 
 
-def test_the_variance_between_parties_is_that_along_all_directions_of_their_means():
+def test_variance_between_parties_is_along_all_means():
     """The means of three parties lie in a plane."""
     parts = [rows(40, 4) + 9 * direction for direction in np.eye(4)[:3]]
     means, pooled = np.array([part.mean(axis=0) for part in parts]), np.vstack(parts)
@@ -171,7 +171,7 @@ def test_the_variance_between_parties_is_that_along_all_directions_of_their_mean
     assert model.log["measured"]["heterogeneity_means"] == pytest.approx(share, rel=1e-9)
 
 
-def test_bytes_in_code_are_those_that_the_parties_told_at_their_own_units():
+def test_coded_bytes_are_the_parties_forecasts():
     """A step is in mean variances of all rows, and a party's list of bytes is in mean variances of the party's rows."""
     values, code_bytes = np.array([5.0, 3.0, 1.0, 0.5]), np.arange(21.0)[::-1]
     np.testing.assert_allclose(
@@ -187,7 +187,7 @@ def test_bytes_in_code_are_those_that_the_parties_told_at_their_own_units():
 
 
 @pytest.mark.engine
-def test_costly_rounds_and_downloads_are_avoided_and_few_rows_go_by_factors():
+def test_costly_rounds_are_avoided():
     model = adaptive(cut(rows(60, 200), 25, 20, 15), n_components=3)
     assert model.log["candidates"][0]["method"] == "qr-pca"
     parts = cut(rows(450, 150), 200, 155, 95)
@@ -204,7 +204,7 @@ def test_costly_rounds_and_downloads_are_avoided_and_few_rows_go_by_factors():
 
 
 @pytest.mark.engine
-def test_a_warm_start_by_whole_factors_is_considered_where_rows_are_few():
+def test_few_rows_consider_a_warm_start():
     """Float32 both ways: three rounds, and half of the bytes of factors in float64."""
     X = np.random.default_rng(0).standard_normal((300, 2000))
     X += np.random.default_rng(1).standard_normal((300, 3)) @ (np.array([[12], [10], [8]]) * np.eye(3, 2000))
@@ -236,7 +236,7 @@ def test_where_the_target_is_not_certified_an_exact_way_goes_on():
     np.testing.assert_allclose(model.singular_values_**2, [1600, 136], rtol=1e-12)
 
 
-def test_components_too_small_for_a_covariance_are_had_from_factors():
+def test_small_components_come_from_factors():
     """A salary beside shares: the second component has 1e-20 of the variance of the first."""
     X = rows(90) * np.where(np.arange(12) == 0, 1e10, 1.0)
     model = run("adaptive", cut(X, 30, 30, 30), n_components=3, min_rows=1)
@@ -249,7 +249,7 @@ def test_components_too_small_for_a_covariance_are_had_from_factors():
     assert [entry["phase"] for entry in clustered.log["rounds"]][1:3] == ["moments", "factor"]
 
 
-def test_a_server_chooses_once_more_at_most_and_no_approximation_then(tmp_path):
+def test_a_server_chooses_once_more_at_most(tmp_path):
     session = HostileSession(tmp_path, rows(40, 6), {"method": "adaptive", "n-components": 2})
     assert session.client._chosen_client("p-cov").card.name == "p-cov"
     with refused(ContractError, "twice"):

@@ -102,7 +102,7 @@ def test_steps_and_codes_that_cannot_be_are_refused():
         fit([even] * 3, codec="shared-step", step=1.0, n_components=2, min_rows=1)
 
 
-def test_the_step_the_rank_and_what_is_measured_are_those_of_the_documentation():
+def test_compressed_measurements_are_as_documented():
     """A step is in mean variances of a feature, and factors have twice as many vectors as there are components."""
     server = server_of("compressed", parties(), n_components=4, codec="shared-step", step=1e-4)
     exchanged = [heard(server, party) for party in range(3)]
@@ -140,7 +140,7 @@ def test_a_code_that_does_not_decode_is_named(codec, change):
 
 @every_codec
 @pytest.mark.parametrize("trace", [5e-324, 1e-310, 1.7e308])
-def test_a_trace_in_whose_unit_a_code_is_no_scatter_breaks_nothing(codec, trace):
+def test_an_extreme_trace_breaks_no_code(codec, trace):
     """The fault: such a unit made infinite numbers, at which the server broke down with no sentence."""
 
     def lied(arrays):
@@ -256,7 +256,7 @@ def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
     np.testing.assert_allclose(decode_orthonormal_block(coded, bits, tall.shape), tall, atol=1e-3)
 
 
-def test_corrections_are_asked_for_where_needed_and_say_where_they_do_not_suffice():
+def test_insufficient_corrections_are_noted():
     for options, number in (({"corrections": 1}, 1), ({}, 10)):
         model = fit(tolerance=1e-30, bits=4, **options)
         assert len(corrections_of(model)) == number
@@ -272,14 +272,14 @@ def test_corrections_are_asked_for_where_needed_and_say_where_they_do_not_suffic
 
 
 @pytest.mark.parametrize(("tolerance", "exact"), [(1e-5, False), (1e-6, True)])
-def test_components_within_the_angle_are_not_exact_while_their_variances_are_not(tolerance, exact):
+def test_exact_needs_exact_variances(tolerance, exact):
     """With the larger tolerance a run ends once the angle is small, and the variance is proven to fewer digits."""
     model = fit(codec="shared-step", step=1e-4, n_components=1, tolerance=tolerance)
     assert bound_of(model) <= 1e-6
     assert model.log["exact"] is exact
 
 
-def test_short_words_take_less_than_a_whole_scatter_and_lie_within_the_bound():
+def test_short_words_are_within_the_bound():
     constant = [np.hstack([part, np.ones((len(part), 20))]) for part in parties()]
     up = {bits: sum(entry["up"][0] for entry in in_short_words(bits=bits).log["rounds"]) for bits in (16, 32)}
     scatter = {
@@ -294,7 +294,7 @@ def test_short_words_take_less_than_a_whole_scatter_and_lie_within_the_bound():
 
 
 @pytest.mark.parametrize(("bits", "values_per_word"), [(8, 8), (16, 4), (21, 3)])
-def test_no_party_is_asked_what_rounding_takes_off_its_own_numbers(bits, values_per_word):
+def test_small_roundings_need_no_question(bits, values_per_word):
     """All know the steps: the bound is that of half a step of each of three parties, of all entries the worst way."""
     measured = in_short_words(bits=bits).log["measured"]["scatter_error_variance_share"]
     base = int(2 ** (64 / values_per_word))
@@ -302,7 +302,7 @@ def test_no_party_is_asked_what_rounding_takes_off_its_own_numbers(bits, values_
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_features_too_small_to_travel_are_in_the_products_all_the_same(seed):
+def test_tiny_features_are_in_the_products(seed):
     """A fault: a block had vectors of features with tiny units only, whose products were beyond their limit."""
     X = rows(60, 12) * 10.0 ** np.random.default_rng(seed).uniform(-16, 16, 12)
     model = in_short_words(cut(X, 40, 20), bits=8, corrections=10, min_parties=2, bound=1.1 * float(np.abs(X).max()))

@@ -73,7 +73,7 @@ def program(method, A, W, first, step, iterations):
 
 @pytest.mark.parametrize("method", DECENTRALISED)
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_parties_do_what_the_papers_say_and_the_server_relays_and_adds_nothing(method, graph, tmp_path):
+def test_the_server_only_relays(method, graph, tmp_path):
     parts = [*dissimilar_parties(), *parties()[:2]]
     files = [str(tmp_path / f"{i}.npy") for i in range(6)]
     model, down, up = observed(method, parts, graph=graph, iterations=3, edge_probability=0.4, scores=files)
@@ -135,7 +135,7 @@ def ended_early(model):
 
 
 @pytest.mark.engine
-def test_fast_pca_converges_to_the_exact_components_as_a_run_that_ended_too_early_foretells():
+def test_fast_pca_converges_to_the_components():
     parts = parties()
     exact = truth(parts)
     model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
@@ -173,7 +173,7 @@ def test_the_defaults_of_fast_pca_come_close_on_digits():
 
 
 @pytest.mark.engine
-def test_dsa_that_stands_still_apart_and_iterations_without_a_rate_say_so():
+def test_dsa_notes_estimates_that_do_not_meet():
     model = run("dsa", parties()[:3], n_components=2, step_size=0.4, iterations=200)
     standstill_note = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
     assert standstill_note in ended_early(model)
@@ -205,7 +205,7 @@ def test_products_of_a_covariance_are_counted():
 
 @pytest.mark.engine
 @pytest.mark.parametrize("method", DECENTRALISED)
-def test_a_step_that_is_too_large_is_named_and_one_of_its_own_never_is(method, monkeypatch):
+def test_a_step_that_is_too_large_is_named(method, monkeypatch):
     run(method, dissimilar_parties(), n_components=2, iterations=60, min_rows=1)
     with refused(ConfigError, "step_size", 30):
         run(method, parties(), n_components=2, step_size=30.0, iterations=50)
@@ -220,7 +220,7 @@ def test_a_step_that_is_too_large_is_named_and_one_of_its_own_never_is(method, m
 
 
 @pytest.mark.engine
-def test_graphs_that_fall_apart_and_heads_that_are_asked_for_too_often_are_refused():
+def test_disconnected_graphs_are_refused():
     with refused(ConfigError, "edge_probability", "1e-06", 1000, 4):
         run("dsa", parties(), graph="erdos-renyi", edge_probability=1e-6)
     # A ring of four passes them on once.

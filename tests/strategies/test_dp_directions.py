@@ -91,7 +91,7 @@ SHAPES = {
 
 @pytest.mark.engine
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_intervals_hold_the_variances_of_rows_that_are_shortened_to_the_reach(shape):
+def test_intervals_hold_variances_of_shortened_rows(shape):
     """The intervals of 19 of 24 runs hold, but for a chance of 4 in 1,000. Hidden components have none."""
     inside = []
     for seed in range(1, 25):
@@ -108,7 +108,7 @@ def test_intervals_hold_the_variances_of_rows_that_are_shortened_to_the_reach(sh
     assert tiny.log["variance_intervals_within_reach"]["intervals"] == [None, None]
 
 
-def test_the_variance_behind_the_components_keeps_its_share_of_the_last():
+def test_the_last_share_covers_the_remaining_variance():
     """A single shell has released variances, and two shells have the variances of their sums."""
     sums = np.array([pack(np.diag(diagonal)) for diagonal in ([900.0, 500, 300, 0, 0, 0], [90.0, 50, 0, 0, 60, 60])])
     energies, shells = np.array([1000.0, 100.0]), np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
@@ -135,7 +135,7 @@ class Sums(dict[str, Any]):
     parties = 4
 
 
-def test_sums_and_their_noise_are_in_units_of_the_data_and_of_all_parties():
+def test_noise_is_in_units_of_the_data():
     """Rows that were measured in a bound of 3; a count that noise made too small ends no run."""
     options = DPOptions(epsilon=1.0, n_components=5)
     run = SimpleNamespace(options=options, quorum=SimpleNamespace(expected=4, features=8), n_components=lambda *_: None)
@@ -161,7 +161,7 @@ def test_sums_and_their_noise_are_in_units_of_the_data_and_of_all_parties():
     assert [DPPCA._row_count(run, rows) for rows in (-7.2, 4.4, 6.6)] == [5, 5, 7]
 
 
-def test_components_are_counted_beside_what_rows_without_variance_have_about_a_noisy_centre():
+def test_noisy_centres_do_not_count_as_components():
     """The centre is off by 0.5, and squares of 5,000 of 900 equal rows leave 46 in 1,000 of the rows' second moment."""
     run = SimpleNamespace(quorum=SimpleNamespace(features=6))
     added, pairs = {"squares": 10.0, "rows": 5.0}, Eigenpairs(np.array([2.0, 1.0]), np.eye(6)[:, :2], 0.0)

@@ -138,7 +138,7 @@ TELLS: dict[str, dict[str, dict[str, Any]]] = {
 @pytest.mark.engine
 @pytest.mark.parametrize("phase", TELLS)
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(phase, relation):
+def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
     """On the grid, and with rows of any length: the search moves two rows and their lengths."""
     deviations = DPOptions(relation=relation, count="public", epsilon=1.0).noise(phase).deviations
     allowed = BUDGET_SHARES["shells"][phase] ** 0.5 / gaussian_multiplier(1.0, 1e-5)
@@ -251,7 +251,7 @@ def test_a_release_by_directions_has_one_shell():
     assert not unnamed(refusal_in("directions", REQUESTS["shells"]["directions"], "directions"), "'shells'")
 
 
-def test_a_site_with_more_rows_than_whole_numbers_hold_takes_no_part(monkeypatch):
+def test_a_site_with_too_many_rows_takes_no_part(monkeypatch):
     monkeypatch.setattr("fedpca_flwr.maths.privacy.MAX_ROWS", 49)
     with refused(DataError, "client 0", 49):
         finish(server())
@@ -278,7 +278,7 @@ def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
 
 
 @pytest.mark.parametrize("trust", [{}, {"trust": "distributed", "honest-parties": 3}], ids=["local", "distributed"])
-def test_the_limits_of_a_sum_have_room_for_all_rows_and_the_noise_of_all_parties(trust):
+def test_limits_have_room_for_rows_and_noise(trust):
     """No noise is beyond 60 deviations, and without that room a full sum would not open."""
     options = DPOptions.parse({"n-components": 2, "epsilon": 0.1, **trust})
     for phase in options.phases:

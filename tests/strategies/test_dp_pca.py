@@ -41,7 +41,7 @@ def ask(server, phase="joint", received=(), party=0):
     return client_of(server, party).fit(list(received), {"phase": phase})
 
 
-def test_without_noise_it_is_the_exact_pca_of_the_rows_on_the_grid(monkeypatch):
+def test_without_noise_dp_pca_is_exact_on_the_grid(monkeypatch):
     """The noisy route itself, with nothing lost but what rounding rows to the grid loses."""
     monkeypatch.setattr("fedpca_flwr.strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
     monkeypatch.setattr("fedpca_flwr.maths.privacy.discrete_gaussian", lambda size, deviation, source: np.zeros(size))
@@ -204,7 +204,7 @@ def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatc
     assert released(tmp_path) == ["joint"]
 
 
-def test_budgets_are_held_at_the_sites_delta_and_refuse_what_is_not_private(tmp_path):
+def test_budgets_hold_at_the_sites_delta(tmp_path):
     """Equal noise has a larger epsilon at a smaller delta."""
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0, "delta-budget": 1e-9}
     with refused(DisclosureError, 1, "1e-09", 0, "epsilon-budget"):

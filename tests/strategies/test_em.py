@@ -78,7 +78,7 @@ def test_parties_get_what_the_same_em_gives_on_pooled_rows(way):
 
 @pytest.mark.engine
 @pytest.mark.parametrize("scaled", [False, True])
-def test_parties_get_the_factors_that_the_same_em_gives_on_pooled_rows(scaled):
+def test_factors_are_those_of_the_pooled_rows(scaled):
     parties = cut(of_factors(n=70, d=12, k=3), 40, 20, 10)
     parties[2][:, 3] = np.nan
     X = np.vstack(parties)
@@ -95,7 +95,7 @@ def test_parties_get_the_factors_that_the_same_em_gives_on_pooled_rows(scaled):
 @pytest.mark.engine
 @every_way
 @every_model
-def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(model_options, way):
+def test_offsets_and_divisions_change_nothing(model_options, way):
     """Up to means of 1e15, whose neighbours in float64 are an eighth apart, with a constant feature that has gaps."""
     parties = [np.column_stack([np.round(part * 4) / 4, part[:, 0] * 0]) for part in parties_of_three()]
     near = fit("em", parties, **model_options, **way)
@@ -112,7 +112,7 @@ def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(model
 @pytest.mark.parametrize("offset", [0.0, 1e14, 1e15])
 @pytest.mark.parametrize("scaled", [False, True])
 @every_model
-def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(model_options, scaled, offset):
+def test_em_without_gaps_is_p_cov(model_options, scaled, offset):
     by_covariance, k = "model" not in model_options, model_options["n_components"]
     parties = cut(rows(300), 180, 100, 20) if by_covariance else cut(of_factors(share=0.0), 70, 50)
     parties = [part + offset * np.linspace(-1, 1, part.shape[1]) for part in parties]
@@ -125,7 +125,7 @@ def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(m
 
 
 @every_way
-def test_expected_moments_are_kept_and_tell_how_many_components_stand_out(way):
+def test_expected_moments_are_kept(way):
     """Without gaps the moments equal p-cov's, and with gaps the model's variances equal the stored moments'."""
     complete = cut(rows(300), 180, 100, 20)
     ours, theirs = (fit(method, complete, n_components="auto", keep="moments", **way) for method in ("em", "p-cov"))
@@ -161,7 +161,7 @@ def test_the_components_are_nearer_than_those_of_means(name, share):
 
 
 @pytest.mark.engine
-def test_factors_come_nearer_than_means_and_send_no_matrix_of_all_features():
+def test_factors_come_nearer_than_means():
     complete, Y = of_factors(share=0.0, noise=2.0), of_factors(share=0.4, noise=2.0)
     means = np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y)
     truth, by_means = (fit("p-cov", [X], n_components=2).components_.T for X in (complete, means))
@@ -262,7 +262,7 @@ def test_sites_keep_the_scores_of_incomplete_rows(tmp_path, way, model_options, 
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_constant_feature_is_not_scaled_by_what_rounding_or_fixed_point_leaves_of_it(model):
+def test_rounding_does_not_scale_a_constant_feature(model):
     """Faults: deviations of 1e-16 and 1e-29 passed for some, and a new row with another value had huge scores."""
     X = rows(100, 14)
     X[:, 4:] = [0.0, 5.3, *rows(1, 8, seed=1)[0]]  # sums of the latter over so many rows are rounded
@@ -278,7 +278,7 @@ def test_a_constant_feature_is_not_scaled_by_what_rounding_or_fixed_point_leaves
 
 
 @pytest.mark.parametrize("way", [{}, {**MASKED, "bound": 1e5}], ids=["clear", "masked"])
-def test_a_constant_feature_keeps_its_mean_and_is_foretold_to_have_it(way):
+def test_a_constant_feature_keeps_its_mean(way):
     """The fault: of masked sums its mean was off by a whole unit, and honest sites were beyond the last limit."""
     X = of_factors(d=8, k=2)
     still = np.array([0.1, 1 / 3, 12345.678])
@@ -297,7 +297,7 @@ def test_rows_at_both_ends_of_the_bound_are_within_the_limits():
     assert fit("em", cut(X, 100, 60, 40), n_components=2, tolerance=1.0, **{**MASKED, "bound": 100.0}).n_samples_ == 200
 
 
-def test_a_bound_beside_which_the_expected_products_have_no_digits_is_refused():
+def test_a_bound_far_beyond_the_rows_is_refused():
     """The observed deviations are resolved, and products of features 1e20 times apart are not: they would be noise."""
     unequal_parties = cut(rows(100, 6) * np.geomspace(1e10, 1e-10, 6), 50, 30, 20)
     with refused(ConfigError, "'bound'"):
@@ -306,7 +306,7 @@ def test_a_bound_beside_which_the_expected_products_have_no_digits_is_refused():
 
 @pytest.mark.engine
 @every_model
-def test_rows_and_features_without_any_value_are_counted_or_named(model_options):
+def test_rows_without_any_value_are_counted(model_options):
     parties = parties_of_three()
     with_empty = [np.vstack([parties[0], np.full((7, 6), np.nan)]), *parties[1:]]
     complete, extended = (fit("em", some, **model_options) for some in (parties, with_empty))
@@ -320,7 +320,7 @@ def test_rows_and_features_without_any_value_are_counted_or_named(model_options)
 
 
 @pytest.mark.engine
-def test_features_and_values_that_too_few_rows_have_are_counted_or_refused():
+def test_rare_observed_features_are_refused():
     parties = parties_of_three()
     parties[0][:, 1] = parties[1][:, 4] = parties[2][:, 4] = np.nan
     disjoint_notes, usual_notes = (
@@ -370,7 +370,7 @@ def site_refusal(folder, X, run, **node):
 
 
 @pytest.mark.parametrize("run", [RUN, {**RUN, "model": "factors"}], ids=["gaussian", "factors"])
-def test_rows_whose_gaps_nobody_shares_are_in_no_sum_but_where_the_site_says_so(tmp_path, caplog, run):
+def test_rows_of_unshared_gaps_are_in_no_sum(tmp_path, caplog, run):
     X = with_gaps()
     with caplog.at_level(logging.WARNING, "fedpca_flwr.client"):
         ours = site_refusal(tmp_path / "all", X, run)
@@ -433,7 +433,7 @@ def test_what_factors_cannot_be_is_refused(options, named):
 
 
 @pytest.mark.parametrize("options", [{}, {"model": "factors"}, {"scale": True}], ids=str)
-def test_a_party_with_a_feature_in_another_unit_is_named_as_with_other_methods(options):
+def test_a_feature_in_another_unit_is_named(options):
     rng = np.random.default_rng(0)
     parties = {
         name: rng.normal([50, 5, 170, 2], [8, 1, 9, 0.3], (80, 4)) for name in ("north", "south", "east", "west")
@@ -449,7 +449,7 @@ def test_a_party_with_a_feature_in_another_unit_is_named_as_with_other_methods(o
     assert "other_units" not in run("em", parties, n_components=1, min_rows=1, **options).log
 
 
-def test_what_follows_the_components_is_the_next_factor_or_the_noise():
+def test_the_next_factor_or_the_noise_follows():
     """The factors have the variances 4, 3 and 0.5, and all five features together 10."""
     fitted = SimpleNamespace(total=10.0, values=np.array([4, 3, 0.5]), vectors=np.eye(5)[:, :3], rows=7)
     for k, following in ((2, 0.5), (3, (10 - 7.5) / 2)):
@@ -465,7 +465,7 @@ def test_what_follows_the_components_is_the_next_factor_or_the_noise():
     ]
 
 
-def test_factors_end_where_two_turns_one_after_the_other_are_small_and_never_before_the_third(monkeypatch):
+def test_factors_end_after_two_small_turns(monkeypatch):
     turns = iter([0, 0, 5, 0.006, 0.004])
     monkeypatch.setattr(
         em, "eigen", SimpleNamespace(**{**vars(eigen), "principal_angles": lambda *_: np.array([next(turns)])})
@@ -475,7 +475,7 @@ def test_factors_end_where_two_turns_one_after_the_other_are_small_and_never_bef
     assert next(turns, None) is None
 
 
-def test_the_server_cannot_send_a_covariance_or_a_noise_that_is_none(monkeypatch):
+def test_impossible_covariances_are_refused(monkeypatch):
     monkeypatch.setattr(FactorGaussian, "noise", property(lambda self: 5.0))
     with refused(ContractError, "client 0", "'noise'", 5):
         fit("em", parties_of_three(), **WIDE)

@@ -147,7 +147,7 @@ def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_pat
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, in_blocks], ids=["sparse", "blocks"])
 @pytest.mark.parametrize("solver", ["closed-form", "stiefel"])
-def test_more_rows_than_features_are_never_made_one_array_for_personalised(solver, kind, monkeypatch):
+def test_personalised_never_joins_long_rows(solver, kind, monkeypatch):
     parties = cut(np.vstack([few_entries()] * 2)[:, 36:46], 150, 80, 70)  # of each more rows are held out
     options = {"n_components": 2, "solver": solver}
     model = fit("personalised", parties, **options)
@@ -192,7 +192,7 @@ def with_cell(value):
     ],
     ids=["nodata", "huge", "tiny"],
 )
-def test_what_cannot_be_squared_is_refused_before_anything_is_sent(method, way, change, limit, caplog, tmp_path):
+def test_rows_without_squares_are_refused_first(method, way, change, limit, caplog, tmp_path):
     """Its square is infinite or zero, and beside infinity, or with a square of zero, a column passes for constant."""
     parties, site = parties_of(method, rows(60)), {}
     if after := CARDS[method].loadings_source:
@@ -212,7 +212,7 @@ MU: dict[str, dict[str, Any]] = {"personalised": {"mu": 1.0}}
 
 @pytest.mark.parametrize("method", FITTING)
 @pytest.mark.parametrize("unit", [2.0**460, 2.0**-455], ids=["1e138", "1e-137"])
-def test_what_can_be_squared_gives_the_same_components_in_any_unit(method, unit):
+def test_components_are_the_same_in_any_unit(method, unit):
     """A fault: the square of a square is infinite or zero."""
     method_options = {**MU, "dp-pca": {"release": "joint", "clip": 5.0}}.get(method, {})
     components = []

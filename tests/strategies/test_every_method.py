@@ -151,7 +151,7 @@ def require_variances(model):
 
 
 @pytest.mark.parametrize("method", BY_COLUMNS)
-def test_models_of_columns_are_well_formed_and_kept_with_where_their_loadings_are(method, tmp_path):
+def test_models_of_columns_are_saved_and_well_formed(method, tmp_path):
     model, pooled = fit(method, three(method), n_components=3), np.hstack(three(method))
     assert model.components_ is None
     assert (model.n_samples_, model.n_features_in_, model.n_components_) == (60, 12, 3)
@@ -205,7 +205,7 @@ OF_SO_MANY = {"ap-stack", "dsa", "fast-pca"}
 
 
 @pytest.mark.parametrize("method", [name for name in DETERMINED if name not in OF_SO_MANY])
-def test_the_first_components_do_not_depend_on_how_many_there_are(method):
+def test_first_components_do_not_depend_on_k(method):
     """The variances are so near to each other that medians and sums put the components into different orders."""
     parties = three(method)
     if method in BY_ROWS:
@@ -221,7 +221,7 @@ def test_the_first_components_do_not_depend_on_how_many_there_are(method):
 
 
 @every_determined_method
-def test_orders_change_no_bit_and_identical_rows_have_no_components(method):
+def test_orders_change_no_bit(method):
     parties = FAMILIES["means shifted by ten deviations"].parties if method in BY_ROWS else three(method)
     model = fit(method, parties, n_components=3)
     for order in (parties[::-1], parties[1:] + parties[:1]):
@@ -232,7 +232,7 @@ def test_orders_change_no_bit_and_identical_rows_have_no_components(method):
 
 
 @pytest.mark.parametrize("method", BY_ROWS)
-def test_shuffled_rows_and_for_exact_methods_a_client_split_in_two_change_nothing(method):
+def test_shuffled_rows_change_nothing(method):
     rng, undivided = np.random.default_rng(3), three(method)
     divisions = [[rng.permutation(part) for part in undivided]]
     if method in EXACT:

@@ -31,7 +31,7 @@ def angle(method, k=4, **options):
     return principal_angles(fit(method, parties(), n_components=k, **options), pooled_pca(np.vstack(parties()), k)).max
 
 
-def test_uploads_are_the_packed_triangle_or_trapezoid_the_mean_and_one_vector_more_for_a_large_offset():
+def test_uploads_have_the_stated_sizes():
     headers = 4 * 128
     up = fit("p-cov", parties(), n_components=2).log["rounds"][0]["up"]
     assert up == [8 * (40 * 41 // 2 + 40 + 1) + headers] * 3
@@ -58,7 +58,7 @@ def test_scaling_is_that_of_standardised_rows():
     np.testing.assert_allclose(model.explained_variance_, theirs[-1].explained_variance_, rtol=1e-9)
 
 
-def test_without_centring_averages_have_the_components_of_the_raw_rows():
+def test_uncentred_averages_are_of_the_raw_rows():
     X = rows(300) + 2
     model, singular = fit("ap-cov", three(X), n_components=4, center=False), svd(X, compute_uv=False)
     assert principal_angles(model, pooled_pca(X, 4, center=False)).max <= 1e-6
@@ -68,12 +68,12 @@ def test_without_centring_averages_have_the_components_of_the_raw_rows():
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.9, 0.999])
-def test_a_variance_fraction_keeps_as_many_components_as_scikit_learn(fraction):
+def test_a_variance_fraction_is_scikit_learns(fraction):
     theirs = PCA(fraction, svd_solver="full").fit(rows(300))
     assert fit("p-cov", three(rows(300)), n_components=fraction).n_components_ == theirs.n_components_
 
 
-def test_shifted_clients_need_the_correction_and_lies_do_not_pass():
+def test_shifted_clients_need_the_correction():
     """Averaged covariances are off by 86 degrees here, and the model says so."""
     averaged = fit("ap-cov", SHIFTED.parties, n_components=3)
     off = principal_angles(averaged, pooled_pca(SHIFTED.pooled, 3))
@@ -95,7 +95,7 @@ def test_values_outside_the_range_of_float64_are_refused(scale, mean, named):
         fit("p-cov", cut(rows(60) * scale + mean, 30, 30), n_components=2)
 
 
-def test_what_averaging_leaves_out_is_nothing_without_centring_and_in_the_units_of_the_solution():
+def test_averaging_leaves_nothing_out_uncentred():
     X, share = SHIFTED.pooled, "between_parties_variance_share"
     uncentred, scaled = (
         fit("ap-cov", SHIFTED.parties, n_components=2, **options) for options in ({"center": False}, {"scale": True})
@@ -125,7 +125,7 @@ def test_averages_of_parties_without_any_variance_are_refused(transport):
 # Factors
 
 
-def test_truncation_converges_the_filler_helps_and_the_stated_bound_holds():
+def test_truncation_holds_its_bound():
     errors = {(rank, filler): angle("qr-pca", rank=rank, filler=filler) for rank in (8, 16) for filler in (False, True)}
     assert errors[16, True] < errors[8, True] < errors[8, False] < 10
     assert errors[16, True] < errors[16, False]
@@ -135,7 +135,7 @@ def test_truncation_converges_the_filler_helps_and_the_stated_bound_holds():
         assert angle("qr-pca", rank=rank) <= model.log["measured"]["angle_bound_degrees"]
 
 
-def test_weights_of_parties_make_a_stack_exact_or_all_count_the_same():
+def test_weights_of_parties_make_a_stack_exact():
     assert angle("ap-stack", rank=40) > 1
     assert angle("ap-stack", rank=40, party_weights="rows") < 1e-9
     stack, truncated = (
@@ -179,7 +179,7 @@ def test_what_truncation_and_float32_cannot_do_is_refused(options, named):
 
 @pytest.mark.parametrize("unit", [1.0, 1e-60, 1e60])
 @pytest.mark.parametrize("center", [True, False])
-def test_factors_in_float32_take_half_the_bytes_and_the_stated_bound_holds(unit, center):
+def test_float32_factors_take_half_the_bytes(unit, center):
     X = [part * unit for part in parties()]
     model = fit("qr-pca", X, n_components=4, wire="float32", center=center)
     truth = pooled_pca(np.vstack(X), 4, center=center)
@@ -188,7 +188,7 @@ def test_factors_in_float32_take_half_the_bytes_and_the_stated_bound_holds(unit,
     assert max(model.bytes_up_by_party) < 0.6 * max(fit("qr-pca", X, n_components=4).bytes_up_by_party)
 
 
-def test_the_bound_of_float32_is_that_of_half_a_last_place_in_every_entry():
+def test_the_bound_of_float32_is_half_a_last_place():
     """Singular values of 3 and 1 have a gap of 8; the scatter is off by 2 |R| |dR| + |dR|^2, |dR| by eps |R|_F / 2."""
     X = np.array([[1.5, 0], [-1.5, 0], [0, 0.5], [0, -0.5]])
     model = fit("qr-pca", [X, X], n_components=1, wire="float32")

@@ -48,7 +48,7 @@ def strength_of(parts, mu):
 
 
 @pytest.mark.engine
-def test_at_the_ends_mu_gives_every_partys_own_pca_and_that_of_all_rows():
+def test_ends_of_mu_are_local_and_pooled_pca():
     parts = related()
     local, alone = finished(parts, mu=0.0)
     for X, U in zip(centred(parts), alone, strict=True):
@@ -75,7 +75,7 @@ def test_at_the_ends_mu_gives_every_partys_own_pca_and_that_of_all_rows():
 
 
 @pytest.mark.engine
-def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
+def test_larger_mu_is_nearer_to_the_shared():
     parts = related(spread=0.2, m=3)
     distances = []
     for mu in (0.3, 3.0, 30.0):
@@ -111,7 +111,7 @@ def test_solvers_and_tall_parties_reach_the_same_objective():
 
 
 @pytest.mark.parametrize("secure", [{}, {"secure_aggregation": True, "bound": 2.0, "min_parties": 2}], ids=str)
-def test_a_refusal_of_the_rows_that_are_not_held_out_is_about_them(secure):
+def test_refusals_of_training_rows_name_them(secure):
     """The fault: all rows were said to be identical, though two differ."""
     parts = [np.ones((5, 2)), np.ones((5, 2))]
     for part in parts:
@@ -136,14 +136,14 @@ def test_parties_too_small_or_that_hold_out_other_rows_are_told():
 
 
 @pytest.mark.parametrize("mu", [0.0, 1.0, "infinity"])
-def test_variances_of_the_shared_components_are_those_of_the_rows_along_them(mu):
+def test_shared_variances_are_those_of_the_rows(mu):
     parts = related(spread=0.2, m=3)
     model, _ = finished(parts, mu=mu, iterations=5)
     V = model.components_
     np.testing.assert_allclose(model.explained_variance_, np.diag(V @ np.cov(np.vstack(parts).T) @ V.T), rtol=1e-9)
 
 
-def test_rows_held_out_measure_what_components_of_the_others_leave_of_them():
+def test_held_out_rows_measure_the_error():
     parts = related(spread=0.2, m=3)
     model, _ = finished(parts, iterations=2)
     out = [validation_rows(X, 42) for X in parts]
@@ -170,7 +170,7 @@ def test_every_party_projects_by_its_own_components(tmp_path):
 
 
 @pytest.mark.engine
-def test_the_last_round_measures_what_own_components_leave_and_each_other_sends_a_block():
+def test_the_last_round_measures_personal_errors():
     """Each iteration sends d k values up for each mu, and own components never leave."""
     parts = related()
     model, local = finished(parts, mu=1.0)
@@ -189,7 +189,7 @@ def test_the_last_round_measures_what_own_components_leave_and_each_other_sends_
 
 
 @pytest.mark.engine
-def test_a_run_that_is_cut_short_says_so_and_its_own_components_are_of_its_last_shared_ones():
+def test_a_run_that_is_cut_short_says_so():
     parts = related(spread=0.2)
     server = server_of("personalised", parts, n_components=3, mu=0.3, iterations=2)
     exchanged = heard(server, 0)
@@ -203,13 +203,13 @@ def test_a_run_that_is_cut_short_says_so_and_its_own_components_are_of_its_last_
         assert angles_between(U, np.linalg.eigh(X.T @ X + strength * V @ V.T)[1][:, -3:]).max() < 1e-3
 
 
-def test_the_shared_components_are_found_once_they_move_by_less_than_1e_7(monkeypatch):
+def test_shared_components_rest_at_1e_7(monkeypatch):
     moves = iter([2e-7, 5e-8, 1e-12])
     monkeypatch.setattr(method, "subspace_distance", lambda *_: np.array([next(moves)]))
     assert finished(related(), mu=1.0)[0].log["measured"]["objective_iterations"] == 2
 
 
-def test_of_equal_errors_the_choice_shares_most_and_as_many_components_as_rows_are_enough():
+def test_equal_errors_choose_the_largest_mu():
     assert method._best_mu(np.array([3, 1, 2, 1 + 1e-9, 1.1, 2, 2, 2]), 10.0) == ((1.0,), 3)
     assert method._best_mu(np.array([3, 1, 2, 1 + 1e-7, 1.1, 2, 2, 2]), 10.0) == ((0.1,), 1)
     run_of_three = SimpleNamespace(options=SimpleNamespace(n_components=3))
@@ -250,7 +250,7 @@ def test_a_mu_that_is_none_is_named(mu):
 
 @pytest.mark.parametrize("number", [2, 6])
 @pytest.mark.parametrize("mu", [0.5, 4.0])
-def test_the_strength_is_mu_times_the_last_eigenvalue_over_the_parties(number, mu):
+def test_strength_is_mu_times_the_last_eigenvalue(number, mu):
     """A mu draws with the same strength, however many parties there are."""
     parts = related(m=number)
     server = server_of("personalised", parts, n_components=3, mu=mu, iterations=2)

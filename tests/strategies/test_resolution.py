@@ -109,7 +109,7 @@ def test_qr_pca_resolves_small_components_beside_a_huge_one(column, k):
 
 
 @pytest.mark.parametrize("k", [3, 7])
-def test_an_angle_by_which_rounding_may_turn_the_components_is_said(k):
+def test_angles_of_rounding_are_noted(k):
     """Variances run from 1 to 1e-12: a covariance holds components of 1e-4 to 1e-6 degrees, but none of 1e-12."""
     X = decades(d=7, minimum=1e-6)
     model = fit("p-cov", cut(X, 150, 100, 50), n_components=k)
@@ -119,7 +119,7 @@ def test_an_angle_by_which_rounding_may_turn_the_components_is_said(k):
     assert fit("qr-pca", cut(X, 150, 100, 50), n_components=k).log["exact"]
 
 
-def test_two_salaries_that_vary_alike_are_not_called_exact_beyond_a_millionth_of_a_degree():
+def test_tied_salaries_are_not_called_exact():
     """The fault: `exact` at 1.3e-6 degrees."""
     first, second = np.array([[1.0, 1, -1, -1], [1, -1, 1, -1]]) * 1e5
     X = np.column_stack([first, (1 - 1.5e-7) * second + 7e-15 * first])
@@ -175,7 +175,7 @@ def test_huge_means_are_no_identical_rows(method, mean):
     assert angle(model, StandardScaler().fit_transform(X - mean), 4) <= 1e-6
 
 
-def test_truncated_factors_and_merged_directions_tell_rounding_and_ties():
+def test_truncated_factors_note_ties():
     """Nothing is left out at full rank, but truncated factors come from scatters."""
     for method, options in (("qr-pca", {}), ("ap-stack", {"party-weights": "rows"})):
         model = fit(method, parties_of(method, salaries()), n_components=3, rank=8, **options)
@@ -245,7 +245,7 @@ def test_rounding_of_means_is_told(method):
 
 
 @pytest.mark.parametrize("survivors", [0, 3])
-def test_a_feature_that_fixed_point_rounds_off_is_not_told_as_constant(survivors):
+def test_a_rounded_feature_is_not_noted_as_constant(survivors):
     X = rows(120, 4) * [1, 1, 1e-20, 1]
     options = {"secure_aggregation": True, "bound": 1e20 if not survivors else 1e8, "survivors": survivors}
     model = fit("p-cov", cut(X, 70, 40, 10), n_components=4, **options)
@@ -271,7 +271,7 @@ def test_constant_is_what_the_rounding_of_a_mean_explains():
 
 
 @pytest.mark.parametrize("method", ["sub-it", "vertical"])
-def test_a_certificate_does_not_speak_of_components_that_are_noise(method):
+def test_a_certificate_leaves_noise_out(method):
     """A fault: the certificate was 1e-12 degrees at most for components that rounding had turned by 80."""
     X = rows(80, 6) * np.where(np.arange(6) == 2, 1e10, 1.0)
     model = fit(method, parties_of(method, X), n_components=3)
@@ -283,7 +283,7 @@ def test_a_certificate_does_not_speak_of_components_that_are_noise(method):
     assert "of the first" not in single.summary()
 
 
-def test_a_centre_that_is_not_the_mean_rounded_costs_secure_products_nothing():
+def test_rounded_centres_cost_secure_products_nothing():
     """The fault: what the mean has beyond the centre was taken beside the mean; an eigenvalue was 68 % off.
 
     Fixed point leaves a centre more than one rounding from the mean, which counts where deviations are no more.

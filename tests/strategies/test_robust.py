@@ -63,14 +63,14 @@ def within_reach(share, distance):
 
 
 @pytest.mark.parametrize(("share", "distance"), [(0.1, 4), (0.1, 6), (0.1, 8), (0.2, 8)])
-def test_rows_within_reach_of_the_others_do_not_turn_the_components(share, distance):
+def test_rows_within_reach_turn_nothing(share, distance):
     model = fit("robust", np.array_split(within_reach(share, distance), 4), n_components=2)
     assert off(model) < 12
     if distance > 4:
         assert model.log["measured"]["rows_far_off"] == pytest.approx(share, abs=0.02)
 
 
-def test_rows_that_mostly_coincide_are_refused_and_components_along_which_they_lie_close_have_a_note():
+def test_coinciding_rows_are_refused():
     rng = np.random.default_rng(0)
     rare = rng.poisson([0.05, 0.08, 0.03, 0.1, 0.02], (400, 5)).astype(float)
     for rows in (rare, np.where(rng.random((400, 1)) < 0.6, 3.0, rng.standard_normal((400, 5)))):
@@ -83,7 +83,7 @@ def test_rows_that_mostly_coincide_are_refused_and_components_along_which_they_l
 
 
 @pytest.mark.engine
-def test_rows_with_heavy_tails_have_the_same_components_in_other_units_and_nearly_in_other_divisions():
+def test_heavy_tails_do_not_depend_on_units():
     rng = np.random.default_rng(1)
     rows = rng.standard_cauchy((1500, 1)) * rng.standard_normal((1500, 8)) * [4, 3, 2.2, 1.5, 1.2, 1, 1, 1]
     model = fit("robust", np.array_split(rows, 3), n_components=3)
@@ -94,7 +94,7 @@ def test_rows_with_heavy_tails_have_the_same_components_in_other_units_and_nearl
 
 
 @pytest.mark.engine
-def test_clean_rows_cost_little_and_one_of_600_is_not_the_first_component():
+def test_clean_rows_cost_little():
     rows = CLEAN[:600].copy()
     rows[0] = 1e4
     dirty, clean = (fit("robust", cut(X, 300, 300), n_components=2) for X in (rows, CLEAN[:600]))
@@ -152,7 +152,7 @@ def pooled_program(rows):
 
 
 @pytest.mark.engine
-def test_a_program_on_the_pooled_rows_finds_the_same_but_for_the_counts_grid():
+def test_a_pooled_program_gives_the_same():
     rows = spoiled(0.1, 1e4)
     model = fit("robust", parties(rows), n_components=3)
     assert angles_between(model.components_.T, pooled_program(rows)[:3].T).max() < 1
@@ -210,7 +210,7 @@ def inflate(reply):
 
 
 @pytest.mark.engine
-def test_a_party_that_lies_has_no_part_in_the_components_and_one_of_more_rows_counts_as_two():
+def test_a_lying_party_has_no_part():
     five = np.array_split(CLEAN, 5)
     honest = fit("robust robust-parties=true", five, n_components=3)
     for robust in (True, False):
@@ -227,7 +227,7 @@ def test_a_party_that_lies_has_no_part_in_the_components_and_one_of_more_rows_co
     assert off(model) < 10
 
 
-def test_parties_that_are_unlike_and_replies_that_are_not_in_clear_are_refused():
+def test_unlike_parties_are_refused():
     unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
     with refused(DataError, "'robust_parties'", "30%"):
         fit("robust robust-parties=true", unlike, n_components=3)
@@ -235,7 +235,7 @@ def test_parties_that_are_unlike_and_replies_that_are_not_in_clear_are_refused()
         fit("robust robust-parties=true", parties(CLEAN), n_components=3, secure_aggregation=True, bound=100.0)
 
 
-def test_where_each_party_was_unlike_the_others_in_some_step_none_is_left():
+def test_unlike_parties_in_each_step_leave_none():
     scatters = {"a": [1.0, 0.0, 0.0], "b": [1.0, 0.0, 0.0], "c": [0.0, 0.0, 1.0]}
     replies = [
         SimpleNamespace(sender=name, fields={"scatter": np.array(scatter)}) for name, scatter in scatters.items()
@@ -259,7 +259,7 @@ def sum_of_replies(step, replies):
     return end.value.value, server
 
 
-def test_unlike_by_more_than_three_times_the_median_are_left_out_and_by_three_tenths_too_much():
+def test_unlike_parties_are_left_out():
     """Each differs by an exact share of the size of the median matrix, diag(1/2, 1/2), whatever the traces."""
     offsets = np.array([-2.9, -1, -1, 0, 1, 1, 3.1])
 
@@ -344,7 +344,7 @@ def test_no_edge_of_a_reach_tells_which_row_it_passes(session):
     assert reply[1] == pytest.approx(np.clip(1 - (distances - edge) / gap, 0, 1).sum(), rel=0.03)
 
 
-def test_an_edge_along_a_direction_is_as_wide_as_a_quarter_of_the_sites_own_spread(session):
+def test_edges_are_a_quarter_of_the_local_spread(session):
     upto(session, "survivors")
     reply, _ = session.ask("survivors", survivors(LOCAL_ROWS[7], 1.0, 1e-9, [1e6, 2e6]))
     scores = np.abs(LOCAL_ROWS - LOCAL_ROWS[7])[:, 0]
@@ -383,7 +383,7 @@ def test_no_count_of_fewer_rows_than_the_minimum_is_told(session):
 
 
 @pytest.mark.parametrize("place", [0.0, 1.0])
-def test_where_half_of_a_partys_rows_are_the_same_they_are_its_median_and_others_its_scale(place):
+def test_equal_rows_are_the_median(place):
     rows = np.rint(np.abs(CLEAN[:40] - 5) > SPREAD)
     rows[5:25] = place  # the search comes ever nearer to it
     median = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, signs.MIN_FLOOR), rows.mean(axis=0))
@@ -393,7 +393,7 @@ def test_where_half_of_a_partys_rows_are_the_same_they_are_its_median_and_others
     assert np.isfinite(fit("robust", [rows, CLEAN[:60]], n_components=2).explained_variance_).all()
 
 
-def test_medians_variances_counts_and_errors_are_those_of_the_rows():
+def test_robust_numbers_are_those_of_the_rows():
     rows = np.vstack([CLEAN[:200] * [30, 1, 1, 1, 1, 1, 1, 1], np.full((20, 8), 1e5)])
     median = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
     directions = (rows - median) / np.linalg.norm(rows - median, axis=1)[:, None]

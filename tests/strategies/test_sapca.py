@@ -30,7 +30,7 @@ def parties(*sizes, seed=0, d=12):
     return cut(rows(sum(sizes), d, seed=seed) + np.arange(d), *sizes)
 
 
-def test_a_truncated_model_is_not_called_exact_and_keeps_its_bound():
+def test_a_truncated_model_keeps_its_bound():
     parts = parties(300, 200, 100, d=30)
     model, truth = fit(parts, n_components=3, tracked=6), pooled_pca(np.vstack(parts), 3)
     assert not model.log["exact"]
@@ -42,7 +42,7 @@ def test_a_truncated_model_is_not_called_exact_and_keeps_its_bound():
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
-def test_every_party_of_a_tree_sends_its_subspace_once_in_log_rounds(number):
+def test_parties_of_a_tree_send_once(number):
     last = tree_levels(number) - 1
     senders = [p for level in range(last + 1) for p in range(number) if sends_at_level(p, level, number, "tree")]
     assert sorted(senders) == list(range(number))
@@ -152,7 +152,7 @@ def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
 # A model that runs on
 
 
-def test_rows_are_merged_once_into_the_running_model_by_their_weights(tmp_path):
+def test_rows_are_merged_once_by_their_weights(tmp_path):
     first, second, options = parties(100, 80), parties(60, 40, 30, seed=1), {"tracked": 12, "state": str(tmp_path)}
     fit(first, **options)
     model = fit(second, **options)
@@ -189,7 +189,7 @@ def test_runs_that_fail_or_come_late_leave_the_model_as_it_was(tmp_path):
         finish(late)
 
 
-def test_a_torn_or_changed_file_and_one_of_an_earlier_version_are_named(tmp_path):
+def test_torn_and_earlier_files_are_named(tmp_path):
     (tmp_path / "subspace").write_text("old")
     with refused(ContractError, tmp_path / "subspace", "0.1.0"):
         fit(parties(50, 50), state=str(tmp_path))
@@ -203,7 +203,7 @@ def test_a_torn_or_changed_file_and_one_of_an_earlier_version_are_named(tmp_path
             fit(parties(50, 50, seed=2), state=str(tmp_path))
 
 
-def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path):
+def test_a_kill_leaves_the_old_model_or_the_new_one(tmp_path):
     fit(parties(100, 80), state=str(tmp_path / "first"))
     killed = 0
     while True:
@@ -218,7 +218,7 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path):
     assert killed > 1
 
 
-def test_what_does_not_fit_the_running_model_or_cannot_be_one_is_named(tmp_path):
+def test_unfit_running_models_are_named(tmp_path):
     state = str(tmp_path / "state")
     fit(parties(100, 80), state=state)
     with refused(ContractError, 11, 12):
@@ -281,9 +281,7 @@ def named_columns(folder, columns, seed):
     ],
     ids=str,
 )
-def test_a_site_that_allows_the_method_tells_nothing_of_few_rows_however_others_are_forgotten(
-    options, answers, tmp_path
-):
+def test_forgetting_tells_nothing_of_few_rows(options, answers, tmp_path):
     """The fault: the last row alone had a weight, and the answer was that row."""
     run = {"method": "sapca", "n-components": 2, **options}
     session = HostileSession(tmp_path, rows(200, 6), run, **{"min-rows": 20, "allowed-methods": "sapca"})
@@ -304,7 +302,7 @@ def test_a_site_that_allows_the_method_tells_nothing_of_few_rows_however_others_
     ],
     ids=str,
 )
-def test_a_site_names_a_method_whose_answers_tell_more_than_moments(node, answers, tmp_path):
+def test_answers_beyond_moments_need_permission(node, answers, tmp_path):
     """The order of rows, and the blocks that a run chooses, are in the answer."""
     session = HostileSession(tmp_path, rows(60, 4), {"method": "sapca", "n-components": 2}, **{"may-show": "", **node})
     replied, metrics = session.ask("summary", [])

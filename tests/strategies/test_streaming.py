@@ -60,7 +60,7 @@ def content(state):
     return {key: Federation.open(state)._members[key] for key in Federation.open(state).members}
 
 
-def test_a_second_run_with_the_same_rows_sends_no_scatter_and_who_joins_does(state):
+def test_a_second_run_sends_no_scatter(state):
     first = fit(state, [A, B, C])
     assert changes(first) == {"joined": "012"}
     assert [entry["phase"] for entry in first.log["rounds"]] == ["digest", "moments", "project"]
@@ -226,7 +226,7 @@ def server_where(state, *infos, rows=A, **options):
     return server
 
 
-def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(state):
+def test_members_have_names_and_columns(state):
     for info in ({}, {"columns": "ab" * 8}):  # by who replaces what it sent before, too
         server = server_where(state, *({"name": f"hospital {party}", **info} for party in (0, 1)), rows=A + len(info))
         finish(server)
@@ -239,13 +239,13 @@ def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(stat
         finish(server_where(state, {}, {"name": "sum of 2 parties"}))
 
 
-def test_sites_with_rows_of_their_own_need_not_agree_on_the_number_of_partitions(state):
+def test_sites_need_not_agree_on_partitions(state):
     infos = [{"num-partitions": partitions, "simulated": False} for partitions in (2, 7)]
     (note,) = finish(server_where(state, *infos)).log["notes"]
     assert note.startswith("parties without a name are known by their partition-id")
 
 
-def test_who_is_missing_among_more_partitions_than_parties_is_counted(state):
+def test_missing_partitions_are_counted(state):
     server = server_with(state, [A, None, C])
     proxy_of(server, 2).fit = lambda *_: 1 / 0
     with refused(QuorumError, 1, 2):

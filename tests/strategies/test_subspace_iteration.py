@@ -70,7 +70,7 @@ def test_every_setting_stops_certified_and_the_certificate_holds(options):
 
 
 @pytest.mark.engine
-def test_float32_products_are_certified_for_what_they_are_and_cost_neither_rounds_nor_bytes():
+def test_float32_products_are_certified():
     warm = {"warm_start": "svd", "wire": "float32"}
     model = fit_certified(parties(), within=0.05, warm_rank=40, tolerance=0.05, **warm)
     assert principal_angles(model, pooled_pca(np.vstack(parties()), 4)).max < 1e-3
@@ -97,7 +97,7 @@ def test_too_few_rounds_and_coarse_tolerances_are_not_exact():
 
 
 @pytest.mark.engine
-def test_blocks_cost_bytes_by_their_width_and_the_seed_moves_only_the_path():
+def test_bytes_follow_the_width_of_blocks():
     narrow, broad = fit(parties(), block_size=3), fit(parties())
     assert len(narrow.log["rounds"]) > len(broad.log["rounds"])
     assert sum(r["up"][0] for r in narrow.log["rounds"]) < sum(r["up"][0] for r in broad.log["rounds"])
@@ -124,7 +124,7 @@ def test_a_sketch_comes_as_it_was_sent_in_float32():
     np.testing.assert_allclose(factor.rows, sent.rows, rtol=1e-7, atol=1e-52)
 
 
-def test_what_float32_may_have_rounded_off_is_half_a_last_place_of_each_entry():
+def test_float32_rounds_half_a_last_place():
     """And half of the smallest number for what is rounded to zero, rather: the whole."""
     for product, unit in ((np.array([[3.0, 4.0]]), 4.0), (np.zeros((2, 2)), 0.5)):
         expected = 2.0**-24 * np.linalg.norm(product) + unit * 2.0**-149 * product.size**0.5
@@ -167,7 +167,7 @@ def test_a_block_as_wide_as_the_data_is_not_singular(d):
         np.testing.assert_allclose(model.explained_variance_, pooled_pca(X, k).explained_variance_, rtol=1e-9)
 
 
-def test_a_narrow_block_presumes_nothing_and_an_early_end_tells_what_is_certified():
+def test_an_early_end_tells_what_is_certified():
     X = rows(600, 4) @ np.eye(4, 200) * 10 + np.random.default_rng(1).standard_normal((600, 200))
     model = fit(cut(X, 300, 200, 100), n_components=1, block_size=1)
     assert "degrees at most\n" in model.summary()
@@ -199,7 +199,7 @@ def test_scaling_takes_any_units_away_without_loss(decades, seed, secure):
     assert model.log["exact"]
 
 
-def test_scaled_features_cost_one_round_more_and_go_down_in_float64_beyond_float32():
+def test_scaled_features_cost_one_round_more():
     X = rows(400, 40) * 10.0 ** np.linspace(-45, 5, 40)
     fit_certified(cut(X, 200, 150, 50), scale=True, block_size=8)
     phases = [entry["phase"] for entry in fit(parties(), scale=True).log["rounds"]]
@@ -208,7 +208,7 @@ def test_scaled_features_cost_one_round_more_and_go_down_in_float64_beyond_float
 
 
 @pytest.mark.parametrize("d", [12, 60])
-def test_where_blocks_span_everything_products_with_the_components_are_had_again_in_full(d):
+def test_spanning_blocks_repeat_products_in_full(d):
     """Eigenvalues are close together: float32 leaves some thousandths of a degree. Two blocks span all features."""
     X = np.random.default_rng(3).standard_normal((300, d)) * np.linspace(1.05, 1, d)
     options = {"n_components": 2, "warm_start": "svd", "warm_rank": 2, "wire": "float32", "block_size": d // 2}
@@ -226,7 +226,7 @@ def test_a_warm_start_on_wide_data_needs_no_square_matrix():
 
 
 @pytest.mark.parametrize("largest", [1e2, 1e3, 1e5])
-def test_float32_is_certified_for_what_it_is_next_to_a_large_variance(largest):
+def test_float32_is_certified_beside_a_large_variance(largest):
     X = np.random.default_rng(3).standard_normal((900, 20)) * np.r_[largest, 1.001, np.ones(18)]
     options = {"n_components": 2, "warm_start": "svd", "warm_rank": 1, "block_size": 4}
     full = fit(cut(X, 500, 300, 100), **options)
@@ -263,7 +263,7 @@ def test_variances_of_a_sketch_are_never_more_than_there_is():
 
 @pytest.mark.engine
 @pytest.mark.parametrize("options", [{}, {"warm_start": "svd", "wire": "float32"}, {"scale": True}], ids=str)
-def test_what_stands_out_of_the_noise_is_certified_and_the_rest_is_told(options):
+def test_components_above_the_noise_are_certified(options):
     X = spiked(200, 500, [30.0, 22.0, 16.0])
     parts, k = cut(X, 90, 60, 50), 8
     model = fit(parts, n_components=k, certify="signal", **options)
@@ -279,7 +279,7 @@ def test_what_stands_out_of_the_noise_is_certified_and_the_rest_is_told(options)
 
 
 @pytest.mark.parametrize("options", [{}, {"warm_start": "svd", "wire": "float32"}], ids=str)
-def test_the_noise_of_centred_rows_has_one_degree_of_freedom_less(options, monkeypatch):
+def test_centred_noise_has_one_degree_less(options, monkeypatch):
     freedoms = []
     monkeypatch.setattr(subspace_iteration, "MarchenkoPastur", lambda *sizes: freedoms.append(sizes))
     fit(parties(), certify="signal", **options)

@@ -120,7 +120,7 @@ def test_rows_of_frames_are_matched_by_their_index(method, tmp_path):
         np.testing.assert_allclose(np.load(path), names, atol=1e-12)
 
 
-def test_other_people_are_refused_and_rows_without_an_index_have_a_note():
+def test_other_people_are_refused():
     people = pd.DataFrame(rows(60, 6), index=pd.MultiIndex.from_product([range(6), list("abcdefghij")]))
     first, second = people[[0, 1, 2]], people[[3, 4, 5]]
     options = {"n_components": 2, "min_rows": 1}
@@ -165,7 +165,7 @@ def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
         Loadings.load(tmp_path / "0.npz")
 
 
-def test_inner_products_and_files_need_more_permission_than_scores(tmp_path):
+def test_inner_products_need_more_permission(tmp_path):
     assert fit(cut(rows(60), 3), may_show="scores").n_components_ == 3
     with refused(DisclosureError, "client 0", "may_show"):
         fit(cut(rows(60), 3), solver="gram", may_show="scores")
@@ -193,7 +193,7 @@ def test_a_party_whose_columns_change_during_the_run_is_noticed():
 @pytest.mark.parametrize(
     ("method", "split", "partition"), [("vertical", "rows", "iid"), ("p-cov", "columns", "columns")]
 )
-def test_a_file_or_data_set_that_is_split_the_other_way_is_refused(method, split, partition, tmp_path):
+def test_data_split_the_other_way_are_refused(method, split, partition, tmp_path):
     parties = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
     np.save(tmp_path / "own.npy", parties[0])
     node = {"data": str(tmp_path / "own.npy"), "split": split, "may-show": "scores"}
@@ -214,7 +214,7 @@ def test_no_solver_depends_on_the_order_of_the_parties(solver):
 
 @pytest.mark.parametrize("method", ["vertical", "sub-it"])
 @pytest.mark.parametrize(("rounds", "size"), [(1, 2), (2, 1)])
-def test_too_few_rounds_for_so_many_components_are_refused_before_anything_is_asked(method, rounds, size):
+def test_too_few_rounds_are_refused_first(method, rounds, size):
     parts = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
     for secure in ({}, {"secure_aggregation": True, "bound": 100.0}):
         with refused(ConfigError, "max_rounds", rounds, size, 2, "n_components", 3):
@@ -304,7 +304,7 @@ def test_the_scores_are_those_of_the_central_model(way, options, tmp_path):
 
 
 @every_way
-def test_new_rows_have_the_sums_of_the_parts_and_old_ones_their_own_scores(way, loading_paths):
+def test_new_rows_have_sums_of_partial_scores(way, loading_paths):
     parts = [
         Loadings.load(path).part_of_scores(columns)
         for path, columns in zip(loading_paths, parts_of(new()), strict=True)
@@ -329,7 +329,7 @@ def test_every_site_gets_the_scores_and_keeps_its_loadings(way, loading_paths, t
     assert [path.read_bytes() for path in loading_paths] == before
 
 
-def test_scores_depend_on_no_order_and_need_as_many_components_as_are_asked_for(loading_paths):
+def test_scores_depend_on_no_order(loading_paths):
     ordered = project(parts_of(new()), loading_paths, **WAYS[1])
     other = project(parts_of(new())[::-1], loading_paths[::-1], **WAYS[1])
     assert ordered.scores_.tobytes() == other.scores_.tobytes()
@@ -373,7 +373,7 @@ def test_other_columns_or_sites_that_show_no_scores_refuse(way, loading_paths):
     assert project(parts_of(new()), loading_paths, may_show="scores", **way).n_components_ == 3
 
 
-def test_columns_that_one_party_does_not_scale_are_of_any_unit_for_all(tmp_path):
+def test_unscaled_columns_have_any_unit(tmp_path):
     """The last party's columns are constant and divided by 1, and the others' are a thousandth of a bound."""
     X, paths = old() * 1e-6, [tmp_path / f"own{party}.npz" for party in range(3)]
     X[:, 10:] = 1e-6

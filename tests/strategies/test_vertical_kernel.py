@@ -53,7 +53,7 @@ def test_it_is_the_kernel_pca_of_all_columns(data, options, parties):
     np.testing.assert_allclose(model.singular_values_**2, truth.eigenvalues_, rtol=1e-10)
 
 
-def test_the_linear_kernel_is_pca_and_rows_that_fixed_point_mixes_are_refused():
+def test_the_linear_kernel_is_pca():
     X = DATA["digits"]
     model = fit(X, 3, kernel="linear", scale=True)
     other = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
@@ -70,7 +70,7 @@ def test_the_linear_kernel_is_pca_and_rows_that_fixed_point_mixes_are_refused():
         fit(X, 2, **options)
 
 
-def test_landmarks_come_nearer_and_are_refused_where_they_mislead():
+def test_landmarks_come_nearer():
     X = DATA["digits"]
     truth = fit(X, 3).scores_
     angles = [principal_angles(fit(X, 3, landmarks=c).scores_, truth).max() for c in (20, 80, 250)]
@@ -86,7 +86,7 @@ def test_landmarks_come_nearer_and_are_refused_where_they_mislead():
             fit(DATA["digits"], 3, landmarks=c)
 
 
-def test_the_default_gamma_is_that_of_all_entries_however_they_travel():
+def test_the_default_gamma_is_of_all_entries():
     X = rows(40, 6) + np.arange(6)
     for secure in ({}, {"secure_aggregation": True, "bound": 50.0}):
         assert fit(X, 3, **secure).log["measured"]["gamma"] == pytest.approx(1 / (6 * X.var()), rel=1e-9)

@@ -122,7 +122,7 @@ def test_one_party_alone_and_an_average_find_what_they_can():
     assert angle(model) < 1e-6
 
 
-def test_further_components_are_orthogonal_and_take_as_many_periods_each():
+def test_further_components_are_orthogonal():
     model = fit(3, n_components=3, periods=2)
     directions = model.scores_ / model.singular_values_
     np.testing.assert_allclose(directions.T @ directions, np.eye(3), atol=1e-12)
@@ -132,7 +132,7 @@ def test_further_components_are_orthogonal_and_take_as_many_periods_each():
 
 @pytest.mark.parametrize("variant", ["corrected", "faithful"])
 @pytest.mark.parametrize("graph", ["complete", "ring", "star"])
-def test_without_a_server_each_party_merges_what_its_neighbours_have(graph, variant):
+def test_without_a_server_neighbours_are_merged(graph, variant):
     server = server_of("vfedpca", cut(5), n_components=1, graph=graph, variant=variant, periods=2)
     exchanged = [heard(server, party) for party in range(5)]
     model = finish(server)
@@ -168,7 +168,7 @@ def test_the_kernel_variant_averages_too(options):
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.2])
-def test_a_partys_own_kernel_has_the_root_of_its_first_eigenvalue_for_a_weight(gamma):
+def test_kernels_are_weighted_by_their_eigenvalue(gamma):
     truth = KernelPCA(1, kernel="rbf", gamma=gamma or 1 / (30 * X.var()), eigen_solver="dense").fit(X)
     value, vector = VFedAKPCAOptions(gamma=gamma).local_direction(X, np.empty(0))
     assert value == pytest.approx(truth.eigenvalues_[0] ** 0.5, rel=1e-9)
@@ -213,7 +213,7 @@ def test_merges_updates_and_directions_in_closed_form():
 @pytest.mark.parametrize("method", ["vfedpca", "vfedakpca"])
 @pytest.mark.parametrize("graph", ["server", "complete"])
 @pytest.mark.parametrize("parties", [1, 2])
-def test_components_beyond_the_rank_hold_nothing_and_are_orthonormal(method, graph, parties):
+def test_components_beyond_the_rank_are_orthonormal(method, graph, parties):
     """A fault: two rows differ in a single direction, and a second direction, made of rounding, was the first again."""
     blocks = np.array_split(np.random.default_rng(2).standard_normal((2, 4)), parties, axis=1)
     options = {"n_components": 2, "graph": graph, "periods": 2, "center": True, "min_rows": 1, "kernel": "linear"}

@@ -43,7 +43,7 @@ def server(number, method="p-cov", **options):
 @pytest.mark.parametrize(
     ("method", "options"), [("p-cov", {}), ("ap-cov", {}), ("sub-it block-size=60", {}), ("p-cov", MASKED)]
 )
-def test_three_times_the_parties_do_not_need_the_memory_of_their_replies(method, options):
+def test_memory_does_not_grow_with_the_parties(method, options):
     few, many = (peak_of(partial(finish, server(number, method, **options))) for number in (8, 24))
     assert many - few < 16 * REPLY / 2  # some arrive at the same time; if all are kept it is as many replies or more
 
@@ -110,7 +110,7 @@ AT_FAULT = [(way, fault) for way in ({}, MASKED, SURVIVING) for fault in (list(F
 
 @pytest.mark.parametrize("party", [0, 3])
 @pytest.mark.parametrize(("way", "fault"), AT_FAULT)
-def test_a_fault_is_told_of_its_party_though_the_others_are_taken(way, party, fault):
+def test_a_fault_names_its_party(way, party, fault):
     run = server(6, **way)
 
     def broken(reply):
@@ -124,7 +124,7 @@ def test_a_fault_is_told_of_its_party_though_the_others_are_taken(way, party, fa
 
 @pytest.mark.parametrize("options", [{}, {"scale": True}])
 @pytest.mark.parametrize(("more", "said"), [({}, "client 4"), ({"max_share": 1.0}, "^client 4:")], ids=str)
-def test_a_scatter_that_takes_away_what_others_have_is_found_among_its_group(options, more, said):
+def test_a_negative_scatter_is_noticed_in_its_group(options, more, said):
     """The run that stores each party's moments also names the party."""
 
     def negative(arrays):
@@ -146,7 +146,7 @@ def test_a_party_that_is_not_one_of_the_run_ends_it():
 
 
 @pytest.mark.parametrize("values", [(np.nextafter(2.0, 3), 0.0), (0.0, np.nextafter(-6.0, -7)), (5.0, 0.0)])
-def test_a_share_beyond_twice_what_any_rows_can_add_names_its_party(values):
+def test_an_impossible_share_names_its_party(values):
     """The check is made in clear, if the method states limits; the factor allows for rounding and estimated limits."""
     limits = {"values": np.array([1.0, 3.0])}
     limited = Question(reply=Payload((Field("values", ("d",)),)), share_limits=lambda request, public: limits)

@@ -156,7 +156,7 @@ def test_whoever_survives_the_sum_is_theirs(members):
         np.testing.assert_array_equal(opened, plain)
 
 
-def test_wrong_shares_and_parties_that_were_asked_something_else_are_noticed():
+def test_wrong_shares_are_noticed():
     """A server that asks all other parties for nothing learns nothing about the first."""
     group, members, survivors = Parties(), tuple(range(PARTIES)), (0, 1, 2, 3)
     total = np.add.reduce([group.hide(place, members, request=float(place == 1))[1] for place in survivors])
@@ -198,7 +198,7 @@ def test_shares_are_for_their_recipient_in_their_run_only():
     assert ring.mask_context("moments", [0, 1, 2, 3]) != ring.mask_context("moments", [0, 1, 2, 4])
 
 
-def test_the_threshold_leaves_no_vector_to_a_server_with_less_than_a_third_of_the_parties():
+def test_a_third_of_the_parties_opens_no_vector():
     """2 t > n + c: t shares of a seed and t of a key cannot both come, and the smallest such t is allowed."""
     for n in range(1, 60):
         minimum = 2 * n // 3 + 1
@@ -237,7 +237,7 @@ def graph_of(seed, parties, selected=None):
 
 
 @pytest.mark.parametrize("parties", [51, 60, 333])
-def test_each_party_finds_the_same_graph_of_the_degree_that_is_said(parties):
+def test_each_party_makes_the_same_graph(parties):
     adjacency = graph_of(bytes(32), parties)
     assert (adjacency == adjacency.T).all()
     assert not adjacency.diagonal().any()
@@ -260,7 +260,7 @@ def test_degrees_graphs_and_commitments_are_those_of_the_docs():
 
 
 @pytest.mark.engine
-def test_everybody_is_as_often_a_neighbour_and_honest_parties_are_apart_as_often_as_the_formula_says(monkeypatch):
+def test_neighbours_follow_the_formula(monkeypatch):
     monkeypatch.setattr(neighbours, "degree", lambda parties: 4)
     # Chi-square over 2000 graphs, whose seeds are fixed; wrong for one set of seeds in 500,000.
     drawn = [
@@ -304,7 +304,7 @@ def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
 
 
 @pytest.mark.parametrize(("method", "committed"), [("p-cov", True), ("dp-pca", False)])
-def test_up_to_fifty_parties_and_with_shared_noise_nothing_more_is_asked(method, committed):
+def test_few_parties_are_asked_nothing_more(method, committed):
     clear, masked = (
         script_or_none(METHODS[method], EXAMPLE_CONFIGS[way], METHODS[method].strategy.card.examples[0])
         for way in ("clear", "masked")

@@ -45,7 +45,7 @@ def secure_server(method="p-cov", **options):
 
 @pytest.mark.parametrize("factor", [1.0, 1e12])
 @every_method
-def test_a_generous_bound_costs_nothing_where_all_rows_are_far_from_zero(method, factor):
+def test_a_generous_bound_costs_offset_rows_nothing(method, factor):
     parties = [part + (0.0 if "polynomial" in method else 1e6) for part in three(method)]
     plain, model = fit(method, parties, n_components=3), secure(method, parties, bound=1.1e6 * factor)
     assert principal_angles(model, plain).max <= 1e-8
@@ -65,7 +65,7 @@ OF_COLUMNS = [
 
 
 @pytest.mark.parametrize(("method", "family", "options"), OF_COLUMNS)
-def test_every_family_gives_the_scores_without_within_the_certificate(method, family, options):
+def test_every_family_is_within_its_certificate(method, family, options):
     parties, bound = np.array_split(family.pooled, 3, axis=1), 100 * float(np.abs(family.pooled).max())
     options = {"n_components": family.k, **options}
     plain, model = fit(method, parties, **options), secure(method, parties, bound=bound, **options)
@@ -77,7 +77,7 @@ def test_every_family_gives_the_scores_without_within_the_certificate(method, fa
 
 
 @every_method
-def test_the_order_changes_no_bit_and_the_model_tells_what_protected_the_parties(method):
+def test_the_order_of_parties_changes_no_bit(method):
     model, other = (secure(method, parties, secure_only=True) for parties in (three(method), three(method)[::-1]))
     assert not differences(model, other)
     measured, phases = model.log["measured"], [entry["phase"] for entry in model.log["rounds"]]
@@ -137,7 +137,7 @@ def test_a_value_beyond_the_bound_is_refused_and_not_told(method):
 
 
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])
-def test_three_parties_are_the_default_minimum_and_without_one_there_is_nothing(method):
+def test_three_parties_are_the_default_minimum(method):
     two = cut(rows(90), 60, 30) if method == "p-cov" else np.hsplit(rows(60), 2)
     with refused(DisclosureError, 2, 3, "min_parties"):
         secure(method, two)
@@ -166,7 +166,7 @@ def test_a_party_that_is_asked_something_else_leaves_noise(method, phase):
         finish(server)
 
 
-def test_a_scatter_that_was_changed_on_its_way_does_not_pass_the_last_round():
+def test_a_changed_scatter_fails_the_last_round():
     server = secure_server()
 
     def enlarge(arrays):
@@ -257,7 +257,7 @@ def test_a_feature_too_small_to_be_scaled_is_told(method, sizes, options):
     assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
 
 
-def test_features_that_fixed_point_rounds_off_are_refused_or_taken_for_constant():
+def test_features_below_fixed_point_are_refused():
     """The sum of a run with survivors resolves less; the last round then finds rows that do not fit the model."""
     two = np.isin(np.arange(12), [3, 4])
     tiny, constant = (cut(rows(60) * np.where(two, size, 1), 30, 10, 10, 10) for size in (1e-24, 0))
@@ -290,7 +290,7 @@ def test_new_rows_of_small_units_have_scores_in_secure_sums(tmp_path):
 
 
 @pytest.mark.engine
-def test_values_and_landmarks_at_the_ends_of_float64_are_taken_or_named():
+def test_extreme_values_and_landmarks_are_named():
     X = np.repeat(np.eye(3, 12), 20, axis=0)
     with refused(ConfigError, "'landmarks'", 8):
         fit("vertical-kernel", np.split(X, 3, axis=1), n_components=6, landmarks=8)
@@ -306,7 +306,7 @@ def test_values_and_landmarks_at_the_ends_of_float64_are_taken_or_named():
     assert principal_angles(model, expected).max < 1e-6
 
 
-def test_loadings_of_components_without_variance_are_no_longer_than_one(tmp_path):
+def test_loadings_without_variance_are_bounded(tmp_path):
     """The fault: their rounding errors, divided by nearly nothing, made scores that no public limit holds."""
     X = np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0)
     parties, loadings = np.split(X, 2, axis=1), [tmp_path / f"{party}.npz" for party in range(2)]

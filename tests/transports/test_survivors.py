@@ -79,7 +79,7 @@ def same(model, other):
 @pytest.mark.parametrize(
     ("at", "method"), [*zip((*BEFORE, *AFTER), cycle(SUM), strict=False), ("sum", "p-cov"), ("project", "p-cov")]
 )
-def test_a_party_is_in_the_result_if_its_vector_came_before_it_dropped_out(method, at):
+def test_a_party_that_drops_late_is_in_the_result(method, at):
     running = server(method)
     phases = drop(running, 4, at)
     model, inside = finish(running), 4 + (at in AFTER)
@@ -113,7 +113,7 @@ def test_fewer_than_the_threshold_are_an_error(at):
 
 
 @pytest.mark.engine
-def test_parties_that_never_join_leave_hang_or_answer_nothing_are_dropped_and_refusals_end_the_run(monkeypatch):
+def test_silent_parties_are_dropped(monkeypatch):
     monkeypatch.setattr(quorum, "time", harness.Clock())
     running = server()
     running.client_manager().unregister(proxy_of(running, 0))
@@ -183,7 +183,7 @@ def test_masks_depend_on_the_run_and_its_configuration(module, options, monkeypa
     assert contexts == {client.transport.policy.signer.context}
 
 
-def test_what_is_signed_for_one_noisy_sum_is_not_signed_for_the_next():
+def test_signatures_are_for_one_noisy_sum():
     """Otherwise parties would agree twice to the same list of survivors."""
     signer, contexts = Signer(simulated_identity(5, 0), run="17", configuration="{}"), []
     party = SurvivingParty(SumPolicy(parties=5, min_parties=2, signer=signer, survivors=4))
@@ -282,7 +282,7 @@ def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, name
     assert not shares or phase == "reveal"  # then those who were told the truth have revealed
 
 
-def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(monkeypatch):
+def test_the_server_never_learns_seed_and_key(monkeypatch):
     secrets_by_party: dict[int, dict[str, bytes]] = {}
     keep = StateJournal.store_secret
 
