@@ -267,7 +267,9 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     if isinstance(k, float):
         values, vectors = eigh(matrix, driver="evd", check_finite=False)
         total = total or float(np.trace(matrix))
-        return _leading_pairs(values, vectors, count_to_exceed_share(values[::-1].clip(min=0.0), total, k))
+        above_rounding = int((values > rounding_bound(d) * values[-1]).sum())  # no others hold variance
+        count = min(count_to_exceed_share(values[::-1].clip(min=0.0), total, k), max(1, above_rounding))
+        return _leading_pairs(values, vectors, count)
     if d >= MIN_LANCZOS_SIZE and 4 * (k + 1) < d:
         pairs = _lanczos(matrix, k)
         if pairs is not None:

@@ -16,7 +16,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs, leading_eigenpairs, resolution
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs, leading_eigenpairs, resolution, rounding_bound
 from fedpca_flwr.maths.inference import null_band, parallel_analysis, residual_directions
 from fedpca_flwr.maths.moments import Moments, count_varying_features, max_row_count, table_units, unpack
 
@@ -200,6 +200,9 @@ def solve(
         notes = [f"n-components='auto': {retained or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
     assert not isinstance(n_components, str)
     pairs = leading_eigenpairs(matrix, n_components, total=total).with_rank_bound(rank)
+    share = float(pairs.values.sum()) / total
+    if isinstance(n_components, float) and share < n_components - 4 * rounding_bound(len(matrix)):
+        notes.append(f"n-components={n_components:g}: all components that there are hold {share:.4g} of the variance")
     directions = residual_directions(matrix, pairs)
     return Solution(
         pairs=pairs,

@@ -1,5 +1,6 @@
 """Factory of both halves of a run from its configuration: the strategy of the server, and the client of a party."""
 
+import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,9 @@ from fedpca_flwr.transports.choice import party_transport, server_transport
 from fedpca_flwr.transports.recommendation import alternatives, transports_of
 
 DEFAULTS = RunConfig()
+
+SLIP_RATIO = 0.8
+"""Similarity, as `difflib` measures it, from which a key of an app is taken for a slip of a site's key."""
 
 APP_ROWS_PLACEHOLDER = "rows of the app"
 """What stands for the file of a party whose rows an app has loaded."""
@@ -128,7 +132,7 @@ class RunFactory:
         """Return a party's half of a run in a user's own Flower app, which loads the rows itself.
 
         The rows are a site's own data, with the rules for such data (a journal for secure sums, say), except in
-        Flower's simulation.
+        Flower's simulation. The node-config may have keys of the app's own, unless they resemble keys of a site.
 
         Parameters
         ----------
@@ -147,9 +151,8 @@ class RunFactory:
         ray = sys.modules.get("ray")  # Flower simulates parties in actors of Ray; starting Ray makes no actor
         simulated = ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
         node_defaults = {} if simulated else {"data": APP_ROWS_PLACEHOLDER}
-        app_context = replace(
-            context, run_config=dict(run_config), node_config={**node_defaults, **context.node_config}
-        )
+        node_config = {**node_defaults, **_site_keys(context.node_config)}
+        app_context = replace(context, run_config=dict(run_config), node_config=node_config)
         names = tuple(map(str, column_labels(rows)))
 
         def load(node: NodeConfig, config: RunConfig) -> Table:
@@ -175,6 +178,15 @@ class RunFactory:
         if lines:
             example = " ".join([text, *words]) if words else "sub-it block-size=10"
             raise ConfigError("\n".join([*lines, f"options stand in 'method', as in method='{example}'"]))
+
+
+def _site_keys(node_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that are a site's, or are so near one that they are a slip: a mistyped rule must not be lost."""
+
+    def resembles(key: str) -> bool:
+        return bool(difflib.get_close_matches(key.replace("_", "-"), NodeConfig.keys(), n=1, cutoff=SLIP_RATIO))
+
+    return {key: value for key, value in node_config.items() if resembles(str(key))}
 
 
 def _method_text(run_config: Mapping[str, Any]) -> str:

@@ -43,6 +43,24 @@ def test_the_message_api_gives_the_bits_of_run(method, options):
     ]
 
 
+def test_a_node_config_may_have_keys_of_the_app(tmp_path):
+    files = []
+    for party, part in enumerate(PARTIES):
+        files.append(str(tmp_path / f"{party}.npy"))
+        np.save(files[-1], part)
+    node = lambda party: {"rows": files[party], "site": "north", "learning-rate": 0.1}  # noqa: E731
+    strategy, _ = by_messages("p-cov", node, lambda context: np.load(context.node_config["rows"]), n_components=2)
+    assert strategy.model.components_.tobytes() == run("p-cov", PARTIES, n_components=2).components_.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("slip", "key"), [("min-row", "min-rows"), ("secureonly", "secure-only"), ("may_shw", "may-show")]
+)
+def test_a_mistyped_rule_of_a_site_is_refused_with_its_name(slip, key):
+    with refused(ConfigError, f"unknown key '{slip}'", f"'{key}'"):
+        by_messages("p-cov", lambda party: {slip: "x"}, n_components=2)
+
+
 def by_components(strategy, rounds: int | None = None, **options) -> None:
     """Run a strategy as Flower's ServerApp does with `server_fn`, on its own `Server`."""
     app = ClientApp(client_fn=lambda context: type(strategy).client(context, rows_of(context), **options).to_client())

@@ -195,3 +195,11 @@ def test_the_bound_of_float32_is_half_a_last_place():
     off = 2.0**-23 * np.sqrt(9 + 1) / 2
     expected = np.degrees(np.arcsin((2 * 3 + off) * off / 8))
     assert model.log["measured"]["angle_bound_degrees"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_fraction_beyond_the_average_keeps_no_component_without_variance():
+    wide = np.random.default_rng(0).standard_normal((20, 30))
+    model = fit("ap-cov", cut(wide, 10, 10), n_components=0.99, min_rows=1)
+    assert model.n_components_ == 18  # each party's rows about their own mean
+    assert (model.explained_variance_ > 0).all()
+    assert any("all components that there are hold" in note for note in model.log["notes"])
