@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,13 +68,16 @@ def main(
     values = {"method": method, "n-components": components, "clients": parties, **secure_keys}
     server = assemble(METHODS.run_config(values), shares.rows, {}, shares.names)
     first, *_ = server.client_manager().all().values()
-    trace_party(server, first)
+    lines = trace_party(server, first)
     print(f"{method}: {parties} parties, {rows} x {features} drawn values; as party {first.cid} of {parties} meets it")
-    server.fit(num_rounds=server.strategy.rounds, timeout=None)
+    try:
+        server.fit(num_rounds=server.strategy.rounds, timeout=None)
+    finally:
+        print("\n".join(lines))
 
 
-def trace_party(server: PCAServer, proxy: ClientProxy) -> None:
-    """Print each message to a party and its reply, as a run goes on.
+def trace_party(server: PCAServer, proxy: ClientProxy) -> list[str]:
+    """Record each message to a party and its reply, as a run goes on.
 
     Parameters
     ----------
@@ -81,24 +85,30 @@ def trace_party(server: PCAServer, proxy: ClientProxy) -> None:
         Server of the run.
     proxy : ClientProxy
         The party, as its server meets it; its `fit` is replaced.
+
+    Returns
+    -------
+    list of str
+        Lines, which grow as the run goes on.
     """
     from flwr.common import parameters_to_ndarrays
 
     answer = proxy.fit
-    number = 0
+    lines: list[str] = []
+    numbers = itertools.count(1)
 
     def fit(ins: Any, timeout: float | None, group_id: int | None) -> Any:
-        nonlocal number
-        number += 1
         phase = ins.config["phase"]
         question = server.strategy.script[phase]
+        lines.extend(["", f"round {next(numbers)}: {phase}", f"  answered by   {location(question.answer)}"])
+        lines.extend(field_lines("request", question.request, parameters_to_ndarrays(ins.parameters)))
         reply = answer(ins, timeout, group_id)
-        print(f"\nround {number}: {phase}\n  answered by   {location(question.answer)}")
-        print_fields("request", question.request, parameters_to_ndarrays(ins.parameters))
-        print_fields("reply", question.reply, parameters_to_ndarrays(reply.parameters))
+        if reply.parameters.tensors:  # none of a refusal, which ends the run
+            lines.extend(field_lines("reply", question.reply, parameters_to_ndarrays(reply.parameters)))
         return reply
 
     proxy.fit = fit  # type: ignore[method-assign]
+    return lines
 
 
 def location(answer: Any) -> str:
@@ -118,11 +128,13 @@ def location(answer: Any) -> str:
     if function is None:
         return "the transport (fedpca_flwr/transports)"
     code = function.__code__
-    return f"{function.__qualname__} ({Path(code.co_filename).resolve().relative_to(ROOT)}:{code.co_firstlineno})"
+    path = Path(code.co_filename).resolve()
+    place = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path  # of another package
+    return f"{function.__qualname__} ({place}:{code.co_firstlineno})"
 
 
-def print_fields(direction: str, payload: Payload, arrays: Sequence[NDArray[Any]]) -> None:
-    """Print name, shape, dtype and bytes of the arrays of a message.
+def field_lines(direction: str, payload: Payload, arrays: Sequence[NDArray[Any]]) -> list[str]:
+    """Return name, shape, dtype and bytes of the arrays of a message.
 
     Parameters
     ----------
@@ -132,8 +144,13 @@ def print_fields(direction: str, payload: Payload, arrays: Sequence[NDArray[Any]
         Fields of the message.
     arrays : sequence of ndarray
         One for each field.
+
+    Returns
+    -------
+    list of str
+        A line for each array.
     """
-    for field, array in zip(payload.fields, arrays, strict=True):
-        print(f"  {direction:<12}  {field.name:<14} {array.shape!s:<12} {array.dtype!s:<8} {array.nbytes:>8,} bytes")
-    if not arrays:
-        print(f"  {direction:<12}  nothing")
+    return [
+        f"  {direction:<12}  {field.name:<14} {array.shape!s:<12} {array.dtype!s:<8} {array.nbytes:>8,} bytes"
+        for field, array in zip(payload.fields, arrays, strict=True)
+    ] or [f"  {direction:<12}  nothing"]
