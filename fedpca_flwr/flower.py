@@ -29,8 +29,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
+from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.server import PCAServer, numerical_libraries, poll_promptly
+from fedpca_flwr.protocol.server import PCAServer, numerical_libraries, watch_grid
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.strategies import FACTORY, METHODS
 
@@ -178,10 +179,22 @@ def run_on(grid: Grid, strategy: PCAStrategy, timeout: float | None = None) -> P
     Returns
     -------
     PCAModel
+
+    Raises
+    ------
+    FedPCAError
+        What the strategy or a party raised, or what the grid itself raised at the server.
     """
     seconds = strategy.config.round_deadline if timeout is None else timeout
     config = ServerConfig(num_rounds=strategy.rounds, round_timeout=seconds)
-    start_grid(grid=poll_promptly(grid), server=PCAServer(strategy), config=config)
+    with watch_grid(grid) as errors:
+        try:
+            start_grid(grid=grid, server=PCAServer(strategy), config=config)
+        except FedPCAError as error:
+            if not errors:
+                raise
+            text = f"{type(errors[0]).__name__}: {errors[0]}"
+            raise FedPCAError(f"the grid of the server failed, and no node, with {text} ({error})") from errors[0]
     return strategy.model
 
 

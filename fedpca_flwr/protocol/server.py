@@ -3,9 +3,9 @@
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from threading import Lock, Thread
 from typing import NamedTuple
@@ -30,21 +30,41 @@ FIRST_REMINDER_SECONDS = 30.0
 """Seconds of a round after which a line names the parties that have not answered; twice as many until the next."""
 
 
-def poll_promptly(grid: Grid) -> Grid:
-    """Let a grid poll for replies as `ReplyPoller` does.
+@contextmanager
+def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
+    """Collect what a grid itself raises inside a with statement, and let Flower's own grids poll as `ReplyPoller` does.
+
+    A grid keeps a `send_and_receive` that is not Flower's. At the end the grid is as before.
 
     Parameters
     ----------
     grid : Grid
-        Flower's grid, which is changed.
+        The grid.
 
-    Returns
-    -------
-    Grid
-        The same grid.
+    Yields
+    ------
+    list of Exception
+        Exceptions of the grid, at the server: no party has raised these.
     """
-    grid.send_and_receive = ReplyPoller(grid).send_and_receive  # type: ignore[method-assign]  # of this grid only
-    return grid
+    replaced = vars(grid).get("send_and_receive")
+    is_flowers = replaced is None and type(grid).send_and_receive.__module__.startswith("flwr.")
+    send_and_receive = ReplyPoller(grid).send_and_receive if is_flowers else grid.send_and_receive
+    errors: list[Exception] = []
+
+    def watched(messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        try:
+            return send_and_receive(messages, timeout=timeout)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    grid.send_and_receive = watched  # type: ignore[method-assign]  # of this grid only
+    try:
+        yield errors
+    finally:
+        del grid.send_and_receive
+        if replaced is not None:
+            grid.send_and_receive = replaced  # type: ignore[method-assign]
 
 
 class PendingReply(NamedTuple):

@@ -28,7 +28,7 @@ from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_produc
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.protocol.progress import limit_flower_log
-from fedpca_flwr.protocol.server import poll_promptly
+from fedpca_flwr.protocol.server import watch_grid
 from fedpca_flwr.simulations import ray_engine
 from fedpca_flwr.simulations.benchmarks import harness, memory
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, Lines, Program, Rows
@@ -296,7 +296,8 @@ def _run_empty(sizes: Sizes) -> float:
     def serve(grid: serverapp.Grid, context: Any) -> None:
         server = Server(client_manager=SimpleClientManager(), strategy=strategy)
         server.set_max_workers(len(sizes[0][0]))
-        compat.start_grid(grid=poll_promptly(grid), server=server, config=ServerConfig(len(sizes)))
+        with watch_grid(grid):
+            compat.start_grid(grid=grid, server=server, config=ServerConfig(len(sizes)))
 
     app = clientapp.ClientApp(lambda context: EmptyClient())
     with limit_flower_log(logging.ERROR):

@@ -10,7 +10,16 @@ from flwr.clientapp import ClientApp
 from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
 
-from fedpca_flwr import ConfigError, ContractError, FedPCA, PooledCovariance, SubspaceIteration, client_app, run
+from fedpca_flwr import (
+    ConfigError,
+    ContractError,
+    FedPCA,
+    FedPCAError,
+    PooledCovariance,
+    SubspaceIteration,
+    client_app,
+    run,
+)
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.grid import GridOfThisProcess
 from tests.harness import identities
@@ -59,6 +68,34 @@ def test_a_node_config_may_have_keys_of_the_app(tmp_path):
 def test_a_mistyped_rule_of_a_site_is_refused_with_its_name(slip, key):
     with refused(ConfigError, f"unknown key '{slip}'", f"'{key}'"):
         by_messages("p-cov", lambda party: {slip: "x"}, n_components=2)
+
+
+class GridWithRetries(GridOfThisProcess):
+    """A user's grid, whose `send_and_receive` is the user's."""
+
+    calls = 0
+
+    def send_and_receive(self, messages, *, timeout=None):
+        self.calls += 1
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def test_a_users_send_and_receive_is_called_and_stays():
+    strategy = FedPCA("p-cov", n_components=2, clients=3)
+    grid = GridWithRetries(3, client_app(rows_of, "p-cov", n_components=2))
+    strategy.start(grid)
+    assert grid.calls == 3 * 3  # of each party what it holds, its moments and the last round
+    assert "send_and_receive" not in vars(grid)
+
+
+def test_an_error_of_the_grid_is_not_told_as_the_nodes(monkeypatch):
+    def fails(self, messages, **options):
+        raise NotImplementedError("no such link")
+
+    monkeypatch.setattr(GridWithRetries, "send_and_receive", fails)
+    grid = GridWithRetries(3, client_app(rows_of, "p-cov", n_components=2))
+    with refused(FedPCAError, "grid of the server", "NotImplementedError", "no such link"):
+        FedPCA("p-cov", n_components=2, clients=3).start(grid)
 
 
 def by_components(strategy, rounds: int | None = None, **options) -> None:

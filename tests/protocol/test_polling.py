@@ -34,7 +34,7 @@ def link(monkeypatch):
 
 def arrival_times(link, messages, **options):
     """Return the arrival time of each reply, which also names the message that the reply answers."""
-    replies = server.poll_promptly(link).send_and_receive(messages, **options)
+    replies = server.ReplyPoller(link).send_and_receive(messages, **options)
     return sorted(reply.metadata.reply_to_message_id for reply in replies)
 
 
