@@ -60,6 +60,9 @@ class FedPCA(Strategy):
     def __init__(self, method: str = "p-cov", **options: Any) -> None:
         self.strategy: PCAStrategy = FACTORY.strategy(_run_config(method, options))
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.strategy!r})"
+
     @property
     def model(self) -> PCAModel:
         """The model, once `start` has returned."""

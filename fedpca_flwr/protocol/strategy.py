@@ -350,7 +350,13 @@ class PCAStrategy(Strategy):
 
     @override
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        if self._program is not None:
+            raise ContractError(f"this strategy of '{self.card.name}' has run already: make a new one for another run")
         return ndarrays_to_parameters([])
+
+    def __repr__(self) -> str:
+        options = {"n_components": self.config.n_components, **self.options.model_dump(exclude_defaults=True)}
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
 
     @override
     def configure_fit(

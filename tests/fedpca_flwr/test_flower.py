@@ -70,6 +70,16 @@ def test_a_mistyped_rule_of_a_site_is_refused_with_its_name(slip, key):
         by_messages("p-cov", lambda party: {slip: "x"}, n_components=2)
 
 
+def test_a_strategy_is_for_one_run():
+    strategy, _ = by_messages("p-cov", n_components=2)
+    components = strategy.model.components_
+    with refused(ContractError, "'p-cov' has run already"):
+        strategy.start(GridOfThisProcess(3, client_app(rows_of, "p-cov", n_components=2)))
+    assert strategy.model.components_ is components
+    assert repr(strategy) == "FedPCA(PooledCovariance(n_components=2))"
+    assert repr(SubspaceIteration(n_components=3, block_size=5)) == "SubspaceIteration(n_components=3, block_size=5)"
+
+
 class GridWithRetries(GridOfThisProcess):
     """A user's grid, whose `send_and_receive` is the user's."""
 
