@@ -244,7 +244,7 @@ class EM(method.Strategy):
             steps += 1
             with refuse_impossible_sums():
                 em.add(sums)
-            expected = observed.moments(em.mean, em.scatter)
+            expected = observed.in_data_units(em.mean, em.scatter)
             diagonal = expected.diagonal()
             require_resolved(self.config.bound, error_bounds, diagonal.clip(min=0.0))
             solution = method.solve(expected, diagonal, n_components=k, center=True, scale=options.scale)

@@ -30,7 +30,7 @@ NON_NUMERIC_KINDS = {
     INEXACT_INTEGERS: "subtract a whole number that is near all of them first; ids are no features",
     "objects": "turn them into numbers; of lists give numpy.stack(list(column)) as the party's array",
 }
-"""What a column may hold instead of numbers, and what to do besides leaving it out."""
+"""Kinds of cells that a column may hold instead of numbers, and advice besides leaving it out."""
 
 
 NumbersOrKind = NDArray[Any] | str

@@ -216,7 +216,7 @@ class BlockIteration:
         return bound
 
     def _set_pairs(self) -> None:
-        """Take the Ritz pairs, or the pairs of the corrected approximation if they are certainly as near."""
+        """Take the Ritz pairs, or the sketch's if their angle is within the bound, which then grows by the angle."""
         if self.ritz.values.size >= self.k:
             pairs = self.ritz.pairs(self.k)
             self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)

@@ -192,7 +192,7 @@ class CorrectionErrors(NamedTuple):
 
     @property
     def cross_norm(self) -> float:
-        """Bound on the spectral norm of W'F U."""
+        """Bound on the spectral norm of W'F U: how far the error F mixes the first eigenvectors U with the next W."""
         cross_terms = self.on_first * self.next + self.on_block * self.first + self.everywhere * self.first * self.next
         return min(self.norm_first, self.norm_next, self.on_first + cross_terms)
 

@@ -254,7 +254,7 @@ class MethodCard:
     upload: str
     """Size of a party's replies, in float64 values of d features, k components and n rows."""
     server_sees: str
-    """What the server sees, in a few words."""
+    """Numbers that the server sees, in a few words."""
     disclosure: Disclosure
     """All that others learn of a party."""
     summed_disclosure: Disclosure | None = None
@@ -263,7 +263,7 @@ class MethodCard:
     """Whether the server adds up the parties' moments, or factors of them. If the server sees the moments, the model
     states the influence of each party."""
     result: str = ""
-    """What a reader must know of the result besides `exact`."""
+    """Text that a reader of the result must know besides `exact`."""
     examples: Sequence[Mapping[str, Any]] = ({},)
     """Options with which the method runs, the necessary ones first. Every question that a run may ask is in the script
     of an example: docs/security/questions.md is made of these."""
@@ -281,7 +281,7 @@ class MethodCard:
     split: Literal["rows", "columns"] = "rows"
     """Data of a party: some rows of all features, or all rows of some features."""
     exposes: Literal["", "distribution", "scores", "inner products"] = ""
-    """What the method shows of single rows, beyond the model of the pooled rows: their distribution beyond moments;
+    """Kind of numbers about single rows that the method shows beyond the model: their distribution beyond moments;
     their scores (with products of the same kind); or all inner products or distances between rows."""
     loadings_source: str = ""
     """Method whose run leaves the loadings with which this method projects new rows; empty for a method that fits."""
@@ -293,12 +293,12 @@ class MethodCard:
     non_mean_centre: bool = False
     """Whether rows have another centre than their mean, and are divided by other deviations."""
     variance_base: str = ""
-    """What shares of variance refer to, if not to the variance of the pooled rows."""
+    """Total that shares of variance refer to, if not the variance of the pooled rows."""
     stages: Sequence[type[Stage]] = ()
     """Stages that a run may compose with the method; the registry sets them (`fedpca_flwr.stages`)."""
     needs: Sequence[Literal["groups", "rows"]] = ()
-    """What the answers need besides functions of the moments of all rows that take part: sums over groups of rows, or
-    single rows. The vault of a party offers these to methods that need them, and to no others."""
+    """Data that the answers need besides functions of the moments of all rows that take part: sums over groups of
+    rows, or single rows. The vault of a party offers these to methods that need them, and to no others."""
     beyond_moments: str = ""
     """Why a party's answers tell more than count, mean and scatter of all its rows that take part; empty if they do
     not. Such a method exposes something, unless noise hides it, or a site's `gaps` decide which rows it reads."""

@@ -108,7 +108,7 @@ class Question:
     """Function of the request and the public parameters: limits on the sum of the replies. A question without limits
     is no sum, and is refused if only sums may be shown."""
     share_limits: Callable[[Fields, Public], SumLimits] | None = None
-    """As `limits`, for a single reply that the server sees; None: a single reply is not compared with limits."""
+    """Limits, as of `limits`, on a single reply that the server sees; None: it is not compared with limits."""
     suggestion: str = ""
     """For a question without limits: choice for runs that may show sums only, as the end of an error."""
     words: int | Callable[[Mapping[str, int]], Mapping[str, Digits]] = 1
@@ -129,7 +129,7 @@ class Question:
     """Whether replies tell nothing of anyone's values (only the number of rows, say), so that they travel in clear with
     every transport."""
     needs: Literal["", "groups", "rows", "files"] = ""
-    """What the answer needs besides functions of the moments of all rows that take part: sums over groups of rows,
+    """Data that the answer needs besides functions of the moments of all rows that take part: sums over groups of rows,
     single rows, or a site's own files, which stay there. The method's card, or a stage, declares the first two."""
     differentially_private: bool = False
     """Whether replies hold enough noise: then the difference of sums over different parties tells no more than the

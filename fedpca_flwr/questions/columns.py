@@ -57,8 +57,9 @@ MAX_MEAN_RATIO = 2.0**10
 def _reach(options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False) -> float:
     """Return the largest size that an entry of the columns can have, as the run centres and scales the columns.
 
-    Columns that are centred in any case are, once scaled, at most as large as the root of the number of rows. A
-    constant column that keeps its mean is as large as `bound`.
+    Columns that are centred, by the options or because the question is about centred columns (`centred`), are, once
+    scaled, at most as large as the root of the number of rows. A constant column that keeps its mean is as large as
+    `bound`. Without options (None) the columns are centred, and if `scaled` divided, by the numbers of an earlier run.
     """
     if options is None:
         return MAX_SCALED_SIZE if scaled else MAX_MEAN_RATIO * public.config.bound

@@ -125,8 +125,10 @@ class ObservedValues(NamedTuple):
         """Share of all values that are missing."""
         return 1.0 - float(self.counts.sum()) / (self.rows * self.centre.size)
 
-    def moments(self, mean: Array, scatter: Array) -> Moments:
-        """Return moments in the unit of the data.
+    def in_data_units(self, mean: Array, scatter: Array) -> Moments:
+        """Turn mean and scatter of standardised rows into moments in the unit of the data.
+
+        A constant feature has no scatter, though in fixed point its `spread` is not 0.
 
         Parameters
         ----------
@@ -184,7 +186,9 @@ def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
 
 
 def expected_question(times: int) -> Question:
-    """Return the question of `pooled_expected`.
+    """Return the question for the expected sums and products of standardised rows with gaps, under a model.
+
+    The request has the model, and `pooled_expected` asks the question.
 
     Parameters
     ----------

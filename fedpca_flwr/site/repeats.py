@@ -110,7 +110,7 @@ def rows_digest(key: bytes, rows: Rows) -> str:
 
 
 def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], Sequence[Note]], None]) -> NoteDecision:
-    """Return a decision that notes an entry once, unless earlier notes refuse the entry.
+    """Return a function that decides whether an entry is noted: once for the same rows, unless `judge` refuses.
 
     Parameters
     ----------
@@ -124,7 +124,8 @@ def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], S
     Returns
     -------
     NoteDecision
-        The decision, for `Journal.remember`.
+        Function of the earlier notes on the same rows, and on other rows, for `Journal.remember`. It returns the text
+        to note, empty if the text is noted already.
     """
 
     def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:

@@ -104,7 +104,7 @@ def _outcome(lie: Lie | None, seed: int) -> list[float]:
 
 
 def _relative_cost(parties: Sequence[Rows]) -> float:
-    """Return the CPU time of a run over that without influence, in a single run: two runs differ by more."""
+    """Return CPU time with influence over CPU time without, both of one run: those of two runs differ by more."""
     spent, compute = list[float](), Contributions.influence
 
     def timed(*args: Any, **options: Any) -> Any:

@@ -103,14 +103,14 @@ def _copy(reply: FitRes, party: int) -> FitRes:
 
 
 def ask_for_moments(rows: Sequence[Any], components: int) -> tuple[PCAStrategy, list[tuple[ClientProxy, FitIns]]]:
-    """Ask parties for their moments.
+    """Return the server half of P-COV, and its question for moments to each party, which nobody has answered yet.
 
     Parameters
     ----------
     rows : sequence of ndarray
         Rows of each party.
     components : int
-        Number of components.
+        Number of components of the run; the moments do not depend on it.
 
     Returns
     -------

@@ -171,15 +171,15 @@ def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[s
     }
 
 
-def numbers_outside(seed: Seed, numbers_of_seed: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Yield a line for each number outside its interval.
+def numbers_outside(seed: Seed, reproduced: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Yield a line for each number of a paper that was reproduced outside its interval; missing numbers pass.
 
     Parameters
     ----------
     seed : Seed
-        The seed.
-    numbers_of_seed : mapping
-        Numbers by table or figure, and by name.
+        The note or paper, with its tables and figures.
+    reproduced : mapping
+        Reproduced numbers by table or figure, and by name.
 
     Yields
     ------
@@ -188,7 +188,7 @@ def numbers_outside(seed: Seed, numbers_of_seed: Mapping[str, Mapping[str, float
     """
     for exhibit in seed.shows:
         for number in exhibit.numbers:
-            value = numbers_of_seed.get(exhibit.what, {}).get(number.name, number.low)
+            value = reproduced.get(exhibit.what, {}).get(number.name, number.low)
             if not number.low <= value <= number.high:
                 what = f"{seed.paper}, {exhibit.what}, {number.name}"
                 yield f"{what} is {value:.6g}, expected from {number.low:g} to {number.high:g}"

@@ -41,7 +41,7 @@ SITE_DISCLOSURE = (
     "sums of the sites' own projectors times blocks that it chooses, and of a fold of each site's rows; with one block "
     "after another these tell which subspaces the sites have"
 )
-"""What the sums tell of single sites (`PCAOptions.sum_disclosures`)."""
+"""Text: disclosure of single sites by the sums (`PCAOptions.sum_disclosures`)."""
 
 HELD_OUT_PREFIX = "held-out "
 """Prefix of the first pass' phases, and of the names of its constants."""

@@ -41,7 +41,7 @@ SITE_DISCLOSURE = (
     "sums of the sites' own medians and of counts that each site bounds by its own rows, and directions of rows about "
     "centres that it chooses: with one centre after another these tell where a site's rows lie"
 )
-"""What the sums tell of single sites (`PCAOptions.sum_disclosures`)."""
+"""Text: disclosure of single sites by the sums (`PCAOptions.sum_disclosures`)."""
 
 
 class RobustOptions(method.Options):

@@ -88,7 +88,7 @@ def _arguments(draw: Draw, parties: Sequence[Any]) -> Sequence[Any]:
         return [DataFrame(_cells(draw, part)) for part in parties]
     frames = [DataFrame(part, columns=names_of(part.shape[1])) for part in parties]
     if draw.times:
-        return [frame.assign(**{WEIGHT: settings}) for frame, settings in zip(frames, draw.times, strict=True)]
+        return [frame.assign(**{WEIGHT: times}) for frame, times in zip(frames, draw.times, strict=True)]
     return [frame[[frame.columns[j] for j in order]] for frame, order in zip(frames, draw.orders, strict=True)]
 
 
@@ -97,8 +97,8 @@ def _cells(draw: Draw, part: Any) -> dict[str, Any]:
     numbers = part.shape[1] - len(draw.indicators)
     columns = dict(zip(names_of(numbers), part[:, :numbers].T, strict=True))
     place = numbers
-    for name, settings in draw.levels.items():
-        cells = [*settings, "of no level", None]
+    for name, levels in draw.levels.items():
+        cells = [*levels, "of no level", None]
         columns[name] = [cells[code] for code in part[:, place : place + len(cells)].argmax(axis=1)]
         place += len(cells)
     return columns
