@@ -11,10 +11,10 @@ RELATIVE = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
 
 
 class ReadmeHook(MetadataHookInterface):
-    """Hook that makes the README's links, which are relative to the repository, absolute by its address and version."""
+    """Build hook that makes the README's relative links absolute, for the package's page on an index."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Set the README of the metadata.
+        """Set the README of the package's metadata, with absolute links.
 
         Parameters
         ----------
@@ -26,6 +26,7 @@ class ReadmeHook(MetadataHookInterface):
         pictures = f"{repository.replace('//github.com/', '//raw.githubusercontent.com/')}/{tag}"
 
         def absolute(match: re.Match[str]) -> str:
+            """Return a link or picture with its absolute address."""
             picture, text, target = match.groups()
             return f"{picture}[{text}]({pictures if picture else pages}/{target})"
 

@@ -41,7 +41,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie beside `docs`, and the notebooks with their figures."""
+    """Add the pages from outside the folder `docs`, and the notebooks with their figures, to the site."""
     for page, source in ELSEWHERE.items():
         if source.endswith(".md"):
             files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
@@ -52,7 +52,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _rendered(notebook: Path) -> dict[str, str | bytes]:
-    """Return a notebook as a page, and its figures, by name."""
+    """Convert a notebook to Markdown; return the page and its figures by file name."""
     cells = nbformat.read(notebook, as_version=4)
     names = {"unique_key": notebook.stem, "output_files_dir": notebook.stem}
     body, resources = MarkdownExporter().from_notebook_node(cells, names)
@@ -60,7 +60,7 @@ def _rendered(notebook: Path) -> dict[str, str | bytes]:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Point links to the page that a file has become.
+    """Rewrite a page's links to files of the repository as links to the site's pages.
 
     Links to code, which has no page, become plain text. A page that the code makes has no link to edit it.
     """
@@ -71,6 +71,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     back = "../" * name.count("/")
 
     def link(match: re.Match[str]) -> str:
+        """Return a link to the target's page, or only the text if the target has no page."""
         image, text, target, anchor = match[1], match[2], match[3], match[4] or ""
         if "://" in target or (match[1] and name.startswith("gallery/")):  # a figure lies beside its page
             return match[0]
@@ -82,5 +83,5 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Make the empty corner of a table a cell: a screen reader would announce a head without text."""
+    """Replace empty header cells of tables by plain cells, which screen readers do not announce."""
     return re.sub(r"<th[^>]*></th>", "<td></td>", html)

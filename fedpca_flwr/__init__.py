@@ -119,7 +119,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use."""
+    """Import a public name of the package when it is first used."""
     if name in PUBLIC_MODULES:
         return getattr(import_module(PUBLIC_MODULES[name]), name)
     strategy = None
@@ -131,4 +131,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """Return the names of the module, and the public names that are imported on first use."""
     return sorted({*globals(), *__all__})

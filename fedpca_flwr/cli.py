@@ -63,6 +63,7 @@ class Command(TyperCommand):
 
     @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the flag of a list option before each of its values, as click expects, and parse the words."""
         lists = {flag for parameter in self.params if parameter.multiple for flag in parameter.opts}
         expanded: list[str] = []
         flag = ""
@@ -83,10 +84,12 @@ class Command(TyperCommand):
 
     @override
     def get_help(self, ctx: click.Context) -> str:
+        """Return the help without typer's backslashes before brackets."""
         return super().get_help(ctx).replace(r"\[", "[")  # typer escapes them for rich in plain text, too
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; print an expected error as one line, and exit with its code."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # nobody reads the output any more: click ends the process
@@ -98,12 +101,13 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Group whose listed commands are imported only when they are called: their callbacks return the commands."""
+    """Command group that imports a command only when it is called: the listed command's callback returns it."""
 
     @override
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command by its name, and import it unless it is a group."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed if listed is None or isinstance(listed, Group) else cast(Any, listed).callback(), rest
 
@@ -171,7 +175,7 @@ def readable(text: str) -> str:
 
 
 def show_version(value: bool) -> None:
-    """Print the version and end, if the option was given.
+    """Print the version of the package, and end, if the option was given.
 
     Parameters
     ----------
@@ -188,7 +192,7 @@ def root(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version, and end.")
     ] = False,
 ) -> None:
-    """Take the options that stand before a command.
+    """Accept the options before a command's name; ``--version`` acts by its own callback.
 
     Parameters
     ----------
@@ -198,11 +202,12 @@ def root(
 
 
 def _loader(target: str) -> Callable[[], click.Command]:
+    """Return a function that imports the command with a dotted name."""
     return lambda: load(target)
 
 
 def factory() -> Any:
-    """Import the registry of methods.
+    """Import all methods, and return the factory of strategies and clients.
 
     Returns
     -------
@@ -213,7 +218,7 @@ def factory() -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run the command line of the package, and return its exit code.
 
     Parameters
     ----------
@@ -240,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_listed(loaders: Mapping[str, Callable[[], click.Command]], doc: str, words: Sequence[str], program: str) -> int:
-    """Run the command that the first word names, which alone is imported.
+    """Import and run only the command that the first word names.
 
     Parameters
     ----------
@@ -264,7 +269,7 @@ def run_listed(loaders: Mapping[str, Callable[[], click.Command]], doc: str, wor
 
 
 def run(command: click.Command, words: Sequence[str], program: str, **settings: Any) -> int:
-    """Run a command, and say in one line what is wrong with its command line.
+    """Run a command and return its exit code; print what is wrong with the command line as one line.
 
     Parameters
     ----------

@@ -26,6 +26,7 @@ class FedPCAError(Exception):
     """
 
     def __init__(self, message: str, *, local: str = "") -> None:
+        """Store the message and the local detail, without characters that do not print."""
         super().__init__(printable_text(message, lines=True))
         self.local = printable_text(local, lines=True)
         if local:
@@ -54,7 +55,7 @@ def value_text(value: object) -> str:
 
 
 class ConfigError(FedPCAError, ValueError):
-    """Value or key of a run-config or node-config that is not allowed."""
+    """Error of a value or key of a run-config or node-config that is not allowed."""
 
 
 def combine_errors(errors: Sequence[FedPCAError]) -> FedPCAError:
@@ -75,27 +76,27 @@ def combine_errors(errors: Sequence[FedPCAError]) -> FedPCAError:
 
 
 class TravelError(ConfigError):
-    """Transport of a run-config by which a method's replies cannot travel."""
+    """Error of a transport that cannot carry a method's replies."""
 
 
 class DataError(FedPCAError, ValueError):
-    """Data of a party that cannot be used: missing, empty, not numeric, not finite."""
+    """Error of a party's data that cannot be used: missing, empty, not numeric, not finite."""
 
 
 class ContractError(FedPCAError):
-    """Payload or result that breaks the method's contract."""
+    """Error of a payload, state or result without the declared fields, shapes or values."""
 
 
 class QuorumError(FedPCAError):
-    """Absence of an expected party, or a party that did not reply in time."""
+    """Error of a run in which an expected party is absent, or did not reply in time."""
 
 
 class DisclosureError(FedPCAError):
-    """Refusal of a site's own policy to release what the run asks for."""
+    """Error of a site whose own policy refuses to release what the run asks for."""
 
 
 class PartyError(FedPCAError):
-    """Failure of a party that its own log explains; the text names only the kind of failure."""
+    """Error of a party that only the party's own log explains; the text names the kind of failure."""
 
 
 ERRORS_BY_NAME: dict[str, type[FedPCAError]] = {
@@ -105,7 +106,7 @@ ERRORS_BY_NAME: dict[str, type[FedPCAError]] = {
 
 
 def printable_text(text: str, *, lines: bool = False) -> str:
-    """Replace every character that does not show as itself by "?".
+    """Replace every character that is not printable (control characters, line breaks, marks) by "?".
 
     These are control characters, line breaks, marks of writing direction, characters without width, halves of surrogate
     pairs, and code points that Unicode does not assign.

@@ -58,20 +58,22 @@ class FedPCA(Strategy):
     """
 
     def __init__(self, method: str = "p-cov", **options: Any) -> None:
+        """Make the method's strategy, with the options checked."""
         self.strategy: PCAStrategy = FACTORY.strategy(_run_config(method, options))
 
     def __repr__(self) -> str:
+        """Write the class, with its strategy in brackets."""
         return f"{type(self).__name__}({self.strategy!r})"
 
     @property
     def model(self) -> PCAModel:
-        """The model, once `start` has returned."""
+        """Model of the finished run, once `start` has returned."""
         return self.strategy.model
 
     def start(  # type: ignore[override]  # nothing is trained: there are no arrays to begin with, nor a number of rounds
         self, grid: Grid, *, timeout: float | None = None
     ) -> Result:
-        """Run the method to its end.
+        """Run all rounds of the method on a grid, and return the components and the bytes of each round.
 
         Parameters
         ----------
@@ -109,16 +111,19 @@ class FedPCA(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        """Raise NotImplementedError, because `start` asks the questions itself."""
         raise NotImplementedError("FedPCA.start(grid) asks the questions itself: they depend on the answers")
 
     @override
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        """Raise NotImplementedError, because `start` takes the answers itself."""
         raise NotImplementedError("FedPCA.start(grid) takes the answers itself")
 
     configure_evaluate = configure_train
 
     @override
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Any:
+        """Raise NotImplementedError, because nothing is evaluated at clients."""
         raise NotImplementedError("FedPCA evaluates nothing at clients")
 
 
@@ -132,11 +137,13 @@ class PCAClientApp(ClientApp):
     """
 
     def __init__(self, client_fn: Callable[[Context], Client]) -> None:
+        """Make the inner ClientApp that answers the questions of `FedPCA`."""
         super().__init__()
         self._pca = ClientApp(client_fn, mods=[one_blas_thread])
 
     @override
     def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a question of `FedPCA`, or pass another message to the user's functions."""
         fields = message.content.config_records.get("fitins.config", ConfigRecord())
         ours = message.metadata.message_type == MessageTypeLegacy.GET_PROPERTIES or "phase" in fields
         return self._pca(message, context) if ours else super().__call__(message, context)
@@ -164,6 +171,7 @@ def client_app(rows: Callable[[Context], ArrayLike], method: str = "p-cov", **op
     run_config = _run_config(method, options)
 
     def client_fn(context: Context) -> Client:
+        """Make the party's client with the rows for its context."""
         return FACTORY.client_of_rows(context, rows(context), run_config).to_client()
 
     return PCAClientApp(client_fn)
@@ -202,7 +210,9 @@ def run_on(grid: Grid, strategy: PCAStrategy, timeout: float | None = None) -> P
 
 
 def one_blas_thread(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Limit BLAS to a single thread: the order of its sums, and so the last bits, depend on the number of threads.
+    """Handle a message with BLAS limited to one thread, so that results do not depend on the machine's threads.
+
+    The number of threads changes the order in which BLAS adds, and so the last bits of the sums.
 
     Parameters
     ----------
@@ -220,5 +230,6 @@ def one_blas_thread(message: Message, context: Context, call_next: ClientAppCall
 
 
 def _run_config(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the run-config of a method and its options, whose names may have underscores."""
     values = {key.replace("_", "-"): value for key, value in options.items()}
     return METHODS.run_config({**values, "method": method})

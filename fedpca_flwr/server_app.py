@@ -64,9 +64,10 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _silence_flower(error: FedPCAError) -> None:
-    """Keep Flower from logging an error that is already printed: with its traceback, and as 'unhandled'."""
+    """Keep Flower from logging an error that is already printed."""
 
     def is_news(record: logging.LogRecord) -> bool:
+        """Return whether a log record is neither the printed error nor Flower's exit code."""
         already_printed = record.exc_info is not None and record.exc_info[1] is error
         return not already_printed and not str(record.msg).startswith("Exit Code")
 
@@ -74,7 +75,7 @@ def _silence_flower(error: FedPCAError) -> None:
 
 
 def _compare_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
-    """Compare a simulation's model with the PCA of all rows, which only a simulation holds.
+    """Return a simulated model's captured variance and angles to the PCA of all rows, if comparable.
 
     Nothing is compared for a kernel, for a model of other rows, or for a model of what covariates leave.
     """

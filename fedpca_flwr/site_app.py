@@ -12,7 +12,7 @@ from fedpca_flwr.strategies import FACTORY
 
 
 def client_fn(context: Context) -> Client:
-    """Make the client of a party; a site also shows its log, and ends with its node.
+    """Make the client of a party; a real site also shows its log, and ends when its SuperNode ends.
 
     Parameters
     ----------

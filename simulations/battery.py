@@ -39,7 +39,7 @@ SURVIVORS = {"masked": 0, "surviving": 3}
 
 
 def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
-    """Return the checks that a method's card calls for; a check that fails raises an AssertionError.
+    """Return test functions for a method, chosen by its card (declaration of options and properties).
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
 
 @dataclass(frozen=True)
 class _Bench:
-    """Checks of a method, by its card and the options of the runs."""
+    """Checks of a method on small data, by its card (declaration of options and properties) and a run's options."""
 
     card: MethodCard
     options: dict[str, Any]
@@ -87,7 +87,7 @@ class _Bench:
         return self.card.exact and not self.card.variance_base
 
     def parties(self, count: int = 3) -> list[Array]:
-        """Draw parties whose pooled rows (60, 6) have well separated variances.
+        """Draw the data of 1 or 3 parties whose pooled rows (60, 6) have well separated variances.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class _Bench:
         return np.split(rows, ([3, 5] if columns else [30, 50])[: count - 1], axis=int(columns))
 
     def fit(self, parties: list[Array], **changes: Any) -> PCAModel:
-        """Run the method in this process, with a new state if the method stores any.
+        """Run the method on the parties' data in this process, and return the model.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class _Bench:
             return run(self.card.name, parties, engine="loopback", **{**options, **changes})
 
     def check_one_party(self) -> None:
-        """Check that a federation of a single party has a model."""
+        """Check that a run with a single party gives a model."""
         parties = self.parties(1)
         model = self.check_pooled(parties) if self.exact else self.fit(parties)
         assert_allclose(model.n_components_, COMPONENTS)
@@ -160,7 +160,7 @@ class _Bench:
         assert_allclose(_directions(forward), _directions(backward), rtol=0, atol=1e-9)
 
     def check_sums(self, transport: str) -> None:
-        """Check that the model equals the model of the run in clear if only sums open.
+        """Check that a secure run, in which only sums open, gives the model of the run in clear.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class _Bench:
         assert_allclose(summed.explained_variance_, clear.explained_variance_, rtol=1e-6)
 
     def check_stage(self, stage: type[Stage]) -> None:
-        """Check a stage: exact methods agree with each other, and secure runs with the run in clear.
+        """Check a stage (an addition to a run, such as clustering) against an exact method, and in secure runs.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class _Bench:
                 _require_same_model(self.fit(parties, **options, **secure), clear, plain, SECURE_DEGREES)
 
     def draw_genotypes(self, count: int, *, weighed: bool) -> list[Array]:
-        """Draw parties of 60 people's genotypes, which are numbers as well; every 20th person is an outlier.
+        """Draw 60 people's genotypes, which are numbers as well, for 1 or 3 parties; every 20th is an outlier.
 
         Parameters
         ----------
@@ -215,7 +215,7 @@ class _Bench:
         return np.split(rows, [30, 50][: count - 1])
 
     def check_reply_bytes(self) -> None:
-        """Check that a limit of the largest reply's bytes allows a run, and a limit of a byte less does not."""
+        """Check that a limit of the largest reply's bytes allows a run, and one byte less refuses the run."""
         largest = max(max(entry["up"]) for entry in self.fit(self.parties()).log["rounds"])
         self.fit(self.parties(), max_reply_bytes=largest)
         try:
@@ -237,7 +237,7 @@ class _Bench:
 
 
 def _stage_options(stage: type[Stage], width: int) -> Iterator[dict[str, Any]]:
-    """Yield options of runs with a stage: its examples, else each value of its flags and lists.
+    """Yield options that turn on a stage of a run: the stage's examples, else each value of its flags and choices.
 
     A stage whose options are keys of every run gets the last of ``width`` columns.
     """
@@ -251,7 +251,7 @@ def _stage_options(stage: type[Stage], width: int) -> Iterator[dict[str, Any]]:
 
 
 def _require_same_model(model: PCAModel, reference: PCAModel, plain: Mapping[str, Any], tolerance: float) -> None:
-    """Require equal components (degrees), variances, and entries of both logs that the log ``plain`` lacks."""
+    """Require equal components and variances, and equal log entries unless the log ``plain`` has them too."""
     assert_allclose(principal_angles(_directions(model), _directions(reference)), 0, atol=tolerance)
     assert_allclose(model.explained_variance_, reference.explained_variance_, rtol=tolerance)
     logs = (model.log, reference.log, plain)
@@ -278,7 +278,7 @@ def _require_close(value: Any, reference: Any, tolerance: float) -> None:
 
 
 def _directions(model: PCAModel) -> Array:
-    """Return the components as columns, or the scores scaled to unit length."""
+    """Return the components as columns (d, k), or the scores (n, k) scaled to unit length if there are no loadings."""
     if model.components_ is not None:
         return model.components_.T
     assert model.scores_ is not None
@@ -286,7 +286,7 @@ def _directions(model: PCAModel) -> Array:
 
 
 def _refused_values(field: FieldInfo) -> Iterator[Any]:
-    """Yield values beyond the limits of a field, and a text that is in no list."""
+    """Yield values beyond the numeric limits of an option's field, and a wrong text for flags and choices."""
     for name, further in (("ge", -1), ("gt", 0), ("le", 1), ("lt", 0)):
         yield from (getattr(part, name) + further for part in field.metadata if hasattr(part, name))
     if field.annotation is bool or typing.get_origin(field.annotation) is typing.Literal:

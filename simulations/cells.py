@@ -79,7 +79,7 @@ def main(
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
-    """Return what a reader must know of the files: values that are no counts, and a laboratory that is alone."""
+    """Return notes on files whose values are no whole numbers, and on a run with a single laboratory."""
     fractions = []
     for name, table in tables.items():
         blocks = as_blocks(table.rows, CACHE_ELEMENTS).read()
@@ -100,7 +100,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
 
 
 def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
-    """Return the names of the genes, which must be equal in all files."""
+    """Return the names of the genes, or refuse files whose genes differ in names or order."""
     first, *further = tables
     names = tables[first].names
     for other in further:
@@ -114,7 +114,7 @@ def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
 
 
 def logs(table: Table, genes: NDArray[np.intp], *, logarithm: bool = True) -> Blocks:
-    """Return log(1 + counts) of some genes, counts of all genes of a cell divided so that they add up to `PER_CELL`.
+    """Return log(1 + counts) of some genes, with each cell's counts first scaled to the sum `PER_CELL`.
 
     Parameters
     ----------
@@ -138,6 +138,7 @@ def logs(table: Table, genes: NDArray[np.intp], *, logarithm: bool = True) -> Bl
     rows = as_blocks(table.rows, CACHE_ELEMENTS)
 
     def blocks() -> Iterator[Block]:
+        """Yield the scaled counts of the selected genes, block by block."""
         for block in rows.read():
             counts = sparse.csr_matrix(block, dtype=np.float64)
             if counts.nnz and counts.data.min() < 0:

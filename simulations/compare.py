@@ -116,7 +116,7 @@ def main(
 
 
 def _report(comparison: "Comparison") -> str:
-    """Return where the page of all runs is, or why there is none."""
+    """Write the page of all runs, and return a line with its path, or with the reason why there is none."""
     try:
         return f"report: {comparison.report()}"
     except ConfigError as error:

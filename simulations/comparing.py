@@ -54,7 +54,7 @@ class Comparison(list[Record]):
     folder: Path | None = None  # of the runs and their models
 
     def frame(self) -> pandas.DataFrame:
-        """Return a data frame with a line for each run, and columns of differing settings and of results.
+        """Return a data frame with a line for each run: the settings that differ, and the results.
 
         Returns
         -------
@@ -68,7 +68,7 @@ class Comparison(list[Record]):
         )
 
     def report(self) -> Path:
-        """Write the page of all runs in the folder, and of the runs that failed just now.
+        """Write the HTML page of all runs in the folder, and of the runs of this comparison that failed.
 
         Returns
         -------
@@ -85,11 +85,13 @@ class Comparison(list[Record]):
         return write_report(self.folder, read_records(self.folder) + [record for record in self if "error" in record])
 
     def __str__(self) -> str:
+        """Write the table of results, and the recommendations for each setting."""
         recommended = [(setting_title(runs[0]), choices(runs)) for runs in group_by_setting(self)]
         texts = (f"\n{title}:\n{recommendation_text(best)}" for title, best in recommended if best)
         return "\n".join([table(self), *texts])
 
     def _repr_html_(self) -> str:
+        """Return the table of results as HTML, for notebooks."""
         return table_to_html(DisplayTable("", *cells(self)))
 
 
@@ -101,7 +103,7 @@ def settings(
     clients: Sequence[int],
     bounds: Sequence[float],
 ) -> Iterator[Record]:
-    """List every combination; a partition without alpha occurs once.
+    """Yield the setting of every combination of method, data set, partition, number of clients and bound.
 
     Parameters
     ----------
@@ -154,7 +156,7 @@ def compare(
     bounds: Sequence[float] = (0.0,),
     output: str | Path | None = None,
 ) -> Comparison:
-    """Run every combination that ``output`` does not hold already.
+    """Run methods on every combination of data set, partition and clients that ``output`` does not hold already.
 
     Parameters
     ----------
@@ -214,7 +216,7 @@ def _places(
     partitions: Sequence[str] | None,
     clients: Sequence[int] | None,
 ) -> tuple[dict[str, str], Sequence[str], Sequence[int]]:
-    """Return the folder or files of each data set, the partitions, and the numbers of clients."""
+    """Return the folder or files of each data set, the partitions, and the numbers of clients of a comparison."""
     if parties is None:
         if refused_numbers := [str(number) for number in clients or () if number < 1]:
             raise ConfigError(f"comparison: 'clients' is {', '.join(refused_numbers)}, expected whole numbers from 1")
@@ -233,7 +235,7 @@ def _places(
 
 
 def _run_and_record(setting: Record, folder: Path | None) -> Record:
-    """Run a method and return the record; append the record to the folder unless the run failed."""
+    """Run a setting and return its record, with results or an error; store only a record with results."""
     try:
         record = {**setting, **measure_run(setting, folder)}
     except FedPCAError as error:
@@ -244,7 +246,7 @@ def _run_and_record(setting: Record, folder: Path | None) -> Record:
 
 
 def table(records: Iterable[Record]) -> str:
-    """Return the results as a Markdown table, in the columns of the report.
+    """Write the results of runs as a Markdown table.
 
     Parameters
     ----------
@@ -260,7 +262,7 @@ def table(records: Iterable[Record]) -> str:
 
 
 def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
-    """Return the heads and lines of the table of results.
+    """Return the column heads and the lines of cells of the table of results.
 
     Parameters
     ----------

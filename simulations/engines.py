@@ -38,7 +38,7 @@ def run(
     progress: bool = True,
     **options: Any,
 ) -> PCAModel:
-    """Federated PCA of the data that ``parties`` hold.
+    """Run federated PCA on the data that ``parties`` hold, in this process or in Flower's simulation.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def run(
 
 
 def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, weights: Any) -> PCAModel:
-    """Return the model with notes on the parties' columns, and with their names if all parties have the same names."""
+    """Add notes on the parties' columns to a model, and the names of its features if the parties have names."""
     model.log["notes"].extend([*shares.notes, *notes])
     if split == "columns":
         return model
@@ -104,7 +104,7 @@ def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, 
 
 
 def _split(method: Any) -> str:
-    """Return how the parties' data are split for a method, which a text names."""
+    """Return how a method splits the data among parties, "rows" or "columns", by the method's text."""
     if not isinstance(method, str | None):
         raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
     with in_words_of_python():
@@ -112,7 +112,7 @@ def _split(method: Any) -> str:
 
 
 def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
-    """Return the parties and notes on their levels.
+    """Encode columns with declared levels as indicators; return the parties' tables, and notes on levels.
 
     If the run declares levels, which become a text, columns of categories become indicators.
     """
@@ -139,7 +139,7 @@ def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[
 
 @contextmanager
 def _raise_only() -> Iterator[None]:
-    """Raise what parties refuse without the parties' log on the screen, unless a caller has set logging up."""
+    """Keep the parties' log off the screen inside a with statement, unless a caller has set logging up."""
     log, silent = logging.getLogger("fedpca_flwr.client"), logging.NullHandler()
     log.addHandler(silent)
     try:
@@ -149,7 +149,7 @@ def _raise_only() -> Iterator[None]:
 
 
 def _engine(engine: Any) -> Callable[..., PCAModel]:
-    """Return the function that runs a method on an engine."""
+    """Return the function that runs a method on the engine "loopback" or "ray"."""
     if not isinstance(engine, str) or engine not in ENGINES:
         raise ConfigError(f"engine is {value_text(engine)}, expected one of: {', '.join(ENGINES)}")
     if engine == "loopback":
@@ -160,7 +160,7 @@ def _engine(engine: Any) -> Callable[..., PCAModel]:
 
 
 def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
-    """Remove the sites' keys from the options of a run, and return them; set the number of clients."""
+    """Move the sites' keys from the run's options into a dict and return it; set the number of clients."""
     if "output" in values:
         raise ConfigError("'output' names a folder of `flwr run`; here the model is returned: run(...).save(path)")
     number = len(shares.rows)
@@ -173,7 +173,7 @@ def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:
-    """Return absolute paths, one for each party: the parties' processes may have another working directory."""
+    """Return absolute paths, one for each party, since parties' processes may have another working directory."""
     is_list = isinstance(paths, Sequence) and not isinstance(paths, str | bytes)
     if not is_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise ConfigError(f"'{key}' is {value_text(paths)}, expected a list of {parties} paths, one for each party")

@@ -45,7 +45,7 @@ FIT_ONLY_OPTIONS = ("genotypes", "adjust-for", "harmonise", "clusters")
 
 
 def _keeps_moments(estimator: "FederatedPCA") -> bool:
-    """Return whether the method's runs can leave moments, to which those of more rows are added."""
+    """Return whether runs of the estimator's method can return moments of all rows, which `partial_fit` needs."""
     return issubclass(estimator._card().options, MomentsOptions)
 
 
@@ -96,6 +96,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         whiten: bool = False,
         run_options: Mapping[str, Any] | None = None,
     ) -> None:
+        """Store the parameters unchanged, as scikit-learn requires."""
         self.n_components = n_components
         self.method = method
         self.engine = engine
@@ -103,7 +104,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.run_options = run_options
 
     def fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
-        """Find the components of all rows.
+        """Fit the PCA to the rows of all parties, by a run of the method.
 
         Parameters
         ----------
@@ -137,7 +138,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     @available_if(_keeps_moments)  # type: ignore[untyped-decorator]  # no types
     def partial_fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
-        """Find the components of these rows and of those of all earlier calls, of which the moments are kept.
+        """Update the components by further rows, whose moments are added to those of earlier calls.
 
         Only methods that leave the moments of all rows have it (``p-cov``). `fit` keeps no moments: its rows have no
         part in what follows, and a note says so.
@@ -193,7 +194,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self
 
     def transform(self, X: Any) -> Any:
-        """Compute the scores of rows.
+        """Compute the scores of rows, those of several parties one below the other.
 
         Parameters
         ----------
@@ -221,19 +222,19 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._scores(table)
 
     def _scores(self, table: Any) -> Array:
-        """Return the scores (n, k) of one table, float32 where it and the components are."""
+        """Return the scores (n, k) of one table, in float32 if the table and the components are float32."""
         scores = self.model_.transform(table)
         if self.whiten:
             scores = scores / self._deviations()
         return scores.astype(np.float32) if self.components_.dtype == np.float32 and _is_single(table) else scores
 
     def _deviations(self) -> Array:
-        """Return the standard deviations (k,) of the scores; of components without variance nearly 0, not 0."""
+        """Return the standard deviations (k,) of the scores, at least float64's epsilon."""
         deviations = np.sqrt(self.model_.explained_variance_)
         return np.maximum(deviations, np.finfo(np.float64).eps)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """Compute the rows that scores stand for.
+        """Compute the rows, in the units of the data, that have the given scores.
 
         Parameters
         ----------
@@ -271,7 +272,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return result
 
     def score(self, X: Any, y: object = None) -> float:
-        """Compute the mean log-likelihood of all rows (see `score_samples`).
+        """Compute the mean log-likelihood of all rows under the probabilistic model.
 
         Parameters
         ----------
@@ -298,7 +299,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._in_units(self._probabilistic().get_covariance())
 
     def get_precision(self) -> Array:
-        """Return the inverse of `get_covariance`.
+        """Return the inverse of the features' covariance under the probabilistic model.
 
         Returns
         -------
@@ -308,13 +309,13 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._in_units(self._probabilistic().get_precision(), power=-1)
 
     def _in_units(self, matrix: Array, power: int = 1) -> Array:
-        """Return a matrix of (scaled) features in a power of the units of the data."""
+        """Multiply each entry (i, j) of a matrix by ``(scale[i] * scale[j]) ** power``, in the components' dtype."""
         scale = self.model_.scale_
         result: Array = matrix if scale is None else matrix * np.outer(scale, scale) ** power
         return result.astype(self.components_.dtype, copy=False)
 
     def _probabilistic(self) -> PCA:
-        """Return scikit-learn's PCA of the centred and scaled rows."""
+        """Return scikit-learn's PCA with this model's components, for rows already centred and scaled."""
         model = self.model_
         components, mean = model.loadings()
         pca = PCA(n_components=model.n_components_, whiten=self.whiten)
@@ -326,12 +327,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     # Inside
 
     def _run(self, parties: Any, n_components: int | float | str, **options: Any) -> PCAModel:
-        """Return the model of one run."""
+        """Run the method on the parties with the estimator's options, and return the model."""
         options = {"min_rows": 1, **(self.run_options or {}), **options}
         return run(self.method, parties, n_components=n_components, engine=self.engine, **options)
 
     def _set_fitted(self, model: PCAModel, parties: Any) -> None:
-        """Set the attributes of a model of these parties."""
+        """Set scikit-learn's fitted attributes by a model; in float32 if all parties' tables are float32."""
         self.model_ = model
         single = all(map(_is_single, tables_of(parties)))
         for name in FITTED:
@@ -346,13 +347,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             del self.feature_names_in_
 
     def __sklearn_tags__(self) -> Tags:
+        """Return scikit-learn's tags: sparse rows are allowed, and NaN if the method takes missing values."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = self._card().incomplete
         return tags
 
     def _card(self) -> MethodCard:
-        """Return the card of the method, which is one for rows."""
+        """Return the method's card (declaration of options and properties), or refuse a method for columns."""
         with in_words_of_python():
             card = METHODS.parse_method(self.method).strategy.card
         if card.split == "columns":
@@ -363,7 +365,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return card
 
     def _parties(self, X: Any, groups: ArrayLike | None, *, partial: bool) -> Any:
-        """Return the parties of a fit; a ``partial`` one must have the features of those before."""
+        """Return the tables of a fit by party; a ``partial`` fit checks one table against earlier features."""
         card = self._card()
         if parties_in(X):
             if groups is not None:
@@ -372,7 +374,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._split(_for_scikit_learn(X), groups, card, first=not (partial and hasattr(self, "model_")))
 
     def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard, *, first: bool) -> Any:
-        """Return a table's rows by party, in the order of the labels, which are the parties' names if they can be."""
+        """Split one table's rows by party label, into a mapping if all labels are valid party names, else a list."""
         finite = "allow-nan" if card.incomplete else True
         validated = X
         if not _is_labelled_array(X):
@@ -412,7 +414,7 @@ def _is_label(label: object) -> bool:
 
 
 def parties_in(X: object) -> bool:
-    """Return whether ``X`` is several tables, and not one table as a list of rows.
+    """Return whether ``X`` is a list or mapping of tables, one for each party, and not one table.
 
     Parameters
     ----------
@@ -429,7 +431,7 @@ def parties_in(X: object) -> bool:
 
 
 def tables_of(X: object) -> Sequence[Any]:
-    """Return the tables in a list, or in a mapping from the parties' names.
+    """Return the tables in a list or mapping of tables; an empty sequence for any other object.
 
     Parameters
     ----------
@@ -447,13 +449,13 @@ def tables_of(X: object) -> Sequence[Any]:
 
 
 def _max_components(parties: object) -> int:
-    """Return the largest number of components that the pooled rows allow."""
+    """Return the smaller of the number of all parties' rows and the number of features."""
     shapes = [_shape(table) for table in tables_of(parties)]
     return min(sum(rows for rows, _ in shapes), shapes[0][1])
 
 
 def _shape(table: Any) -> tuple[int, int]:
-    """Return rows and features of a table; `Blocks` may have to be read for it."""
+    """Return the numbers of rows and features of a table; blocks may have to be read for the number of rows."""
     if isinstance(table, Blocks):
         return len(table), table.width
     rows, features = (as_rows(table, "X") if is_frame(table) else table).shape
@@ -461,19 +463,19 @@ def _shape(table: Any) -> tuple[int, int]:
 
 
 def _for_scikit_learn(X: Any) -> Any:
-    """Return a data frame as one of those that scikit-learn knows; anything else as it is."""
+    """Return a data frame, if lazy then collected, as a frame of its own library; other objects unchanged."""
     frame = open_frame(X)
     values = frame.values() if frame is not None and not _is_labelled_array(X) else None
     return X if values is None else values.to_native()
 
 
 def _is_labelled_array(X: Any) -> bool:
-    """Return whether ``X`` is an array that has labels (of AnnData or xarray), and no data frame."""
+    """Return whether ``X`` is an array with labels (AnnData or xarray), which is no data frame."""
     return hasattr(type(X), "var_names") or (hasattr(type(X), "dims") and hasattr(type(X), "coords"))
 
 
 def _is_single(table: Any) -> bool:
-    """Return whether the numbers of a table are float32."""
+    """Return whether all numbers of a table are float32 (single precision)."""
     values = table.rows if isinstance(table, Table) else table
     if _is_labelled_array(table):
         values = table.X if hasattr(type(table), "var_names") else table

@@ -36,7 +36,7 @@ messages, can fail in two threads when a garbage collection calls Python code (a
 
 
 class LoopbackProxy(ClientProxy):
-    """Proxy that hands a message to a client in this process, which `make` returns.
+    """Flower client proxy that hands each message to a new client in this process.
 
     Each message has a new client, as in a deployment.
 
@@ -51,37 +51,43 @@ class LoopbackProxy(ClientProxy):
     """
 
     def __init__(self, cid: str, make: Callable[[], client.Client], context: Context | None = None) -> None:
+        """Keep the function that makes a new client, and the party's context."""
         super().__init__(cid)
         self.make = make
         self.context = context
 
     @override
     def fit(self, ins: common.FitIns, timeout: float | None, group_id: int | None) -> common.FitRes:
+        """Let a new client answer a question within the timeout."""
         return _with_deadline(timeout, lambda: self.make().fit(ins))
 
     @override
     def evaluate(self, ins: common.EvaluateIns, timeout: float | None, group_id: int | None) -> common.EvaluateRes:
+        """Let a new client evaluate within the timeout."""
         return _with_deadline(timeout, lambda: self.make().evaluate(ins))
 
     @override
     def get_properties(
         self, ins: common.GetPropertiesIns, timeout: float | None, group_id: int | None
     ) -> common.GetPropertiesRes:
+        """Let a new client return its properties within the timeout."""
         return _with_deadline(timeout, lambda: self.make().get_properties(ins))
 
     @override
     def get_parameters(
         self, ins: common.GetParametersIns, timeout: float | None, group_id: int | None
     ) -> common.GetParametersRes:
+        """Let a new client return its parameters within the timeout."""
         return _with_deadline(timeout, lambda: self.make().get_parameters(ins))
 
     @override
     def reconnect(self, ins: common.ReconnectIns, timeout: float | None, group_id: int | None) -> common.DisconnectRes:
+        """Return an empty reason, since there is no connection."""
         return common.DisconnectRes(reason="")
 
 
 def on_loopback(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -> PCAModel:
-    """Run a method in this process.
+    """Run a method with the server and all parties in this process, and return the model.
 
     Parameters
     ----------
@@ -109,7 +115,7 @@ def assemble(
     names: Sequence[tuple[str, ...]] = (),
     places: Sequence[NDArray[np.int64] | None] = (),
 ) -> PCAServer:
-    """Make a server whose clients wait in this process.
+    """Make a server, and register a client in this process for each party.
 
     With much data as many clients work at once as BLAS has threads.
 
@@ -145,7 +151,7 @@ def assemble(
 
 
 def site_of_party(site: dict[str, Any], party: int) -> dict[str, Any]:
-    """Return the node-config of a party, with its own entry of what is a list.
+    """Return a party's node-config: the party's entry of each value that is a list by party, else the value.
 
     Parameters
     ----------
@@ -165,32 +171,34 @@ def site_of_party(site: dict[str, Any], party: int) -> dict[str, Any]:
 def _client_builder(
     context: Context, rows: Rows, names: tuple[str, ...], places: NDArray[np.int64] | None
 ) -> Callable[[], client.Client]:
-    """Return a function that makes a new client of a party for each message."""
+    """Return a function that makes a new client of a party, with the party's rows checked once."""
 
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
+        """Return the party's rows as a checked table."""
         return check_rows(rows, names)._replace(row_positions=places)
 
     return lambda: FACTORY.client(context, load).to_client()
 
 
 class _Worker:
-    """Thread that does one piece of work after the other; a thread that is late is left behind."""
+    """Daemon thread that runs one function after another; a thread that misses a deadline is abandoned."""
 
     def __init__(self) -> None:
+        """Start the thread, which ends when this object is no longer used."""
         self._works: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         threading.Thread(target=_serve, args=(self._works, self._results), daemon=True).start()
         weakref.finalize(self, self._works.put, None)
 
     def outcome(self, work: Callable[[], Any], seconds: float | None) -> tuple[Any, BaseException | None]:
-        """Return result and exception of a piece of work; raise `Empty` if it takes longer than so many seconds."""
+        """Run a function in the thread; return its result and exception, or raise `queue.Empty` after ``seconds``."""
         self._works.put(work)
         return self._results.get(timeout=seconds)
 
 
 def _serve(works: SimpleQueue[Callable[[], Any] | None], done: SimpleQueue[tuple[Any, BaseException | None]]) -> None:
-    """Do work until there is none, and put results and exceptions into a queue."""
+    """Run the functions from a queue until None comes, and put each result and exception into the queue ``done``."""
     while (work := works.get()) is not None:
         try:
             done.put((work(), None))
@@ -204,7 +212,7 @@ _THREAD_WORKER = threading.local()
 
 
 def _with_deadline(seconds: float | None, work: Callable[[], Result]) -> Result:
-    """Return the result of a piece of work, or raise its exception, or `TimeoutError`."""
+    """Run a function within ``seconds`` and return its result; raise TimeoutError, or RuntimeError if it raised."""
     worker = vars(_THREAD_WORKER).setdefault("worker", None) or _Worker()
     _THREAD_WORKER.worker = worker
     result: Result

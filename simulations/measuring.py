@@ -34,7 +34,7 @@ KERNELS = {"rbf": "rbf", "sigmoid": "sigmoid", "polynomial": "poly", "linear": "
 
 
 def measure_run(setting: Record, folder: Path | None) -> Record:
-    """Run a method, and measure its model against the pooled rows.
+    """Run a method on a comparison's setting, and measure its model against the PCA of the pooled rows.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def measure_run(setting: Record, folder: Path | None) -> Record:
 
 
 def bytes_down_by_party(model: PCAModel) -> NDArray[np.int64]:
-    """Sum the bytes that each party received in the rounds of the fit, without the last round.
+    """Sum the bytes that each party received, without the phase "project", in which parties project rows.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def bytes_down_by_party(model: PCAModel) -> NDArray[np.int64]:
 
 
 def pool_key(setting: Record) -> tuple[str, str, int, bool, bool]:
-    """Return the arguments of `pooled_reference` for a run.
+    """Return the arguments of `pooled_reference` for a run: data set, folder, components, centring and scaling.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def pool_key(setting: Record) -> tuple[str, str, int, bool, bool]:
 
 
 def parties_of(setting: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
-    """Split the rows by the setting's partition, or for a method for columns the features into equal parts.
+    """Split a data set among parties by the setting: rows by its partition, or columns into equal parts.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def parties_of(setting: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
 def _extra_options(
     setting: Record, parties: Sequence[NDArray[Any]], common: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield options with files in a temporary folder.
+    """Yield further options of a run: paths of a new state or of local components, in a temporary folder.
 
     The files are the state of a new federation, or the local components of each client. For a method that starts from
     the components of another method, this other method is run first.
@@ -178,7 +178,7 @@ def _compare_with_pool(
     parties: Sequence[NDArray[Any]],
     local_files: list[str] | None,
 ) -> tuple[Angles | None, float | None]:
-    """Return the angles to the PCA of the pool and the captured share of its variance; None where not defined."""
+    """Return a model's angles to the PCA of all rows, and its captured share of their variance, or None."""
     _, reference = pooled_reference(*pool_key(setting))
     if local_files:  # each client's components are judged by its own rows, and need not be the pool's
         return None, _captured_by_local(reference, parties, local_files)
@@ -193,7 +193,7 @@ def _compare_with_pool(
 
 
 def _captured_by_local(reference: PCAModel, parties: Sequence[NDArray[Any]], files: Sequence[str]) -> float:
-    """Return the share of the variance about the pool's mean that local components capture of their party's rows."""
+    """Return the share of variance about the pooled mean that each party's own components hold of its rows."""
     captured = total = 0.0
     for X, path in zip(parties, files, strict=True):
         centred = reference.centred(X)
@@ -203,7 +203,7 @@ def _captured_by_local(reference: PCAModel, parties: Sequence[NDArray[Any]], fil
 
 
 def _angles_in_feature_space(setting: Record, model: PCAModel, rows: NDArray[Any]) -> Angles | None:
-    """Return the angles between the scores of a model and of the kernel PCA of the pooled rows, by the same kernel."""
+    """Return the angles between a model's scores and those of kernel PCA of all rows, if not too many."""
     from sklearn.decomposition import KernelPCA
 
     if len(rows) > MAX_KERNEL_ROWS:
@@ -230,7 +230,7 @@ def _angles_of_scores(model: PCAModel, scores: NDArray[Any]) -> Angles:
 def pooled_reference(
     dataset: str, data_root: str, k: int, center: bool, scale: bool
 ) -> tuple[datasets.Dataset, PCAModel]:
-    """Load a data set, and compute the PCA of all its rows.
+    """Load a data set, and compute the PCA of all its rows as the reference; the result is cached.
 
     Parameters
     ----------
@@ -262,13 +262,13 @@ def pooled_reference(
 
 @cache
 def _pooled_accuracy(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> float | None:
-    """Return the accuracy of `_accuracy` for the components of the pooled rows, computed once."""
+    """Return the k-NN accuracy on test rows projected on the pooled components; the result is cached."""
     source, reference = pooled_reference(dataset, data_root, k, center, scale)
     return _accuracy(reference, source)
 
 
 def _accuracy(model: PCAModel, source: datasets.Dataset) -> float | None:
-    """Return the accuracy of k-NN(5) on test rows; None without test rows or components."""
+    """Return the accuracy of 5-nearest-neighbours on projected test rows; None without test rows or components."""
     if source.test is None or model.components_ is None:
         return None
     test, labels = source.test()

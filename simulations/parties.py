@@ -17,7 +17,7 @@ Labels = tuple[Hashable, ...]
 
 
 class Parties(NamedTuple):
-    """Parties of a run.
+    """Checked data of a run's parties: rows, party names, column labels, notes, and the rows' original order.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Parties(NamedTuple):
         return [tuple(map(str, labels)) if _are_texts(labels) else () for labels in self.labels]
 
     def features(self, weights: Any) -> tuple[str, ...]:
-        """Return the names of the model's features: those of the first party that has names.
+        """Return the names of the model's features, from the first party that has names, without the weights.
 
         Parameters
         ----------
@@ -60,12 +60,12 @@ class Parties(NamedTuple):
 
 
 def _are_texts(labels: Labels) -> bool:
-    """Return whether all labels are texts."""
+    """Return whether all labels of columns are texts."""
     return all(isinstance(label, str) for label in labels)
 
 
 def parties_of(data: Any, split: str) -> Parties:
-    """Check the parties that a caller of `fedpca_flwr.run` gives, and bring their tables into one order.
+    """Check the parties' tables that a caller gives, and bring their columns or rows into one order.
 
     With ``split="rows"`` columns in another order than those of the first party that has labels are put into its order,
     with ``split="columns"`` rows in another order than those of the first party that has an index.
@@ -120,7 +120,7 @@ def parties_of(data: Any, split: str) -> Parties:
 
 
 def by_text(data: Any) -> dict[str, Any]:
-    """Return the tables by how texts name their parties.
+    """Return the tables by the names that errors use for the parties: ``party 0`` or ``party 'north'``.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def by_text(data: Any) -> dict[str, Any]:
 
 
 def _isolated_notes(parties: Parties, party_names: list[str]) -> list[str]:
-    """Return a note that names columns in which some values lie far from all others; nothing without any."""
+    """Return at most one note, on columns in which some values lie far from all others."""
     texts = [
         isolated_text(count_isolated(rows), names) for rows, names in zip(parties.rows, parties.names, strict=True)
     ]
@@ -150,7 +150,7 @@ def _isolated_notes(parties: Parties, party_names: list[str]) -> list[str]:
 
 
 def is_name(key: object) -> bool:
-    """Return whether a party may have this name.
+    """Return whether an object is a valid party name: 1 to 64 letters, digits, spaces or any of ``_.-``.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def is_name(key: object) -> bool:
 
 
 def _require_parties(data: Any) -> None:
-    """Refuse data that are no list or mapping of tables, and say how to write them."""
+    """Refuse data that are no list or mapping of tables, with advice on how to write these."""
     one_table = is_frame(data) or getattr(data, "ndim", None) == 2  # an array, a sparse matrix, or blocks
     if one_table or isinstance(data, str | bytes) or not isinstance(data, Iterable):
         kind = type(data).__name__
@@ -191,7 +191,7 @@ def _require_parties(data: Any) -> None:
 
 
 def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
-    """Put the columns of all labelled parties into the order of the first of these.
+    """Put the columns of all parties with labels into the order of the first such party.
 
     A note names parties without labels. Labels that a party lacks, or has alone, are refused; and columns in another
     order whose labels are not all texts: a model does not keep these, so it would take new rows by position.
@@ -231,7 +231,7 @@ def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
 
 
 def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> Parties:
-    """Put the rows of all parties, which are the same rows, into the order of the first party that has an index.
+    """Put the parties' rows, the same items at each party, into the order of the first party with an index.
 
     Rows of arrays, and of frames whose index is a plain range of other labels, are taken by position: a note names
     them. Other labels are refused, and labels that occur twice in another order.
@@ -278,12 +278,12 @@ def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> 
 
 
 def _index(frame: Frame | None) -> Iterable[Hashable]:
-    """Return the labels of rows, if there are any."""
+    """Return the row labels of a frame; nothing without a frame."""
     return () if frame is None else frame.index
 
 
 def _reorder(rows: Rows, order: list[int]) -> Rows:
-    """Return the rows in another order."""
+    """Return the rows in a new order: row i of the result is row ``order[i]``."""
     if isinstance(rows, Blocks) and rows.sparse:
         return sparse_rows(join_blocks(list(rows.read()))[order])
     result: Rows = to_array(rows)[order]

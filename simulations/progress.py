@@ -23,7 +23,7 @@ Screen = Callable[[str], None]
 
 
 def terminal(line: str) -> None:
-    """Show a line in place of the latest line of standard error.
+    """Show a line in the terminal (standard error), in place of the line before.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def terminal(line: str) -> None:
 
 
 def cell() -> Screen:
-    """Make a screen of an output of the cell that runs, which appears with the first line.
+    """Return a function that shows a line below the running notebook cell, in place of the line before.
 
     Returns
     -------
@@ -45,6 +45,7 @@ def cell() -> Screen:
     handles: list[Any] = []
 
     def show(line: str) -> None:
+        """Show a line below the cell, in place of the line before."""
         from IPython.display import display
 
         content = {"text/plain": line}
@@ -57,7 +58,7 @@ def cell() -> Screen:
 
 
 def screen() -> Screen | None:
-    """Return the screen at which somebody looks.
+    """Return the function that shows progress lines in a notebook or terminal; None without either.
 
     Returns
     -------
@@ -72,7 +73,7 @@ def screen() -> Screen | None:
 
 
 class LatestLine(logging.Handler):
-    """Handler that shows a name and the latest record on a screen, with the seconds since the start.
+    """Logging handler that shows a run's name, seconds and latest record as one line, kept up to date.
 
     The first line is shown after `FIRST_SHOW_SECONDS`.
 
@@ -85,6 +86,7 @@ class LatestLine(logging.Handler):
     """
 
     def __init__(self, show: Screen, name: str) -> None:
+        """Start the clock and the thread that shows the line."""
         super().__init__()
         self._show, self._name = show, name
         self._line = "starting"
@@ -95,16 +97,18 @@ class LatestLine(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
+        """Keep the record's message as the latest line."""
         self._line = record.getMessage()
 
     @override
     def close(self) -> None:
+        """Stop the thread, and remove the line."""
         self._over.set()
         self._thread.join()
         super().close()
 
     def _watch(self) -> None:
-        """Show the line until the run is over."""
+        """Show the line again every half second until the handler is closed, then remove the line."""
         is_shown, wait = False, FIRST_SHOW_SECONDS
         while not self._over.wait(wait):
             self._show(f"{self._name}, {time.monotonic() - self._since:.0f} s: {self._line}")
@@ -142,7 +146,7 @@ def with_progress_bar(items: Sequence[Item], name: Callable[[Item], str]) -> Ite
 
 @contextmanager
 def show_progress(name: str) -> Iterator[None]:
-    """Show how far a run is, if somebody looks.
+    """Show a run's latest log line inside a with statement, if there is a terminal or a notebook.
 
     Parameters
     ----------

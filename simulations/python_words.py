@@ -22,7 +22,7 @@ RUN_KEY = re.compile(r"run-config:? (?=')|run-config: ")
 
 @contextmanager
 def in_words_of_python() -> Iterator[None]:
-    """Name keys in errors as a caller of `run` writes them, who has neither a run-config nor a node-config."""
+    """Rewrite the texts of errors inside a with statement: keys become Python's keyword arguments."""
     try:
         yield
     except FedPCAError as error:
@@ -30,7 +30,7 @@ def in_words_of_python() -> Iterator[None]:
 
 
 def python_words(text: str) -> str:
-    """Return the text of an error with keys as keyword arguments and flags as Python has them.
+    """Rewrite an error's text for callers in Python: keys with underscores, True and False, no config names.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def python_words(text: str) -> str:
 
 @cache
 def _dashed() -> re.Pattern[str]:
-    """Compile a pattern of all keys whose names have several words."""
+    """Compile a pattern that finds every option key with dashes, such as ``block-size``."""
     keys = {*RunConfig.keys(), *POLICY, *FILES}
     for method in METHODS.values():
         keys |= set(method.strategy.card.options.keys())

@@ -33,7 +33,7 @@ BACKEND: dict[str, Any] = {
 
 
 def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -> PCAModel:
-    """Run a method in Flower's simulation.
+    """Run a method in Flower's simulation on Ray, and return the model.
 
     The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
     there, or ``.npz`` if they are sparse.
@@ -64,6 +64,7 @@ def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -
 
         @server_app.main()
         def main(grid: serverapp.Grid, context: app.Context) -> None:
+            """Run the strategy on the simulation's grid."""
             run_on(grid, strategy)
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
@@ -74,7 +75,7 @@ def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -
 
 
 def _start_ray() -> None:
-    """Start Ray as Flower would, which waits for parties until the join-deadline if Ray does not start."""
+    """Start Ray unless it runs, or raise an error at once if Ray cannot be imported or does not start."""
     try:
         import ray
 
@@ -97,14 +98,16 @@ def _start_ray() -> None:
 def _client_fn(
     run_config: dict[str, Any], site: dict[str, Any], folder: str, parties: Parties
 ) -> Callable[[app.Context], client.Client]:
-    """Return the function that makes a client in a worker process."""
+    """Return the function that makes a party's client in a worker process, with rows from a file in ``folder``."""
     names, places = parties.names, parties.places  # workers are sent these, and not the rows
 
     def load(node: NodeConfig, config: RunConfig) -> Table:
+        """Read a party's rows from its file, with their names and positions."""
         (site_config,) = Path(folder).glob(f"{node.partition_id}.*")
         return read(str(site_config))._replace(names=names[node.partition_id], row_positions=places[node.partition_id])
 
     def client_fn(context: app.Context) -> client.Client:
+        """Make the client of the party that Flower's context names."""
         site_config = site_of_party(site, int(context.node_config["partition-id"]))
         node_config = {**context.node_config, "may-show": "inner products", **site_config}
         party_context = replace(context, node_config=node_config, run_config=run_config)
@@ -114,7 +117,7 @@ def _client_fn(
 
 
 def save(stem: Path, rows: Rows) -> None:
-    """Write rows to a file that `fedpca_flwr.site.readers.read` reads.
+    """Write rows to a ``.npy`` file, or to a ``.npz`` file if the rows are sparse.
 
     Parameters
     ----------
@@ -131,7 +134,7 @@ def save(stem: Path, rows: Rows) -> None:
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable of the environment inside a with statement."""
+    """Set an environment variable inside a with statement, and restore its old value afterwards."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

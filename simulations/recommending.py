@@ -16,7 +16,7 @@ SERVER_SAW = "the server saw "
 
 
 class Choice(NamedTuple):
-    """Wish, and the run that meets the wish best.
+    """Wish, such as exact in the fewest rounds, and the run of a comparison that meets the wish best.
 
     Parameters
     ----------
@@ -31,13 +31,13 @@ class Choice(NamedTuple):
 
     @property
     def cost(self) -> str:
-        """Rounds, and bytes up, in words."""
+        """Number of rounds and mean size sent by a party, in words."""
         rounds = "one round" if self.run["rounds"] == 1 else f"{self.run['rounds']} rounds"
         return f"{rounds}, mean {format_result(self.run, 'MB up')} up"
 
     @property
     def warning(self) -> str:
-        """Warning that components are noise, if a private run says so; else empty."""
+        """Text on how few components of a private run stand out of the noise; empty if all do."""
         above, k = self.run["measured"].get("components_above_noise"), self.run["components"]
         if above is None or above >= k:
             return ""
@@ -45,14 +45,14 @@ class Choice(NamedTuple):
 
     @property
     def server_sees(self) -> str:
-        """Description of what the server sees: the notes of a transport of sums, or in clear what the method sends."""
+        """Text on what the server sees: sums, by the run's notes, or whatever the method sends in clear."""
         notes = self.run.get("notes", [])
         sums = [note.removeprefix(SERVER_SAW) for note in notes if note.startswith(SERVER_SAW)]
         return "; ".join(sums) or card_of(self.run["method"]).server_sees
 
 
 def choices(records: Iterable[Record]) -> list[Choice]:
-    """Choose the best run of a setting for every wish that some run meets.
+    """Choose the best run of a setting for each wish, such as exact in the fewest rounds, that some run meets.
 
     Only methods for rows are compared: methods for columns answer another question.
 
@@ -86,7 +86,7 @@ def choices(records: Iterable[Record]) -> list[Choice]:
 
 
 def recommendation_text(recommended: Sequence[Choice]) -> str:
-    """Write the recommendations as a paragraph.
+    """Write the recommended runs, with their wishes and costs, as a paragraph.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def recommendation_text(recommended: Sequence[Choice]) -> str:
 
 
 def _cost_with_warning(choice: Choice) -> str:
-    """Return the cost of a run, and if components are noise, the warning and the largest angle."""
+    """Write a run's cost; if some components are noise, add the warning and the largest angle."""
     if not choice.warning:
         return choice.cost
     angle = choice.run["max angle"]

@@ -47,7 +47,7 @@ FLAGS = {
 
 
 def parse_method(method: str) -> tuple[str, Record]:
-    """Read a method with options, such as ``"sub-it block-size=10"``.
+    """Split a method's text, such as ``"sub-it block-size=10"``, into its name and its non-default options.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def parse_method(method: str) -> tuple[str, Record]:
 
 
 def card_of(method: str) -> MethodCard:
-    """Return the card of a method.
+    """Return a method's card: its declaration of options, fields and properties.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def card_of(method: str) -> MethodCard:
 
 
 def method_text(record: Record) -> str:
-    """Return the method of a run with its options, in the form of `parse_method`.
+    """Write a run's method with its options, as ``"sub-it block-size=10"``.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def group_by_setting(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def preprocessing(record: Record) -> tuple[bool, bool]:
-    """Return whether a run centres and scales the features; runs that do otherwise have another reference.
+    """Return whether a run centres, and whether the run scales, the features.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def preprocessing(record: Record) -> tuple[bool, bool]:
 
 
 def setting_title(record: Record) -> str:
-    """Return the title of a setting: data, parties, components and seed.
+    """Write the title of a setting: data, partition, clients, components, seed and whatever is not usual.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def setting_title(record: Record) -> str:
 
 
 def repeat_command(group: list[Record]) -> str:
-    """Return the command line that repeats the runs of a setting.
+    """Return the shell command that repeats the runs of a setting.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def repeat_command(group: list[Record]) -> str:
 
 
 def run_identity(record: Record) -> str:
-    """Return the method, options and setting of a run as JSON: equal texts are the same run.
+    """Return a run's method, options and setting as JSON; runs with equal texts are the same run.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ def run_identity(record: Record) -> str:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """Read the records in a folder; remove a last line that was cut short from the file.
+    """Read the records of runs in a folder's ``runs.jsonl``; remove an unfinished last line from the file.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def _parse_record(line: str) -> Record:
-    """Parse a line; raise a ValueError if the line holds no record."""
+    """Parse a line of JSON as the record of a run, or raise a ValueError."""
     record = json.loads(line)
     if isinstance(record, dict):
         record.setdefault("bound", 0.0)  # a record of before there was this key
@@ -269,7 +269,7 @@ def _parse_record(line: str) -> Record:
 
 
 def remove_runs(folder: Path) -> None:
-    """Remove the runs in a folder, their models and the report, and no other file.
+    """Remove the records of runs in a folder, the models and the report, and no other file.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def remove_runs(folder: Path) -> None:
 
 
 def append_record(folder: Path, record: Record) -> None:
-    """Append a record to the file in a folder.
+    """Append the record of a run to a folder's ``runs.jsonl``.
 
     Parameters
     ----------
@@ -346,7 +346,7 @@ ADAPTERS = {key: TypeAdapter[Any](kind) for key, kind in TYPES.items()}
 
 
 def require_record(value: Any) -> None:
-    """Refuse a value that is no record.
+    """Refuse a value that is not a dict with the keys and types of a run's record.
 
     Parameters
     ----------
@@ -399,7 +399,7 @@ SHARES = {"captured variance", "explained variance", "knn accuracy"}
 
 
 def columns_of(records: Sequence[Record]) -> list[str]:
-    """Return the keys of the columns that have results.
+    """Return the keys of the result columns in which any record has a value.
 
     Parameters
     ----------
@@ -416,7 +416,7 @@ def columns_of(records: Sequence[Record]) -> list[str]:
 
 
 def format_result(record: Record, key: str) -> str:
-    """Format a result for a table.
+    """Format one result of a record for a table, with its unit.
 
     Parameters
     ----------

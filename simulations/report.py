@@ -11,7 +11,7 @@ from fedpca_flwr.errors import ConfigError
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
-    """Write ``report.html`` into the folder of a comparison.
+    """Write the HTML page ``report.html`` of a comparison into its folder.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ FiguresWithText = Iterable[tuple[Figure, str]]
 
 
 class Drawing(NamedTuple):
-    """Figure on a page with the text below; a text alone if there is no figure.
+    """Figure as SVG with the text below; only a text if the SVG is empty.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Drawing(NamedTuple):
 
 
 def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
-    """Draw the figures of a setting's runs.
+    """Draw all figures of the runs of one setting, as far as data and models are still there.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
 
 
 def figures_of_pool(records: Sequence[Record]) -> list[Drawing]:
-    """Draw the figures of a data set itself.
+    """Draw the figures of a data set's pooled rows; none if the data are gone or have too many features.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def figures_of_pool(records: Sequence[Record]) -> list[Drawing]:
 
 
 def run_figures(records: Sequence[Record]) -> FiguresWithText:
-    """Draw bytes against error, which needs neither data nor models.
+    """Yield the figure of bytes against error, which needs the runs' records only.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def run_figures(records: Sequence[Record]) -> FiguresWithText:
 
 
 def model_figures(folder: Path, records: Sequence[Record]) -> FiguresWithText:
-    """Draw the models of a setting.
+    """Yield the figures that need models and data: projections, explained variance and heterogeneity.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def model_figures(folder: Path, records: Sequence[Record]) -> FiguresWithText:
 
 
 def pool_figures(record: Record) -> FiguresWithText:
-    """Draw the data set of a run, unless there are more than `MAX_BAND_FEATURES` features.
+    """Yield figures of a data set's pooled rows: numbers of components, and outliers.
 
     Parameters
     ----------
@@ -183,14 +183,14 @@ def pool_figures(record: Record) -> FiguresWithText:
 
 
 def _select_models(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:
-    """Return the first model, and the models with the largest angles."""
+    """Return the first model, and of the other models the `MAX_FAR_MODELS` with the largest angles."""
     angles = {method_text(record): record["max angle"] or 0.0 for record in records}
     first, *further = models
     return {name: models[name] for name in (first, *sorted(further, key=lambda name: -angles[name])[:MAX_FAR_MODELS])}
 
 
 def _drawings(figures: FiguresWithText, records: Sequence[Record]) -> list[Drawing]:
-    """Draw figures as SVG, each with inner names of its own."""
+    """Convert figures to SVG, with inner ids that differ between the figures of a page."""
     drawings = []
     for figure, text in figures:
         salt = run_identity(records[0]) + text[:9]

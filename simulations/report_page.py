@@ -94,7 +94,7 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
 
 
 def _kinds(record: Record) -> str:
-    """Return what a run is, of `FILTERS`."""
+    """Return the page's filters ("exact", "secure", "private") that apply to a run, separated by spaces."""
     card = card_of(record["method"])
     angle = record.get("max angle")
     exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT_DEGREES
@@ -114,7 +114,7 @@ def _angles(groups: Sequence[Sequence[Record]]) -> list[list[str]]:
 
 
 def _setting(folder: Path, records: Sequence[Record], number: int) -> dict[str, Any]:
-    """Return a setting's recommendations, runs, influence and figures."""
+    """Return the page's values for one setting: recommendations, rows of runs, influence and figures."""
     recommended = choices(records)
     lines = []
     for choice in recommended:
@@ -135,7 +135,7 @@ def _setting(folder: Path, records: Sequence[Record], number: int) -> dict[str, 
 
 
 def _run(record: Record, columns: Sequence[str], identifier: str) -> dict[str, Any]:
-    """Return the row of a run, and the lines below the row: notes, or an error."""
+    """Return the page's values for one run: cells of its row, and the notes or the error below."""
     error = record.get("error", "")
     values = [record.get(key) for key in columns]
     return {
@@ -153,7 +153,7 @@ def _run(record: Record, columns: Sequence[str], identifier: str) -> dict[str, A
 
 
 def _influence(folder: Path, records: Sequence[Record]) -> dict[str, Any]:
-    """Return the influence of each party by the first model that says: the models of a setting nearly agree."""
+    """Return each party's shares and angle for the page, by the setting's first model that has them."""
     models = ((method_text(record), folder / record["model"]) for record in records if record.get("model"))
     try:
         loaded = ((name, PCAModel.load(path)) for name, path in models)

@@ -19,7 +19,7 @@ HELD_TABLES: dict[str, Parties] = {}
 
 
 def hand_over(parties: Any) -> str:
-    """Keep the parties' tables for this process.
+    """Store the parties' tables in this process as a data set, and return the data set's name.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def hand_over(parties: Any) -> str:
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """Return the parties' files.
+    """Return the absolute paths of the parties' files; a folder stands for the readable files in it.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 
 def tables_of(files: Sequence[str]) -> dict[str, Any]:
-    """Read the table in each file.
+    """Read the table in each file, by the file's name without its ending.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def tables_of(files: Sequence[str]) -> dict[str, Any]:
 
 
 def name_parties(dataset: str, parties: Sequence[Any]) -> Any:
-    """Return the parties of a run by their names, if the tables of the data set have names and are as many.
+    """Return the parties' rows by name if the data set's tables have names, else the rows unchanged.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def name_parties(dataset: str, parties: Sequence[Any]) -> Any:
 
 
 def load(dataset: str, root: str) -> datasets.Dataset:
-    """Load a data set; in one of tables that were handed over, the label of a row is the number of its party.
+    """Load a named data set, or the tables that `hand_over` stored, whose labels are the numbers of the parties.
 
     Parameters
     ----------

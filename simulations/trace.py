@@ -77,7 +77,7 @@ def main(
 
 
 def trace_party(server: PCAServer, proxy: ClientProxy) -> list[str]:
-    """Record each message to a party and its reply, as a run goes on.
+    """Replace a party's `fit` by a function that records each question and reply as lines of text.
 
     Parameters
     ----------
@@ -98,6 +98,7 @@ def trace_party(server: PCAServer, proxy: ClientProxy) -> list[str]:
     numbers = itertools.count(1)
 
     def fit(ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        """Record a question, let the party answer, and record the reply."""
         phase = ins.config["phase"]
         question = server.strategy.script[phase]
         lines.extend(["", f"round {next(numbers)}: {phase}", f"  answered by   {location(question.answer)}"])
@@ -112,7 +113,7 @@ def trace_party(server: PCAServer, proxy: ClientProxy) -> list[str]:
 
 
 def location(answer: Any) -> str:
-    """Return function, file and line of a question's answer.
+    """Return the name, file and line of the function that answers a question.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ def location(answer: Any) -> str:
 
 
 def field_lines(direction: str, payload: Payload, arrays: Sequence[NDArray[Any]]) -> list[str]:
-    """Return name, shape, dtype and bytes of the arrays of a message.
+    """Write a line for each array of a message: name, shape, dtype and bytes.
 
     Parameters
     ----------

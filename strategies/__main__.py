@@ -78,7 +78,7 @@ server may ask a site in one run, in their order. A site [answers nothing else](
 
 
 def pages() -> dict[str, str]:
-    """Return all pages that are made of the code, by their paths in the repository."""
+    """Return all documentation pages that are generated from the code: Markdown texts by path in the repository."""
     comparison = Path("docs/which-method.md")
     return {
         "docs/methods.md": options_page(),
@@ -103,7 +103,7 @@ def method_table() -> str:
 
 
 def options_page() -> str:
-    """Return the page of the keys of every run and of the options of several methods."""
+    """Return the Markdown page of the run-config keys and of the options that several methods share."""
     keys = table(("key", *OPTION), _options(RunConfig, RunConfig.keys()))
     rows = ([option, ", ".join(names), *cells] for (option, *cells), names in _shared_options().items())
     shared = table(("option", "methods", *OPTION), rows)
@@ -111,7 +111,7 @@ def options_page() -> str:
 
 
 def measurements_page() -> str:
-    """Return the page of the numbers in ``model.log["measured"]``; names with the same meaning stand together."""
+    """Return the Markdown page of the numbers in ``model.log["measured"]``, grouped by meaning."""
     rows = []
     for measurement in MEASUREMENTS:
         numbers = [
@@ -123,7 +123,7 @@ def measurements_page() -> str:
 
 
 def questions_table() -> str:
-    """Return the table of all questions that the server may ask a party in one run, in the order of the scripts."""
+    """Return a Markdown table of all questions that the server may ask a party in one run, by method and transport."""
     rows = [
         [f"`{name}`", *(_scripts(method, travel) for travel in EXAMPLE_CONFIGS)] for name, method in METHODS.items()
     ]
@@ -133,10 +133,11 @@ def questions_table() -> str:
 
 
 def _abbreviate(row: str) -> str:
-    """Write "..." for the numbers of a question that stands before in the row."""
+    """Shorten a table row: replace a question's request fields that are repeated from earlier in the row by "..."."""
     fields_of = dict[str, str]()
 
     def shorten(match: re.Match[str]) -> str:
+        """Return a question's text with its earlier fields replaced by "..."."""
         name, fields = match.groups()
         before, fields_of[name] = fields_of.get(name), fields
         short = re.sub(rf"\b{before}\b", "...", fields) if before else fields
@@ -146,7 +147,7 @@ def _abbreviate(row: str) -> str:
 
 
 def _scripts(method: Method, travel: str) -> str:
-    """Return the scripts of a method's examples over a transport as text."""
+    """Return a table cell: the questions of a method's example runs over one transport, or "-" if it has none."""
     card, texts = method.strategy.card, dict[str, str]()
     for options in card.examples:
         script = script_or_none(method, EXAMPLE_CONFIGS[travel], options)
@@ -167,7 +168,7 @@ def _scripts(method: Method, travel: str) -> str:
 
 
 def _question(name: str, phase: Question, question: Question) -> str:
-    """Return a question of the script with the fields that the method sends, and the number of times."""
+    """Return a question as Markdown: its name, its request fields, and how often a run may ask it."""
     fields = ", ".join(field.name for field in question.request.fields)
     text = f"`{name}({fields})`" if fields else f"`{name}`"
     if callable(phase.times):
@@ -176,7 +177,7 @@ def _question(name: str, phase: Question, question: Question) -> str:
 
 
 def method_page(method: Method) -> str:
-    """Return the page of a method: result, cost, disclosure, options and source.
+    """Return a method's Markdown page: description, result, cost, disclosure, options and source.
 
     Parameters
     ----------
@@ -206,12 +207,12 @@ def method_page(method: Method) -> str:
 
 
 def _link_pages(text: str, docs: str = "") -> str:
-    """Turn names of pages into links, from a page whose way to docs is ``docs``."""
+    """Turn paths docs/PAGE.md in a text into Markdown links; ``docs`` is the relative path to the docs folder."""
     return re.sub(r"\bdocs/([\w/-]+)\.md", rf"[\1]({docs}\1.md)", text)
 
 
 def _disclosures(method: Method) -> str:
-    """Return the lines on who sees what: in clear, and of the sums if only sums open."""
+    """Return Markdown lines on what server, parties and network learn from a method, in clear and by secure sums."""
     card, ways = method.strategy.card, transports_of(method)
     clear, summed = card.disclosure, card.summed_disclosure or card.disclosure
     lines, sees = {}, "The server sees of each party"
@@ -234,7 +235,7 @@ def _disclosures(method: Method) -> str:
 
 
 def _site_sums(card: MethodCard) -> dict[str, str]:
-    """Return the disclosures of single sites in sums, by their words, over all values that the options list."""
+    """Return what sums disclose about single sites, by the word of `allowed-methods`, over all listed option values."""
     disclosures = dict[str, str]()
     fields = card.options.model_fields
     variations = [{name: value} for name, field in fields.items() for value in _choices(field.annotation)]
@@ -245,7 +246,7 @@ def _site_sums(card: MethodCard) -> dict[str, str]:
 
 
 def _method_options(card: MethodCard) -> str:
-    """Return the section on the options of a method; shared options are named only."""
+    """Return the Markdown section on a method's options: a table of its own options, and names of shared options."""
     shared = _shared_options()
     rows = list(_options(card.options, method_option_keys(card.options)))
     unshared = [row for row in rows if row not in shared]
@@ -257,7 +258,7 @@ def _method_options(card: MethodCard) -> str:
 
 @cache
 def _shared_options() -> dict[tuple[str, ...], list[str]]:
-    """Return the rows of options that are equal in several methods, with the methods' names."""
+    """Return the option table rows that several methods have in common, with the names of those methods."""
     names: dict[tuple[str, ...], list[str]] = {}
     for name, method in METHODS.items():
         options = method.strategy.card.options
@@ -267,7 +268,7 @@ def _shared_options() -> dict[tuple[str, ...], list[str]]:
 
 
 def descriptions(config: type[Config]) -> dict[str, str]:
-    """Return the text below each field in the source, so that no run parses sources.
+    """Return the docstring below each field of a configuration class, parsed from the source.
 
     Parameters
     ----------
@@ -281,7 +282,7 @@ def descriptions(config: type[Config]) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for kind in reversed(config.__mro__):
-        if issubclass(kind, Config) and kind.__module__ != compose.__module__:  # those have what their bases have
+        if issubclass(kind, Config) and kind.__module__ != compose.__module__:  # composed classes have no source
             (parsed,) = ast.parse(dedent(getsource(kind))).body
             assert isinstance(parsed, ast.ClassDef)
             for field, below in itertools.pairwise(parsed.body):
@@ -304,7 +305,7 @@ def _options(config: type[Config], keys: Iterable[str]) -> Iterator[tuple[str, s
 
 
 def _choices(annotation: object) -> list[str]:
-    """Return the texts that a type lists."""
+    """Return the values of all `Literal` types in an annotation, as texts."""
     if typing.get_origin(annotation) is Literal:
         return [str(value) for value in typing.get_args(annotation)]
     return [text for part in typing.get_args(annotation) for text in _choices(part)]

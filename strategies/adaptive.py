@@ -76,11 +76,11 @@ class AdaptiveOptions(method.Options):
 
     @property
     def tolerance(self) -> float:
-        """Largest angle, in degrees, that a certificate may leave."""
+        """Largest certified angle to the exact components, in degrees, at which a run may end."""
         return self.target or eigen.EXACT_ANGLE_DEGREES
 
     def cost(self, candidate: Candidate) -> float:
-        """Return the cost of a candidate by the prices that the user named.
+        """Return a candidate's cost: bytes up, plus bytes down and rounds times the prices in the options.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class AdaptiveOptions(method.Options):
 
 @dataclass(frozen=True)
 class Candidate:
-    """Method of the registry with its options, and the forecast of a run.
+    """Method that the adaptive run may choose: its name, its options, and the forecast of rounds and bytes.
 
     Parameters
     ----------
@@ -121,12 +121,12 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """Method and options as a text of the run-config."""
+        """Method and options as the text of the run-config key ``method``."""
         return method_text.format_method(self.method, self.options)
 
 
 def rank_candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
-    """Return every candidate that reaches the target, the cheapest first.
+    """Return every candidate method that is forecast to reach the target angle, the cheapest first.
 
     Parameters
     ----------
@@ -152,12 +152,12 @@ def rank_candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candid
 
 
 def _head_bytes(forecast: Forecast) -> float:
-    """Return the bytes of a count, a mean and the headers of their arrays."""
+    """Return the bytes of the message arrays that hold a count and a mean (d,), with array headers."""
     return 8.0 * (forecast.spectrum.size + 1) + 3 * ARRAY_HEADER_BYTES
 
 
 def _product_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
-    """Yield block Krylov methods: from random blocks of two widths, and from complete factors in float32."""
+    """Yield block Krylov candidates: random starts of two widths, and a warm start from complete factors."""
     d, k, tolerance = forecast.spectrum.size, options.n_components, options.tolerance
     head = _head_bytes(forecast)
     for block in sorted({min(max(5, k // 5), k + 10, d), min(k + 10, d)}):
@@ -174,7 +174,7 @@ def _product_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterato
 
 
 def _corrected_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
-    """Yield the cheapest way by coded covariances and their corrections, over all steps of the code."""
+    """Yield the cheapest candidate with covariances rounded to a step and corrected, over all `STEP_CHOICES`."""
     d, k, candidates = forecast.spectrum.size, options.n_components, []
     width, parties = min(k + 10, d), len(forecast.counts)
     for step in STEP_CHOICES if k < d <= min(MAX_MATRIX_FEATURES, forecast.head.n) else ():
@@ -196,7 +196,7 @@ def _corrected_candidates(forecast: Forecast, options: AdaptiveOptions) -> Itera
 
 
 def _answer_survey(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return count, mean, variances, local eigenvalues, a sketch and the coded bytes of a party's scatter."""
+    """Return a party's count, mean, variances, and its scatter's eigenvalues, random sketch and coded sizes."""
     first = random_block(party.vault.features, SKETCH_COLUMNS, party.public.config.seed)
     local = party.vault.survey(first, MAX_MATRIX_FEATURES)
     unit = local.variances.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
@@ -242,7 +242,7 @@ CARD = method.MethodCard(
 
 
 class AdaptiveClient(method.Client):
-    """Client of the adaptive method, which answers the survey and then as the client of the chosen method."""
+    """Client of the adaptive method: answers the survey, and then delegates to the chosen method's client."""
 
     options: AdaptiveOptions
     registry: ClassVar[Mapping[str, Method]] = {}
@@ -252,6 +252,7 @@ class AdaptiveClient(method.Client):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Answer the survey, or pass the message on to the client of the method that it names."""
         if "method" not in config:
             return super().fit(parameters, config)
         try:
@@ -261,7 +262,7 @@ class AdaptiveClient(method.Client):
         return inner.fit(parameters, config)
 
     def _chosen_client(self, text: str) -> PCAClient:
-        """Return the chosen method's client, with the policy, data and memory of this party.
+        """Return a client of the method that the server chose, with this party's policy, data and journal.
 
         A run chooses once, and once more where the first choice did not suffice. The second choice is an exact method.
         """
@@ -278,7 +279,7 @@ class AdaptiveClient(method.Client):
         return inner
 
     def _earlier_questions(self, text: str, name: str) -> method.Questions:
-        """Return the questions before the chosen method's, and record the choice in the journal."""
+        """Record the server's choice in the journal, and return the questions asked before the chosen method's."""
         choices = [self.journal.load_secret(name) for name in ("chosen", "chosen then")]
         if choices[0] is None:
             self.journal.store_secret("chosen", text.encode())
@@ -289,7 +290,7 @@ class AdaptiveClient(method.Client):
         if choices[0] is None or text.encode() == choices[0]:
             return self.card.script(self.site.config, self.options)
         script = self._chosen_client(choices[0].decode()).script
-        after_the_fit = {"rows", "files"}  # what stages ask of a model, and the last round
+        after_the_fit = {"rows", "files"}  # questions of stages about a fitted model, and the projection
         return {phase: question for phase, question in script.items() if question.needs not in after_the_fit}
 
 
@@ -319,10 +320,12 @@ class Adaptive(method.Strategy):
     @property
     @override
     def exact(self) -> bool:
+        """True if the chosen method's run is exact; before the choice, if no target angle is set."""
         return self._inner.exact if self._inner else not self.options.target
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Ask for the survey, run the cheapest method, and another method if its result is too inexact."""
         forecast = Forecast.from_surveys([_read_survey(reply) for reply in (yield method.Round("survey"))])
         self.n_components(forecast.head.n, forecast.head.mean.size)
         method.require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
@@ -351,7 +354,7 @@ class Adaptive(method.Strategy):
         return replace(solution, measurements={**measured, **solution.measurements}, notes=[*solution.notes, *notes])
 
     def _with_stage_options(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates that can have the stages of the run, with the stages' options."""
+        """Return the candidates whose methods support the run's stages, with the stages' options added."""
         keys = {key for stage in self.card.stages for key in method_text.method_option_keys(stage.Options)}
         shared = {key: value for key, value in method_text.non_defaults(self.options).items() if key in keys}
         usable = []
@@ -363,7 +366,7 @@ class Adaptive(method.Strategy):
         return usable
 
     def _shortfall(self, solution: method.Solution) -> tuple[Candidate, str] | None:
-        """Return the candidate that must go on and the reason, or None where the solution suffices."""
+        """Return a successor candidate and the reason if the chosen method's solution is too inexact, else None."""
         chosen, certificate = self._choice, self.inner.certificate
         pairs = solution.pairs.with_rank_bound(int(solution.rows) - 1)
         if chosen.method != FACTOR_METHOD and self.inner.certainty(pairs).resolved is not None:
@@ -382,7 +385,7 @@ class Adaptive(method.Strategy):
         return self._inner
 
     def _continue_as(self, candidate: Candidate, script: dict[str, method.Question]) -> method.Program:
-        """Continue as another method, whose questions follow the ``script`` so far."""
+        """Run a candidate's strategy in this run, with its questions added to ``script``; return its solution."""
         self._choice = candidate
         strategy = self.registry[candidate.method].strategy
         keys = {"n-components": self.options.n_components}
@@ -398,6 +401,7 @@ class Adaptive(method.Strategy):
 
     @override
     def build_model(self, solution: method.Solution) -> method.PCAModel:
+        """Build the chosen method's model, and log the choice and all candidates."""
         model = self.inner.build_model(solution)
         model.log["method"], model.log["options"] = self.card.name, self.options.model_dump(by_alias=True)
         model.log["chosen"] = {"method": self._choice.method, "options": dict(self._choice.options)}
@@ -406,24 +410,27 @@ class Adaptive(method.Strategy):
 
     @override
     def run_closing(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
+        """Run stages' questions and projection, addressed to the chosen method's clients."""
         return (yield from _address_to_method(super().run_closing(model, solution), self._choice.text))
 
     @override
     def run_projection(self, model: method.PCAModel, request: method.Fields) -> method.Program:
+        """Run the chosen method's projection round."""
         return self.inner.run_projection(model, request)
 
 
 def _address_to_method(program: method.Program, name: str) -> method.Program:
-    """Return the same program with all questions addressed to the method of this text."""
+    """Return the program with every round's ``method`` set to this text, so that clients delegate to the method."""
 
     def put(question: method.Round) -> method.Program:
+        """Yield the question with the method's text."""
         return (yield replace(question, method=name))
 
     return relay(program, put)
 
 
 def _read_survey(reply: method.Reply) -> Survey:
-    """Return the survey that a party's reply holds, in the unit of the data."""
+    """Return the survey (mean, variances, eigenvalues, sketch, coded sizes) in a reply, in units of the data."""
     fields = reply.fields
     unit = float(fields["variances"].sum()) or 1.0
     values = unit * np.sort(fields["spectrum"].astype(np.float64))[::-1].clip(min=0.0)

@@ -20,16 +20,17 @@ from fedpca_flwr.questions.rows import WITHIN_DISCLOSURE
 
 
 class AveragedOptions(method.ScaledOptions):
-    """Options of AP-COV: components, centring and scaling."""
+    """Options of AP-COV (averaged covariances): components, centring and scaling."""
 
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
+        """What sums of scatters about own means tell of single sites; nothing without centring."""
         return {"ap-cov": WITHIN_DISCLOSURE} if self.center else {}  # averaged raw second moments leave nothing out
 
 
 def averaged_script(config: method.RunConfig, options: AveragedOptions) -> method.Questions:
-    """Return the questions of AP-COV: moments about the parties' own means, and the last round's projection.
+    """Return the questions of AP-COV: moments about the parties' own means, and the projection of rows.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ NO_VARIANCE_WITHIN = (
 
 
 class ApproximateCovariance(method.Strategy):
-    """Strategy of AP-COV: leading eigenvectors of the scatter within the parties.
+    """Strategy of AP-COV: leading eigenvectors of the scatter within the parties, without that between means.
 
     The model's measurements have the share of the variance that the average leaves out. Where the server sees the
     parties' means, the measurements also have the angle to the exact components.
@@ -99,6 +100,7 @@ class ApproximateCovariance(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Solve the scatter within parties, and measure the omitted variance and the angle to exact."""
         # averaged raw second moments leave nothing out
         pooling = yield from method.pooled_moments(self, within=self.options.center)
         averaged, diagonal, pooled = pooling.moments, pooling.diagonal, pooling.total

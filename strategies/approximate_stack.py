@@ -31,7 +31,7 @@ class StackOptions(method.Options):
 
 
 def stack_script(config: method.RunConfig, options: StackOptions) -> method.Questions:
-    """Return the questions of AP-STACK: a truncated factor, and the projection of the last round.
+    """Return the questions of AP-STACK: a low-rank factor of each party's scatter, and the projection of rows.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ NO_BOUND_NOTE = "no bound on the angle: row counts and means are left out; party
 
 
 class ApproximateStack(method.Strategy):
-    """Strategy of AP-STACK: leading right singular vectors of the stacked factors.
+    """Strategy of AP-STACK: leading right singular vectors of the parties' stacked low-rank factors.
 
     Notes
     -----
@@ -88,6 +88,7 @@ class ApproximateStack(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Stack the parties' low-rank factors, weighted by rows or equally, and return the SVD's solution."""
         parts = [fields.read_factor(reply) for reply in (yield method.Round("truncated"))]
         pooled = factors.stack_factors(parts)
         n_components = self.n_components(pooled.head.n, pooled.head.mean.size)
@@ -99,7 +100,7 @@ class ApproximateStack(method.Strategy):
                     "the rows of each party are identical (it may have one row only): party-weights='none' leaves out "
                     "the variance between parties, and there is no other; set party-weights='rows', or take 'qr-pca'"
                 )
-        # truncated factors come from scatters, whose resolution is theirs
+        # truncated factors come from scatters, so small components are resolved no better than by a scatter
         pairs = replace(factors.factor_eigenpairs(pooled, n_components), resolution=None)
         bounded = self.options.party_weights == "rows"
         return method.Solution(
@@ -113,7 +114,7 @@ class ApproximateStack(method.Strategy):
 
 
 def _average_parties(parts: list[factors.Factor], pooled: factors.Factor) -> factors.Factor:
-    """Return the parties' local covariances with equal weight, as a factor in units of the pooled scatter."""
+    """Stack the parties' factors so that each local covariance counts equally; return the pooled factor."""
     ordered = sorted(parts, key=lambda part: (part.head.n, part.head.mean.tobytes(), part.trace))
     weights = [pooled.head.n / len(parts) / part.head.n for part in ordered]
     rows = [np.sqrt(weight) * part.rows for weight, part in zip(weights, ordered, strict=True)]

@@ -43,7 +43,7 @@ CODEC_SUGGESTION = "leave out 'codec': sums travel in short words"
 
 
 def _refuse_removed_codec(codec: object) -> object:
-    """Refuse the names of codecs that earlier versions had."""
+    """Refuse the names of codecs that no longer exist, and return any other name unchanged."""
     if codec in ("combined", "top-k"):
         raise PydanticCustomError("gone", "which was taken out in this version: take 'shared-step', which is no worse")
     return codec
@@ -69,7 +69,7 @@ class CompressedOptions(method.Options):
     corrections end with the last."""
 
     def block_width(self, d: int) -> int:
-        """Return the number of columns of a correction's block.
+        """Return the number of leading eigenvectors in a correction's block: n_components + 10, at most d.
 
         Parameters
         ----------
@@ -85,21 +85,23 @@ class CompressedOptions(method.Options):
 
     @property
     def max_corrections(self) -> int:
-        """Largest number of correction rounds."""
+        """Largest number of correction rounds; without ``corrections`` ten if a tolerance is set, else none."""
         return self.corrections or (MAX_CORRECTIONS if self.tolerance else 0)
 
     @override
     def product_columns(self, public: method.Public) -> int:
+        """Return how many vectors a party's scatter is multiplied with; none for coded scatters."""
         # a scatter in code is multiplied with no block
         return self.max_corrections * self.block_width(public.features) if uses_short_words(public.config) else 0
 
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
+        """What rounded secure sums tell of single sites."""
         return {"compressed": SITE_DISCLOSURE}
 
     def make_codec(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
-        """Return the codec of a scatter.
+        """Return the codec that the options name, which encodes a party's scatter into bytes.
 
         Parameters
         ----------
@@ -134,7 +136,7 @@ ERROR_FIELD = method.Field("wrong", ("2",), kind="size")
 
 
 def uses_short_words(config: method.RunConfig) -> bool:
-    """Return whether scatters travel in short words, whose sums open.
+    """Return whether scatters travel as secure sums in few bits per entry, instead of by a codec in clear.
 
     Parameters
     ----------
@@ -150,7 +152,7 @@ def uses_short_words(config: method.RunConfig) -> bool:
 
 
 def compressed_script(config: method.RunConfig, options: CompressedOptions) -> method.Questions:
-    """Return the questions of the compressed method: the step's scale, the coded scatters, and the corrections.
+    """Return the questions of the compressed method: total variances for a step, coded scatters, and corrections.
 
     Parameters
     ----------
@@ -205,7 +207,7 @@ def _answer_scale(party: method.Party, request: method.Fields) -> method.Fields:
 
 
 def _answer_encoded(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return a party's scatter in code, and the spectral norm of the code's error."""
+    """Return a party's scatter encoded by the codec, its count and mean, and the encoding error's spectral norm."""
     local_moments = party.vault.moments()
     d = local_moments.n_features
     diagonal = local_moments.diagonal()
@@ -230,7 +232,7 @@ def _answer_encoded(party: method.Party, request: method.Fields) -> method.Field
 
 
 def _answer_correction(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return the rounded error of the party's code on a block (d, b), and the error norms that remain."""
+    """Return the encoding error's product with the requested block (d, b), rounded, and the remaining error norms."""
     coded, d = codecs.Coded(request["scales"], request["code"]), party.vault.features
     max_columns, bits = party.options.block_width(d), int(request["bits"])
     if coded.scales.size > max_columns or not 0 < bits <= refine.MAX_BITS:
@@ -303,6 +305,7 @@ class Compressed(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Fetch an approximate scatter, and correct it on leading eigenvectors until a bound holds."""
         options, k = self.options, self.options.n_components
         scatter = short_words.ShortScatter(self) if uses_short_words(self.config) else CodedScatters(self)
         yield from scatter.ask()
@@ -340,7 +343,7 @@ class Compressed(method.Strategy):
                 *self._shortfall_notes(number),
             ],
             measurements={
-                "compression_ratio": 8 * (d * d + d + 1) / uploaded,
+                "compression_ratio": 8 * (d * d + d + 1) / uploaded,  # to a full covariance, mean and count in float64
                 "scatter_error_variance_share": scatter.unit * scatter.error_bound / total,
                 "angle_bound_degrees": angle_bound,
             },
@@ -349,6 +352,7 @@ class Compressed(method.Strategy):
     @property
     @override
     def exact(self) -> bool:
+        """True if a tolerance is set, and the certified angle and variances count as exact."""
         # corrections went on until the bounds of the components and of each variance hold
         return (
             self.options.tolerance > 0
@@ -358,14 +362,14 @@ class Compressed(method.Strategy):
 
     @property
     def _reached_tolerance(self) -> bool:
-        """True where components, and for exact components their variances too, are certified as wanted."""
+        """True if the certified angle is within the tolerance (and for exact runs the variances are certified)."""
         tolerance = self.options.tolerance
         return self.proven_angle_degrees <= tolerance and (
             tolerance > eigen.EXACT_ANGLE_DEGREES or self.variances_certified
         )
 
     def _shortfall_notes(self, corrections: int) -> list[str]:
-        """Return a note where corrections ended above the wanted angle."""
+        """Return a note if the corrections ended with a certified angle above the tolerance."""
         tolerance = self.options.tolerance
         if not tolerance or self.proven_angle_degrees <= tolerance:
             return []
@@ -375,7 +379,7 @@ class Compressed(method.Strategy):
 
 
 class CodedScatters:
-    """Approximate scatter of all rows from each party's code, which corrections improve.
+    """Approximate scatter of all rows from the parties' encoded scatters, which corrections improve.
 
     The attributes are those of `fedpca_flwr.questions.short_words.ShortScatter`.
 
@@ -410,10 +414,11 @@ class CodedScatters:
     leading_error_bound: float | None = None
 
     def __init__(self, run: Compressed) -> None:
+        """Keep the run; `ask` sets the scatter and the error bounds."""
         self.run, self.evidence = run, method.Evidence()
 
     def ask(self) -> method.Program:
-        """Ask for the scale of the step, where the codec has a step, and for each party's scatter in code.
+        """Ask for the total variance if the codec needs a common step, then for each party's encoded scatter.
 
         Yields
         ------
@@ -439,7 +444,7 @@ class CodedScatters:
         self.matrix = moments.unpack_symmetric(scatter_sum.pooled().scatter, d)
 
     def correct(self, vectors: method.Array, number: int) -> method.Program:
-        """Ask for the error on the leading eigenvectors, and correct the matrix.
+        """Ask for the encoding errors' products with the leading eigenvectors, and correct the matrix by them.
 
         Parameters
         ----------
@@ -464,13 +469,13 @@ class CodedScatters:
         self.matrix, self.block = refine.correct_on_block(self.matrix, block, np.sum(corrections, axis=0)), block
 
     def _add_error_norms(self, replies: Sequence[method.Reply]) -> None:
-        """Add up the error norms of the parties' codes."""
+        """Set the bounds on the pooled scatter's error to the sums of the parties' error norms."""
         self.error_bound, self.block_error_bound = (
             math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1)
         )
 
     def _pool_heads(self, replies: Sequence[method.Reply]) -> None:
-        """Pool the parties' counts, means and traces, in an order that the data fix."""
+        """Pool the parties' counts, means and traces, in an order that does not depend on arrival."""
         ordered = sorted(replies, key=lambda reply: (reply.rows, reply.fields["mean"].tobytes()))
         self._order = [reply.party for reply in ordered]
         heads = [method.read_head(reply.fields) for reply in ordered]
@@ -482,7 +487,7 @@ class CodedScatters:
 
 
 def _decode_in_units(reply: method.Reply, unit: float, decode: Callable[[codecs.Coded], method.Array]) -> method.Array:
-    """Return the numbers of a party's code, in the unit of the data."""
+    """Decode a party's reply, and return the values times its unit; refuse code that is not decodable or finite."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             values: method.Array = unit * decode(codecs.Coded(reply.fields["scales"], reply.fields["code"]))

@@ -34,7 +34,7 @@ CARD = method.MethodCard(
 
 
 class DSAParty(graph.GraphParty):
-    """Party of DSA, which follows Sanger's direction of its own matrix.
+    """Party of DSA: averages iterates with neighbours, and steps along Sanger's direction of its own scatter.
 
     Notes
     -----
@@ -51,21 +51,23 @@ class DSAParty(graph.GraphParty):
 
     @override
     def begin(self, X: method.Array) -> list[method.Array]:
+        """Return ``[X, H(X)]``: the start and Sanger's direction there."""
         return [X, self.direction(X)]
 
     @override
     def advance(self, iterate: list[method.Array], average: list[method.Array]) -> list[method.Array]:
+        """Return ``[X, H(X)]`` at the neighbours' average plus the step along the last direction."""
         return self.begin(average[0] + self.step_size * iterate[1])
 
 
 class DSAClient(graph.GraphClient):
-    """Client of DSA, which projects its rows by its own iterate."""
+    """Client of DSA, which projects its rows with its own final iterate."""
 
     party_type = DSAParty
 
 
 class DSA(graph.GraphStrategy):
-    """Strategy of DSA, which relays the parties' iterates."""
+    """Strategy of DSA: relays the parties' iterates along a graph, and averages their estimates."""
 
     card = CARD
     party = DSAClient

@@ -63,7 +63,7 @@ class EMOptions(method.PCAOptions):
 
     @model_validator(mode="after")
     def _check_factors(self) -> Self:
-        """Refuse options that the model of factors does not have, or that only this model has."""
+        """Refuse combinations of options that the chosen ``model`` ('gaussian' or 'factors') does not support."""
         if self.model == "gaussian" and self.factors:
             text = "'factors' is {q}, but 'model' is 'gaussian', which has none; set model='factors'"
             raise PydanticCustomError("factors", text, {"q": self.factors})
@@ -80,11 +80,12 @@ class EMOptions(method.PCAOptions):
 
     @override
     def stored_moments_count(self, parties: int) -> int:
+        """Return 1 if the expected moments of all rows are stored, else 0."""
         return int(self.keep == "moments")
 
 
 def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
-    """Return the questions of EM: observed values, the steps of the model, and the projection of completed rows.
+    """Return the questions of EM: observed values, E-step sums, and the projection of rows with imputed values.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
 
 
 def _factor_count(k: int, requested: int, rows: int, features: int) -> int:
-    """Return the number of factors, of which rows and features must leave a dimension for the noise."""
+    """Return the number q of factors, below both rows and features so that a dimension is left for the noise."""
     check_components(k, rows, features)
     limit = min(rows, features) - 1
     if max(k, requested) > limit:
@@ -128,7 +129,7 @@ def _factor_count(k: int, requested: int, rows: int, features: int) -> int:
 
 
 def _factor_solution(em: FactorEM, mean: method.Array, scale: method.Array, k: int, *, scaled: bool) -> method.Solution:
-    """Return the solution of a model of factors, in the unit of the data or of scaled features."""
+    """Return the PCA solution with k components of a fitted factor model, in units of the data or scaled features."""
     squared = 1.0 if scaled else float(scale[0]) ** 2
     noise_variance = (em.total - float(em.values.sum())) / (scale.size - em.values.size)
     following = em.values[k] if em.values.size > k else noise_variance
@@ -173,7 +174,7 @@ degrees that the components have to go."""
 
 
 class EM(method.Strategy):
-    """Strategy of EM: eigenvectors of the expected scatter under a Gaussian model.
+    """Strategy of EM: eigenvectors of the expected scatter of rows with missing values, under a Gaussian model.
 
     Attributes
     ----------
@@ -184,7 +185,7 @@ class EM(method.Strategy):
     expected : Moments or None
         Moments of all rows, with the expectation in place of missing values.
     factors : ndarray of shape (q + 1, d), or None
-        The same as q loadings and one row of noise variances (``model='factors'``).
+        Loadings of q factors, and in the last row the noise variances (``model='factors'``).
 
     Notes
     -----
@@ -218,6 +219,7 @@ class EM(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Ask for observed values, fit the chosen model by EM, and return its components."""
         observed = yield from incomplete.observed_values(self, scale=self.options.scale)
         self.all_rows = observed.total_rows
         fit = self._fit_factors if self.options.model == "factors" else self._fit_covariance
@@ -233,7 +235,7 @@ class EM(method.Strategy):
         return solution.with_details(notes=_notes(observed, remaining_degrees, self.options), measurements=measured)
 
     def _fit_covariance(self, observed: incomplete.ObservedValues) -> EMProgram:
-        """Iterate a model with a covariance of all features until the components rest."""
+        """Run EM rounds for a Gaussian model with full covariance until the components converge."""
         options, steps, k = self.options, 0, self.options.n_components
         previous: method.Array | None = None  # components (d, k) of the step before
         em = GaussianEM(observed.rows, observed.mean, prior=options.prior)
@@ -263,7 +265,7 @@ class EM(method.Strategy):
         return solution, error_bounds, remaining_degrees
 
     def _fit_factors(self, observed: incomplete.ObservedValues) -> EMProgram:
-        """Iterate a model of factors until its last two steps turn the components by less than the tolerance."""
+        """Run EM rounds for a factor model until the last two rounds turn the components by at most the tolerance."""
         options, spread = self.options, observed.spread
         k = int(options.n_components)
         method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
@@ -289,6 +291,7 @@ class EM(method.Strategy):
 
     @override
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
+        """Return the request fields for projecting rows, with the model that imputes missing values."""
         if self.covariance is not None:
             return {**super().loadings(model, solution), "covariance": moments.pack(self.covariance)}
         assert self.factors is not None
@@ -296,15 +299,17 @@ class EM(method.Strategy):
 
     @override
     def build_model(self, solution: method.Solution) -> method.PCAModel:
+        """Build the model, with the covariance or factors that impute missing values."""
         return replace(super().build_model(solution), covariance_=self.covariance, factors_=self.factors)
 
     @override
     def projected_rows(self, model: method.PCAModel) -> int:
+        """Return the number of rows of all parties, including rows without any value."""
         return self.all_rows
 
 
 def _notes(observed: incomplete.ObservedValues, remaining_degrees: float, options: EMOptions) -> list[str]:
-    """Return what a reader of the model must know of gaps, left out rows and the end of the iteration."""
+    """Return the model's notes on missing values, empty rows that were left out, and convergence of EM."""
     if not observed.missing_share and options.model == "gaussian":
         return ["no value is missing: these are the components of the rows"]
     notes = ["components by maximum likelihood (EM): those of the complete rows may be others"]

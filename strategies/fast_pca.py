@@ -34,7 +34,7 @@ CARD = method.MethodCard(
 
 
 class FastPCAParty(graph.GraphParty):
-    """Party of FAST-PCA, which follows its estimate of the parties' mean direction.
+    """Party of FAST-PCA: averages with neighbours, and steps along a tracked mean of all Sanger directions.
 
     Notes
     -----
@@ -51,11 +51,13 @@ class FastPCAParty(graph.GraphParty):
 
     @override
     def begin(self, X: method.Array) -> list[method.Array]:
+        """Return ``[X, T, H(X)]`` with the tracked direction T equal to Sanger's direction H(X)."""
         direction = self.direction(X)
         return [X, direction, direction]
 
     @override
     def advance(self, iterate: list[method.Array], average: list[method.Array]) -> list[method.Array]:
+        """Return ``[X, T, H(X)]`` after a step along T, with T corrected by the change of H(X)."""
         _, tracked, previous_direction = iterate
         X = average[0] + self.step_size * tracked
         direction = self.direction(X)
@@ -63,13 +65,13 @@ class FastPCAParty(graph.GraphParty):
 
 
 class FastPCAClient(graph.GraphClient):
-    """Client of FAST-PCA, which projects its rows by its own iterate."""
+    """Client of FAST-PCA, which projects its rows with its own final iterate."""
 
     party_type = FastPCAParty
 
 
 class FastPCA(graph.GraphStrategy):
-    """Strategy of FAST-PCA, which relays the parties' iterates and estimates."""
+    """Strategy of FAST-PCA: relays iterates and tracked directions along a graph, and averages the estimates."""
 
     card = CARD
     party = FastPCAClient

@@ -19,7 +19,7 @@ from fedpca_flwr.questions import method
 
 
 def covariance_script(config: method.RunConfig, options: method.MomentsOptions) -> method.Questions:
-    """Return the questions of P-COV: the moments, and the projection of the last round.
+    """Return the questions of P-COV: count, mean and scatter of the rows, and the projection of rows.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ CARD = method.MethodCard(
 
 
 class PooledCovariance(method.Strategy):
-    """Strategy of P-COV: leading eigenvectors of the pooled scatter.
+    """Strategy of P-COV: leading eigenvectors of the scatter of all parties' rows about their pooled mean.
 
     Notes
     -----
@@ -83,6 +83,7 @@ class PooledCovariance(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Pool the parties' moments, after any stages, and return the leading eigenpairs."""
         pooled = yield from method.staged_moments(self)
         indicators, options = self.config.indicators, self.options.solve_options
         solution = method.solve(pooled.moments, pooled.diagonal, indicators=indicators, **options)

@@ -44,7 +44,7 @@ class QROptions(method.ScaleOptions):
 
 
 def factor_script(config: method.RunConfig, options: QROptions) -> method.Questions:
-    """Return the questions of QR-PCA: a complete or truncated factor, and the projection of the last round.
+    """Return the questions of QR-PCA: a triangular or truncated factor of the rows, and the projection of rows.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _answer_factor(party: method.Party, request: method.Fields) -> method.Fields
 
 
 def _answer_float32_factor(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return the count, mean and triangular factor of a party's centred rows, in float32 and in a unit."""
+    """Return count, mean and triangular factor of a party's centred rows, the factor over a unit in float32."""
     fields = _answer_factor(party, request)
     unit = _magnitude_unit(fields["factor"])
     return {**fields, "unit": np.asarray(unit), "factor": (fields["factor"] / unit).astype(np.float32)}
@@ -121,7 +121,7 @@ CARD = method.MethodCard(
 
 
 class QRPCA(method.Strategy):
-    """Strategy of QR-PCA: right singular vectors of the stacked factors.
+    """Strategy of QR-PCA: right singular vectors of the parties' stacked triangular factors.
 
     Notes
     -----
@@ -144,10 +144,12 @@ class QRPCA(method.Strategy):
     @property
     @override
     def exact(self) -> bool:
+        """True if factors are complete and in float64."""
         return not self.options.rank and self.options.wire == "float64"
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Stack the parties' triangular or truncated factors, and return the leading singular vectors."""
         if not self.options.rank:
             parts = {reply.sender: _read_factor(reply) for reply in (yield method.Round("factor"))}
             evidence = method.Evidence(contributions=Contributions(parts))
@@ -163,7 +165,7 @@ class QRPCA(method.Strategy):
         return replace(solution, pairs=pairs, measurements=measured, evidence=evidence)
 
     def _solve_complete(self, pooled: factors.Factor) -> method.Solution:
-        """Return the solution of complete factors, centred and scaled as the options say."""
+        """Return the solution from the stack of complete factors, with centring, scaling and a float32 error bound."""
         rows, head = pooled.rows, pooled.head
         diagonal = pooled.diagonal()
         scale = np.ones_like(head.mean)
@@ -183,7 +185,7 @@ class QRPCA(method.Strategy):
         return replace(solution, pairs=pairs, scale=scale if self.options.scale else None)
 
     def _solve(self, pooled: factors.Factor, total: float, scale: method.Array | float = 1.0) -> method.Solution:
-        """Return the leading eigenpairs of a pooled factor as a solution."""
+        """Return a solution with the leading eigenpairs of a pooled factor, refusing data without variance."""
         head = pooled.head
         n_components = self.n_components(head.n, head.mean.size)
         method.require_variance(pooled.diagonal(), head.n, head.mean / scale)
@@ -192,7 +194,7 @@ class QRPCA(method.Strategy):
 
 
 def _read_factor(reply: method.Reply) -> factors.Factor:
-    """Return the factor that a party's reply holds, in float64 and in the unit of the data."""
+    """Return the complete factor in a party's reply: unpacked triangle in float64, in units of the data."""
     head, packed = method.read_head(reply.fields), reply.fields["factor"].astype(np.float64, copy=False)
     if "unit" in reply.fields:
         packed *= float(reply.fields["unit"])
@@ -202,7 +204,7 @@ def _read_factor(reply: method.Reply) -> factors.Factor:
 
 
 def _magnitude_unit(values: method.Array) -> float:
-    """Return the power of two near the largest absolute value of an array."""
+    """Return a power of two near the largest absolute value, by which division is exact."""
     return power_of_two_unit(float(np.abs(values).max(initial=0.0)))
 
 

@@ -94,7 +94,7 @@ class SAPCAOptions(method.CentreOptions):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        """Refuse options that contradict each other."""
+        """Refuse options that contradict each other: rank rule, shares, tracked directions, weights."""
         if self.rank_rule == "paper" and isinstance(self.n_components, float):
             raise refusal("rank-rule='paper' begins with a number of components; give n-components=10")
         if self.share_low >= self.share_high:
@@ -109,7 +109,7 @@ class SAPCAOptions(method.CentreOptions):
         return self
 
     def make_rule(self) -> streams.RankRule:
-        """Return a new rank rule at its beginning.
+        """Return a new rule that adapts the number of components: fixed, by explained variance, or the paper's.
 
         Returns
         -------
@@ -123,7 +123,7 @@ class SAPCAOptions(method.CentreOptions):
         return streams.Fixed(self.n_components)
 
     def tracked_directions(self, features: int) -> int:
-        """Return the number of directions that a party tracks.
+        """Return the number r of directions that a party tracks: the option, or twice the components.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class SAPCAOptions(method.CentreOptions):
         """
         default = DEFAULT_TRACKED if isinstance(self.n_components, float) else 2 * self.n_components
         if self.rank_rule == "paper":
-            default = max(default, 2 * math.ceil(1 / self.share_high))  # the rank never grows beyond that half
+            default = max(default, 2 * math.ceil(1 / self.share_high))  # the rule's largest rank
         return min(self.tracked or default, features)
 
 
@@ -174,7 +174,7 @@ def sapca_script(config: method.RunConfig, options: SAPCAOptions) -> method.Ques
 
 
 def _answer_summary(party: method.Client, request: method.Fields) -> method.Fields:
-    """Return the subspace of a party's rows, which the party tracks in a single pass."""
+    """Track a party's rows in a single pass; return mean, measures and, if due, directions of their subspace."""
     options, d = party.options, party.data.shape[1]
     r = options.tracked_directions(d)
     tracker = streams.Tracker(d, options.make_rule(), tracked=r, forgetting=options.forgetting, center=options.center)
@@ -185,7 +185,7 @@ def _answer_summary(party: method.Client, request: method.Fields) -> method.Fiel
 
 
 def _answer_merged(party: method.Client, request: method.Fields) -> method.Fields:
-    """Return a party's subspace, merged with the subspace that another party sent."""
+    """Merge a party's subspace with the subspace in the request, and return the result if its turn has come."""
     *arrays, level = party.site.state["subspace"]
     local: method.Fields = dict(zip(EMPTY_SUBSPACE, arrays, strict=True))
     if request["measures"].any():
@@ -197,14 +197,14 @@ def _answer_merged(party: method.Client, request: method.Fields) -> method.Field
 
 
 def _store_subspace(party: method.Client, local: method.Fields, *, level: int) -> method.Fields:
-    """Store a party's subspace, and return the subspace where the party's turn to send has come."""
+    """Store a party's subspace and tree level, and return the subspace or, before the party's turn, an empty one."""
     party.site.state["subspace"] = [*(local[name] for name in EMPTY_SUBSPACE), np.asarray(level)]
     sends = sends_at_level(party.site.node.partition_id, level, party.public.parties, party.options.topology)
     return {**(local if sends else EMPTY_SUBSPACE), "count": np.asarray(len(party.data))}
 
 
 def _require_subspace(fields: method.Fields, sender: str) -> None:
-    """Refuse a subspace without directions, or with numbers that no subspace has."""
+    """Refuse subspace fields that are empty, or whose weight, energy, error bound or rank is too small."""
     if not fields["directions"].size or not fields["mean"].size:
         raise method.ContractError(f"{sender}: field 'directions' is empty, but it was its turn to send")
     minima = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
@@ -214,7 +214,7 @@ def _require_subspace(fields: method.Fields, sender: str) -> None:
 
 
 def _subspace_fields(subspace: streams.Subspace, rank: int, r: int) -> method.Fields:
-    """Return the fields of a subspace, padded with rows of zeros to ``r`` directions."""
+    """Return the message fields of a subspace: measures, mean, and directions padded with zeros to ``r`` rows."""
     directions = np.zeros((r, len(subspace.vectors)))
     directions[: subspace.sigma.size] = (subspace.vectors * subspace.sigma).T
     head = subspace.head
@@ -227,7 +227,7 @@ def _subspace_fields(subspace: streams.Subspace, rank: int, r: int) -> method.Fi
 
 
 def _read_subspace(fields: method.Fields) -> streams.Subspace:
-    """Return the subspace that fields hold, without its rows of zeros."""
+    """Return the subspace that message fields hold, without the zero rows that pad its directions."""
     weight, energy, omitted, _ = fields["measures"].tolist()
     mean, directions = fields["mean"], fields["directions"]
     remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(mean)
@@ -237,7 +237,7 @@ def _read_subspace(fields: method.Fields) -> streams.Subspace:
 
 
 def tree_levels(parties: int) -> int:
-    """Return the number of levels of the tree, which is the number of rounds until the server has all subspaces.
+    """Return the number of levels of the binary merge tree: rounds until the server has all subspaces.
 
     Parameters
     ----------
@@ -249,11 +249,11 @@ def tree_levels(parties: int) -> int:
     int
         Levels, at least 1.
     """
-    return max(1, (parties - 1).bit_length())
+    return max(1, (parties - 1).bit_length())  # log2(parties), rounded up
 
 
 def sends_at_level(party: int, level: int, parties: int, topology: str) -> bool:
-    """Return whether a party sends its subspace in the round of a level.
+    """Return whether a party sends its subspace at a level of the binary merge tree, or in a star.
 
     Parameters
     ----------
@@ -273,7 +273,7 @@ def sends_at_level(party: int, level: int, parties: int, topology: str) -> bool:
     """
     if topology == "star":
         return True
-    last = level == tree_levels(parties) - 1
+    last = level == tree_levels(parties) - 1  # at level l, odd multiples of 2^l send to the party 2^l below
     return party % 2 ** (level + 1) == 2**level or (last and party == 0)
 
 
@@ -304,12 +304,13 @@ CARD = method.MethodCard(
 
 
 class SAPCAClient(method.Client):
-    """Client of SAPCA, which summarises its rows in a single pass, unless forgetting leaves weight to few rows only."""
+    """Client of SAPCA: tracks its rows in a single pass, and refuses forgetting that leaves too few rows weight."""
 
     options: SAPCAOptions
 
     @override
     def require_ready(self) -> None:
+        """Refuse forgetting under which too few of the site's rows keep weight."""
         super().require_ready()
         rows, options = len(self.data), self.options
         blocks_after = (rows - 1) // options.block_size - np.arange(rows) // options.block_size
@@ -317,7 +318,7 @@ class SAPCAClient(method.Client):
 
 
 class SAPCA(method.Strategy):
-    """Strategy of SAPCA: leading directions of the merged subspaces.
+    """Strategy of SAPCA: leading directions of the parties' merged subspaces, each from one pass over its rows.
 
     The model's measurements have the error bound and the truncated share of the variance.
 
@@ -344,6 +345,7 @@ class SAPCA(method.Strategy):
 
     @override
     def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
+        """Set configuration, options and transport, and open the running model if a folder is given."""
         assert isinstance(options, SAPCAOptions)
         super().prepare(config, options, transport)
         self.running = stream_state.RunningModel(options.state) if options.state else None
@@ -353,12 +355,14 @@ class SAPCA(method.Strategy):
     @property
     @override
     def exact(self) -> bool:
+        """True if every direction is tracked, nothing is forgotten, and there is no running model."""
         # where a party tracks every direction, it truncates nothing
         options = self.options
         return self._tracked == self.quorum.features and options.forgetting == 1 and not options.state
 
     @override
     def program(self) -> method.Program:
+        """Run the method, and save the running model once the run has succeeded."""
         yield from super().program()
         if self.running:
             assert self._next_content is not None
@@ -366,6 +370,7 @@ class SAPCA(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Collect the parties' subspaces, along a tree if requested, and return the merged solution."""
         parties = self.quorum.initial_parties
         replies: list[method.Reply] = yield method.Round("summary")
         due = self._due_replies(0, replies)
@@ -383,17 +388,18 @@ class SAPCA(method.Strategy):
 
     @override
     def projected_rows(self, model: method.PCAModel) -> int:
+        """Return the number of rows that the parties of this run hold."""
         return self._present_rows
 
     # Inside
 
     @property
     def _tracked(self) -> int:
-        """Number of directions that every party tracks."""
+        """Number r of directions that every party tracks in its stream of rows."""
         return self.options.tracked_directions(self.quorum.features)
 
     def _due_replies(self, level: int, replies: Sequence[method.Reply]) -> list[method.Reply]:
-        """Return the checked replies of the parties whose turn to send their subspace had come."""
+        """Return the replies of the parties that send their subspace at this tree level, after checking them."""
         parties, topology = self.quorum.initial_parties, self.options.topology
         due = [reply for reply in replies if sends_at_level(reply.party, level, parties, topology)]
         for reply in due:
@@ -401,7 +407,7 @@ class SAPCA(method.Strategy):
         return due
 
     def _solve(self, subspaces: list[streams.Subspace], ranks: Sequence[int]) -> method.Solution:
-        """Return the solution of all parties' subspaces, with the measurements of the model."""
+        """Merge the parties' subspaces into a solution, with error bound and truncated share of the variance."""
         merged, rows = self._merge_running_model(subspaces, self._present_rows)
         self.n_components(rows, len(merged.vectors))
         method.require_variance(merged.diagonal(), rows, merged.head.mean)
@@ -425,9 +431,9 @@ class SAPCA(method.Strategy):
         )
 
     def _merge_running_model(self, subspaces: list[streams.Subspace], rows: int) -> tuple[streams.Subspace, int]:
-        """Return all subspaces merged, with that of a running model, and the number of rows of all.
+        """Merge the parties' subspaces and a stored running model; return the merged subspace and number of rows.
 
-        Subspaces of other features, centring or column names, or of rows in the model already, are refused.
+        Refuse subspaces whose features, centring or column names differ, or whose rows are in the model already.
         """
         options, running = self.options, self.running
         if running is None:
@@ -466,7 +472,7 @@ class SAPCA(method.Strategy):
         return merged, rows
 
     def _rank(self, merged: streams.Subspace, ranks: Sequence[int]) -> int:
-        """Return the number of components that the rank rule takes of the merged subspace."""
+        """Return the number of components that the rank rule chooses from the merged singular values."""
         rule, sigma = self.options.make_rule(), merged.sigma
         if isinstance(rule, streams.Band):
             rule.rank = min(sigma.size, max(ranks))

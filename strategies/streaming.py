@@ -28,7 +28,7 @@ from fedpca_flwr.questions.members import members_questions
 
 
 class StreamingOptions(method.ScaledOptions):
-    """Options of the streaming method: components, scaling, and the federation with its changes."""
+    """Options of the streaming method: components, scaling, folder of stored moments, leaving members, appending."""
 
     state: str = ""
     """Folder at the server that holds the federation; required."""
@@ -76,7 +76,7 @@ UNNAMED_NOTE = "parties without a name are known by their partition-id, which mu
 
 
 class Streaming(method.Strategy):
-    """Strategy of the streaming method: P-COV on the stored moments of all current members.
+    """Strategy of the streaming method: PCA of the stored, pooled moments of all current members.
 
     The model's measurements have the number of members and of their rows, and what changed.
 
@@ -92,6 +92,7 @@ class Streaming(method.Strategy):
 
     @override
     def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
+        """Open the members' stored moments, refuse options that conflict with them, and remove leaving members."""
         assert isinstance(options, StreamingOptions)
         super().prepare(config, options, transport)
         if not options.state:
@@ -121,11 +122,13 @@ class Streaming(method.Strategy):
 
     @override
     def program(self) -> method.Program:
+        """Run the method, and save the members' moments once the run has succeeded."""
         yield from super().program()
         self.federation.save()
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Update the members' stored moments, and return the PCA of all current members' rows."""
         operations, evidence = yield from (self._collect_sum() if self._sums_only else self._collect_members())
         federation, parts = self.federation, self.federation.parts()
         pooled = pool(parts.values())
@@ -153,12 +156,13 @@ class Streaming(method.Strategy):
 
     @override
     def projected_rows(self, model: method.PCAModel) -> float:
+        """Return the number of rows that the parties of this run hold."""
         assert self._present_moments is not None
         return self._present_moments.count
 
     @override
     def squared_error(self, model: method.PCAModel) -> float:
-        """Return the mean squared error of the rows that take part in this run.
+        """Return the mean squared projection error of the rows that the parties of this run project.
 
         Absent members project nothing, and a party that appends rows projects these rows only.
 
@@ -178,7 +182,7 @@ class Streaming(method.Strategy):
     # Inside
 
     def _collect_members(self) -> Generator[method.Round, Any, tuple[dict[str, str], None]]:
-        """Update every party's moments, and return the operation for each member."""
+        """Ask for digests and changed moments, update the stored members, and return what happened to each."""
         replies: list[method.Reply] = yield method.Round("digest")
         for reply in replies:
             if reply.member in self._leaving:
@@ -203,7 +207,7 @@ class Streaming(method.Strategy):
         return operations, None
 
     def _collect_sum(self) -> Generator[method.Round, Any, tuple[dict[str, str], method.Evidence]]:
-        """Update the sum over all parties, and return the operation for the sum with its evidence."""
+        """Ask for the secure sum of all moments, update the stored sum, and return what happened, with evidence."""
         replies: list[method.Reply] = yield method.Round("members")
         names = sorted(reply.member for reply in replies)
         key = f"{SUM_KEY_PREFIX}{len(names)} parties {hashlib.sha256(repr(names).encode()).hexdigest()[:16]}"
@@ -217,15 +221,15 @@ class Streaming(method.Strategy):
             self, joined=self.federation.moments().diagonal() if appended else 0.0
         )
         summed, evidence = pooling.moments, pooling.evidence
-        # never below zero, as that of any rows
+        # the diagonal from the sums of squares is never negative
         summed.scatter[moments.diagonal_positions(pooling.diagonal.size)] = pooling.diagonal
-        if self.options.append:  # what rounding cost the sums before is not known, so no bound is told
+        if self.options.append:  # the rounding of earlier sums is unknown, so the model gets no bound
             evidence = replace(evidence, error_bound=np.zeros(1))
         self._present_moments = summed
         return {key: self._update_member(key, moments_digest(summed), summed)}, evidence
 
     def _update_member(self, key: str, sha: str, received: moments.Moments | None) -> str:
-        """Update the moments of a member, and return the name of the operation."""
+        """Store a member's moments, and return "joined", "appended", "replaced" or "unchanged"."""
         federation, columns = self.federation, self.quorum.columns
         if (federation.has_part if self.options.append else federation.has)(key, sha):
             return "unchanged"
@@ -241,11 +245,12 @@ class Streaming(method.Strategy):
 
     @override
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
+        """Return the model's log, with the members' names by what happened to them."""
         return {**super().history(certainty, notes, measured), "members": self._member_groups}
 
 
 def _read_moments(reply: method.Reply, sha: str) -> moments.Moments:
-    """Return a party's moments, which must have the digest that the party announced."""
+    """Return the moments in a party's reply, or refuse moments without scatter or with another digest."""
     if not reply.fields["scatter"].size:
         raise method.ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
     received = read_moments(reply.fields)
@@ -257,7 +262,7 @@ def _read_moments(reply: method.Reply, sha: str) -> moments.Moments:
 
 
 def squared_error(model: method.PCAModel, row_moments: moments.Moments) -> float:
-    """Return the mean squared error that projection leaves of rows, by their moments.
+    """Return the mean squared error per row after projection on the model's components, from the rows' moments.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
     """Largest number of rounds; a model that stops there says how near it came."""
 
     def width(self, public: method.Public) -> int:
-        """Return the number of columns of a block.
+        """Return the number of columns of a block: the option, or n_components + 10, at most the features.
 
         Parameters
         ----------
@@ -71,12 +71,13 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
 
     @override
     def product_columns(self, public: method.Public) -> int:
+        """Return about how many vectors a party's scatter is multiplied with in the run."""
         # some ten blocks, or narrow blocks until they span the components several times
         b = self.width(public)
         return min(self.max_rounds * b, max(10 * b, 5 * self.n_components))
 
     def sketch_rank(self, public: method.Public) -> int:
-        """Return the number of rows of a party's factor in a warm start.
+        """Return the number of rows of a party's low-rank factor in a warm start: the option, or 4 n_components.
 
         Parameters
         ----------
@@ -153,7 +154,7 @@ def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> metho
 
 
 def _answer_sketch(party: method.Party, rank: int) -> method.Fields:
-    """Return a truncated factor of a party's scatter in float32, and store the factor in the party's state."""
+    """Return and store a low-rank factor of a party's scatter in float32, the sketch of a warm start."""
     factor = party.vault.truncated(rank).with_floor()
     root = root_unit(factor.trace)
     rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
@@ -163,7 +164,7 @@ def _answer_sketch(party: method.Party, rank: int) -> method.Fields:
 
 
 def _answer_refine(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return the error of the party's sketch on a block, and on the components."""
+    """Return the product of the party's sketch error (scatter minus sketch) with the block, and with components."""
     reply = {"product": _sketch_residual(party, request["block"].astype(np.float64)).astype(party.options.wire)}
     if "vectors" in request:
         reply["again"] = _sketch_residual(party, request["vectors"])
@@ -171,7 +172,7 @@ def _answer_refine(party: method.Party, request: method.Fields) -> method.Fields
 
 
 def _sketch_residual(party: method.Party, V: method.Array) -> method.Array:
-    """Return the error of the party's sketch on a block ``V`` (d, b), in the unit of the scatter."""
+    """Return ``(S - R'R - floor I) V / root^2`` for a party's scatter S and its stored sketch: R, floor and root."""
     float32_rows, floor, root = party.state["sketch"]
     rows = float32_rows.astype(np.float64) * root
     residual = party.vault.times(V) - rows.T @ (rows @ V) - float(floor) * V
@@ -179,7 +180,7 @@ def _sketch_residual(party: method.Party, V: method.Array) -> method.Array:
 
 
 def root_unit(trace: float) -> float:
-    """Return the power of two in which the root of a scatter travels, so that float32 suffices in any unit of the data.
+    """Return a power of two near the root of a scatter's trace, by which factors are divided to fit float32.
 
     Parameters
     ----------
@@ -191,7 +192,7 @@ def root_unit(trace: float) -> float:
     float
         Power of two near the root of the trace.
     """
-    return float(2.0 ** (np.frexp(trace)[1] // 2))
+    return float(2.0 ** (np.frexp(trace)[1] // 2))  # half the exponent: the root
 
 
 CARD = method.MethodCard(
@@ -253,11 +254,12 @@ class SubspaceIteration(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Run from a random block, or from low-rank sketches if a warm start is chosen."""
         random = self.options.warm_start == "random"
         return (yield from (self._from_random_block() if random else self._from_sketch()))
 
     def _from_random_block(self) -> method.Fitting:
-        """Ask for products with blocks from a random first block on, until the components are certified."""
+        """Run block Krylov rounds from a random block until the angle to the exact components is certified."""
         options, A, d = self.options, products.ScatterProducts(self), self.public.features
         first = random_block(d, options.width(self.public), self.config.seed)
         if options.scale:
@@ -299,7 +301,7 @@ class SubspaceIteration(method.Strategy):
         return replace(solution, evidence=A.evidence)
 
     def _from_sketch(self) -> method.Fitting:
-        """Ask for sketches and for their errors on the leading vectors, until the components are certified."""
+        """Start from the parties' low-rank sketches, and correct them on leading vectors until certified."""
         options = self.options
         replies = yield method.Round("sketch")
         pooled = factors.stack_factors([_read_factor(reply) for reply in replies])
@@ -331,17 +333,17 @@ class SubspaceIteration(method.Strategy):
         return self._solution(iteration, head, total, np.ones(head.mean.size))
 
     def _noise_model(self, freedom: float, features: int) -> MarchenkoPastur | None:
-        """Return the spectrum of pure noise, or None where all components are to be certified."""
+        """Return the Marchenko-Pastur spectrum of pure noise, or None if all components must be certified."""
         return MarchenkoPastur(freedom, features) if self.options.certify == "signal" else None
 
     def _solution(
         self, iteration: block_iteration.BlockIteration, head: moments.Head, total: float, scale: method.Array
     ) -> method.Solution:
-        """Return the solution of a finished iteration, with the certificate and notes on a shortfall."""
+        """Return the solution of a finished block iteration, with its angle certificate and notes if it fell short."""
         self.certificate = iteration.certificate
         notes = block_iteration.shortfall_notes(iteration, f"max-rounds = {self.options.max_rounds}")
         pairs, claimed = iteration.pairs, float(iteration.pairs.values.sum())
-        if claimed > total * (1 + 1e-9):  # of a sketch, before its first corrections
+        if claimed > total * (1 + 1e-9):  # happens if an uncorrected sketch overstates the variances
             pairs = replace(pairs, values=pairs.values * (total / claimed))
         return method.Solution(
             pairs=pairs,
@@ -355,7 +357,7 @@ class SubspaceIteration(method.Strategy):
 
 
 def _next_block(iteration: block_iteration.BlockIteration, scale: method.Array) -> NDArray[Any]:
-    """Return the next block for unscaled features, in float32 where float32 loses nothing."""
+    """Return the next block divided by the features' scales, in float32 if the iteration tolerates its rounding."""
     block = iteration.block / scale[:, None]
     sizes = np.abs(block[block != 0])
     fits_float32 = iteration.allows_float32 and sizes.min() > 1e-30 and sizes.max() < 1e30
@@ -363,14 +365,14 @@ def _next_block(iteration: block_iteration.BlockIteration, scale: method.Array) 
 
 
 def _read_factor(reply: method.Reply) -> factors.Factor:
-    """Return the truncated factor that a party's reply holds, in the unit of the data."""
+    """Return the low-rank sketch in a party's reply as a factor in float64, in units of the data."""
     fields, floor, trace = reply.fields, float(reply.fields["floor"]), float(reply.fields["trace"])
     rows = fields["rows"].astype(np.float64) * root_unit(trace)
     return factors.Factor(method.read_head(fields), rows, trace, 2 * floor, floor)
 
 
 def _sum_residuals(name: str, replies: Sequence[method.Reply], units: dict[int, float]) -> tuple[method.Array, float]:
-    """Return the sum of the parties' sketch errors on a block, and a bound on the rounding of float32 in the sum."""
+    """Return the sum of the parties' products of sketch errors with a block, and a bound on its float32 rounding."""
     residuals = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
     rounding_bounds = [
         _float32_error_bound(residual, units[reply.party]) for residual, reply in zip(residuals, replies, strict=True)
@@ -379,7 +381,7 @@ def _sum_residuals(name: str, replies: Sequence[method.Reply], units: dict[int, 
 
 
 def _float32_error_bound(product: method.Array, unit: float) -> float:
-    """Return a bound on the Frobenius norm of the rounding of a product that travelled in float32 and in a unit."""
+    """Return a bound on the Frobenius norm of a product's rounding, if it was sent in float32 divided by ``unit``."""
     limits = np.finfo(np.float32)
     size = float(np.linalg.norm(product / unit))
     return unit * (size * float(limits.eps) / 2 + float(limits.smallest_subnormal) * math.sqrt(product.size))

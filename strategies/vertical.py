@@ -47,7 +47,7 @@ class VerticalOptions(method.Options):
     """Directions that each party sends to ``merge``; 0: 2 n-components."""
 
     def width(self, rows: int) -> int:
-        """Return the number of columns of a block of ``krylov``.
+        """Return the number of columns of a block of the Krylov solver: the option, or n_components + 5.
 
         Parameters
         ----------
@@ -62,7 +62,7 @@ class VerticalOptions(method.Options):
         return min(self.block_size or self.n_components + 5, rows)
 
     def directions_sent(self, rows: int) -> int:
-        """Return the number of directions that each party sends to ``merge``.
+        """Return the number of directions that each party sends to the merge solver: the option, or 2 n_components.
 
         Parameters
         ----------
@@ -78,6 +78,7 @@ class VerticalOptions(method.Options):
 
     @override
     def max_gram_columns(self, rows: int) -> int:
+        """Return the largest number of columns of products with X X' that the solver requests."""
         columns_by_solver = {
             "krylov": self.max_rounds * self.width(rows),
             "merge": self.directions_sent(rows),
@@ -88,11 +89,12 @@ class VerticalOptions(method.Options):
     @property
     @override
     def exposes(self) -> str:
+        """Kind of information on rows beyond scores: "inner products" with the Gram solver, else none."""
         return "inner products" if self.solver == "gram" else ""
 
 
 def vertical_script(config: method.RunConfig, options: VerticalOptions) -> method.Questions:
-    """Return the questions of VERTICAL: equal rows, the energy, the solver's questions, and the projection.
+    """Return the questions of VERTICAL: row ids, sum of squares, the solver's questions, and the projection.
 
     Parameters
     ----------
@@ -132,12 +134,12 @@ def vertical_script(config: method.RunConfig, options: VerticalOptions) -> metho
 
 
 def _answer_product(party: method.Client, request: method.Fields) -> method.Fields:
-    """Return the product of the Gram matrix of a party's columns with the block."""
+    """Return ``X (X' Q)`` (n, b) for a party's columns X (n, f) and the requested block Q."""
     return {"product": algebra.gram_product(party.local_columns, request["block"])}
 
 
 def _answer_merge(party: method.Client, request: method.Fields) -> method.Fields:
-    """Return the leading directions of a party's rows over its local columns, times their singular values."""
+    """Return the leading left singular vectors of a party's columns, times their singular values (n, r)."""
     rank = party.options.directions_sent(len(party.data))
     return {"directions": algebra.leading_directions(party.local_columns.X, rank)}
 
@@ -171,7 +173,7 @@ CARD = method.MethodCard(
 
 
 class Vertical(method.Strategy):
-    """Strategy of VERTICAL: eigenvectors of the inner products of all rows.
+    """Strategy of VERTICAL: scores as eigenvectors of ``X X'``, the sum of the parties' inner products of rows.
 
     The model's measurements have the certificate of ``krylov``.
 
@@ -197,24 +199,26 @@ class Vertical(method.Strategy):
     @property
     @override
     def exact(self) -> bool:
+        """True if the run is exact; for the merge solver, if no party has more columns than directions sent."""
         if self.options.solver == "merge":
             return max(self.widths) <= self.options.directions_sent(self.n_rows)
         return super().exact
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Check that all have the same rows, ask for the columns' sum of squares, and run the chosen solver."""
         yield from columns.rows_and_energy(self)
         solvers = {"krylov": self._krylov, "gram": self._gram, "merge": self._merge}
         return (yield from solvers[self.options.solver]())
 
     def _gram(self) -> method.Fitting:
-        """Ask for all inner products of the rows, and solve exactly."""
+        """Ask for the matrix of inner products of all rows (n, n), and return its leading eigenpairs."""
         sums: method.Total = yield from columns.sum_in_digits(self, "gram", {})
         pairs = eigen.leading_eigenpairs(unpack(sums["gram"], self.n_rows), self.options.n_components)
         return method.Solution(pairs=pairs, total=self.total)
 
     def _merge(self) -> method.Fitting:
-        """Ask for every party's leading directions, merge the directions, and measure their energies."""
+        """Ask for the parties' leading singular directions, merge them, and measure the sum of squares along each."""
         k, rank = self.options.n_components, self.options.directions_sent(self.n_rows)
         total_directions = sum(min(rank, width) for width in self.widths)
         if total_directions < k:
@@ -229,7 +233,7 @@ class Vertical(method.Strategy):
         return method.Solution(pairs=replace(pairs, following=following), total=self.total)
 
     def _krylov(self) -> method.Fitting:
-        """Ask for products with blocks until the scores are certified."""
+        """Run block Krylov rounds with products ``X X' Q`` until the angle to the exact scores is certified."""
         options, n, converged = self.options, self.n_rows, False
         start = random_block(n, options.width(n), self.config.seed)
         iteration = block_iteration.BlockIteration(

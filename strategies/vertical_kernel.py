@@ -34,14 +34,14 @@ class VerticalKernelOptions(method.KernelOptions):
 
     @property
     def summed_quantity(self) -> Literal["distances", "products", "landmarks"]:
-        """Quantity that the parties add up: the name of the phase, and of its field."""
+        """Name of the quantity of rows that the parties add up: 'distances', 'products' or 'landmarks'."""
         if self.landmarks:
             return "landmarks"
         return "distances" if self.function.uses_distances else "products"
 
 
 def kernel_script(config: method.RunConfig, options: VerticalKernelOptions) -> method.Questions:
-    """Return the questions of VERTICAL-KERNEL: equal rows, measures of all entries, the kernel's sums, and the scores.
+    """Return the questions of VERTICAL-KERNEL: rows, sums over entries, distances or products of rows, and scores.
 
     Parameters
     ----------
@@ -96,21 +96,21 @@ def kernel_script(config: method.RunConfig, options: VerticalKernelOptions) -> m
 
 
 def _answer_entry_measures(party: method.Client, request: method.Fields) -> method.Fields:
-    """Return the energy of a party's columns, and the mean and variance of all their entries together."""
+    """Return the sum of squares of a party's columns, and the mean and variance of all their entries together."""
     energy, X = party.local_columns.energy, party.local_columns.X
     return {"energy": np.asarray(energy), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
 
 
 def _answer_energy_and_sum(party: method.Client, request: method.Fields) -> method.Fields:
-    """Return the energy of the compared columns, and the sum of all entries."""
+    """Return the sum of squares of a party's columns as the kernel compares them, and the sum of all entries."""
     compared = _compared_columns(party)
     return {"energy": np.asarray(np.vdot(compared, compared)), "sum": np.asarray(party.local_columns.X.sum())}
 
 
 def _answer_spread(party: method.Client, request: method.Fields) -> method.Fields:
-    """Return the sum of the squared deviations of all entries from a level.
+    """Return the sum of squared deviations of all entries of a party's columns from the request's ``level``.
 
-    The level is subtracted from the party's mean, and from no single entry.
+    The level is subtracted from the party's mean only, so that single entries cannot overflow or lose digits.
     """
     X = party.local_columns.X
     mean = X.mean()
@@ -119,7 +119,7 @@ def _answer_spread(party: method.Client, request: method.Fields) -> method.Field
 
 
 def _compared_columns(party: method.Client) -> method.Array:
-    """Return the columns whose distances or inner products are sent.
+    """Return a party's columns that the kernel compares: centred for distances, else as the options prepare them.
 
     Distances do not change when the columns are centred, but lose fewer digits, and their limit is smaller.
     """
@@ -128,7 +128,7 @@ def _compared_columns(party: method.Client) -> method.Array:
 
 
 def _answer_landmarks(party: method.Client, request: method.Fields) -> method.Fields:
-    """Return the distances of the rows from landmarks, or the inner products with landmarks."""
+    """Return a party's part of the squared distances, or inner products, of all rows with the landmark rows."""
     landmark_rows, rows = request["places"], len(party.data)
     if landmark_rows.max() >= rows or len(set(landmark_rows.tolist())) < landmark_rows.size:
         raise method.ContractError(
@@ -190,10 +190,12 @@ class VerticalKernel(method.Strategy):
     @property
     @override
     def exact(self) -> bool:
+        """True if the kernel matrix is complete, without landmarks."""
         return not self.options.landmarks
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Sum distances or inner products of rows, apply the kernel, and return its leading eigenpairs."""
         replies = yield from columns.aligned_rows(self)
         n, c = self.n_rows, self.options.landmarks
         if c and not self.options.n_components < c <= n:
@@ -220,13 +222,14 @@ class VerticalKernel(method.Strategy):
 
     @override
     def run_projection(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
+        """Send the scores to every party for storing, without checking an error."""
         # nobody can tell the error in feature space at home
         yield method.Round("project", {"directions": solution.pairs.vectors, "singular": model.singular_values_})
 
     # Inside
 
     def _find_gamma(self, replies: list[method.Reply]) -> Generator[method.Round, Any, float]:
-        """Return gamma of the options, or ``1 / (m var X)``, and ask for the energy of all columns."""
+        """Return the kernel's gamma (the option, or ``1 / (m var X)`` of m columns), and store the sum of squares."""
         sums = yield from columns.total_energy(self, replies)
         if self.options.gamma:
             return self.options.gamma
@@ -240,7 +243,7 @@ class VerticalKernel(method.Strategy):
     def _solution(
         self, pairs: Eigenpairs, total: float, positive: int, *, kernel: algebra.Kernel, size: float, error_bound: float
     ) -> method.Solution:
-        """Return the solution of the kernel's eigenpairs, or refuse a kernel that tells the rows too little."""
+        """Return the solution from the kernel matrix's eigenpairs, or refuse a kernel with too few positive ones."""
         n, k = self.n_rows, self.options.n_components
         if total <= n * np.finfo(np.float64).eps * size:
             raise method.DataError(

@@ -33,7 +33,7 @@ SCALED_FIELD = method.Field("scaled", (), "int64", kind="size", constant="scaled
 
 
 def scores_script(config: method.RunConfig, options: ScoresOptions) -> method.Questions:
-    """Return the questions of VERTICAL-SCORES: equal rows, equal loadings, the scores, and their sum for every party.
+    """Return the questions of VERTICAL-SCORES: rows and loadings' run, parts of the scores, and their sum.
 
     Parameters
     ----------
@@ -69,18 +69,18 @@ def scores_script(config: method.RunConfig, options: ScoresOptions) -> method.Qu
 
 
 def _score_limits(request: method.Fields, public: method.Public) -> method.SumLimits:
-    """Return limits on the scores by all parties' loadings together, of which each has at most length 1."""
+    """Return the limit sqrt(P) |x| on a score: P parties' loadings have length up to 1 each, and |x| bounds a row."""
     product = columns.product_limit(None, public, scaled=bool(request["scaled"]))
     return {"scores": np.sqrt(public.parties * product)}
 
 
 def _answer_scores(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
-    """Return a party's part of the scores of its rows."""
+    """Return a party's part of the scores (n, k): its centred and scaled columns times its stored loadings."""
     return {"scores": party.local_columns @ party.fitted_loadings.components[request["components"]].T}
 
 
 def _loadings_info(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
-    """Return the digest of the loadings' run, their number of components, and whether they divide by deviations."""
+    """Return the digest of the run that made a party's loadings, their number of components, and whether scaled."""
     return {
         "run": np.asarray(party.fitted_loadings.run, np.uint64),
         "components": np.asarray(len(party.fitted_loadings.components)),
@@ -116,16 +116,17 @@ CARD = method.MethodCard(
 
 
 class VerticalScoresClient(method.Client):
-    """Client of VERTICAL-SCORES, which projects new rows by the loadings of an earlier run."""
+    """Client of VERTICAL-SCORES, which projects new rows by the loadings that it stored in an earlier run."""
 
     @override
     def require_ready(self) -> None:
+        """Refuse loadings that are missing or do not fit the new rows, before any answer."""
         assert self.fitted_loadings  # loadings that do not fit are said before anything is answered
         super().require_ready()
 
     @cached_property
     def fitted_loadings(self) -> Loadings:
-        """Loadings that this party stored in the earlier run."""
+        """Loadings that this party stored in the earlier run, refused if they do not fit the new rows' columns."""
         path, width = self.site.node.loadings, self.data.shape[1]
         if not path:
             raise method.ConfigError(
@@ -152,23 +153,25 @@ class VerticalScoresClient(method.Client):
 
     @property
     def scaled(self) -> bool:
-        """True where the loadings divide by deviations."""
+        """True if the stored loadings divide columns by standard deviations."""
         return bool((self.fitted_loadings.scale != 1).any())
 
     @override
     def store_request(self, request: method.Fields) -> None:
+        """Refuse a request that denies scaling although this party's loadings are scaled."""
         if self.scaled and not request.get("scaled", 1):
             raise method.ContractError("the server says that no party's loadings divide by deviations; this site's do")
 
     @cached_property
     @override
     def local_columns(self) -> Columns:
+        """Columns of the new rows, centred and scaled by the stored loadings' means and scales."""
         none = np.zeros_like(self.fitted_loadings.mean)
         return Columns(self.data, self.fitted_loadings.mean, none, self.fitted_loadings.scale, none.astype(bool))
 
 
 class VerticalScores(method.Run):
-    """Strategy of VERTICAL-SCORES: the sum of the parties' parts of the scores.
+    """Strategy of VERTICAL-SCORES: scores of new rows as the sum of the parties' parts, without any fit.
 
     Notes
     -----
@@ -187,10 +190,12 @@ class VerticalScores(method.Run):
 
     @override
     def n_components(self, rows: int, columns: int) -> int:
+        """Return the requested number of components, whatever the number of rows."""
         return self.options.n_components  # nothing is fitted: one row is enough
 
     @override
     def set_total(self, total: float) -> None:
+        """Store the new rows' sum of squares about the old means, or refuse zero or infinity."""
         if not 0 < total < np.inf:
             raise method.DataError(
                 "the new rows have no energy about the means of the fitted ones: all are equal to these"
@@ -199,6 +204,7 @@ class VerticalScores(method.Run):
 
     @override
     def program(self) -> method.Program:
+        """Check rows and loadings, sum the parties' parts of the scores, and send the sum to all."""
         replies = yield from columns.aligned_rows(self)
         available = common_component_count(replies)
         scaled = {"scaled": np.asarray(max(int(reply.fields["scaled"]) for reply in replies))}
@@ -218,7 +224,7 @@ class VerticalScores(method.Run):
 
 
 def common_component_count(replies: list[method.Reply]) -> int:
-    """Return the number of components of the parties' loadings, which must be of the same run.
+    """Return the parties' common number of components, or refuse loadings that come from different runs.
 
     Parameters
     ----------

@@ -28,6 +28,7 @@ class VFedAKPCAOptions(method.KernelOptions, merging.MergeOptions):
 
     @override
     def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
+        """Return the root of the leading eigenvalue of the party's centred kernel matrix, and its eigenvector."""
         # the authors weight a vector by the root of its eigenvalue
         entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
         kernel = replace(self.function, gamma=self.gamma or algebra.default_gamma(*entries))

@@ -28,10 +28,12 @@ class VFedPCAOptions(merging.MergeOptions):
     @property
     @override
     def starts_from_merged(self) -> bool:
+        """True if the power method starts from the merged vector."""
         return self.warm_start == "previous"
 
     @override
     def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
+        """Return eigenvalue and vector after some steps of the power method on ``X X'``."""
         return algebra.power_iteration(algebra.local_product(X, faithful=self.faithful), start, self.local_iterations)
 
 
@@ -55,7 +57,7 @@ CARD = method.MethodCard(
 
 
 class VFedPCA(merging.MergeStrategy):
-    """Strategy of VFedPCA, which merges the parties' leading directions.
+    """Strategy of VFedPCA, which merges the leading left singular vectors of the parties' own columns.
 
     Notes
     -----

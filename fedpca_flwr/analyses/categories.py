@@ -16,6 +16,7 @@ from fedpca_flwr.model.tables import DisplayTable, Share, display_as
 
 
 def _categories_table(result: Categories) -> DisplayTable:
+    """Return the display of categories: share, mean scores and squared cosines of each level."""
     k = range(result.coordinates.shape[1])
     heads = ["level", "share", *(f"PC{j + 1}" for j in k), *(f"cos2 PC{j + 1}" for j in k)]
     entries = zip(result.levels, result.shares, result.coordinates, result.squared_cosines, strict=True)
@@ -28,7 +29,7 @@ def _categories_table(result: Categories) -> DisplayTable:
 @display_as(_categories_table)
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """Columns and levels of a mixed table on the components (FAMD, or MCA if there are no numbers).
+    """Relation of a mixed table's columns and levels to the components (FAMD, or MCA without numbers).
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class Categories:
 
 @takes_model
 def categories(model: PCAModel) -> Categories:
-    """Compute columns and levels of a mixed table on the components, from the model alone.
+    """Compute how the columns and levels of a mixed table relate to the components, from the model alone.
 
     Escofier 1979; Pages 2004.
 

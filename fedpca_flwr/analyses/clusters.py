@@ -16,6 +16,7 @@ from fedpca_flwr.model.tables import DisplayTable, display_as
 
 
 def _clusters_table(result: Clusters) -> DisplayTable:
+    """Return the display of clusters: rows and centre of each cluster."""
     rows = ["few" if count is None else count for count in result.rows]
     heads = ["cluster", "rows", *(f"PC{j + 1}" for j in range(result.centres.shape[1]))]
     cells = [[i, count, *centre] for i, (count, centre) in enumerate(zip(rows, result.centres.tolist(), strict=True))]
@@ -25,7 +26,7 @@ def _clusters_table(result: Clusters) -> DisplayTable:
 @display_as(_clusters_table)
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Clusters of scores, the largest first.
+    """Clusters of the scores of a run, the largest first.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ class Clusters:
 
 @takes_model
 def clusters(model: PCAModel) -> Clusters:
-    """Return the clusters that a run found.
+    """Return the clusters of scores that a run with the option ``clusters`` found.
 
     Parameters
     ----------

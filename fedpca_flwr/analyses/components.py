@@ -42,7 +42,7 @@ from fedpca_flwr.model.tables import DisplayTable, component_labels, display_as,
 def pca(
     moments: SecondMoments, n_components: int | float | str = 10, *, center: bool = True, scale: bool = False
 ) -> PCAModel:
-    """Compute the model that a run of p-cov over the same rows makes.
+    """Compute the PCA of kept moments, equal to that of a run of the exact method `p-cov` over the same rows.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ PROMAX_POWER = 4
 
 
 def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """Compute the rotation by which the squares of the loadings vary most within the columns (Kaiser 1958).
+    """Compute the rotation of loadings for which the squared loadings in each column vary most (Kaiser 1958).
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
 
 
 def promax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """Compute the matrix that brings loadings near the fourth powers of their varimax (Hendrickson and White 1964).
+    """Compute the matrix that brings loadings nearest to powers of their varimax (Hendrickson and White 1964).
 
     Parameters
     ----------
@@ -137,6 +137,7 @@ ROTATIONS: dict[str, Callable[..., Array] | None] = {"none": None, "varimax": va
 
 
 def _reading_table(result: Reading) -> DisplayTable:
+    """Return the display of a reading: correlations and communality of each feature."""
     k, d = result.correlations.shape
     title = f"Reading: correlations of {k} components with {d} features, and the share of each that they hold"
     rows = feature_rows(result.features, *result.correlations, result.communalities, weight=result.communalities)
@@ -146,7 +147,7 @@ def _reading_table(result: Reading) -> DisplayTable:
 @display_as(_reading_table)
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """First components in terms of the features.
+    """Description of the first components by their correlations with the features.
 
     Supplementary features have no part in the components: they come last in each array by feature, with no
     contribution.
@@ -187,7 +188,7 @@ def read(
     kaiser: bool = True,
     supplementary: Features = (),
 ) -> Reading:
-    """Describe the first k components in terms of the features.
+    """Describe the first k components by their correlations with the features, optionally rotated.
 
     Parameters
     ----------
@@ -247,7 +248,7 @@ def read(
 
 @takes_moments
 def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool = False) -> Array:
-    """Compute the mean scores of the rows that have a level, for supplementary columns of 0 and 1.
+    """Compute the mean scores (m, k) of the rows that have each level, a supplementary column of 0 and 1.
 
     The components are those of all other features, as ``pca(moments.select(other_features), k, scale=scale)`` has them.
 
@@ -287,7 +288,7 @@ def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool
 
 @takes_model
 def projected(model: PCAModel, X: ArrayLike) -> Array:
-    """Compute the scores of new rows, corrected by the model's `shrinkage_` for many features.
+    """Compute the scores of new rows divided by the model's `shrinkage_`, which corrects for many features.
 
     Rows that were in the PCA take ``model.transform``.
 
@@ -331,6 +332,7 @@ MIN_NOISE_SHARE = 1e-9
 
 
 def _factors_table(result: FactorModel) -> DisplayTable:
+    """Return the display of a factor analysis: loadings, noise and communality of each feature."""
     title = (
         f"FactorModel: loadings, variance of the noise, and share explained; log-likelihood {result.log_likelihood:.4g}"
     )
@@ -342,7 +344,7 @@ def _factors_table(result: FactorModel) -> DisplayTable:
 @display_as(_factors_table)
 @dataclass(frozen=True, eq=False)
 class FactorModel:
-    """Fitted factor analysis.
+    """Fitted factor analysis: loadings, noise variances, mean and log-likelihood.
 
     Parameters
     ----------
@@ -374,7 +376,7 @@ class FactorModel:
         return shares
 
     def transform(self, X: ArrayLike) -> Array:
-        """Compute the expected factors of rows.
+        """Compute the expected values of the factors, given rows.
 
         Parameters
         ----------
@@ -393,7 +395,7 @@ class FactorModel:
 
 @takes_moments
 def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
-    """Fit the k factors of greatest likelihood (Joreskog 1967).
+    """Fit a factor analysis of k factors by maximum likelihood (Joreskog 1967).
 
     Parameters
     ----------
@@ -439,7 +441,7 @@ def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
 
 
 def _deviance(log_noise: Array, R: Array, k: int) -> tuple[float, Array]:
-    """Return minus twice the mean log-likelihood but for a constant, with the best loadings, and its gradient."""
+    """Return minus twice the profile log-likelihood per row, up to a constant, for correlations R; and its gradient."""
     noise = np.exp(log_noise)
     root = np.sqrt(noise)
     values, vectors = eigh(R / root / root[:, None])

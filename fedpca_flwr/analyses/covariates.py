@@ -19,6 +19,7 @@ from fedpca_flwr.model.tables import DisplayTable, display_as, feature_rows
 
 
 def _adjusted_table(result: AdjustedMoments) -> DisplayTable:
+    """Return the display of an adjustment: each feature's slopes on the covariates."""
     names = [result.features[j] if result.features else f"feature {j}" for j in result.covariates]
     title = f"AdjustedMoments: slopes on {len(names)} covariates, {result.moments.n_samples} rows"
     weight = np.abs(result.coefficients).max(axis=0, initial=0.0)
@@ -30,7 +31,7 @@ def _adjusted_table(result: AdjustedMoments) -> DisplayTable:
 @display_as(_adjusted_table)
 @dataclass(frozen=True, eq=False)
 class AdjustedMoments:
-    """Moments of features without what covariates explain, and the same adjustment for rows.
+    """Moments of the residuals of features regressed on covariates, and the same regression for rows.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ class AdjustedMoments:
     means: Mapping[str, Array]
 
     def apply(self, rows: ArrayLike, *, party: str = "") -> Array:
-        """Remove from a party's rows what was taken out of the moments.
+        """Return the residuals of a party's rows, by the slopes and means of the fit.
 
         Parameters
         ----------
@@ -87,7 +88,7 @@ class AdjustedMoments:
 
 @takes_moments
 def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = False) -> AdjustedMoments:
-    """Compute the moments of features after a linear regression on covariates, as of the pooled rows.
+    """Compute the moments of the residuals of a linear regression of features on covariates.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
 
 
 def _normalised_dispersions(means: Array, variances: Array) -> Array:
-    """Return dispersions (d,) in deviations from the mean of their bin; NaN for a gene that does not vary."""
+    """Return log dispersions (d,) standardised among genes of similar mean; NaN for constant genes."""
     with np.errstate(divide="ignore"):
         dispersions = np.log(variances / np.maximum(means, 1e-12))
     dispersions[~np.isfinite(dispersions)] = np.nan

@@ -24,6 +24,7 @@ MAX_DRAWS = 100_000
 
 
 def _how_many_table(result: HowMany) -> DisplayTable:
+    """Return the display of rules and the numbers of components that the rules keep."""
     rows = [[rule, "-" if k is None else k] for rule, k in result.by_rule.items()]
     return DisplayTable(f"HowMany: components of {result.spectrum.size} features", ["rule", "components"], rows)
 
@@ -51,7 +52,7 @@ class HowMany:
 
 @takes_moments
 def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0.95, draws: int = 100) -> HowMany:
-    """Compute the number of components that each rule of `fedpca_flwr.maths.inference` keeps.
+    """Compute the number of components to keep by several rules, such as parallel analysis and Minka's evidence.
 
     Parameters
     ----------
@@ -100,6 +101,7 @@ MIN_JACKKNIFE_PARTIES = 5  # the spread of fewer parties tells nothing
 
 
 def _how_sure_table(result: HowSure) -> DisplayTable:
+    """Return the display of each component's variance, its interval, and its largest error of a loading."""
     low, high = result.variance_intervals.T
     columns = component_labels(low.size), result.variances, low, high, result.loading_errors.max(axis=1)
     heads = ["", "variance", "at least", "at most", "largest error of a loading"]
@@ -109,7 +111,7 @@ def _how_sure_table(result: HowSure) -> DisplayTable:
 @display_as(_how_sure_table)
 @dataclass(frozen=True, eq=False)
 class HowSure:
-    """Certainty of variances and loadings.
+    """Variances of the components with confidence intervals, and standard errors of the loadings.
 
     Parameters
     ----------
@@ -127,6 +129,7 @@ class HowSure:
 
 
 def _spikes_table(result: Spikes) -> DisplayTable:
+    """Return the display of each component's population variance and angle to the population's component."""
     columns = component_labels(result.variances.size), result.variances, result.angles
     heads = ["", "variance in the population", "degrees from the population's"]
     return DisplayTable("Spikes: what the components of the sample stand for", heads, list(zip(*columns, strict=True)))
@@ -135,7 +138,7 @@ def _spikes_table(result: Spikes) -> DisplayTable:
 @display_as(_spikes_table)
 @dataclass(frozen=True, eq=False)
 class Spikes:
-    """Estimate of the population behind the components of a sample.
+    """Estimated variances of the population's components, and angles of the sample's components to these.
 
     Parameters
     ----------
@@ -151,7 +154,7 @@ class Spikes:
 
 @takes_moments
 def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
-    """Compute intervals and errors for normal rows, many more than features, with separate variances (Anderson 1963).
+    """Compute intervals of variances and errors of loadings, for normal rows and n much above d (Anderson 1963).
 
     For scaled features, or rows that are not normal, take `how_sure_by_parties`; for variances of these, also
     `variance_intervals`.
@@ -181,7 +184,9 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
 
 @takes_model
 def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
-    """Compute intervals for the population's variances, for rows of any distribution, many more than components.
+    """Compute intervals for the population's variances from fourth moments, for rows of any distribution.
+
+    The rows must be many more than the components.
 
     Parameters
     ----------
@@ -211,7 +216,7 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
 
 @takes_moments
 def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
-    """Estimate the population's components over noise, for features that are not few beside the rows (spiked model).
+    """Estimate the population's components by the spiked model, if features are many compared with rows.
 
     Parameters
     ----------
@@ -232,7 +237,7 @@ def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
 
 @takes_moments
 def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, scale: bool = False) -> HowSure:
-    """Compute intervals and errors by leaving out each party in turn (grouped jackknife), for rows of any distribution.
+    """Compute intervals and errors by a jackknife that leaves out each party, for rows of any distribution.
 
     The parties count as drawn from a population of parties, so differences between parties widen the intervals.
     Variances are taken on a logarithmic scale.
@@ -283,6 +288,7 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
 
 
 def _spectrum(moments: SecondMoments, k: int, level: float) -> tuple[Array, Array]:
+    """Check level and k, and return all eigenvalues (descending) and eigenvectors (columns) of the covariance."""
     require_share("level", level, 0.95)
     require_count("k", k, min(moments.n_samples - 1, moments.n_features))
     require_variance(moments.moments.diagonal(), moments.n_samples, moments.mean)

@@ -18,7 +18,7 @@ Analysis = TypeVar("Analysis", bound=Callable[..., Any])
 
 
 def takes_moments(analysis: Analysis) -> Analysis:
-    """Decorate an analysis to refuse a first argument that is no `SecondMoments`.
+    """Decorate an analysis so that a first argument that is no `SecondMoments` raises a ConfigError.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def takes_moments(analysis: Analysis) -> Analysis:
 
 
 def takes_model(analysis: Analysis) -> Analysis:
-    """Decorate an analysis to refuse a first argument that is no `PCAModel`.
+    """Decorate an analysis so that a first argument that is no `PCAModel` raises a ConfigError.
 
     Parameters
     ----------
@@ -51,8 +51,11 @@ def takes_model(analysis: Analysis) -> Analysis:
 
 
 def _require_first_argument(analysis: Analysis, name: str, kind: type, advice: str) -> Analysis:
+    """Wrap an analysis so that a first argument of another type than ``kind`` raises a ConfigError."""
+
     @wraps(analysis)
     def wrapper(*args: Any, **options: Any) -> Any:
+        """Check the type of the first argument, and call the analysis."""
         value = args[0] if args else options.get(name)
         if not isinstance(value, kind):
             raise ConfigError(f"'{name}' is of type {type(value).__name__}, expected {kind.__name__}; {advice}")
@@ -83,7 +86,7 @@ class ScatterBlocks(NamedTuple):
 
 
 def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> ScatterBlocks:
-    """Return the blocks of the scatter for two groups of features.
+    """Return positions, means and scatter blocks (xx, xy, yy) of two groups of features.
 
     Parameters
     ----------
@@ -125,7 +128,7 @@ def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = Non
 
 
 def require_varying(moments: SecondMoments, columns: NDArray[np.intp]) -> None:
-    """Refuse features that are equal in all rows.
+    """Refuse features whose value is equal in all rows.
 
     Parameters
     ----------
@@ -144,7 +147,7 @@ def require_varying(moments: SecondMoments, columns: NDArray[np.intp]) -> None:
 
 
 def require_count(option: str, k: int, maximum: int) -> None:
-    """Refuse an option that is no count, or too large.
+    """Refuse an option that is no whole number from 1 to a maximum.
 
     Parameters
     ----------
@@ -184,7 +187,7 @@ def require_share(option: str, share: float, example: float) -> None:
 
 
 def require_resolved(values: Array) -> None:
-    """Refuse variances of which the last is mere rounding: its component has no direction.
+    """Refuse variances that are unknown (NaN), or whose last is no more than rounding.
 
     Parameters
     ----------
@@ -206,7 +209,7 @@ def require_resolved(values: Array) -> None:
 
 
 def finite_rows(X: ArrayLike, names: tuple[str, ...], width: int, name: str = "X") -> NDArray[Any]:
-    """Return rows whose columns match a fitted analysis, or raise an error of `fedpca_flwr.data.frames`.
+    """Return rows as finite numbers in the order of an analysis' features, or raise a DataError.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ MIN_DRIFT_ROWS = 10  # no drift can be told of fewer rows
 
 
 def _outliers_table(result: Outliers) -> DisplayTable:
-    """List the rows that exceed a limit, the largest excess first."""
+    """Return the display of outliers: the rows that exceed a limit, the largest excess first."""
     excess = np.maximum(result.t_squared / result.t_squared_limit, result.spe / result.spe_limit)
     order = np.argsort(-excess, kind="stable")[: result.odd.sum()].tolist()
     row_names = result.labels or range(excess.size)
@@ -40,7 +40,7 @@ def _outliers_table(result: Outliers) -> DisplayTable:
 @display_as(_outliers_table)
 @dataclass(frozen=True, eq=False)
 class Outliers:
-    """Distances of rows from a model's rows.
+    """Distances of rows to a PCA model, within its components (T squared) and off them (SPE), with limits.
 
     Parameters
     ----------
@@ -73,6 +73,7 @@ class Outliers:
 
 
 def _drift_table(result: Drift) -> DisplayTable:
+    """Return the display of drift: the verdict, and the probability of each test."""
     title = f"Drift: the new rows are {'no longer' if result.drifted else 'still'} of the kind of the model's"
     chances = {"shift of the mean": result.shift_probability, "spread off the components": result.spread_probability}
     return DisplayTable(
@@ -83,7 +84,7 @@ def _drift_table(result: Drift) -> DisplayTable:
 @display_as(_drift_table)
 @dataclass(frozen=True)
 class Drift:
-    """Judgement on new rows: still of the kind of the model's rows, or not.
+    """Test of new rows against a model: whether they still come from the distribution of the model's rows.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ class Drift:
 
 @takes_model
 def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
-    """Measure how far each row lies from the model's rows, and by which features.
+    """Compute each row's distances within and off the components, and each feature's part in the distances.
 
     Parameters
     ----------
@@ -146,7 +147,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
 
 @takes_model
 def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift:
-    """Test whether new rows are still of the kind of the model's rows.
+    """Test whether new rows still have the mean and the spread of the model's rows.
 
     Parameters
     ----------

@@ -52,6 +52,7 @@ MIN_SINGULAR_VALUE = 1e-4
 
 
 def _canonical_table(result: CanonicalCorrelations) -> DisplayTable:
+    """Return the display of canonical correlations with the largest entries of each pair of directions."""
     names = result.x_features, result.y_features
     directions = zip(result.correlations, result.x_directions.T, result.y_directions.T, strict=True)
     rows = [
@@ -64,7 +65,7 @@ def _canonical_table(result: CanonicalCorrelations) -> DisplayTable:
 @display_as(_canonical_table)
 @dataclass(frozen=True, eq=False)
 class CanonicalCorrelations:
-    """Canonical correlations of two groups of features.
+    """Canonical correlations of two groups of features, with directions and means of both groups.
 
     Parameters
     ----------
@@ -148,6 +149,7 @@ def canonical_correlations(
 
 
 def _discriminant_table(result: Discriminant) -> DisplayTable:
+    """Return the display of each class: its rows, and its largest slopes."""
     names = result.classes or range(result.counts.size)
     slopes = (largest_features(slope, result.features) for slope in result.slopes.T)
     rows = list(zip(names, result.counts.tolist(), slopes, strict=True))
@@ -264,7 +266,7 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
 
 
 def _solve_discriminant(parts: ScatterBlocks, shares: Array, n: int) -> tuple[Array, Array, Array]:
-    """Return slopes, intercepts and directions for classes with given ``shares`` (c,) of n rows."""
+    """Return an LDA's slopes, intercepts and directions, for ``shares`` (c,) of n rows in each class."""
     deviations = parts.S_xy / (n * shares)  # of the classes' means from the mean of all
     within = parts.S_xx - (deviations * (n * shares)) @ deviations.T
     rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * np.diagonal(parts.S_xx)
@@ -284,6 +286,7 @@ def _solve_discriminant(parts: ScatterBlocks, shares: Array, n: int) -> tuple[Ar
 
 
 def _regression_table(result: Regression) -> DisplayTable:
+    """Return the display of a regression: R squared, intercepts and slopes."""
     names = result.responses or [f"response {j}" for j in range(result.intercepts.size)]
     header_rows = ["R squared", *result.explained_share], ["(intercept)", *result.intercepts]
     weight = np.abs(result.coefficients).max(axis=1)
@@ -353,6 +356,7 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
+        """Return the least-norm slopes (p, r) from the scatter of features and responses."""
         unit = diagonal_roots(S_xx)
         inverse, _ = pseudo_inverse(S_xx / unit / unit[:, None])
         return (inverse @ (S_xy / unit[:, None])) / unit[:, None]
@@ -391,6 +395,7 @@ def ridge(
         )
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
+        """Return the ridge's slopes (p, r) from the scatter of features and responses."""
         factor = cho_factor(S_xx + alpha * np.eye(len(S_xx)), lower=True)
         return np.asarray(cho_solve(factor, S_xy))
 
@@ -426,6 +431,7 @@ def principal_component_regression(
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
+        """Return slopes (p, r) on the leading k eigenvectors of the features' scatter."""
         values, vectors = eigh(S_xx, subset_by_index=(len(S_xx) - k, len(S_xx) - 1))
         return np.asarray(vectors @ ((vectors.T @ S_xy) / values[:, None]))
 
@@ -493,7 +499,7 @@ def _fit_regression(
     directions: Sequence[int] = (),
     scale: bool = False,
 ) -> Regression:
-    """Fit the regression whose slopes follow from the blocks of the scatter; features must have the ``directions``."""
+    """Fit a regression with slopes ``slopes_of(S_xx, S_xy)``; at least ``directions`` of x must vary."""
     parts = scatter_blocks(moments, responses, features)
     require_varying(moments, parts.y)
     unit_x = unit_y = np.ones(1)

@@ -11,7 +11,7 @@ from fedpca_flwr.errors import value_text
 
 
 def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], source: str, *, shows_values: bool) -> str:
-    """Return a line for each faulty key of a configuration; unknown keys come first.
+    """Return a line for each key that pydantic refused, with its value and the allowed values.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], sourc
 
 
 def _describe_type(annotation: Any, limits: Sequence[Any]) -> list[str]:
-    """Return each alternative of a type in words, with limits of annotated_types (``Ge``, ``Lt``) and of texts."""
+    """Return each allowed kind of value in words, from a type annotation and its limits (``Ge``, ``Lt``)."""
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind is Annotated:
         inner = [limit for part in parts[1:] for limit in getattr(part, "metadata", [part])]
@@ -82,7 +82,7 @@ def _describe_type(annotation: Any, limits: Sequence[Any]) -> list[str]:
 
 
 def _describe_number(kind: type, limits: Sequence[Any]) -> str:
-    """Return a range of numbers in words."""
+    """Describe a range of numbers, such as "a whole number from 1", by limits (``Ge``, ``Lt``)."""
     bounds = {
         name: getattr(constraint, name)
         for constraint in limits

@@ -31,7 +31,7 @@ MOMENT_OPTIONS = ("adjust-for", "harmonise")  # options that only a method with 
 
 @lru_cache
 def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple[str, ...]]:
-    """Split a text into a method's name and the words of its options.
+    """Split a text such as "sub-it block-size=10" into the method's name and its options' words.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple
 def parse_options(
     text: str, kind: type[Options], extra_options: Mapping[str, Any], source: str = "run-config"
 ) -> Options:
-    """Parse the options of a method, and report all their faults at once.
+    """Parse a method's options from the text of `method`, and raise all faults in one error.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def parse_options(
 def parse_run_options(
     run: Mapping[str, Any], text: str, kind: type[Options], extra_options: Mapping[str, Any]
 ) -> Options:
-    """Return the options of a method, if the options and the keys of the run are allowed.
+    """Parse a method's options, and check the keys of the run too; raise all faults in one error.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def parse_run_options(
 
 
 def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run-config of keys of the run and options of a method side by side.
+    """Return a run-config, in which the options of the method become part of the text `method`.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) ->
 
 @cache
 def method_option_keys(kind: type[Config]) -> tuple[str, ...]:
-    """Return the options that belong into a method's text.
+    """Return the keys of a method's options that belong in the text `method`: all but keys of the run.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def method_option_keys(kind: type[Config]) -> tuple[str, ...]:
 
 
 def _unknown_option_text(name: str, key: str, method_keys: Sequence[str]) -> str:
-    """Return the error text for an option that a method does not have."""
+    """Return the error text for an unknown option, with the nearest key and the valid options."""
     if key in RUN_KEYS:
         return f"{value_text(key)} is no option of a method but a key of the run: set it beside 'method', not in it"
     near = difflib.get_close_matches(key, [*method_keys, *RUN_KEYS], n=1)
@@ -211,7 +211,7 @@ def _unknown_option_text(name: str, key: str, method_keys: Sequence[str]) -> str
 
 
 def format_method(name: str, options: Mapping[str, Any]) -> str:
-    """Return the text of a method with given options.
+    """Return the text of a method with these options, such as "sub-it block-size=10".
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ def format_method(name: str, options: Mapping[str, Any]) -> str:
 
 
 def canonical_text(name: str, options: Config) -> str:
-    """Return the unique text of a method with given options, which holds only values that differ from the defaults.
+    """Return the text of a method with only the options that differ from their defaults, sorted.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def canonical_text(name: str, options: Config) -> str:
 
 
 def non_defaults(options: Config) -> dict[str, Scalar]:
-    """Return the options that differ from the defaults and belong into a method's text.
+    """Return the options in a method's text whose values differ from the defaults, by key.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ MAX_SHOWN_CHARACTERS = 200  # characters of a value that is told as it is; of a 
 
 
 def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, Scalar]:
-    """Return all settings that server and parties must share: the method, its options, and keys of the run.
+    """Return the settings that server and parties must share; long texts are replaced by digests.
 
     Keys that only the server needs (path of the model, deadlines) are not among them.
 
@@ -303,7 +303,7 @@ def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, 
 
 
 def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> None:
-    """Refuse settings of the server that differ from a party's.
+    """Refuse a run if the server's settings (JSON) differ from this party's; name the differences.
 
     If the methods differ, their options do too, and only the methods are named.
 
@@ -339,7 +339,7 @@ def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> N
 
 
 def _parse_value(text: str, annotation: object) -> Scalar:
-    """Return the number or boolean that TOML reads in a text, or the text itself."""
+    """Return the number or boolean that the text is in TOML, or the text itself."""
     if annotation is not str and re.fullmatch(r"[\w.+-]+", text):
         try:
             value = tomllib.loads(f"value = {text}")["value"]

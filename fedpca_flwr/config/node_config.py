@@ -47,7 +47,7 @@ _SECRET_IN_QUERY = re.compile(
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text that names data is a url, and no path.
+    """Return whether a text that names data is a URL, and not a path.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def is_url(text: str) -> bool:
 
 
 def database_kind(url: str) -> str:
-    """Return the kind of database that a url names.
+    """Return "postgresql" or "duckdb" by the form of a database URL; empty for another URL.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def database_kind(url: str) -> str:
 
 
 def _has_secret(text: str) -> bool:
-    """Return whether a url, or a text of keywords as libpq also accepts, holds a password."""
+    """Return whether a database URL, or libpq's ``key=value`` text, contains a password or a secret."""
     if _USER_AND_PASSWORD.search(text):
         return True
     try:
@@ -90,7 +90,7 @@ def _has_secret(text: str) -> bool:
 
 
 def _check_data_location(text: str) -> str:
-    """Return a path or the url of a database, if valid and without a password."""
+    """Return a path or a database URL unchanged; refuse an invalid one or a password in it."""
     if _has_secret(text):
         raise refusal(
             "a node-config must not hold a password, which lists of processes show: leave it out and put it into the "
@@ -109,7 +109,7 @@ def _check_data_location(text: str) -> str:
 
 
 def _check_query(text: str) -> str:
-    """Return a query, unless a password or key for functions that open another database or file is inside.
+    """Return an SQL query unchanged; refuse a query that contains a password or a key.
 
     Quotes tell a column of such a name apart: ``"password" = 1``.
     """
@@ -123,7 +123,7 @@ def _check_query(text: str) -> str:
 
 
 def _number_as_text(value: Any) -> Any:
-    """Return a number as a text: Flower makes a number of ``leave-out=0``."""
+    """Return a number as text, since Flower parses ``leave-out=0`` as a number; other values unchanged."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return str(value) if number else value
 
@@ -255,17 +255,18 @@ class NodeConfig(Config):
 
     @property
     def category_names(self) -> tuple[str, ...]:
-        """Names of the columns that `categories` lists."""
+        """Names of the columns that the key `categories` lists."""
         return split_names(self.categories)
 
     @property
     def file_keys(self) -> dict[str, Any]:
-        """Keys that say how to read a file, as parameters of `fedpca_flwr.read`."""
+        """Keys about the format of a file, as keyword arguments of `fedpca_flwr.read`."""
         return {key: getattr(self, key) for key in FILE_KEYS} | {"header": None if self.header == "" else self.header}
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_old_keys(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuse keys of former versions, with advice on the key to use now."""
         for key, text in OLD_KEYS.items():
             if key in values or key.replace("-", "_") in values:
                 raise refusal(f"'{key}' is no key any more: {text}")
@@ -273,6 +274,7 @@ class NodeConfig(Config):
 
     @model_validator(mode="after")
     def _require_matching_data_keys(self) -> Self:
+        """Refuse a database URL without 'query' or with keys of files, and 'query' without such a URL."""
         database = is_url(self.data)
         if database and not self.query:
             raise refusal("'data' names a database; name the SELECT that gives this site's rows as 'query'")
@@ -287,6 +289,7 @@ class NodeConfig(Config):
 
     @model_validator(mode="after")
     def _require_companion_keys(self) -> Self:
+        """Refuse keys that lack another key they need, such as 'metrics' without 'journal'."""
         if self.epsilon_budget is not None and not self.journal:
             raise refusal("'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent")
         if self.metrics and not self.journal:

@@ -26,7 +26,7 @@ from fedpca_flwr.errors import ConfigError, value_text
 
 
 def refusal(text: str) -> PydanticCustomError:
-    """Return the error that a check of a key raises, with a text that pydantic shows unchanged.
+    """Return the error that a validator of a key raises, whose text pydantic shows unchanged.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def refusal(text: str) -> PydanticCustomError:
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Return the names in a text, separated by commas; a name that holds a comma stands in double quotes.
+    """Split a text of names at commas; a name that contains a comma is in double quotes.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def require_distinct_names(text: str) -> str:
-    """Return a text of names, if no name is empty or repeated.
+    """Return a text of names, unless a name is empty or occurs twice.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ MAX_INTEGER_BITS = 1024  # of a whole number; no float is larger
 
 
 def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str, int] = MappingProxyType({})) -> None:
-    """Refuse a configuration that is longer than any, before time is spent: anyone may send a configuration.
+    """Refuse a configuration with too many keys or too long values, before any of them is parsed.
 
     The error is of the first fault, and quotes nothing that is too long.
 
@@ -149,7 +149,7 @@ def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether a text can be written as UTF-8."""
+    """Return whether a text can be encoded as UTF-8; lone surrogates cannot."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
@@ -163,7 +163,7 @@ ComponentChoice = Annotated[Count | Fraction | Literal["auto"], Field(union_mode
 
 
 def require_possible_path(path: str) -> str:
-    """Return a path, if the system accepts the path.
+    """Return a path, unless the operating system refuses such a path.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ LocalPath = Annotated[str, AfterValidator(require_possible_path)]  # a path of t
 
 
 def refuse_home_path(path: str) -> str:
-    """Return a path that does not begin with "~": a run-config must not let a site look into the homes of its users.
+    """Return a path, unless it begins with "~": a run must not read a user's home folder at a site.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ MAX_INDICATORS = 10_000
 
 
 def require_levels(text: str) -> str:
-    """Return a text that declares levels of columns, if valid.
+    """Return a JSON text that lists the levels of each column of categories, if it is valid.
 
     Parameters
     ----------
@@ -268,14 +268,14 @@ def require_levels(text: str) -> str:
 
 
 def _are_levels(levels: object) -> bool:
-    """Return whether a value is a list of different visible texts, without 'other' and 'missing'."""
+    """Return whether a value is a list of distinct texts, without the reserved 'other' and 'missing'."""
     if not isinstance(levels, list) or not all(isinstance(level, str) and _is_visible(level) for level in levels):
         return False
     return bool(levels) and len(set(levels)) == len(levels) and not {"other", "missing"} & set(levels)
 
 
 def _is_visible(name: str) -> bool:
-    """Return whether a text is not empty and holds no control character or half of a surrogate pair."""
+    """Return whether a text is not empty and has no control character or lone surrogate."""
     return bool(name) and not any(unicodedata.category(character) in ("Cc", "Cs") for character in name)
 
 
@@ -283,7 +283,7 @@ FeatureNames = Annotated[str, AfterValidator(require_distinct_names)]
 
 
 class Config(BaseModel):
-    """Base of configurations, whose values are checked strictly: unknown keys and other types are errors."""
+    """Base of configurations: a strict pydantic model, which refuses unknown keys and converts no types."""
 
     model_config = ConfigDict(
         strict=True,
@@ -304,7 +304,7 @@ class Config(BaseModel):
     @classmethod
     @cache
     def keys(cls) -> tuple[str, ...]:
-        """Return the keys in kebab-case.
+        """Return the names of all keys in kebab-case.
 
         Returns
         -------
@@ -315,7 +315,7 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "run-config") -> Self:
-        """Validate values; an empty text means that a key is not given.
+        """Validate keys and values, and raise all faults in one error; keys with an empty text are ignored.
 
         Parameters
         ----------
@@ -347,7 +347,7 @@ SCALAR_TYPES = {bool, int, float, str}
 
 @lru_cache
 def _validate(kind: type[Config], source: str, items: tuple[tuple[str, type, Any], ...]) -> Any:
-    """Return the configuration of keys, types and values, which are cached: every message of a run has the same."""
+    """Validate a configuration given as (key, type, value) triples, and cache the result."""
     values = {key: value for key, _, value in items}
     require_short(values, source, kind.long_keys)
     try:
@@ -358,7 +358,7 @@ def _validate(kind: type[Config], source: str, items: tuple[tuple[str, type, Any
 
 
 class RunConfig(Config):
-    """Keys of every run, whatever the method; a method's own options are in the text of `method`."""
+    """Configuration of a run, the same for server and parties; options of a method are in the text `method`."""
 
     long_keys: ClassVar[Mapping[str, int]] = {
         "features": 10**7,
@@ -417,34 +417,35 @@ class RunConfig(Config):
 
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features that `features` lists."""
+        """Names of the features that the key `features` lists."""
         return split_names(self.features)
 
     @cached_property
     def levels_by_column(self) -> dict[str, list[str]]:
-        """Levels that `levels` declares, by column."""
+        """Levels of each column of categories, which the key `levels` declares as JSON."""
         levels: dict[str, list[str]] = json.loads(self.levels or "{}")
         return levels
 
     @property
     def indicators(self) -> int:
-        """Number of indicator columns, two more than levels for each column of categories."""
+        """Number of 0/1 columns for categories: each column's levels, 'other' and 'missing'."""
         return sum(len(levels) + 2 for levels in self.levels_by_column.values())
 
     @property
     def min_summed_parties(self) -> float:
-        """Smallest number of parties in a sum: all, if none may drop out."""
+        """Smallest number of parties in a secure sum: `survivors`; infinity if all must remain."""
         return self.survivors or math.inf
 
     @cached_property
     def transport(self) -> Literal["clear", "masked", "surviving"]:
-        """Transport of answers."""
+        """How answers travel: in clear, masked, or masked such that parties may drop out."""
         if not self.secure_aggregation:
             return "clear"
         return "surviving" if self.survivors else "masked"
 
     @model_validator(mode="after")
     def _require_secure_survivors(self) -> Self:
+        """Refuse `survivors` without secure aggregation."""
         if self.survivors and not self.secure_aggregation:
             raise refusal(
                 f"'survivors' is {self.survivors}, but secure-aggregation is false; it is an option of secure "

@@ -32,7 +32,7 @@ Levels = Mapping[str, Sequence[str]]
 
 
 def indicator_names(levels: Levels) -> tuple[str, ...]:
-    """Return the names of the indicator columns, which stand after the columns of numbers.
+    """Return the names of the 0/1 indicator columns: ``column=level``, ``column=other``, ``column=missing``.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def indicator_names(levels: Levels) -> tuple[str, ...]:
 
 
 def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows: int = 1) -> Table:
-    """Encode a data frame (pandas, Arrow, polars) as numbers: columns of numbers, then indicators of categories.
+    """Encode a data frame as a table of numbers: its numeric columns, then 0/1 indicators of its categories.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows
 def append_indicators(
     table: Table, cells: Mapping[str, Sequence[Any]], levels: Levels, min_rows: int = 1, round_rows: int = 1
 ) -> Table:
-    """Append the indicators of categories to a table of numbers.
+    """Append the 0/1 indicators of columns of categories to a table of numbers.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def level_of(cell: Any) -> str | None:
 
 
 def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
-    """Return the levels of a column that enough cells have, in alphabetical order.
+    """Return the levels of a column that at least ``min_rows`` cells have, in alphabetical order.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
 
 
 def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows: int) -> dict[str, list[str]]:
-    """Return the levels of columns that enough rows of some data frame have.
+    """Return, by column, the levels that at least ``min_rows`` rows of any one data frame have.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows
 
 
 def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
-    """Return all levels that some party has, by column.
+    """Return, by column, all levels that any party has.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
 
 
 def count_other_cells(table: Table, levels: Levels) -> int:
-    """Count the cells of an encoded table that have a level that is not declared.
+    """Count the cells of an encoded table whose level counts as 'other' because it is not declared.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ def count_other_cells(table: Table, levels: Levels) -> int:
 
 
 def level_notes(tables: Mapping[str, Table], levels: Levels) -> list[str]:
-    """Write what a reader must know about the levels in encoded tables.
+    """Write notes on columns that are all 'other' in a table, or whose levels differ between tables.
 
     A note names a column all of whose values are 'other' at a table, and a column of which each of two tables has a
     level that the other table lacks, as 'F' and 'M' beside 'female' and 'male'.
@@ -302,7 +302,7 @@ def level_notes(tables: Mapping[str, Table], levels: Levels) -> list[str]:
 
 
 def differing_level_notes(levels_by_party: Mapping[str, Levels]) -> list[str]:
-    """Write a note for each column of which each of two parties has a level that the other party lacks.
+    """Write a note on each column for which two parties each have a level that the other one lacks.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ def differing_level_notes(levels_by_party: Mapping[str, Levels]) -> list[str]:
 
 
 def _column_cells(data: Any, column: str) -> list[Any]:
-    """Return the cells of a column of a narwhals data frame; float32 as such, for its shortest digits."""
+    """Return the cells of a data frame's column; cells of float32 stay float32, to print their shortest digits."""
     cells: list[Any] = data[column].to_list()
     single = str(data[column].dtype) == "Float32"
     return [np.float32(cell) if isinstance(cell, float) else cell for cell in cells] if single else cells
@@ -337,7 +337,7 @@ def _column_cells(data: Any, column: str) -> list[Any]:
 def _indicator_columns(
     cells: Sequence[Any], declared: Sequence[str], min_rows: int, round_rows: int
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the indicators (n, m + 2) of cells for m ``declared`` levels; rare levels are always 'other'.
+    """Return 0/1 indicators (n, m + 2) of m ``declared`` levels, 'other' (rare ones too), and 'missing'.
 
     Levels of few rows are rare, and then the rarest levels until the rare ones have enough rows together. If rare
     levels depended on the run, two runs that declare different levels could differ by few rows.

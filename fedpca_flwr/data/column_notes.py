@@ -35,7 +35,7 @@ PartyRows = Mapping[str, Rows]
 def column_fault_notes(
     parties: PartyRows, names: Mapping[str, Sequence[str]], *, same_columns: bool = True
 ) -> list[str]:
-    """Write notes on odd columns of the parties' rows.
+    """Write notes on columns with codes for missing values, running numbers or identifiers.
 
     Parameters
     ----------
@@ -63,6 +63,7 @@ def column_fault_notes(
             codes[party] |= columns
 
     def columns_text(columns: Mapping[str, Iterable[int]]) -> str:
+        """Write the labels of each party's columns, with the party's name."""
         texts = []
         for party, positions in columns.items():
             if labels := [names[party][c] if names[party] else c for c in sorted(positions)]:
@@ -86,7 +87,7 @@ def column_fault_notes(
 
 
 def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Write a note if components are each a single column to 99 %.
+    """Write a note on components in which one column has 99 % of the squared loadings.
 
     Parameters
     ----------
@@ -169,7 +170,7 @@ def count_codes(rows: NDArray[Any]) -> dict[int, int]:
 
 
 def _count_end_codes(values: NDArray[np.float64], counts: NDArray[np.int64]) -> int:
-    """Count the repeated values at an end of a column, beyond a gap that is wider than all other gaps."""
+    """Count the rows with codes for missing values, at either end of sorted unique values with ``counts``."""
     start, stop, previous = 0, len(values), (-1, -1)
     while (start, stop) != previous:
         previous = start, stop
@@ -185,7 +186,7 @@ def _count_end_codes(values: NDArray[np.float64], counts: NDArray[np.int64]) -> 
 
 
 def _are_codes(codes: NDArray[Any], times: NDArray[Any], rest: NDArray[Any], counts: NDArray[Any]) -> bool:
-    """Return whether values that occur so many ``times`` are codes, far from the ``rest`` on a single side.
+    """Return whether values at one end, which occur ``times``, are codes for missing values, far from the ``rest``.
 
     The ``counts`` are of all values. A nine among numbers of one digit is a code if these are answers: several, of
     which none has most rows.
@@ -203,12 +204,12 @@ def _are_codes(codes: NDArray[Any], times: NDArray[Any], rest: NDArray[Any], cou
 
 
 def _is_code(value: float) -> bool:
-    """Return whether a number is written as codes are."""
+    """Return whether a number is written like a code for missing values, such as 99, -999 or 77."""
     return value == int(value) and CODE_PATTERN.fullmatch(str(int(value))) is not None
 
 
 def _constant_codes(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, int]]:
-    """Count, by party, the values of columns that are constant there and far from all values of other parties."""
+    """Count, by party and column, values constant at a party and far from all other parties' values."""
     widths, long, lows, highs = set[int](), dict[str, NDArray[Any]](), [], []
     for party, rows in tables.items():
         widths.add(rows.shape[1])
@@ -260,30 +261,30 @@ def find_identifiers(rows: NDArray[Any]) -> dict[int, bool]:
 
 
 def _differ_by_chance(values: NDArray[np.float64]) -> bool:
-    """Return whether whole numbers, in order, may all differ although they count or measure something.
+    """Return whether sorted whole numbers may all differ by chance, as counts do, unlike identifiers.
 
     So many numbers drawn from their range seldom differ. Long numbers do, and are identifiers if all are as long.
     """
     first, last = values[0], values[-1]
     collisions = len(values) ** 2 / 2 / (last - first + 1)
     as_long = first >= 10**4 and len(str(int(first))) == len(str(int(last)))
-    return bool(collisions < 4.6 and not as_long)  # of which there is none once in 100 tables
+    return bool(collisions < 4.6 and not as_long)  # no two draws agree with probability exp(-4.6) = 1 %
 
 
 def _sample(rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Return at most about `SAMPLE_ROWS` evenly spread rows as float64."""
+    """Return every m-th row as float64, with m such that at most `SAMPLE_ROWS` rows remain."""
     return rows[:: -(-len(rows) // SAMPLE_ROWS)].astype(np.float64)
 
 
 def _are_numbers(rows: Rows) -> TypeGuard[NDArray[Any]]:
-    """Return whether rows are a matrix of numbers, and no large matrix of bytes."""
+    """Return whether rows are a dense matrix of numbers, and not a large matrix of single bytes, such as images."""
     if isinstance(rows, Blocks) or rows.ndim != 2 or rows.dtype.kind not in "fiu":
         return False
     return rows.dtype.itemsize > 1 or rows.size <= MAX_BYTES
 
 
 def count_isolated(rows: Rows) -> dict[int, int]:
-    """Count the isolated values of each column.
+    """Count, by column, the extreme values that lie far from all other values of their column.
 
     The largest or the smallest values, a tenth of the column at most, are isolated if the gap to all other values is
     more than ten times the range of the other values. Rows that are sparse, read in blocks, or in bytes are not looked
@@ -333,7 +334,7 @@ def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
 
 
 def _columns_with_extremes(rows: NDArray[np.generic]) -> NDArray[np.intp]:
-    """Return the columns whose extremes are far from most of their values."""
+    """Return the columns with a value far outside the middle three fifths of their values."""
     sample = _sample(rows)
     ordered = np.sort(sample.T, axis=1)  # (d, n); missing values come last
     last = np.maximum(0, len(sample) - np.isnan(sample).sum(axis=0) - 1)
@@ -345,7 +346,7 @@ def _columns_with_extremes(rows: NDArray[np.generic]) -> NDArray[np.intp]:
 
 
 def _count_isolated_values(column: NDArray[np.float64]) -> int:
-    """Count the values of a column that are outside its middle, once the middle has grown over all smaller gaps."""
+    """Count the values of a column beyond gaps of more than ten times the range of its middle values."""
     values = np.sort(column[np.isfinite(column)])
     max_count = int(MAX_ISOLATED_SHARE * len(values))
     low, high, last = max_count, len(values) - max_count, (0, 0)

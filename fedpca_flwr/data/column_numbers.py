@@ -38,7 +38,7 @@ NumbersOrKind = NDArray[Any] | str
 
 
 def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
-    """Return the numbers of a column of narwhals, or the kind of what the column holds instead.
+    """Convert a narwhals column to an array of numbers, or name the kind of its values, such as "texts".
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
 
 
 def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
-    """Return the kind of what a column of a narwhals dtype holds instead of numbers.
+    """Name the kind of values of a narwhals dtype, such as "texts"; empty if they may be numbers.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
 
 
 def arrow_numbers(column: Any) -> NumbersOrKind:
-    """Return the numbers of an array of Arrow, or the kind of what the array holds instead.
+    """Convert an Arrow array to an array of numbers, or name the kind of its values, such as "texts".
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def arrow_numbers(column: Any) -> NumbersOrKind:
 
 
 def arrow_non_numeric_kind(kind: Any) -> str:
-    """Return the kind of what a column of an Arrow type holds instead of numbers.
+    """Name the kind of values of an Arrow type, such as "texts"; empty if they may be numbers.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def arrow_non_numeric_kind(kind: Any) -> str:
 
 
 def object_numbers(column: Iterable[Any]) -> NumbersOrKind:
-    """Return cells that are objects as numbers, or the kind of the first cell that is no number.
+    """Convert cells that are Python objects to numbers, or name the kind of the first cell that is none.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def object_numbers(column: Iterable[Any]) -> NumbersOrKind:
 
 
 def _cell_number(cell: Any) -> float | str:
-    """Return a cell as a number, NaN if missing, or the kind of what the cell holds."""
+    """Return a cell as a float, NaN if missing, or name the kind of its value, such as "texts"."""
     pandas = sys.modules.get("pandas")
     if cell is None or cell is np.ma.masked or (pandas and cell is pandas.NA):
         return math.nan

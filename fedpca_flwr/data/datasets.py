@@ -84,7 +84,7 @@ def load(name: str, root: str = ".") -> Dataset:
 
 
 def _load_bundled(name: str, root: Path) -> Dataset:
-    """Load a data set that scikit-learn brings."""
+    """Load a data set that is installed with scikit-learn."""
     from sklearn import datasets  # takes seconds to import, and a site with a file of its own does not need it
 
     bunch = getattr(datasets, f"load_{name}")()
@@ -93,7 +93,7 @@ def _load_bundled(name: str, root: Path) -> Dataset:
 
 
 def _absent_error(name: str, expected: Path) -> DataError:
-    """Return the error for a data set that is not under data-root."""
+    """Return the error for a data set that is not in the folder of downloaded data."""
     return DataError(
         f"data set '{name}' is not under data-root; download it first: "
         f"python -m fedpca_flwr.data.datasets download {name} --data-root DEST",
@@ -102,10 +102,11 @@ def _absent_error(name: str, expected: Path) -> DataError:
 
 
 def _load_idx(name: str, folder: str, root: Path) -> Dataset:
-    """Load MNIST's own file format, memory-mapped, so that a party reads only its own rows."""
+    """Load images in MNIST's file format, memory-mapped, so that a party reads only its own rows."""
     raw = root / folder / "raw"
 
     def part(stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return pixels (n, 784) and labels of the files whose names begin with a stem."""
         images, labels = raw / f"{stem}-images-idx3-ubyte", raw / f"{stem}-labels-idx1-ubyte"
         if not images.exists() or not labels.exists():
             raise _absent_error(name, raw)
@@ -122,7 +123,7 @@ def _load_idx(name: str, folder: str, root: Path) -> Dataset:
 
 
 def _torchvision() -> Any:
-    """Import the data sets of torchvision, which has no types."""
+    """Import torchvision's data sets, or raise an error if torchvision is not installed."""
     try:
         from torchvision import datasets as vision
     except ImportError:
@@ -131,9 +132,10 @@ def _torchvision() -> Any:
 
 
 def _cifar10(root: Path) -> Dataset:
-    """Load CIFAR-10 by torchvision."""
+    """Load CIFAR-10 from its folder by torchvision."""
 
     def part(train: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return pixels (n, 3072) and labels of the training or the test set."""
         try:
             source = _torchvision().CIFAR10(root, train=train, download=False)
         except RuntimeError:
@@ -145,11 +147,12 @@ def _cifar10(root: Path) -> Dataset:
 
 
 def _images(root: Path) -> Dataset:
-    """Load a folder with a subfolder for each class; the rows are in ``train`` if there are ``train`` and ``test``."""
+    """Load images from a folder with a subfolder for each class, below ``train`` if there is ``train`` and ``test``."""
     has_test = (root / "train").is_dir() and (root / "test").is_dir()
     files, labels = _image_files(root / "train" if has_test else root)
 
     def test() -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return pixels and labels of the folder ``test``."""
         test_files, test_labels = _image_files(root / "test")
         return _decode(test_files), test_labels
 
@@ -157,7 +160,7 @@ def _images(root: Path) -> Dataset:
 
 
 def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
-    """Return the image files of a folder, and the number of the subfolder of each."""
+    """Return the image files in a folder's subfolders, and for each file the number of its subfolder."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     pairs = [
         (file, label)
@@ -198,7 +201,7 @@ def _decode(files: list[Path]) -> NDArray[np.uint8]:
 
 
 def _synthetic(root: Path) -> Dataset:
-    """Draw 2,000 rows of 50 features: spectrum 1/j, ten groups whose means lie up to 10 standard deviations apart."""
+    """Draw 2,000 rows of 50 features in ten groups: noise with spectrum 1/j about group means from -5 to 5."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(10), 200)
     basis, _ = np.linalg.qr(rng.standard_normal((50, 50)))
@@ -224,7 +227,7 @@ OPENML_PREFIX = "openml:"
 
 
 def _openml_file(name: str, root: Path) -> Path:
-    """Return the file of a data set of OpenML; its name must be a file's name."""
+    """Return the path of a downloaded OpenML data set, or refuse a name that is no plain file name."""
     short = name.removeprefix(OPENML_PREFIX)
     if not re.fullmatch(r"[\w.()-]*\w[\w.()-]*", short):
         raise ConfigError(f"'dataset' is {value_text(name)}, expected openml: and a name of letters, digits and ._-()")
@@ -232,7 +235,7 @@ def _openml_file(name: str, root: Path) -> Path:
 
 
 def _openml(name: str, root: Path) -> Dataset:
-    """Load the rows and labels that `download` wrote."""
+    """Load the rows and labels of an OpenML data set that `download` wrote."""
     file = _openml_file(name, root)
     if not file.is_file():
         raise _absent_error(name, file)

@@ -31,7 +31,7 @@ MAX_LISTED_COLUMNS = 20  # how many columns an error names at most
 
 
 class Match(NamedTuple):
-    """Comparison of the labels of a table's columns with the expected labels.
+    """Result of `match_labels`: missing labels, unexpected labels, and the positions of the expected labels.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Ma
 
 @dataclass(frozen=True)
 class Frame:
-    """Table with labels, of any library.
+    """Table of any data frame library: labels of columns and rows, and a function that reads the values.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Frame:
 
 
 def open_frame(X: Any) -> Frame | None:
-    """Return an object as a table with labels; nothing is read before `Frame.values`.
+    """Return an object's labels and a function that reads its values; None for an object without labels.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def open_frame(X: Any) -> Frame | None:
 
 
 def _to_narwhals(X: Any) -> Any:
-    """Return an object as a data frame of narwhals; None if narwhals does not know its type."""
+    """Wrap a data frame by the library narwhals; return None if narwhals does not know its type."""
     import narwhals.stable.v2 as nw  # not at the start of a site's process, whose rows may be in an array
 
     if type(X).__name__ == "RecordBatch" and hasattr(X, "to_struct_array"):
@@ -146,7 +146,7 @@ UNIQUE_NAMES_ADVICE = "give each a name of its own"
 
 
 def _duplicates_text(labels: Iterable[Hashable]) -> str:
-    """Write the labels that occur twice."""
+    """Write the labels that occur more than once."""
     return labels_text([label for label, times in Counter(labels).items() if times > 1])
 
 
@@ -165,7 +165,7 @@ def is_frame(X: object) -> bool:
 
 
 def column_labels(X: Any) -> tuple[Hashable, ...]:
-    """Return the labels of the columns of a data frame, or of a site's table.
+    """Return the labels of a table's columns; an empty tuple for an object without labels.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def column_labels(X: Any) -> tuple[Hashable, ...]:
 
 
 def row_labels(X: Any) -> tuple[Hashable, ...]:
-    """Return the labels of the rows of a data frame of pandas, or the cells of an AnnData.
+    """Return the row labels of a pandas data frame or an AnnData; an empty tuple for an object without them.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def row_labels(X: Any) -> tuple[Hashable, ...]:
 
 
 def column_names(X: object) -> tuple[str, ...]:
-    """Return the labels of a data frame's columns if all are texts: scikit-learn ignores other labels.
+    """Return the labels of a data frame's columns if all are texts, else an empty tuple, as scikit-learn does.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def column_names(X: object) -> tuple[str, ...]:
 
 
 def labels_text(labels: Sequence[object]) -> str:
-    """Write labels of columns, no more than `MAX_LISTED_COLUMNS`.
+    """Write labels, separated by commas, at most `MAX_LISTED_COLUMNS` of them.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def labels_text(labels: Sequence[object]) -> str:
 
 
 def frame_numbers(frame: Frame, name: str) -> Any:
-    """Return the numbers of a data frame.
+    """Convert a labelled table to an array or sparse matrix, or refuse columns that hold no numbers.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def frame_numbers(frame: Frame, name: str) -> Any:
 
 
 def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], rows: int, name: str) -> NDArray[Any]:
-    """Return columns as an array.
+    """Stack columns of numbers into an array (n, d), or refuse columns that hold no numbers.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ MAX_LISTED_NAMES = 5  # how many names an error of other names lists at most, as
 
 
 def as_array(X: Any, name: str) -> NDArray[Any]:
-    """Return an object as an array, in which masked and missing values are NaN.
+    """Convert a table of any supported type to a dense array; masked and missing values become NaN.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ def as_array(X: Any, name: str) -> NDArray[Any]:
 
 
 def as_rows(X: Any, name: str) -> Rows:
-    """Return an object as rows: an array in the order of `row_major`, or the blocks of a sparse matrix.
+    """Convert a table of any supported type to an array, or to blocks if it is sparse.
 
     Parameters
     ----------
@@ -387,7 +387,7 @@ def as_rows(X: Any, name: str) -> Rows:
 
 
 def _require_table(X: Any, name: str) -> None:
-    """Refuse an object that is no table, and tell what to write instead."""
+    """Refuse an object that is no table of rows, with advice on what to give instead."""
     instead = ""
     if isinstance(X, str | os.PathLike):
         instead = " (read a file first, with pandas.read_csv or numpy.load)"
@@ -408,13 +408,13 @@ def _require_table(X: Any, name: str) -> None:
 
 
 def _require_exact(array: NDArray[Any], name: str) -> None:
-    """Refuse integers that float64 does not hold."""
+    """Refuse whole numbers that float64 cannot represent exactly."""
     if inexact_integers(array).any():
         raise DataError(f"{name} has {INEXACT_INTEGERS}: {NON_NUMERIC_KINDS[INEXACT_INTEGERS]}")
 
 
 def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
-    """Return an object as finite real numbers.
+    """Convert a table to an array of finite numbers with ``width`` columns, or raise a DataError.
 
     Parameters
     ----------
@@ -448,7 +448,7 @@ def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: boo
 
 
 def check_names_digest(X: ArrayLike, digest: str) -> None:
-    """Refuse a data frame whose column names have another digest; frame or digest may be without names.
+    """Refuse a data frame whose column names do not have an expected digest, if both are known.
 
     Parameters
     ----------
@@ -468,7 +468,7 @@ def check_names_digest(X: ArrayLike, digest: str) -> None:
 def align_rows(
     X: Any, width: int, names: Sequence[str] = (), *, digest: str = "", name: str = "X", model_name: str = "PCA"
 ) -> Rows:
-    """Return rows with their columns in the order of a fitted model, or raise an error in scikit-learn's words.
+    """Return rows with their columns in the order of a fitted model, or raise a DataError if they do not match.
 
     If both have names, columns are matched by their names, as `fedpca_flwr.run` matches those of the parties.
 
@@ -527,7 +527,7 @@ def align_rows(
 
 
 def _column_order(labels_given: Sequence[str], expected: Sequence[str]) -> list[int] | None:
-    """Return the position of each feature of the model, None if in order; refuse other names."""
+    """Return the given position of each expected label, None if already in order; refuse other labels."""
     comparison = match_labels(labels_given, expected)
     if not (comparison.missing or comparison.unexpected):
         return comparison.order

@@ -20,7 +20,7 @@ MIN_PARTY_ROWS = 10
 
 
 def split_columns(features: int, parties: int, how: str, names: Sequence[str] = ()) -> Parts:
-    """Split features among parties, each exactly once.
+    """Split features among parties: evenly, by sizes, or by names of columns.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ PARTITIONS = ("iid", "dirichlet", "shards", "quantity")
 def split(
     labels: NDArray[Any], parties: int, *, kind: str, seed: int, alpha: float = 0.1, shards_per_party: int = 2
 ) -> Parts:
-    """Split rows among parties.
+    """Split rows among parties at random: in equal parts, by their labels, or in unequal sizes.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def _cut_by_shares(rows: NDArray[np.int64], shares: Array) -> Parts:
 
 
 def _top_up(parts: Parts) -> Parts:
-    """Move rows of the largest parties to parties of few rows."""
+    """Move rows from the largest parties to parties with fewer than `MIN_PARTY_ROWS` (or an even share of) rows."""
     min_rows = min(MIN_PARTY_ROWS, sum(map(len, parts)) // len(parts))
     for i in range(len(parts)):
         while (short := min_rows - len(parts[i])) > 0:

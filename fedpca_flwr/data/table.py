@@ -81,12 +81,12 @@ class Table(NamedTuple):
 
     @property
     def columns(self) -> str:
-        """Digest of the names of the columns, which replies hold."""
+        """Digest of the names of the columns, which is sent with replies."""
         return names_digest(self.names)
 
 
 def participating_rows(table: Table, round_rows: int) -> Rows:
-    """Return the rows of a table, split by rows, that take part in a run.
+    """Return the rows of a table that take part in a run, weighted if the table has weights.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def names_digest(names: Sequence[str]) -> str:
 
 
 def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
-    """Write columns of a table, for its own site only: by their names, or by their positions.
+    """Write the columns in a mask, by name or by position, for the site's own log only.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
 
 
 def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
-    """Check rows, block by block, and return a table.
+    """Check that rows are finite numbers that can be squared, and return the rows as a `Table`.
 
     Values that are not missing (NaN) must be finite, and such that they can be squared. Whatever the order of the rows
     in memory, the table has the order of `row_major`, so the same rows give the same bits. Blocks are counted; if they
@@ -181,7 +181,7 @@ def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
 
 
 def require_complete(table: Table, advice: str = "") -> Rows:
-    """Return the rows of a table, or refuse missing values.
+    """Return the rows of a table, or refuse a table with missing values.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def require_complete(table: Table, advice: str = "") -> Rows:
 
 
 def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
-    """Check rows that come in blocks, and keep the blocks if they are small."""
+    """Check rows that are read in blocks, and keep the blocks in memory if they are small."""
     sizes, missing, count, entries = np.zeros(rows.width), np.zeros(rows.width, np.int64), 0, 0
     cached: list[Block] = []
     free_bytes = HELD_BYTES
@@ -228,7 +228,7 @@ def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
 
 
 def _check_block(block: Any, rows: Blocks) -> None:
-    """Refuse a block that is not as its loader declares: its numbers would be taken for others."""
+    """Refuse a block whose type, dtype or width differs from what its loader declares."""
     is_valid = sparse.issparse(block) and block.format == "csr" if rows.sparse else isinstance(block, np.ndarray)
     if not is_valid or block.ndim != 2 or block.shape[1] != rows.width or block.dtype != rows.dtype:
         kind = type(block).__name__
@@ -240,7 +240,7 @@ def _check_block(block: Any, rows: Blocks) -> None:
 
 
 def _reread_blocks(rows: Blocks, count: int) -> Iterator[Block]:
-    """Yield the blocks again, if their form and number of rows have not changed."""
+    """Yield the blocks for another pass, and refuse blocks whose form or number of rows has changed."""
     rows_read = 0
     for block in rows.read():
         _check_block(block, rows)
@@ -252,7 +252,7 @@ def _reread_blocks(rows: Blocks, count: int) -> Iterator[Block]:
 
 
 def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return the mask of the integers that float64 does not hold.
+    """Return the mask of the integers that float64 cannot represent exactly.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], names: Sequence[str]) -> None:
-    """Update the largest size (d,) of a value in each column, infinity too, and the number of NaN.
+    """Update each column's largest absolute value (d,) and number of NaN (d,) by a block, in place.
 
     Integers are refused if float64 does not hold them.
     """
@@ -294,7 +294,7 @@ def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], nam
 
 
 def _require_extremes(shape: tuple[int, ...], sizes: Array, names: Sequence[str]) -> None:
-    """Refuse empty data, and columns whose largest values (d,) are infinite or have no squares in float64."""
+    """Refuse empty data, and columns whose largest absolute value is infinite, or whose squares overflow."""
     if 0 in shape:
         raise DataError(f"the data have shape {shape}, expected at least one row and one feature")
     too_large = (
@@ -315,12 +315,12 @@ def _require_extremes(shape: tuple[int, ...], sizes: Array, names: Sequence[str]
 
 
 def _columns_error(columns: NDArray[np.bool_], fault: str, names: Sequence[str]) -> DataError:
-    """Return the error for columns (d,) at fault, which only the site's own log names."""
+    """Return the error for a fault in a mask of columns (d,), which only the site's own log names."""
     return DataError(f"the data hold {fault}", local=columns_text(columns, names))
 
 
 def require_same_rows(earlier: str, now: str) -> None:
-    """Refuse rows that differ from the rows of an earlier pass.
+    """Refuse rows whose digest differs from the digest of an earlier pass.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ MAX_LABEL_CHARACTERS = 30  # letters of a name at an arrow
 
 @rc_context(STYLE)
 def how_many(result: HowMany) -> Figure:
-    """Draw the leading eigenvalues with the band of unrelated features, and where each rule stops.
+    """Draw the leading eigenvalues, the band for unrelated features, and the number of components of each rule.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def how_many(result: HowMany) -> Figure:
 
 @rc_context(STYLE)
 def outlier_map(outliers: Outliers) -> Figure:
-    """Draw SPE against T squared of each row, with their limits; rows beyond a limit are crosses.
+    """Draw each row's distance off the components (SPE) against T squared, with limits; outliers are crosses.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def outlier_map(outliers: Outliers) -> Figure:
 
 @rc_context(STYLE)
 def biplot(reading: Reading, scores: Array) -> Figure:
-    """Draw rows in the first two components, and the features' correlations as arrows.
+    """Draw the rows' scores on the first two components, and the features' correlations as arrows.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def levels(categories: Categories, scores: Array) -> Figure:
 
 @rc_context(STYLE)
 def squared_correlations(categories: Categories) -> Figure:
-    """Draw how much of each of the first two components a column tells, numbers and categories alike, from 0 to 1.
+    """Draw each column's squared correlation with the first two components, categories included.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def squared_correlations(categories: Categories) -> Figure:
 
 @rc_context(STYLE)
 def contributions(reading: Reading, component: int = 1) -> Figure:
-    """Draw each feature's share in a component, largest first, beside the share of equal features.
+    """Draw each feature's share in a component, largest first, and a line at the share of 1 / d.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ def _arrows(figure: Figure, axes: Axes, reading: Reading) -> None:
 
 
 def _name_tips(axes: Axes, tips: Array, names: Sequence[str]) -> None:
-    """Write each name as near to its tip (n, 2) as there is room inside the axes and beside the other names.
+    """Write each name near its point (n, 2), where there is room inside the axes and beside the other names.
 
     A thin line joins the two. The places that are tried are those of a grid, so there is room for all names
     that fit into the axes at all.

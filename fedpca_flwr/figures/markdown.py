@@ -23,7 +23,7 @@ def table(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def head(heads: Sequence[str]) -> str:
-    """Write the first two lines of a table in Markdown.
+    """Write the header line and the separator line of a table in Markdown.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def head(heads: Sequence[str]) -> str:
 
 
 def row(cells: Iterable[object]) -> str:
-    """Write a line of a table in Markdown.
+    """Write one line of cells of a table in Markdown.
 
     Parameters
     ----------

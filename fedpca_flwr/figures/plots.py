@@ -43,7 +43,7 @@ MAX_SCORE_MARKS = 3000  # Rows of all parties together, where each is one mark.
 def scores(
     parties: Any, model: PCAModel | None = None, *, labels: Any = None, components: tuple[int, int] | None = None
 ) -> Figure:
-    """Draw rows of all parties in two components, each party in its colour and with its mark.
+    """Draw the scores of all parties' rows in two components, each party in its own colour and marker.
 
     The ellipses hold 95 % of normal rows with the mean and covariance of the rows of a colour. A single component
     is drawn against the number of the row, party after party, without ellipses.
@@ -131,12 +131,12 @@ def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int
 
 
 def _on_plane(points: Array, start: int = 0) -> Array:
-    """Return points (n, 2); a single component (n, 1) gets the number of each row, from ``start``."""
+    """Return points (n, 2); points with one coordinate get their row numbers, from ``start``, as the second."""
     return points if points.shape[1] > 1 else np.column_stack([points, np.arange(start, start + len(points))])
 
 
 def _classes(points: Mapping[str, Array], labels: Any) -> list[list[str]]:
-    """Return the class of each row of each party; labels are by the party's name or in its position."""
+    """Return the class of each row of each party, as texts, and refuse labels of another number of rows."""
     party_labels = [labels[name] for name in points] if isinstance(labels, Mapping) else labels
     classes = [[str(label) for label in part] for part in party_labels]
     rows = [len(part) for part in points.values()]
@@ -146,12 +146,12 @@ def _classes(points: Mapping[str, Array], labels: Any) -> list[list[str]]:
 
 
 def _marks() -> Iterator[str]:
-    """Return marks of parties: another mark after each round of colours, so that no two of 100 parties look alike."""
+    """Yield a marker for each party, shifted after each cycle of the colours so that 100 parties differ."""
     return (MARKERS[(i + i // len(COLOURS)) % len(MARKERS)] for i in count())
 
 
 def _ellipse(points: Array) -> Array:
-    """Return an outline (2, 100) of 95 % of normal points with the moments of points (n, 2); NaN for n = 1."""
+    """Return the ellipse (2, 100) that holds 95 % of normal points with the moments of points (n, 2)."""
     if len(points) < 2:
         return np.full((2, 100), np.nan)
     values, vectors = np.linalg.eigh(np.cov(points.T))
@@ -162,7 +162,7 @@ def _ellipse(points: Array) -> Array:
 
 
 def _component_title(model: PCAModel | None, component: int) -> str:
-    """Write a component, counted from 1, with its share of the variance, if known."""
+    """Return the axis label of a component, counted from 1, with its share of the variance if known."""
     shares = [] if model is None else model.explained_variance_ratio_[component - 1 : component].tolist()
     return f"PC{component}" + "".join(f" ({share:.1%} of the variance)" for share in shares if share == share)
 
@@ -258,7 +258,7 @@ def projection_overlay(
 def projection_grid(
     reference: PCAModel, models: Mapping[str, PCAModel], X: ArrayLike, labels: ArrayLike | None = None
 ) -> Figure:
-    """Draw `projection_overlay` of several models, side by side.
+    """Draw rows in two components for several models, a panel each, with the reference's scores beside.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ def projection_grid(
 
 @rc_context(STYLE)
 def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
-    """Draw the share of the total variance of each component, and the cumulated shares.
+    """Draw each component's share of the total variance, and the cumulated shares, of one or several models.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | 
 
 @rc_context(STYLE)
 def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Draw bytes up per client against the largest angle, in kB if no method sends a MB.
+    """Draw bytes sent per client against the largest angle to the exact components, with the Pareto front.
 
     The line joins the points that no other point beats in both. Angles within `EXACT_ANGLE_DEGREES` are drawn as equal:
     below is only rounding.
@@ -384,7 +384,7 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
 
 @rc_context(STYLE)
 def heterogeneity(parties: Any, model: PCAModel) -> Figure:
-    """Draw how the parties differ: rows, the distance of their mean, and the variance that the model explains.
+    """Draw each party's number of rows, the distance of its mean, and its variance that the model explains.
 
     Parameters
     ----------
@@ -459,7 +459,7 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
 
 
 def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: NDArray[Any] | None) -> None:
-    """Draw rows by both models into axes, joined by lines; signs of the model's components follow the reference."""
+    """Draw rows by the reference and by the model into axes, joined by lines, with the model's signs aligned."""
     X = as_rows(X, "X") if issparse(X) else X
     shown = thin_rows(len(X), MAX_PLOTTED_ROWS)
     rows = X[shown]  # of an array, a list, a data frame
@@ -483,19 +483,19 @@ def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: N
 
 
 def _second_label(*models: PCAModel) -> str:
-    """Return the label of the second axis of an overlay."""
+    """Return the label of an overlay's second axis: "row" if a model has a single component."""
     return "second component" if min(model.n_components_ for model in models) > 1 else "row"
 
 
 def _overlay_legend(axes: Axes) -> tuple[list[Any], list[str]]:
-    """Return handles and labels of an overlay's marks; classes are named in the plot."""
+    """Return legend handles and labels for marks of the pooled PCA and crosses of the federated model."""
     mark = axes.scatter([], [], s=26, facecolors="none", edgecolors=GREY)
     cross = axes.scatter([], [], s=12, marker="x", color=GREY)
     return [mark, cross], ["pooled PCA", "federated"]
 
 
 def _pareto_front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the pairs that no other pair beats in both, ordered by the first."""
+    """Return the pairs (MB, degrees) that no other pair beats in both, by MB; exact angles count as equal."""
     best, front = np.inf, []
     for megabytes, degrees in sorted((megabytes, max(degrees, EXACT_ANGLE_DEGREES)) for megabytes, degrees in pairs):
         if degrees < best:

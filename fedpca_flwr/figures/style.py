@@ -48,7 +48,7 @@ STYLE: Any = {
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure with a single pair of axes.
+    """Return a new figure of a size in inches, and its single axes.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def thin_rows(rows: int, maximum: int) -> slice:
-    """Return a slice that selects evenly spread rows.
+    """Return a slice that selects at most ``maximum`` evenly spread rows.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ CREATE TABLE event (
 
 
 def moments_digest(moments: Moments) -> str:
-    """Compute the SHA-256 of moments.
+    """Compute the SHA-256 of moments (count, mean and scatter of rows).
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def moments_digest(moments: Moments) -> str:
 
 
 def moments_to_bytes(moments: Moments) -> bytes:
-    """Serialise moments as little-endian float64.
+    """Serialise moments (count, mean and scatter of rows) as little-endian float64.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ MEMBER_KEY_PATTERN = re.compile(r"(?! )[\w .-]{1,64}(?<! )")
 
 
 class Federation:
-    """Members and their moments; changes stay in memory until `save`. Use `open` to make a federation.
+    """Federation whose members' moments are stored in a folder; changes stay in memory until `save`.
 
     Parameters
     ----------
@@ -121,6 +121,7 @@ class Federation:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Read the members, their digests and the journal from the folder, if it holds a federation."""
         self._store = Store(path, SCHEMA)
         self._loaded_seal = self._store.empty_digest
         self.revision, self.features, self.columns = 0, 0, ""
@@ -167,7 +168,7 @@ class Federation:
         return cls(path)
 
     def prepare(self) -> None:
-        """Make the folder, or raise the error of `Store.prepare` if that is impossible."""
+        """Create the folder of the stored state, or raise an error if that is impossible."""
         self._store.prepare()
 
     # Contents
@@ -183,7 +184,7 @@ class Federation:
         return bool(self.journal) and self.journal[-1]["revision"] > self.revision
 
     def has(self, key: str, sha: str) -> bool:
-        """Return whether a member's rows are exactly the rows with this digest.
+        """Return whether the stored moments of a member have this digest.
 
         Parameters
         ----------
@@ -199,7 +200,7 @@ class Federation:
         return key in self._members and self._members[key]["digest"] == sha
 
     def has_part(self, key: str, sha: str) -> bool:
-        """Return whether a member joined with, or appended, exactly the rows with this digest.
+        """Return whether a member joined with, or appended, moments that have this digest.
 
         Parameters
         ----------
@@ -215,7 +216,7 @@ class Federation:
         return key in self._members and sha in self._members[key]["parts"]
 
     def moments_of(self, key: str) -> Moments:
-        """Read and check a member's moments.
+        """Read and check the moments (count, mean, scatter) of a member's rows.
 
         Parameters
         ----------
@@ -249,7 +250,7 @@ class Federation:
         return validate_moments(key, moments)
 
     def parts(self) -> dict[str, Moments]:
-        """Read every member's moments.
+        """Return the moments of each member's rows, by the member's key.
 
         Returns
         -------
@@ -274,7 +275,7 @@ class Federation:
         return pool(self.parts().values())
 
     def model(self, n_components: int | float = 10, *, center: bool = True, scale: bool = False) -> PCAModel:
-        """Compute the PCA of all members' rows.
+        """Compute the PCA of all members' rows from their pooled moments.
 
         Parameters
         ----------
@@ -308,7 +309,7 @@ class Federation:
     # Changes
 
     def join(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
-        """Add a new member.
+        """Add a new member with the moments of its rows.
 
         Parameters
         ----------
@@ -335,7 +336,7 @@ class Federation:
         self._update("join", key, data, columns)
 
     def replace(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
-        """Replace all rows of a member.
+        """Replace the moments of a member by the moments of new rows.
 
         Parameters
         ----------
@@ -355,7 +356,7 @@ class Federation:
         self._update("replace", key, data, columns)
 
     def append(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
-        """Add rows to a member's rows.
+        """Add the moments of further rows to a member's moments.
 
         Parameters
         ----------
@@ -375,7 +376,7 @@ class Federation:
         self._update("append", key, data, columns)
 
     def leave(self, key: str) -> None:
-        """Remove a member, which need not take part in that.
+        """Remove a member and its rows; the member's own client need not be connected.
 
         Parameters
         ----------
@@ -395,7 +396,7 @@ class Federation:
         self._log_operation("leave", key, rows)
 
     def save(self) -> None:
-        """Write all changes to the folder, or none.
+        """Write all changes to the folder in one transaction.
 
         Raises
         ------
@@ -427,7 +428,7 @@ class Federation:
         self._unsaved_moments.clear()
 
     def _find_member(self, key: str) -> dict[str, Any]:
-        """Return a member's entry, or raise a `ConfigError` that suggests a similar key."""
+        """Return a member's stored entry (rows, digest, parts), or raise a `ConfigError` for an unknown key."""
         if key in self._members:
             return self._members[key]
         matches = difflib.get_close_matches(key, self._members, n=1)
@@ -435,7 +436,7 @@ class Federation:
         raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
 
     def _update(self, operation: str, key: str, data: ArrayLike | Moments, columns: str) -> None:
-        """Check new data of a member, and take the data in by the operation "join", "replace" or "append"."""
+        """Check new data of a member, and apply the operation "join", "replace" or "append" to the federation."""
         new, columns = validate_moments(key, data), columns or names_digest(column_names(data))
         if self.features not in (0, new.n_features):
             raise ContractError(
@@ -455,5 +456,5 @@ class Federation:
         self._log_operation(operation, key, new.count)
 
     def _log_operation(self, operation: str, key: str, rows: float) -> None:
-        """Append an operation to the journal."""
+        """Append an operation, with its member and number of rows, to the journal."""
         self.journal.append({"revision": self.revision + 1, "operation": operation, "member": key, "rows": rows})

@@ -23,7 +23,7 @@ from fedpca_flwr.model.second_moments import SecondMoments
 
 @dataclass(frozen=True, eq=False)
 class FittedPCA:
-    """Fitted attributes, and methods that use the attributes.
+    """Attributes of a fitted PCA, in scikit-learn's names, and the methods that need only these attributes.
 
     `fedpca_flwr.model.model.PCAModel` documents each attribute.
     """
@@ -58,31 +58,31 @@ class FittedPCA:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds of the fit, without the last round, in which each party projects its own rows."""
+        """Number of rounds of the fit, without the phase "project", in which parties project their own rows."""
         return len(self._fit_rounds)
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that all parties sent in the rounds of the fit: payloads, without Flower's envelope and TLS."""
+        """Bytes that all parties sent in the fit, without the phase "project", Flower's envelope and TLS."""
         return sum(self.bytes_up_by_party)
 
     @property
     def bytes_up_by_party(self) -> list[int]:
-        """Bytes that each party sent in the rounds of the fit, in the order of the partitions."""
+        """Bytes that each party sent in the fit (without the phase "project"), in order of the partitions."""
         return [sum(sent) for sent in zip(*(entry["up"] for entry in self._fit_rounds), strict=True)]
 
     @property
     def bytes_down(self) -> int:
-        """Bytes that all parties received, including the components by which rows are projected at the end."""
+        """Bytes that all parties received, also in the phase "project", in which parties project their own rows."""
         return sum(sum(entry["down"]) for entry in self.log.get("rounds", []))
 
     @property
     def _fit_rounds(self) -> list[dict[str, Any]]:
-        """Log entries of the rounds, without the last round, in which each party projects its own rows."""
+        """Log entries of all rounds but those of the phase "project", in which parties project their own rows."""
         return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
 
     def loadings(self) -> tuple[Array, Array]:
-        """Return the components and the mean.
+        """Return the components (k, d) and the mean (d,), or raise an error if only the parties have them.
 
         Returns
         -------
@@ -112,12 +112,12 @@ class FittedPCA:
 
     @property
     def squared_error(self) -> float:
-        """Mean squared error per row after projection, by the eigenvalues: the variance outside the components."""
+        """Expected squared error of a row after projection: the variance outside the components, divisor n."""
         remaining = self.total_variance - float(self.explained_variance_.sum())
         return float(np.maximum(remaining, 0.0)) * (self.n_samples_ - 1) / self.n_samples_
 
     def aligned(self, X: ArrayLike) -> Rows:
-        """Return rows with their columns in the order of the model's features (`frames.align_rows`).
+        """Return rows with their columns in the order of the model's features, matched by name.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class FittedPCA:
         return align_rows(table, self.n_features_in_, names, digest=self.log.get("columns", ""))
 
     def centred(self, X: ArrayLike) -> Array:
-        """Return rows less the mean, divided by the scale.
+        """Return rows minus the mean, divided by the scale; missing values are filled if the model can.
 
         Missing values (NaN) become the values that the model expects, and those of genotypes the mean.
 
@@ -164,7 +164,7 @@ class FittedPCA:
         return self._centre_rows(self.aligned(X))
 
     def _centre_rows(self, aligned: Rows) -> Array:
-        """Centre and scale rows whose columns are in the model's order (see `centred`)."""
+        """Subtract the mean, fill missing values, and divide by the scale; columns are in the model's order."""
         _, mean = self.loadings()
         of_genotypes = bool(self.log.get("options", {}).get("genotypes"))
         incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
@@ -182,7 +182,7 @@ class FittedPCA:
         return centred if self.scale_ is None else centred / self.scale_
 
     def transform(self, X: ArrayLike) -> Array:
-        """Project rows on the components.
+        """Compute the scores of rows: the centred and scaled rows times the components.
 
         The rows are centred, and made dense, in chunks, so that sparse rows and files need little memory.
 
@@ -206,7 +206,7 @@ class FittedPCA:
         return np.vstack([self._centre_rows(part) @ components.T for part in chunks(self.aligned(X))])
 
     def inverse_transform(self, scores: ArrayLike) -> Array:
-        """Compute the rows that scores stand for.
+        """Compute the rows, in the units of the data, whose scores are given: scores times components plus mean.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class FittedPCA:
 
     @property
     def shrinkage_(self) -> Array:
-        """Size of new rows' scores relative to the scores of rows in the PCA, shape (k,).
+        """Ratio of the size of new rows' scores to that of the fitted rows' scores, for each component, shape (k,).
 
         See `fedpca_flwr.maths.inference.shrinkage`. NaN for components that do not stand out of the noise.
         """

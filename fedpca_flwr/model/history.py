@@ -18,13 +18,13 @@ Label = Annotated[str, StringConstraints(max_length=1000)]
 
 
 class Entry(BaseModel):
-    """Entry of a log, which may have further keys that no code reads."""
+    """Base of the entries of a model's log; keys beyond the declared fields are accepted and ignored."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
 
 class Round(Entry):
-    """Phase of a round, and the bytes that each party sent and received."""
+    """Log entry of a round: name of its phase, and the bytes that each party sent (up) and received (down)."""
 
     phase: Label
     up: ByteCounts
@@ -32,7 +32,7 @@ class Round(Entry):
 
 
 class Party(Entry):
-    """Party of the run: its number, name, rows and features."""
+    """Log entry of a party of the run: its number, name, rows and features."""
 
     party: Natural = 0
     name: Label | None = None
@@ -41,7 +41,7 @@ class Party(Entry):
 
 
 class Unit(Entry):
-    """Feature that a party seems to have in another unit than the other parties."""
+    """Log entry of a feature whose mean at a party suggests another unit of measurement than at the other parties."""
 
     party: Label
     feature: Natural
@@ -50,7 +50,7 @@ class Unit(Entry):
 
 
 class Influence(Entry):
-    """Shares of a party in rows, variance and components, and the angles by which the model turns without the party."""
+    """Log entry of a party: its shares of rows, variance and components, and angles to the model without the party."""
 
     party: Label
     rows_share: Number
@@ -60,7 +60,7 @@ class Influence(Entry):
 
 
 class OutlierCounts(Entry):
-    """Number of a party's rows that exceed the limits of T squared and of SPE."""
+    """Log entry of the number of a party's rows that exceed the outlier limits of T squared and of SPE."""
 
     party: Label
     rows: Annotated[int, Field(ge=1, le=2**62)]
@@ -69,14 +69,14 @@ class OutlierCounts(Entry):
 
 
 class Choice(Entry):
-    """Method and options that `adaptive` chose."""
+    """Log entry of the method `adaptive`: the method and the options that it chose."""
 
     method: Label
     options: dict[str, bool | int | float | str]
 
 
 class Clusters(Entry):
-    """Clusters of a run: kind, rows, centres, and the weights and covariances of a mixture."""
+    """Log entry of clusters of scores: kind, rows by cluster, centres, and a mixture's weights and covariances."""
 
     kind: Literal["k-means", "mixture"]
     rows: list[Natural | None]
@@ -86,7 +86,7 @@ class Clusters(Entry):
 
 
 class Harmony(Entry):
-    """Centres, penalties and moves of each step of Harmony."""
+    """Log entry of the batch correction Harmony: centres, penalties and moves of each of its steps."""
 
     centres: list[list[Vector]]
     penalties: list[list[Vector]]
@@ -94,7 +94,7 @@ class Harmony(Entry):
 
 
 class History(Entry):
-    """Log of a model, with every entry that code reads."""
+    """Log of a model, checked: every entry that code reads has its declared type."""
 
     method: Label = ""
     exact: bool = False
@@ -116,7 +116,7 @@ class History(Entry):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        """Refuse measurements that code cannot compute with, and rounds of the fit with other numbers of parties."""
+        """Refuse impossible measurements, and rounds of the fit that list different numbers of parties."""
         above, directions = (self.measured.get(name, 1) for name in ("components_above_noise", "left_out_directions"))
         if not isinstance(above, int) or above < 0:
             raise ValueError(f"'components_above_noise' is {above}, expected a whole number from 0")
@@ -129,7 +129,7 @@ class History(Entry):
 
 
 def history_of(log: Any, k: int, d: int) -> History:
-    """Return the log of a model as a checked `History`.
+    """Check the log of a model, any JSON value, and return it as a `History`.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def history_of(log: Any, k: int, d: int) -> History:
 
 
 def _require_shapes(entry: Entry, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse an entry whose fields have other shapes, by a `ValueError`."""
+    """Raise a ValueError unless the entry's fields, as arrays, have the given shapes."""
     for name, shape in shapes.items():
         actual = np.array(getattr(entry, name), dtype=np.float64).shape  # raises a ValueError where it is ragged
         if actual != shape:

@@ -18,7 +18,7 @@ from fedpca_flwr.state.files import open_site_file
 
 @dataclass(frozen=True, eq=False)
 class Loadings:
-    """Components of a party's columns, by which the party projects rows.
+    """Components (k, f), mean and scale of one party's f columns, by which the party projects its rows.
 
     With data split by rows the party has all columns; the components are those of its model, or its own if each party
     has its own. With data split by columns, they are those of the party's own columns: side by side with those of the
@@ -44,7 +44,7 @@ class Loadings:
     columns: str = ""
 
     def part_of_scores(self, X: ArrayLike) -> Array:
-        """Compute this party's part of the scores of new rows.
+        """Compute this party's summand of the scores (n, k) of new rows: its scaled columns times its loadings.
 
         With data split by rows the part is the scores. Otherwise the scores are the sum over all parties; a part alone
         tells much about the rows: the method 'vertical-scores' adds the parts, with secure aggregation so that nobody
@@ -83,7 +83,7 @@ class Loadings:
         return scaled
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a file that only its owner can read, completely or not at all.
+        """Write the loadings to an ``.npz`` file that only its owner can read, completely or not at all.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class Loadings:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Loadings:
-        """Read a file that `save` wrote; nothing in the file is executed (no pickle).
+        """Read loadings from a file that `save` wrote; nothing in the file is executed (no pickle).
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ class Loadings:
 
 
 def run_digest(U: Array, singular: Array) -> int:
-    """Compute the number by which all parties know a run.
+    """Compute a 64-bit hash of a run's directions and singular values, which identifies the run at every party.
 
     Parameters
     ----------

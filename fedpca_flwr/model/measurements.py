@@ -22,27 +22,28 @@ LineText = Callable[[Numbers, FittedPCA], str]
 
 
 def _angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the certified angle."""
+    """Write the certified bound on the angle to the exact components, and for how many components it holds."""
     first = int(numbers["certified_components"])
     complete = first >= model.n_components_
     return certificate_text(numbers["certified_angle_degrees"], first=None if complete else first)
 
 
 def _bound_text(name: str, template: str, *, digits: int = 2) -> LineText:
-    """Make a text function for a number that is a bound; its digits are rounded up."""
+    """Return a text function that puts the measured number ``name``, an upper bound, into a template, rounded up."""
     return lambda numbers, model: template.format(bound=format_upper_bound(numbers[name], digits=digits))
 
 
 def _missing_values_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the share of missing values, and how far the iteration is from its end."""
+    """Write the share of missing values, and the estimated angle, in degrees, that EM still has to go."""
     share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
     return f"{100 * share:.3g}%; an estimated {ahead:.2g} degrees to go (no bound)"
 
 
 def _cost_text(prefix: str) -> LineText:
-    """Write rounds, and bytes of a party, that were forecast or spent."""
+    """Return a text function for the rounds, and MB per party, that a run forecast or spent (the prefix)."""
 
     def text(numbers: Numbers, model: FittedPCA) -> str:
+        """Write the rounds and the MB per party, up and down."""
         rounds = numbers[f"{prefix}_rounds"]
         up, down = (numbers[f"{prefix}_bytes_{way}_per_party"] / 1e6 for way in ("up", "down"))
         return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"
@@ -51,20 +52,20 @@ def _cost_text(prefix: str) -> LineText:
 
 
 def _chosen_method_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the method that `adaptive` chose, with its forecast."""
+    """Write the method and options that `adaptive` chose, with the forecast rounds and bytes."""
     choice = model.log["chosen"]
     return f"{format_method(choice['method'], choice['options'])}: {_cost_text('forecast')(numbers, model)}"
 
 
 def _mu_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write how much parties share, and on how many rows that was chosen."""
+    """Write the penalty mu that ties the parties' own components together, and on how many rows it was chosen."""
     value, held_out = numbers["mu"], numbers.get("held_out_rows")
     name = {0.0: "0 (local PCA)", math.inf: "infinity (PCA of all rows)"}.get(value, f"{value:g}")
     return name if held_out is None else f"{name}, chosen on {held_out} rows held out"
 
 
 def _privacy_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write epsilon, delta and whom the run trusts."""
+    """Write epsilon, delta, the relation of neighbouring data sets, and the trust model of a private run."""
     options, honest = model.log["options"], numbers.get("honest_parties")
     trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest parties"
     return (
@@ -73,14 +74,14 @@ def _privacy_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def _sums_text(prefix: str) -> LineText:
-    """Make a text function that lists numbers, each with the name of DP-PCA's sum."""
+    """Return a text function that lists the numbers with a prefix, each with the name of its noisy sum in `dp-pca`."""
     return lambda numbers, model: ", ".join(
         f"{value:.6g} ({name.removeprefix(prefix)})" for name, value in numbers.items() if name.startswith(prefix)
     )
 
 
 def _above_noise_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write how many components and features stand out of the noise."""
+    """Write how many components, and how many features, stand out of the noise."""
     above, features = numbers["components_above_noise"], numbers["kept_features"]
     return f"{above} of {model.n_components_} components; {features} of {model.n_features_in_} features kept"
 
@@ -105,7 +106,7 @@ def _outlier_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write how much a single party holds of the components, and how far the model turns without a party."""
+    """Write the largest share of a component from one party, and the largest angles of models without a party."""
     share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return share
@@ -117,18 +118,18 @@ def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def _revision_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write a federation's revision, and that there are unsaved changes."""
+    """Write the revision of a federation's stored state, and whether there are unsaved changes."""
     return f"{numbers['revision']}{', and changes that are not saved' * bool(numbers.get('unsaved_changes'))}"
 
 
 def _members_text(word: str) -> LineText:
-    """Make a text function that lists the members of a federation to which an operation happened."""
+    """Return a text function that lists the members with a status, such as "joined" or "left"."""
     return lambda numbers, model: ", ".join(model.log["members"][word])
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Line of a summary.
+    """Line of a model's summary: its label, the measured numbers that it needs, and the function for its text.
 
     Parameters
     ----------
@@ -147,7 +148,7 @@ class Measurement:
 
 
 def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
-    """Define a row of the table `MEASUREMENTS`.
+    """Define a line of a model's summary, an entry of the table `MEASUREMENTS`.
 
     Parameters
     ----------
@@ -173,7 +174,7 @@ NOISED_SUMS = (*CLIPPED_SUMS, "centre", "octaves", "nearer_octaves", "nearer_cen
 
 
 def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
-    """Write the measurements of a model as lines of a summary.
+    """Write the measured numbers of a model as lines of a summary.
 
     Parameters
     ----------

@@ -76,7 +76,7 @@ class PCAModel(FittedPCA):
 
     @classmethod
     def of(cls, solution: Solution, log: dict[str, Any]) -> PCAModel:
-        """Make a model from the solution of a method.
+        """Make a model from a method's solution (eigenpairs, mean and scale) and the log of the run.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class PCAModel(FittedPCA):
         scale: bool,
         error_bound: Array | float = 0.0,
     ) -> PCAModel:
-        """Make the model that a run of p-cov over the rows of given moments makes.
+        """Make the PCA model of pooled moments, equal to the result of the exact method `p-cov` on their rows.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class PCAModel(FittedPCA):
 
     @classmethod
     def of_scores(cls, scores: Array, values: Array, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
-        """Make the model of rows whose columns lie at different parties.
+        """Make the model of data split by columns from the scores of the shared rows, without loadings.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class PCAModel(FittedPCA):
         return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
 
     def to_sklearn(self) -> PCA | Pipeline:
-        """Convert the model to fitted estimators of scikit-learn.
+        """Convert the model to scikit-learn's fitted PCA, after a StandardScaler if the features are scaled.
 
         Returns
         -------
@@ -213,7 +213,7 @@ class PCAModel(FittedPCA):
         return make_pipeline(scaler, pca)
 
     def frozen(self) -> FrozenEstimator:
-        """Convert the model to a transformer for pipelines that ignores `fit`.
+        """Convert the model to a scikit-learn transformer whose `fit` changes nothing, for pipelines.
 
         Returns
         -------
@@ -240,7 +240,7 @@ class PCAModel(FittedPCA):
         return names
 
     def named(self, names: Sequence[str]) -> PCAModel:
-        """Return the model, and its moments, with the names of the features.
+        """Return a copy of the model, and of its moments, with the given names of the features.
 
         Parameters
         ----------
@@ -258,7 +258,7 @@ class PCAModel(FittedPCA):
         return replace(self, feature_names_in_=np.array(names, dtype=object), moments_=moments, log=log)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model to a file (`fedpca_flwr.model.model_file`), completely or not at all.
+        """Write the model without its moments to an ``.npz`` file, completely or not at all.
 
         `moments_` are left out, with a warning if there are any.
 
@@ -287,7 +287,7 @@ class PCAModel(FittedPCA):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, most_bytes: int | None = None) -> PCAModel:
-        """Read a model that `save` wrote; nothing in the file is executed (no pickle).
+        """Read a model from a file that `save` wrote; nothing in the file is executed (no pickle).
 
         Parameters
         ----------
@@ -357,7 +357,7 @@ class PCAModel(FittedPCA):
 
 
 def check_squared_error(model: PCAModel, measured: float, predicted: float, tolerance: float) -> None:
-    """Log the mean squared error that the parties measured, or refuse an error that the eigenvalues do not predict.
+    """Log the parties' measured mean squared error, or refuse an error that differs from the prediction.
 
     Parameters
     ----------

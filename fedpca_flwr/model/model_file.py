@@ -34,7 +34,7 @@ def measurements_to_json(measured: Mapping[str, float]) -> dict[str, float | str
 
 
 def measurements_from_json(measured: Mapping[str, float | str]) -> dict[str, float]:
-    """Return the numbers that `measurements_to_json` was given.
+    """Replace the text "infinity" in measurements by the float infinity.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ MOMENTS_OMITTED_WARNING = (
 
 
 def model_path(path: str | os.PathLike[str]) -> Path:
-    """Return the file that a model of this name is written to.
+    """Return the path of a model's file: the given path, with ``.npz`` appended if missing.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], meta
 
 
 def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read and check the arrays and metadata that `write` wrote.
+    """Read and check a model's arrays and metadata from a file that `write` wrote.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[d
 
 
 def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> None:
-    """Refuse arrays that do not have a model's shapes or are not finite, and metadata that are no history."""
+    """Refuse arrays with other shapes than a model's or infinite values, and an invalid log, row count or names."""
     log, n, names = metadata["log"], metadata["n_samples_"], metadata.get("feature_names_in_")
     if not isinstance(log, dict) or isinstance(n, bool) or not isinstance(n, int | float) or not 0 < n <= MAX_ROWS:
         raise ContractError("the model's history is not whole")
@@ -195,7 +195,7 @@ def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, A
 
 
 def damaged_file_error(path: str | os.PathLike[str], error: Exception) -> ContractError:
-    """Return the error for a file that does not hold a model.
+    """Return the error for a file that does not hold a whole model.
 
     Parameters
     ----------

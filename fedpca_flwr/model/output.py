@@ -22,7 +22,7 @@ from fedpca_flwr.state.files import require_writable_folder
 
 @dataclass
 class Output:
-    """Files of a run's result.
+    """Paths of a run's result files (model and moments), and whether they may be overwritten.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Output:
 
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> Output:
-        """Return the files that a run-config names, before anything is computed.
+        """Choose the paths of the result files by the run-config, and check that they can be written.
 
         A SuperLink does not know in which folder somebody typed ``flwr run``, and may have been started in any folder.
         So a path that is not absolute is placed in the run's own folder.
@@ -75,7 +75,7 @@ class Output:
         return output
 
     def existing_files(self) -> list[Path]:
-        """Return the files that must not be overwritten.
+        """Return the result files that exist already; none if overwriting is allowed.
 
         Returns
         -------
@@ -84,7 +84,7 @@ class Output:
         return [] if self.overwrite else [path for path in (self.model, self.moments) if path.exists()]
 
     def reserve(self, nbytes: int) -> None:
-        """Reserve space for the result, or refuse a run whose result would have no place.
+        """Reserve disk space for the result by a temporary file, or refuse the run if there is too little.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class Output:
             ) from None
 
     def save(self, model: PCAModel) -> tuple[Output, list[str]]:
-        """Write the model, and the moments that the run kept.
+        """Write the model, and the moments if the model has any, in another folder if the chosen one fails.
 
         If another run wrote these files in the meantime, the names get the run's number. If a folder cannot be written,
         the result goes elsewhere.
@@ -139,7 +139,7 @@ class Output:
         return written, faults
 
     def _save_to_first_folder(self, target: Path, save: Callable[[Path], Path], faults: list[str]) -> Path:
-        """Save to the first folder that can be written, and add to ``faults`` why earlier folders could not."""
+        """Call ``save`` with a path in the first writable folder; add why earlier folders failed to ``faults``."""
         temporary = f"fedpca-{self.run_id}-"
         folders: tuple[Callable[[], Path], ...] = (
             lambda: target.parent,
@@ -162,6 +162,6 @@ class Output:
 
 
 def _run_folder(run_id: int) -> Path:
-    """Return a run's own folder, inside Flower's folder."""
+    """Return the folder of a run's results inside Flower's home folder."""
     home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()
     return home / "fedpca-runs" / str(run_id)

@@ -18,7 +18,7 @@ from fedpca_flwr.model.model import PCAModel
 
 
 def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: bool = False) -> PCAModel:
-    """Compute ``PCA(svd_solver="full")`` of all rows in float64.
+    """Compute the reference model: the PCA of all parties' pooled rows, by a full SVD in float64.
 
     Features go in by descending size: in another order LAPACK loses digits of small features beside huge features.
 
@@ -72,7 +72,7 @@ def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: b
 
 
 class Angles(NamedTuple):
-    """Largest and mean principal angle between two models.
+    """Largest and mean principal angle between two models, in degrees.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Angles(NamedTuple):
 
 
 def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
-    """Compute the principal angles between the components of two models.
+    """Compute the largest and mean principal angle, in degrees, between the components of two models.
 
     If the parties hold different columns, the angles are those between the directions of the scores.
 
@@ -104,7 +104,7 @@ def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
 
 
 def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> float:
-    """Compute the share of the rows' variance that a model's components hold.
+    """Compute the share of the rows' variance that lies in the span of a model's components.
 
     The share that the model itself states (``explained_variance_ratio_``) can be wrong: noise has variance too.
 
@@ -157,5 +157,5 @@ def knn_accuracy(
 
 
 def _directions(model: PCAModel) -> Array:
-    """Return a basis to compare: components (d, k), or scores (n, k) if the loadings lie at the parties."""
+    """Return the columns whose span is compared: components (d, k), or scores (n, k) if there are no loadings."""
     return model.loadings()[0].T if model.scores_ is None else model.scores_

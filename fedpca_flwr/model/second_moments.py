@@ -37,6 +37,7 @@ MOMENTS_ARRAYS = ("mean", "remainder", "scatter")
 
 
 def _moments_table(result: SecondMoments) -> DisplayTable:
+    """Return the display of moments: a table with name, mean and standard deviation of each feature."""
     parties = f", of {len(result.parties)} parties" if result.parties else ""
     title = f"SecondMoments: {result.n_samples} rows of {result.n_features} features{parties}"
     deviation = np.sqrt(result.moments.diagonal().clip(min=0.0) / max(1, result.n_samples - 1))
@@ -46,7 +47,7 @@ def _moments_table(result: SecondMoments) -> DisplayTable:
 @display_as(_moments_table)
 @dataclass(frozen=True, eq=False)
 class SecondMoments:
-    """Count, mean and scatter of rows.
+    """Count, mean and scatter (sum of products of centred rows) of rows, of all parties and optionally of each.
 
     Parameters
     ----------
@@ -80,6 +81,7 @@ class SecondMoments:
     error_bound: Array = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
+        """Check the number and uniqueness of the names, and set a missing error bound to zeros."""
         d = self.moments.n_features
         if self.features and (len(self.features) != d or len(set(self.features)) != d):
             raise ConfigError(
@@ -139,12 +141,12 @@ class SecondMoments:
 
     @property
     def is_constant(self) -> NDArray[np.bool_]:
-        """Mask of the features that are equal in all rows, up to rounding, shape (d,)."""
+        """Mask (d,) of the features that are equal in all rows, up to rounding."""
         diagonal = self.moments.diagonal()
         return (diagonal <= self.error_bound) | maths.constant_features(diagonal, self.n_samples, self.moments.mean)
 
     def places(self, features: Features) -> NDArray[np.intp]:
-        """Return the positions of features, in the order in which they are named.
+        """Return the positions (from 0) of features that are given by name or position.
 
         Parameters
         ----------
@@ -193,7 +195,7 @@ class SecondMoments:
     # Moments that follow without asking any party
 
     def select(self, features: Features) -> SecondMoments:
-        """Return the moments of some features, in the order in which they are named.
+        """Return the moments of some features, in the order in which these are given.
 
         Parameters
         ----------
@@ -230,7 +232,7 @@ class SecondMoments:
     def _transform_each(
         self, change: Callable[[Moments], Moments], features: tuple[str, ...], error_bound: Array
     ) -> SecondMoments:
-        """Apply a change to the moments of all rows and to each party's moments."""
+        """Return moments with the function ``change`` applied to the moments of all rows and of each party."""
         parties = {key: change(party) for key, party in self.parties.items()}
         return SecondMoments(change(self.moments), features, parties, error_bound)
 
@@ -265,7 +267,7 @@ class SecondMoments:
         )
 
     def subtract(self, part: SecondMoments) -> SecondMoments:
-        """Return the moments of the rows that remain without a part of the rows.
+        """Return the moments of the rows that remain after a part of these rows is removed.
 
         Digits that the two share are lost: `without` loses none.
 
@@ -291,6 +293,7 @@ class SecondMoments:
                 f"{part.n_samples} rows cannot be taken out of {self.n_samples}: at least 1 must remain"
             )
         rest = maths.subtract_part(self.moments, part.moments)
+        # rounding of the subtraction may leave variances slightly below 0
         if (rest.diagonal() < -1e-9 * self.moments.diagonal() - self.error_bound - part.error_bound).any():
             raise ContractError(
                 "what is to be taken out varies more than the rows that it is taken out of: it is not part of them"
@@ -298,7 +301,7 @@ class SecondMoments:
         return SecondMoments(rest, self.features or part.features, error_bound=self.error_bound + part.error_bound)
 
     def without(self, party: str) -> SecondMoments:
-        """Return the moments of all parties but a named party, added up anew.
+        """Return the moments of all parties but a named party, as a new sum over the remaining parties.
 
         Nothing is subtracted, so no digit is lost.
 
@@ -325,7 +328,7 @@ class SecondMoments:
         return SecondMoments(pool(remaining.values()), self.features, remaining)
 
     def pooled(self) -> SecondMoments:
-        """Return the moments of all rows without each party's moments, to hand on.
+        """Return a copy that has the moments of all rows only, without each party's moments.
 
         Returns
         -------
@@ -336,7 +339,7 @@ class SecondMoments:
     # The file
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a file that only its owner can read, completely or not at all.
+        """Write the moments to an ``.npz`` file that only its owner can read, completely or not at all.
 
         Parameters
         ----------
@@ -363,7 +366,7 @@ class SecondMoments:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SecondMoments:
-        """Read a file that `save` wrote; nothing in the file is executed (no pickle).
+        """Read moments from a file that `save` wrote; nothing in the file is executed (no pickle).
 
         Parameters
         ----------
@@ -397,12 +400,12 @@ class SecondMoments:
 
     @property
     def missed(self) -> Array:
-        """Former name of ``error_bound``, which will go in the next version."""
+        """Deprecated name of ``error_bound``; warns."""
         warnings.warn("'missed' is called 'error_bound' now", DeprecationWarning, stacklevel=2)
         return self.error_bound
 
     def _require_same_features(self, other: SecondMoments) -> None:
-        """Refuse moments of other features, by a `ConfigError` or a `ContractError`."""
+        """Raise an error unless other moments have the same number, names and order of features."""
         if self.n_features != other.n_features:
             raise ContractError(f"the rows have {self.n_features} and {other.n_features} features, expected as many")
         if self.features and other.features and self.features != other.features:
@@ -410,7 +413,7 @@ class SecondMoments:
 
 
 def validate_moments(key: str, data: ArrayLike | Moments) -> Moments:
-    """Compute the moments of a member's rows, or check moments that someone else made, as far as they can be checked.
+    """Compute the moments of a member's rows, or check given moments: shapes, finite values, no negative variance.
 
     Parameters
     ----------
@@ -449,7 +452,7 @@ MomentsFields = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # th
 
 
 def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> MomentsFields:
-    """Return the fields of `SecondMoments` that an archive holds, whose parts must fit together."""
+    """Check that the parts of an archive fit together, and return them as the fields of `SecondMoments`."""
     names, groups = metadata["parties"], []
     for prefix, rows in zip(_array_prefixes(len(names)), metadata["rows"], strict=True):
         if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_ROWS:
@@ -469,12 +472,12 @@ def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, An
 
 
 def _array_prefixes(parties: int) -> list[str]:
-    """Return the prefixes of the arrays' names: none for all rows, a number for each party."""
+    """Return the prefixes of array names in the file: empty for all rows, then ``party-0-``, ``party-1-`` ..."""
     return ["", *(f"party-{i}-" for i in range(parties))]
 
 
 def _check_floats(array: NDArray[Any]) -> Array:
-    """Refuse an array that is no vector of finite float64."""
+    """Return an array unchanged, or raise a ValueError unless it is a vector of finite float64."""
     if array.dtype != np.float64 or array.ndim != 1 or not np.isfinite(array).all():
         raise ValueError("an array is not one of finite float64")
     return array

@@ -43,7 +43,7 @@ class Certainty(NamedTuple):
 
 
 def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Certainty:
-    """Assess how certain the leading components of a method are.
+    """Assess whether float64 determines the leading components, and write a note if some are undetermined.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ ALL_ROWS = "the rows of all parties"  # the rows that a refusal names, unless a 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """Leading components that a method computed, and everything else that a model is made from.
+    """Leading eigenpairs that a method computed, with the mean, scale, notes and measurements of its model.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def solve(
     scale: bool,
     indicators: int = 0,
 ) -> Solution:
-    """Compute the leading components of a scatter.
+    """Compute the leading components of the pooled scatter, centred and scaled as asked.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def solve(
 
 
 def check_components(n_components: int | float | str, rows: float, features: int) -> None:
-    """Refuse a single row, and more components than rows or features.
+    """Refuse an invalid number of components, a single row, and more components than rows or features.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def check_components(n_components: int | float | str, rows: float, features: int
 
 
 def check_features(n_components: int | float | str, features: int) -> None:
-    """Refuse more components than features, which is known before any row counts.
+    """Refuse more components than features; the number of rows need not be known yet.
 
     Parameters
     ----------
@@ -271,12 +271,12 @@ def check_features(n_components: int | float | str, features: int) -> None:
 
 
 def _default_text(n_components: int | float) -> str:
-    """Write that a number of components is the default, or nothing."""
+    """Return a remark for errors if a number of components is the default, else an empty text."""
     return ", as where none is given" if n_components == RunConfig().n_components else ""
 
 
 def check_rounds(rounds: int, block: int, components: int) -> None:
-    """Refuse so few products with blocks that they cannot span the components.
+    """Refuse a limit on rounds if the rounds' blocks together have fewer columns than there are components.
 
     Parameters
     ----------
@@ -318,7 +318,7 @@ def require_variance(variance: Array | float, rows: float, mean: Array, *, which
     DataError
     """
     total = float(np.sum(variance))
-    if not np.isfinite(total) or 0 < total < 1e-280:
+    if not np.isfinite(total) or 0 < total < 1e-280:  # near 2.2e-308, float64's smallest number of full precision
         raise DataError(
             f"the scatter of {which} is {total:.1g} in all, outside the range of float64: change the unit of the data"
         )

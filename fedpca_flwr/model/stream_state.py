@@ -33,7 +33,7 @@ CREATE TABLE merged (digest TEXT NOT NULL);
 
 @dataclass(frozen=True)
 class RunningContent:
-    """Contents of a running model.
+    """Content of a running model, to which each run adds rows: tracked subspace, row count, digests of merged parts.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class RunningContent:
 
 
 class RunningModel:
-    """Folder of a running model, with the content that was loaded; the folder is made if there is none.
+    """Folder on disk that stores a running model, and the content loaded from it; a missing folder is made.
 
     Parameters
     ----------
@@ -75,6 +75,7 @@ class RunningModel:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open the folder, and load the stored subspace and digests if there are any."""
         self._store = Store(path, SCHEMA)
         self._store.prepare()
         self.path = self._store.folder
@@ -98,7 +99,7 @@ class RunningModel:
                     self.content = RunningContent(subspace, rows, bool(center), columns, merged, revision)
 
     def save(self, content: RunningContent) -> None:
-        """Replace the content that was loaded.
+        """Replace the stored content of the running model by new content.
 
         Parameters
         ----------
@@ -123,7 +124,7 @@ class RunningModel:
 
 
 def subspace_digest(subspace: Subspace) -> str:
-    """Compute the SHA-256 of a subspace.
+    """Compute the SHA-256 of a subspace: its counts, mean, singular values and directions.
 
     Parameters
     ----------
@@ -138,7 +139,7 @@ def subspace_digest(subspace: Subspace) -> str:
 
 
 def _subspace_to_bytes(subspace: Subspace) -> bytes:
-    """Serialise a subspace as little-endian float64."""
+    """Serialise a subspace's counts, mean, singular values and directions as little-endian float64."""
     head = subspace.head
     numbers = np.array([head.n, subspace.energy, subspace.omitted])
     parts = (numbers, head.mean, head.remainder, subspace.sigma, subspace.vectors.ravel())

@@ -17,7 +17,7 @@ MAX_NAMED_PARTIES = 6  # of more parties a summary tells only the number
 
 
 def summary(model: FittedPCA) -> str:
-    """Write what a person wants to know first about a model.
+    """Write a summary of a model: method, parties, sizes, traffic, variances, measurements and notes, a line each.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def summary(model: FittedPCA) -> str:
 
 
 def model_line(model: FittedPCA) -> str:
-    """Write a model as a single line.
+    """Write a model as one line: method, components, features, rows and share of the variance.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ MAX_NOTE_FEATURES = 3  # that a note names, of each party
 
 
 def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Write a note for each party that seems to have features in another unit than the other parties.
+    """Write a note for each party with features whose means suggest another unit of measurement.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> li
 
 
 def name_unit_notes(log: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a model's log in which the notes on units have the features' names.
+    """Return a model's log whose notes on units call the features by their names instead of numbers.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ SHRINKAGE_NOTE_LIMIT = 0.95  # a note tells of scores that are smaller than this
 
 
 def shrinkage_notes(model: FittedPCA) -> list[str]:
-    """Write a note if rows are fewer than features, and scores of new rows are much too small.
+    """Write a note if there are no more rows than features, and scores of new rows are much too small.
 
     Parameters
     ----------

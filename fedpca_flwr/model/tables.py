@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 def display_as(table: Callable[[Any], DisplayTable]) -> Callable[[type[Result]], type[Result]]:
-    """Make a class decorator that prints results as a table, and shows the table in a notebook.
+    """Return a class decorator: results of the class print as the table that ``table`` makes, in notebooks as HTML.
 
     Parameters
     ----------
@@ -57,6 +57,7 @@ def display_as(table: Callable[[Any], DisplayTable]) -> Callable[[type[Result]],
     """
 
     def decorated(cls: type[Result]) -> type[Result]:
+        """Set the text and HTML representations of a class of results to its table."""
         cls.__repr__ = lambda result: table_to_text(table(result))  # type: ignore[method-assign]
         cls._repr_html_ = lambda result: table_to_html(table(result))  # type: ignore[attr-defined]
         return cls
@@ -125,7 +126,7 @@ def _cell_text(value: object) -> str:
 
 
 def component_labels(count: int) -> list[str]:
-    """Return the names of components, equal to the column names of a site's file of scores.
+    """Return the labels of components, ``PC1``, ``PC2`` ..., which also head a site's file of scores.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ def component_labels(count: int) -> list[str]:
 
 
 def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | None = None) -> list[list[object]]:
-    """Make the rows of a table that has a row for each feature.
+    """Return a table's rows, one for each feature: its name, then its value in each column.
 
     Parameters
     ----------
@@ -165,7 +166,7 @@ def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | 
 
 
 def largest_features(values: NDArray[Any], names: Sequence[str], count: int = 3) -> str:
-    """Write the features with the largest absolute values, and the values.
+    """Write the names and values of the features with the largest absolute values.
 
     Parameters
     ----------
@@ -184,7 +185,7 @@ def largest_features(values: NDArray[Any], names: Sequence[str], count: int = 3)
 
 
 def tables_by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """Return tables, or files, by the names of the parties that hold the tables.
+    """Return a mapping from the parties' names to their tables or files.
 
     Parameters
     ----------

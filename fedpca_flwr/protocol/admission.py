@@ -35,7 +35,7 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
 class PartyInfo(Config):
-    """Statement of a client about itself, which comes with every reply.
+    """Statement of a client about itself in every reply: partition, name, columns and features.
 
     Parameters
     ----------
@@ -67,12 +67,12 @@ class PartyInfo(Config):
 
     @property
     def sender(self) -> str:
-        """Name of the party in texts."""
+        """Label of the party in error texts: "client 3 (name)"."""
         return party_label(self.partition_id, self.name)
 
 
 class ErrorReport(Config):
-    """Statement of a client that cannot answer.
+    """Statement of a client that could not answer: class and text of the error.
 
     Parameters
     ----------
@@ -95,13 +95,13 @@ class ErrorReport(Config):
 
     @property
     def sender(self) -> str:
-        """Name of the party in texts."""
+        """Label of the party in error texts: "client 3 (name)", or "a client" without a partition."""
         return party_label(self.partition_id, self.name) if self.partition_id >= 0 else "a client"
 
 
 @dataclass
 class Reply:
-    """Reply of a party to a question.
+    """Reply of a party to a question: its arrays as bytes, later as fields, and its number of rows.
 
     Parameters
     ----------
@@ -131,17 +131,17 @@ class Reply:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the payload."""
+        """Bytes of the arrays that the party sent, whether the server still holds the arrays or not."""
         return self.consumed_bytes or sum(map(len, self.tensors))
 
     @property
     def member(self) -> str:
-        """Name of the party in a federation that lasts: the own name, or else the partition."""
+        """Name of the party that stays the same over several runs: its name, or else "partition 3"."""
         return self.name or f"partition {self.party}"
 
 
 def party_label(party: int, name: str) -> str:
-    """Return the name of a party in texts.
+    """Return the label of a party in error texts: "client 3 (name)", or "client 3" without a name.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def party_label(party: int, name: str) -> str:
 
 
 def party_labels(parties: Sequence[int], names: Mapping[int, str]) -> str:
-    """Return the names of several parties in texts.
+    """Return the labels of several parties in error texts, separated by commas; "a client" for -1.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def party_labels(parties: Sequence[int], names: Mapping[int, str]) -> str:
 
 
 def parse_info(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
-    """Parse a client's statement about itself.
+    """Parse the metrics of a client's reply: its statement about itself, or an error report.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def parse_info(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
 
 
 def make_reply(result: FitRes, info: PartyInfo) -> Reply:
-    """Return a party's reply, whose arrays are not read yet.
+    """Return a party's reply from Flower's result, with its arrays still as bytes.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ MAX_FEATURES = 2**24
 
 
 def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAError]:
-    """Return the errors that clients report, in order of the partitions.
+    """Return the errors that clients report instead of a statement, in order of the partitions.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAErro
 
 
 def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same_features: bool) -> list[FedPCAError]:
-    """Return all faults of the clients' statements, before the clients are asked anything else.
+    """Return all faults in the clients' statements at the start of a run, such as different features.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same
 
 
 def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAError]:
-    """Return the faults of clients whose data do not belong to the same run.
+    """Return the faults of clients whose data, by their statements, do not belong to the same run.
 
     Parameters
     ----------
@@ -348,14 +348,14 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
 
 
 def _disagreeing_parties(infos: Sequence[PartyInfo], attribute: str) -> tuple[PartyInfo, list[PartyInfo]]:
-    """Return the first client of the majority by an attribute, and all clients outside the majority."""
+    """Return the first client with the commonest value of an attribute, and all with another value."""
     (common_value, _), *_ = Counter(getattr(info, attribute) for info in infos).most_common(1)
     witness = next(info for info in infos if getattr(info, attribute) == common_value)
     return witness, [info for info in infos if getattr(info, attribute) != common_value]
 
 
 def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
-    """Return a fault if several clients claim the same partition.
+    """Return a list with an error if several clients claim the same partition; else an empty list.
 
     Parameters
     ----------
@@ -375,7 +375,7 @@ def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
 
 
 def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
-    """Return the error for more clients than expected.
+    """Return the error if more clients join than the run expects; it names the surplus clients.
 
     The error names the clients that have no partition of their own, or all clients if each has one.
 
@@ -404,7 +404,7 @@ def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
 def impersonation_faults(
     nodes: Sequence[str], infos: Sequence[PartyInfo | ErrorReport], partition_by_node: Mapping[str, int]
 ) -> list[FedPCAError]:
-    """Return the faults of clients that speak as another partition than before, or as the partition of another client.
+    """Return an error for each client that claims a partition other than before, or another client's.
 
     Parameters
     ----------
@@ -434,7 +434,7 @@ def impersonation_faults(
 
 
 def raise_all(faults: Sequence[FedPCAError]) -> None:
-    """Raise all faults together, as a single error of the class of the first fault.
+    """Raise the given errors together as one error of the first one's class; nothing if there are none.
 
     Parameters
     ----------
@@ -451,12 +451,12 @@ def raise_all(faults: Sequence[FedPCAError]) -> None:
 
 
 def _prefix_lines(sender: str, text: str) -> str:
-    """Return a text with the sender's name before each line, so that no line passes for another sender's."""
+    """Prefix each line of a text with the sender's name, so that no line seems to be from another sender."""
     return "\n".join(f"{sender}: {line}" for line in text.split("\n"))  # no line of its own passes for another's
 
 
 def agreed_columns(infos: Sequence[PartyInfo]) -> str:
-    """Return the digest of the column names on which all clients agree.
+    """Return the digest of column names that clients state, which is equal for all; empty without names.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ class PCAOptions(Config):
     """How many components, or the fraction of the variance that they must exceed."""
 
     def product_columns(self, public: Public) -> int:
-        """Return about how many columns a party's scatter is multiplied with in the whole run.
+        """Return about how many columns a run multiplies with a party's scatter (d, d) in total.
 
         Parameters
         ----------
@@ -48,7 +48,7 @@ class PCAOptions(Config):
         return 0
 
     def max_gram_columns(self, rows: int) -> int:
-        """Return the largest number of columns of products with a party's ``X X'`` that a run may request in all.
+        """Return the most columns of products with a party's ``X X'`` (n, n) that a run may request.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class PCAOptions(Config):
 
     @property
     def exposes(self) -> str:
-        """Kind of information on single rows that the options show beyond `MethodCard.exposes`.
+        """Kind of numbers about single rows that these options show in addition to `MethodCard.exposes`.
 
         Options that weigh, cut, order or select rows show at least the "distribution": answers that are no function of
         the count, mean and scatter of all rows that take part. Empty if the options show nothing more.
@@ -88,7 +88,7 @@ class PCAOptions(Config):
 
     @property
     def sum_disclosures(self) -> Mapping[str, str]:
-        """Information on single parties in the sums over all parties, as ends of sentences "the server learns ...".
+        """Texts by keyword that say what sums over all parties reveal about a single party.
 
         The keys are the words by which a site permits these sums (node-config `allowed-methods`): the method's name, or
         the name of an option's choice. Empty if the sums are functions of the pooled rows, however these are divided.
@@ -97,12 +97,12 @@ class PCAOptions(Config):
 
     @property
     def stage_option_names(self) -> frozenset[str]:
-        """Names of the options that belong to stages."""
+        """Names of the options that select a `Stage`, a step before or after the method."""
         return frozenset()
 
     @property
     def stages(self) -> tuple[type[Stage], ...]:
-        """Stages that the options select."""
+        """Classes of the stages (steps before or after the method) that the options select."""
         return ()
 
     @property
@@ -111,7 +111,7 @@ class PCAOptions(Config):
         return not self.sum_disclosures
 
     def stored_moments_count(self, parties: int) -> int:
-        """Return of how many sets of rows the server stores the moments.
+        """Return how many sets of moments (pooled, or per party) the server stores with the model.
 
         Parameters
         ----------
@@ -138,40 +138,41 @@ def _require_count(value: object) -> object:
 
 
 class CountOptions(PCAOptions):
-    """Options of a method that cannot determine how many components a fraction of the variance needs."""
+    """Options of a method that takes a number of components, but no fraction of the variance."""
 
     n_components: Annotated[Count, BeforeValidator(_require_count)] = 10
     """How many components."""
 
 
 class CentreOptions(PCAOptions):
-    """Options of methods that can leave rows uncentred."""
+    """Options of a method that may skip the subtraction of the pooled mean (``center=False``)."""
 
     center: bool = True
     """Subtract the pooled mean."""
 
 
 class ScaleOptions(CentreOptions):
-    """Options of methods that know all variances before the products begin."""
+    """Options of a method that can scale features: it knows their variances before its products begin."""
 
     scale: bool = False
     """Divide each feature by its pooled standard deviation (z-scores)."""
 
 
 class ScaledOptions(ScaleOptions):
-    """Options of methods that know all variances."""
+    """Options of a method that knows all variances, and so takes a fraction of variance or 'auto'."""
 
-    n_components: Annotated[ComponentChoice, Field(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, these can
+    n_components: Annotated[ComponentChoice, Field(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # wider than the type of the base class
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
     unrelated features of the same variances (parallel analysis)."""
 
     @property
     def solve_options(self) -> dict[str, Any]:
-        """Keyword arguments for `fedpca_flwr.model.solution.solve`."""
+        """Keyword arguments n_components, center and scale for `fedpca_flwr.model.solution.solve`."""
         return {"n_components": self.n_components, "center": self.center, "scale": self.scale}
 
     @model_validator(mode="after")
     def _require_centre_for_auto(self) -> Self:
+        """Refuse n_components='auto' without centring: 'auto' compares variances."""
         if self.n_components == "auto" and not self.center:
             raise PydanticCustomError(
                 "auto", "'n-components' is 'auto', which needs center=true: it is about variances"
@@ -180,7 +181,7 @@ class ScaledOptions(ScaleOptions):
 
 
 class MomentsOptions(ScaledOptions):
-    """Options of a method that has the moments of all rows, and shows the server no less."""
+    """Options of a method whose server has count, mean and scatter of all rows, and may keep these."""
 
     keep: Literal["nothing", "moments", "parties"] = "nothing"
     """'moments': keep the moments of all rows at the server (docs/statistics.md); 'parties': in clear also each
@@ -188,11 +189,12 @@ class MomentsOptions(ScaledOptions):
 
     @override
     def stored_moments_count(self, parties: int) -> int:
+        """Return how many sets of moments the option `keep` stores: none, pooled, or also each party's."""
         return {"nothing": 0, "moments": 1, "parties": 1 + parties}[self.keep]
 
 
 class Disclosure(NamedTuple):
-    """Information on a party that others learn, in the words of the pages in docs/methods.
+    """Texts that say what the server, other parties and the network learn about a party.
 
     Parameters
     ----------
@@ -213,7 +215,7 @@ class Disclosure(NamedTuple):
 def method_questions(
     script: Callable[[RunConfig, Any], Questions], config: RunConfig, options: PCAOptions
 ) -> Questions:
-    """Return a method's own questions in a run, which are cached: every message of the run needs the same ones.
+    """Call a method's `script` function for its questions by name, and cache the result.
 
     Parameters
     ----------
@@ -234,7 +236,7 @@ def method_questions(
 
 @dataclass(frozen=True, kw_only=True)
 class MethodCard:
-    """Card of a method: all that code, tests and pages must know of the method; each field has a description."""
+    """Declaration of a method: its name, options, questions and what the method reveals."""
 
     name: str
     """Name of the method, as in ``method='p-cov'``."""
@@ -305,14 +307,14 @@ class MethodCard:
 
     @property
     def pools_rows(self) -> bool:
-        """True if the method gives components of all rows that take part, equal for all parties, in the data's unit."""
+        """True if all parties get the same components, of all rows, in the data's unit."""
         special = self.differentially_private or self.incomplete or self.non_mean_centre or self.open_membership
         return self.split == "rows" and not (
             special or self.local_components or self.beyond_moments or self.loadings_source
         )
 
     def active_stages(self, config: RunConfig, options: Any) -> tuple[Any, ...]:
-        """Return the stages that a run composes with the method.
+        """Return the stages (steps before or after the method) that this run's keys and options select.
 
         Parameters
         ----------
@@ -336,7 +338,7 @@ class MethodCard:
 
 
 class Stage:
-    """Base of stages: steps before a method or after a method. A method and a stage never name each other.
+    """Base of stages: optional steps before or after a method, which are independent of the method.
 
     A run composes the stages that its options select (`option_names`), and enters no other. A stage is made for each
     run and side.
@@ -358,11 +360,12 @@ class Stage:
     options: Any
 
     def __init__(self, options: Any) -> None:
+        """Store the options of the run."""
         self.options = options
 
     @classmethod
     def is_selected(cls, values: Config) -> bool:
-        """Return whether options, or the keys of every run, select the stage.
+        """Return whether any option of this stage differs from its default in the given values.
 
         Parameters
         ----------
@@ -379,7 +382,7 @@ class Stage:
 
     @classmethod
     def fits(cls, card: MethodCard) -> bool:
-        """Return whether methods with this card can have the stage.
+        """Return whether a method with this card allows the stage; by default, if the method pools all rows.
 
         Parameters
         ----------
@@ -395,16 +398,16 @@ class Stage:
 
     @property
     def exposes(self) -> str:
-        """Kind of information on single rows that the stage shows, as `PCAOptions.exposes`."""
+        """Kind of numbers about single rows that the stage shows beyond the model; empty for none."""
         return ""
 
     @property
     def sum_disclosures(self) -> Mapping[str, str]:
-        """Information on single parties in the stage's sums, as `PCAOptions.sum_disclosures`."""
+        """Texts by keyword that say what the stage's sums over all parties reveal about a single party."""
         return {}
 
     def method_config(self, config: RunConfig) -> RunConfig:
-        """Return the run-config for the method's own questions.
+        """Return the run-config from which the method derives its own questions, if the stage changes keys.
 
         Parameters
         ----------

@@ -39,29 +39,29 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 class Site(Protocol):
-    """Interface of a party's half to its site (`fedpca_flwr.site.site.Site`)."""
+    """Interface of what `PCAClient` needs from its site: configuration, rows, journal and permission."""
 
     run_id: str
     state: State
 
     @property
     def node(self) -> NodeConfig:
-        """Configuration of the site."""
+        """Node-config of the site, parsed."""
 
     @property
     def config(self) -> RunConfig:
-        """Configuration of the run."""
+        """Run-config of the run, parsed."""
 
     @cached_property
     def journal(self) -> Journal:
-        """Journal of the party."""
+        """Journal in which the site records the questions and answers of a run."""
 
     @property
     def settings_digest(self) -> bytes:
-        """Digest of the run-config that the server sent."""
+        """SHA-256 of the run-config that the server sent."""
 
     def options(self, kind: type[PCAOptions]) -> PCAOptions:
-        """Return the method's options, of the class that its card names.
+        """Return the method's options, parsed as an instance of the given class.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class Site(Protocol):
         """
 
     def public(self, split: str, options: PCAOptions) -> Public:
-        """Return the public parameters of the run.
+        """Return the parameters of the run that server and parties know.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Site(Protocol):
         """
 
     def info(self, split: str) -> dict[str, Any]:
-        """Return the party's statement that comes with every reply.
+        """Return the party's statement about itself that comes with every reply.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class Site(Protocol):
         """
 
     def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None:
-        """Refuse sums over rows from which single rows could be read.
+        """Refuse sums over the party's rows (n, d) if values of a few single rows could be read from them.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ class Site(Protocol):
         """
 
     def permit_bound(self, split: str) -> None:
-        """Refuse a run whose `bound` the rows exceed.
+        """Refuse a run if any value of the party's rows is larger than the run's `bound`.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class Site(Protocol):
         """
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
-        """Refuse a sum that, with an earlier sum, would tell a party's share.
+        """Refuse a sum over these parties if its difference from an earlier sum reveals one party's summand.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class Site(Protocol):
         """
 
     def note_clear(self, card: MethodCard) -> None:
-        """Record in the journal that an answer leaves in clear.
+        """Record in the journal that an answer leaves in clear, readable for the server by itself.
 
         Parameters
         ----------
@@ -185,7 +185,7 @@ class Site(Protocol):
         """
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
-        """Return the report of an error, and log the error.
+        """Return an error as the metrics of a reply, without data, and write the details to the site's log.
 
         Parameters
         ----------
@@ -202,7 +202,7 @@ class Site(Protocol):
 
 
 class PCAClient(NumPyClient):
-    """Base of every method's client, which answers each question of the run's script.
+    """Base of every method's client (a party's half): answers the questions of the run's script, and no others.
 
     Parameters
     ----------
@@ -216,6 +216,7 @@ class PCAClient(NumPyClient):
     """
 
     def __init__(self, card: MethodCard, site: Site, make_transport: Callable[..., PartyTransport]) -> None:
+        """Store the method's card and the site; the transport is made at its first use."""
         super().__init__()
         self.card, self.site, self._make_transport = card, site, make_transport
         self.earlier_questions: Questions = {}
@@ -225,7 +226,7 @@ class PCAClient(NumPyClient):
         self._sums_rows = card.split == "rows" and not card.differentially_private
 
     def continue_from(self, previous: PCAClient, questions: Questions) -> None:
-        """Continue a run that another method's client has begun.
+        """Continue a run of another method's client, whose questions then come first in the script.
 
         Parameters
         ----------
@@ -239,7 +240,7 @@ class PCAClient(NumPyClient):
     # What a method may write
 
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Compute the fields that this party returns in a phase; no row leaves.
+        """Compute the fields that answer a question, or parts that add up to the fields; no row leaves.
 
         Parameters
         ----------
@@ -258,7 +259,7 @@ class PCAClient(NumPyClient):
         return answer(self, request)
 
     def store_request(self, request: Fields) -> None:
-        """Store the fields of a question that later questions need; the base stores nothing.
+        """Store fields of a request that the answers to later questions need; the base stores nothing.
 
         Parameters
         ----------
@@ -267,10 +268,10 @@ class PCAClient(NumPyClient):
         """
 
     def require_ready(self) -> None:
-        """Refuse a run that this party's rows do not allow, before anything is answered; the base refuses none."""
+        """Refuse a run that the rows of this party do not allow, before any answer; the base allows all."""
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to open a sum without some parties if that breaks a promise; the base refuses none.
+        """Refuse to unmask a sum that lacks parties that dropped out; the base allows it.
 
         Parameters
         ----------
@@ -279,7 +280,7 @@ class PCAClient(NumPyClient):
         """
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse a sum over some parties if this sum and an earlier sum would tell a party's share.
+        """Refuse a sum over these parties if its difference from an earlier sum reveals one party's summand.
 
         A differentially private method refuses none: the noise hides the difference.
 
@@ -297,7 +298,7 @@ class PCAClient(NumPyClient):
             self.site.permit_sum(members, self.card.split)
 
     def info(self) -> dict[str, Any]:
-        """Return the statement of this party that comes with every reply.
+        """Return the party's statement about itself that comes with every reply.
 
         Returns
         -------
@@ -315,17 +316,17 @@ class PCAClient(NumPyClient):
 
     @cached_property
     def transport(self) -> PartyTransport:
-        """Transport of this party's answers."""
+        """Party's half of the transport, which sends answers in clear or masks them."""
         return self._make_transport(self.site, self.card, self.options)
 
     @cached_property
     def questions(self) -> Questions:
-        """Questions of the method in this run, each with its answer."""
+        """Questions of the method itself in this run, by name, without questions of the transport."""
         return method_questions(self.card.script, self.site.config, self.options)
 
     @cached_property
     def script(self) -> Questions:
-        """All questions of this run, in their order."""
+        """All questions of this run by name, in order, with those of an earlier method and of the transport."""
         return {**self.earlier_questions, **self.transport.script(self.card.name, self.questions)}
 
     @property
@@ -335,23 +336,24 @@ class PCAClient(NumPyClient):
 
     @cached_property
     def journal(self) -> Journal:
-        """Journal of this party, which notes every question."""
+        """Journal of this party, which records every question."""
         return self.site.journal
 
     @cached_property
     def public(self) -> Public:
-        """Public parameters of the run."""
+        """Public parameters of the run, which server and parties know."""
         return self.site.public(self.card.split, self.options)
 
     @cached_property
     def uses_fixed_point(self) -> bool:
-        """True if answers are added up in fixed point, within limits that follow from `bound`."""
+        """True if sums are taken of fixed-point integers, whose range follows from `bound`."""
         return self.transport.sums_only and not self.card.differentially_private
 
     # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
 
     @override
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return this party's statement if it can take part in the run, else the report of an error."""
         try:
             if server_settings := str(config.get("settings", "")):
                 require_same_settings(shared_settings(self.card.name, self.options, self.site.config), server_settings)
@@ -365,6 +367,7 @@ class PCAClient(NumPyClient):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Answer a question: return the arrays, the number of rows (1 if secret) and the party's statement."""
         try:
             self._permit()
             phase = str(config.get("phase", ""))
@@ -379,7 +382,7 @@ class PCAClient(NumPyClient):
 
     @override
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        """Nothing is asked in this way."""
+        """Return an error: runs ask no questions by Flower's evaluate, and `fit` refuses this phase."""
         return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
 
     # Inside
@@ -392,30 +395,30 @@ class PCAClient(NumPyClient):
             self.site.permit_moments(self.card, self.data, sums_only=self.transport.sums_only)
 
     def _permit_sizes(self, nbytes: int, memory: int) -> None:
-        """Refuse a reply of too many bytes, or that needs too much memory; the error lists methods that need less."""
+        """Refuse a reply of too many bytes, or whose computation needs more memory than there is."""
 
         def alternatives(max_bytes: int) -> str:
-            """Return the end of an error that lists methods with smaller replies."""
+            """Return the end of an error that lists methods with replies of at most `max_bytes`."""
             return self.alternatives(self.public, len(self.data), max_bytes)
 
         self.site.permit_size(nbytes, alternatives)
         require_party_memory(self.card.name, memory, alternatives)
 
     def _report_error(self, error: Exception) -> dict[str, Any]:
-        """Return the report of an error; if any question was answered before, the error ends the run for this party."""
+        """Return the report of an error, which ends the run for this party if it has answered before."""
         try:
             late = self.journal.has_begun()
             if late:
                 self.site.state.clear()
                 self.journal.end(type(error).__name__)
-        except ConfigError:  # it is the error: this site's configuration is wrong, and nothing was ever answered
+        except ConfigError:  # the site's configuration itself is wrong, so nothing was ever answered
             late = False
         except Exception:
             late = True
         return self.site.report(error, late=late)
 
     def _accept_question(self, phase: str, arrays: list[NDArray[Any]]) -> Fields:
-        """Check a question against the script, note the question in the journal, and return its fields by name."""
+        """Check that a question is the next of the script, record it, and return its fields by name."""
         digest = hashlib.sha256(phase.encode())
         for array in arrays:
             digest.update(f"|{array.dtype.str}{array.shape}|".encode())
@@ -423,7 +426,7 @@ class PCAClient(NumPyClient):
         request: Fields = {}
 
         def permit(answered: Sequence[str]) -> None:
-            """Refuse a question that is not the next of the script, or whose fields are wrong."""
+            """Refuse the question unless it follows the answered phases and its fields are valid."""
             nonlocal request
             require_next(self.script, answered, phase, self.public)
             self.question_number = len(answered)
@@ -436,17 +439,17 @@ class PCAClient(NumPyClient):
         return request
 
     def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:
-        """Return the arrays that leave in answer to a question."""
+        """Compute, check and record the reply to a question, and return its arrays."""
         question = self.script[phase]
         sizes = question.reply_sizes(request, self.public)
         nbytes, memory = question.cost({"n": rows, **sizes})
         self._permit_sizes(nbytes, memory)
-        with overflow_handling(max_magnitude(request), "ignore"):  # the answer is checked
+        with overflow_handling(max_magnitude(request), "ignore"):  # the answer is checked for infinite values below
             fields = self.transport.answer(self, phase, request)
         question.reply.check(fields, "this site's reply", sizes)
         arrays = question.reply.to_arrays(fields)
         size = HEADER_BYTES * len(arrays) + sum(map(attrgetter("nbytes"), arrays))
-        if size > nbytes:  # a lower limit for compressed fields
+        if size > nbytes:  # for compressed fields, the first check had only a lower limit
             self._permit_sizes(size, 0)
         if self._sums_rows and not self.transport.sums_only:
             self.site.note_clear(self.card)
@@ -460,7 +463,7 @@ class PCAClient(NumPyClient):
 
 
 class RefusingClient(NumPyClient):
-    """Client of a site that cannot take part, which answers every question with the report of an error (`Site.report`).
+    """Client of a site that cannot take part: it answers every question with an error report.
 
     Nothing is raised where Flower makes a client, since an exception's text would travel.
 
@@ -471,19 +474,23 @@ class RefusingClient(NumPyClient):
     """
 
     def __init__(self, report: dict[str, Any]) -> None:
+        """Store the error report."""
         super().__init__()
         self.report = report
 
     @override
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the error report."""
         return self.report
 
     @override
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Return no arrays, 0 rows and the error report."""
         return [], 0, self.report
 
     @override
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Return the error report as metrics, with loss 0 and 0 rows."""
         return 0.0, 0, self.report

@@ -13,7 +13,7 @@ from fedpca_flwr.protocol.registry import Method
 
 
 def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions, methods: Mapping[str, Method]) -> None:
-    """Refuse keys of a run that do not go with its method or with the method's options.
+    """Refuse keys of the run-config, such as 'weights', that the method or its options do not support.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
 
 
 def _require_visible_shares(config: RunConfig, card: MethodCard, methods: Mapping[str, Method]) -> None:
-    """Refuse a limit on a party's share if the server cannot see the share."""
+    """Refuse `max-share`, a limit on one party's part, if the server cannot see single parties' moments."""
     prefix = f"run-config: 'max-share' is {config.max_share:g}, but"
     if config.secure_aggregation:
         raise ConfigError(
@@ -68,5 +68,5 @@ def _require_visible_shares(config: RunConfig, card: MethodCard, methods: Mappin
 
 
 def _methods_with(field: str, methods: Mapping[str, Method]) -> str:
-    """Return the names of the methods whose cards have a field set."""
+    """List the names of the methods for which a given attribute of the card is true."""
     return ", ".join(name for name, method in methods.items() if getattr(method.strategy.card, field))

@@ -13,7 +13,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 
 
 def parse_config_text(text: str, what: str) -> dict[str, Any]:
-    """Parse a config as Flower's commands do.
+    """Parse text such as ``key=value key='text'`` by Flower's parser; an error calls the config `what`.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def parse_config_text(text: str, what: str) -> dict[str, Any]:
 
 
 def make_context(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
-    """Return the Flower context of a site in a run that nobody has started.
+    """Return a Flower context with a site's configs, run 0 and node 0, for checks outside any run.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def make_context(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) 
 
 
 def require_registered(superlink: str, certificate: Path | None, key: Path) -> None:
-    """Refuse a key that the SuperLink does not know.
+    """Raise an error unless the SuperLink knows this SuperNode's key.
 
     The function asks the SuperLink to activate the node with a heartbeat interval that the SuperLink does not allow.
     The SuperLink complains of the interval only if it knows the key; no node becomes active.
@@ -111,7 +111,7 @@ def require_registered(superlink: str, certificate: Path | None, key: Path) -> N
 
 
 def _load_private_key(key: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the elliptic-curve key of a file."""
+    """Load the private elliptic-curve key of a SuperNode from an SSH key file."""
     try:
         private = load_ssh_private_key(key.read_bytes(), None)
     except (OSError, ValueError) as error:

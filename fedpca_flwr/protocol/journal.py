@@ -35,7 +35,7 @@ PermitRelease = Callable[[Sequence[float], Sequence[float]], None]
 
 
 class Note(NamedTuple):
-    """Entry that some run left in the journal.
+    """Entry of a journal about a site's data, which a later run reads.
 
     Parameters
     ----------
@@ -58,14 +58,14 @@ for none, or raises an error to refuse the run."""
 
 
 class Journal(ABC):
-    """Record of a run at a party."""
+    """Interface of a party's record of a run: its questions, answers, privacy releases and secrets."""
 
     rows_folder: Path | None = None
     """The folder in which this party's rows are kept until the run ends; None: nowhere."""
 
     @abstractmethod
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
-        """Record a question before the party answers, so that no question is answered twice.
+        """Record a question before its answer, if `permit` accepts the phases that were answered before.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class Journal(ABC):
 
     @abstractmethod
     def record_answer(self, what: str, nbytes: int) -> None:
-        """Record what leaves in answer to the last question.
+        """Record the fields and the number of bytes that answer the last question.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class Journal(ABC):
 
     @abstractmethod
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Record a noisy reply before its noise is drawn.
+        """Record the noise multiplier of a noisy reply before its noise is drawn, if `permit` accepts.
 
         Parameters
         ----------
@@ -127,11 +127,11 @@ class Journal(ABC):
     @property
     @abstractmethod
     def data_key(self) -> bytes:
-        """Secret key of the journal's digests of data; empty if nothing outlasts the run."""
+        """Secret key for digests of this site's data; empty if no entry outlasts the run."""
 
     @abstractmethod
     def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
-        """Record what later runs must know of this site's data.
+        """Record a note about this site's data, which `decide` makes from the notes of earlier runs.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ class Journal(ABC):
 
     @abstractmethod
     def record_refusal(self, why: str) -> None:
-        """Record, once a run, that this party takes no part, before anything was answered.
+        """Record, once a run, that this party refused to take part before any answer.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class Journal(ABC):
 
     @abstractmethod
     def end(self, why: str) -> None:
-        """Record that this party answers no more in this run.
+        """Record that this party answers no further questions in this run, and why.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class Journal(ABC):
 
     @abstractmethod
     def store_secret(self, name: str, value: bytes) -> None:
-        """Store a secret of this run.
+        """Store a secret, such as a key for masks, until the end of this run.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class Journal(ABC):
 
     @abstractmethod
     def load_secret(self, name: str) -> bytes | None:
-        """Return a secret of this run.
+        """Return a stored secret of this run by its name, or None.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ RECORD_NAME = "journal"
 
 
 class State:
-    """Named lists of arrays in Flower's records.
+    """Mapping from names to lists of arrays, which Flower's `RecordDict` stores between the rounds of a run.
 
     The records' views of one kind are made anew each time, so none is used.
 
@@ -210,22 +210,26 @@ class State:
     """
 
     def __init__(self, records: RecordDict) -> None:
+        """Store the records in which the arrays are kept."""
         self.records = records
 
     def __contains__(self, name: str) -> bool:
+        """Return whether a list of arrays is stored under this name."""
         return isinstance(self.records.get(name), ArrayRecord)
 
     def __getitem__(self, name: str) -> list[NDArray[Any]]:
+        """Return the list of arrays under this name; an error says that an earlier question is missing."""
         record = self.records.get(name)
         if not isinstance(record, ArrayRecord):
             raise ContractError(f"the server asked for what follows '{name}', which this party was not asked for")
         return record.to_numpy_ndarrays()
 
     def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
+        """Store a list of arrays under this name."""
         self.records[name] = ArrayRecord([np.asarray(array) for array in arrays])
 
     def drop(self, name: str) -> None:
-        """Delete a list of arrays if present.
+        """Delete the list of arrays with this name, if present.
 
         Parameters
         ----------
@@ -242,7 +246,7 @@ class State:
 
 
 class StateJournal(Journal):
-    """Journal in the state that Flower keeps for a party during a run.
+    """Journal that lasts for one run, in the state that Flower keeps for a party.
 
     Simulations use this journal alone. At a site with a journal of its own it holds how far that journal was read.
 
@@ -253,6 +257,7 @@ class StateJournal(Journal):
     """
 
     def __init__(self, state: RecordDict) -> None:
+        """Open the journal's record in Flower's state, or add an empty record."""
         records = state.config_records
         if RECORD_NAME not in records:
             records[RECORD_NAME] = ConfigRecord({"questions": [], "ended": ""})
@@ -265,10 +270,12 @@ class StateJournal(Journal):
 
     @last_seen_event.setter
     def last_seen_event(self, end: tuple[int, str]) -> None:
+        """Store number and digest of the last event seen."""
         self.record["seen events"], self.record["seen digest"] = end
 
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
+        """Record a question if `permit` accepts it; a refusal ends the run for this party."""
         answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
         if self.record["ended"]:
             raise ContractError(ENDED_TEXT)
@@ -283,44 +290,50 @@ class StateJournal(Journal):
 
     @override
     def has_begun(self) -> bool:
+        """Return whether any question of this run was accepted."""
         return bool(self.record["questions"])
 
     @override
     def record_answer(self, what: str, nbytes: int) -> None:
-        pass
+        pass  # records nothing: nobody reads the answers of this journal after the run
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Nothing: a budget over runs needs a folder, and within a run every phase is answered once."""
+        """Record nothing: only a journal in a folder counts privacy budgets over several runs."""
 
     @property
     @override
     def data_key(self) -> bytes:
+        """Empty key: no note about data outlasts the run."""
         return b""
 
     @override
     def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
-        """Nothing: what other runs were told needs a folder."""
+        """Record nothing: only a journal in a folder lasts from run to run."""
 
     @override
     def record_refusal(self, why: str) -> None:
-        pass  # nobody reads the state later
+        pass  # records nothing: nobody reads this journal after the run
 
     @override
     def end(self, why: str) -> None:
+        """Record why the run ended for this party, and delete its secrets."""
         self.record["ended"] = why
         self.delete_secrets()
 
     @override
     def store_secret(self, name: str, value: bytes) -> None:
+        """Store a secret of this run under its name."""
         self.record[f"secret {name}"] = value
 
     @override
     def load_secret(self, name: str) -> bytes | None:
+        """Return the secret of this run with this name, or None."""
         value = self.record.get(f"secret {name}")
         return value if isinstance(value, bytes) else None
 
     @override
     def delete_secrets(self) -> None:
+        """Delete all secrets of this run."""
         for name in [name for name in self.record if name.startswith("secret ")]:
             del self.record[name]

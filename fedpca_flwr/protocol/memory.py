@@ -14,7 +14,7 @@ CONTAINER_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
 
 @cache
 def available_memory() -> int | None:
-    """Return the memory of this machine or container.
+    """Return the bytes of memory of this machine or container, or None if unknown.
 
     Returns
     -------
@@ -34,7 +34,7 @@ Alternatives = Callable[[Public, int, int], str]
 
 
 def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
-    """Return an empty text: without a registry no other methods are known.
+    """Return an empty text in place of a list of methods with smaller replies.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
 
 
 def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
-    """Return lower limits on the largest reply that a run certainly requests, and on the memory that a party needs.
+    """Return lower limits on the bytes of a run's largest reply, and on the memory to compute it.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, i
 
 
 def require_party_memory(method: str, nbytes: int, alternatives: Callable[[int], str]) -> None:
-    """Refuse a reply that needs more memory than this party's machine has.
+    """Refuse a method if a reply needs more bytes of memory than this party's machine has.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def require_party_memory(method: str, nbytes: int, alternatives: Callable[[int],
 
 
 def require_server_memory(method: str, script: Questions, public: Public, alternatives: Alternatives) -> None:
-    """Refuse a run if this machine cannot hold the sum of its replies and a further reply.
+    """Refuse a run if the server's memory cannot hold two replies: a sum, and the next reply.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ ByParty = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Record:
-    """Numbers about a run at some time.
+    """Progress and cost of a run at some time: status, rounds, bytes and seconds by party, epsilon.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Record:
     epsilon: float | None = None
 
     def line(self) -> str:
-        """Return the record as JSON, without values that are empty, or infinite, which JSON has not.
+        """Return the record as a line of JSON, without values that are empty or infinite.
 
         Returns
         -------
@@ -99,7 +99,7 @@ class Record:
 
 @contextmanager
 def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
-    """Write the numbers of a run at the server, as long as it lasts, if its run-config names a file for them.
+    """Write metrics files of a run at the server, after each round, if its run-config names a file.
 
     A disk that is full after the first record ends no run.
 
@@ -124,6 +124,7 @@ def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
     require_writable_folder(Path(name).parent)
 
     def write(status: str = RUNNING, refused: str = "", epsilon: float | None = None) -> None:
+        """Write a record of the run so far; a failure to write is only logged."""
         try:
             _append(name, _record_of(strategy, run, status, refused, epsilon))
         except (OSError, ValueError) as error:
@@ -140,12 +141,13 @@ def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
 
 
 def _record_of(strategy: PCAStrategy, run: int, status: str, refused: str, epsilon: float | None) -> Record:
-    """Return the record of a run as its server sees it."""
+    """Return a `Record` of the run as the server sees it: bytes and seconds for each party."""
     entries = strategy.round_log
     parties = sorted(set(strategy.quorum.partition_by_client.values()))
     names = [strategy.quorum.name_parties([party]) for party in parties]
 
     def totals(direction: str) -> dict[str, float]:
+        """Sum the bytes of all rounds by party; `direction` is "up" (replies) or "down" (requests)."""
         by_round = (entry[direction] for entry in entries)
         return dict(zip(names, map(sum, zip(*by_round, strict=False)), strict=False))
 
@@ -164,7 +166,7 @@ def _record_of(strategy: PCAStrategy, run: int, status: str, refused: str, epsil
 
 
 def _append(name: str, record: Record) -> None:
-    """Add a line about the latest run, and bring the text up to date."""
+    """Append a record to ``NAME.jsonl``, and rewrite ``NAME.prom`` from the records of all finished runs."""
     lines = Path(f"{name}.jsonl")
     with open(lines, "a", encoding="utf-8") as stream:
         stream.write(f"{record.line()}\n")
@@ -173,7 +175,7 @@ def _append(name: str, record: Record) -> None:
 
 
 def write_records(name: str, at: str, records: Sequence[Record]) -> None:
-    """Write the files of a site anew, if there was a run.
+    """Write the metrics files ``NAME.jsonl`` and ``NAME.prom`` of a site, if there is any record.
 
     Parameters
     ----------
@@ -192,7 +194,7 @@ def write_records(name: str, at: str, records: Sequence[Record]) -> None:
 
 
 def _write_text(name: str, at: str, latest: Record, ended: Sequence[Mapping[str, str]]) -> None:
-    """Replace the OpenMetrics text; every sample has the label ``at``, so that files of one machine differ."""
+    """Write ``NAME.prom`` in OpenMetrics format: gauges of the latest run, counts over ended runs."""
     from prometheus_client.core import (  # here: few runs write it
         CollectorRegistry,
         CounterMetricFamily,
@@ -203,8 +205,11 @@ def _write_text(name: str, at: str, latest: Record, ended: Sequence[Mapping[str,
     from prometheus_client.registry import Collector
 
     class Runs(Collector):
+        """Collector of prometheus_client with gauges of the latest run and counters over ended runs."""
+
         @override
         def collect(self) -> Iterator[Metric]:
+            """Yield the gauges of the latest record, then counters by status and by refusal."""
             for key, text in GAUGES.items():
                 value = getattr(latest, key)
                 by_party = isinstance(value, Mapping)

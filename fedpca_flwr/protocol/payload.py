@@ -31,7 +31,7 @@ ORTHONORMALITY_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Field:
-    """Array of a payload; each attribute has a description."""
+    """Array in a message: its name, shape in symbols such as ``d`` (features), dtype and valid values."""
 
     name: str
     """Name of the field."""
@@ -53,7 +53,7 @@ class Field:
     """In a request: name of the constant of the run that this field equals, unless it is zero."""
 
     def lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the shape for given values of the symbols.
+        """Return the shape of the array, given the values of its symbols such as ``d`` (features).
 
         Parameters
         ----------
@@ -68,7 +68,7 @@ class Field:
         return tuple(map(_axis_length, self.shape, repeat(sizes)))
 
     def count(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of values for given values of the symbols.
+        """Return the number of entries of the array, given the values of the symbols in its shape.
 
         Parameters
         ----------
@@ -84,13 +84,13 @@ class Field:
 
     @cached_property
     def dtypes(self) -> list[np.dtype]:
-        """Allowed dtypes, the smallest first."""
+        """Allowed dtypes of the array, the smallest first."""
         return [np.dtype(name) for name in self.dtype.split(" or ")]
 
 
 @dataclass(frozen=True)
 class Payload:
-    """Fields of a phase, in the order in which the arrays travel.
+    """Fields of a message, in the order in which their arrays are sent.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Payload:
     fields: tuple[Field, ...]
 
     def to_arrays(self, values: Fields) -> list[NDArray[Any]]:
-        """Return the arrays in travelling order.
+        """Return the arrays of the fields in the order in which they are sent.
 
         Parameters
         ----------
@@ -116,7 +116,7 @@ class Payload:
         return [np.asarray(values[field.name]) for field in self.fields]
 
     def read(self, tensors: Sequence[bytes], sender: str) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a message by field name, as views of the message.
+        """Read serialised arrays (NumPy's file format) into arrays by field name, without a copy.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class Payload:
         return self.name_arrays(arrays, sender)
 
     def name_arrays(self, arrays: Sequence[NDArray[Any]], sender: str) -> dict[str, NDArray[Any]]:
-        """Return arrays by field name, after a check of their number, dtypes and numbers of axes.
+        """Check the number, dtypes and numbers of axes of arrays, and return the arrays by field name.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class Payload:
         return values
 
     def _require_count(self, arrays: int, sender: str) -> None:
-        """Refuse a message with another number of arrays than declared, before the arrays are read."""
+        """Refuse a message whose number of arrays is not the number of declared fields."""
         if arrays != len(self.fields):
             expected = ", ".join(field.name for field in self.fields)
             raise ContractError(
@@ -185,11 +185,11 @@ class Payload:
 
     @cached_property
     def has_fixed_size(self) -> bool:
-        """True if the sizes of all arrays are known in advance; sizes of compressed fields are not."""
+        """True if sizes of all arrays follow from known numbers; false if any axis has length "any"."""
         return not any("any" in field.shape for field in self.fields)
 
     def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
-        """Return the bytes of a reply in the smallest allowed dtypes, with NumPy's header for each array.
+        """Return the bytes of a message in the smallest allowed dtypes, with 128 bytes of header an array.
 
         Fields whose length only the decoder can judge do not count.
 
@@ -212,7 +212,7 @@ class Payload:
         return nbytes
 
     def count_features(self, values: Fields) -> int | None:
-        """Return the number of features that a payload claims: the length of the first axis named ``d``.
+        """Return the number of features that a message implies: the first axis with the symbol ``d``.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class Payload:
         return None
 
     def fixed_size_fields(self, values: Fields) -> dict[str, NDArray[Any]]:
-        """Return the fields whose sizes do not depend on the data: a few numbers each.
+        """Return the fields whose shapes consist of fixed numbers, such as scalars.
 
         Parameters
         ----------
@@ -245,7 +245,7 @@ class Payload:
         return {field.name: values[field.name] for field in self.fields if all(map(str.isdigit, field.shape))}
 
     def check(self, values: Fields, sender: str, sizes: Mapping[str, int], reference: str = "") -> None:
-        """Check values and their shapes.
+        """Check the shapes and values of a message's arrays against the declared fields.
 
         Parameters
         ----------
@@ -276,15 +276,16 @@ class Payload:
 
 
 def _array_view(tensor: bytes) -> NDArray[Any]:
-    """Return the array of a message in NumPy's file format, without a copy and without pickle."""
+    """Return the array in bytes of NumPy's .npy format (header, then data), without a copy or pickle."""
+    # before the header: 6 bytes of magic, 2 of version, 2 with the length of the header
     start = 10 + int.from_bytes(tensor[8:10], "little")
     shape, fortran, dtype = _parse_header(tensor[:start])
     return np.frombuffer(tensor, dtype, offset=start).reshape(shape, order="F" if fortran else "C")
 
 
-@lru_cache(maxsize=64)  # a party's arrays begin as those of the others
+@lru_cache(maxsize=64)  # the arrays of all parties have the same headers
 def _parse_header(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, memory order and dtype of a header in NumPy's file format."""
+    """Return shape, whether the order is Fortran's, and dtype from the header of a .npy file."""
     stream = io.BytesIO(text)
     if np.lib.format.read_magic(stream) != (1, 0):  # what NumPy writes for plain arrays
         raise ValueError("not the file format of plain arrays")
@@ -300,7 +301,7 @@ def check_together(
     sizes: Mapping[str, int],
     earlier_claims: Mapping[str, int | None] = MappingProxyType({}),
 ) -> None:
-    """Check all replies to a question: the numbers of features must agree, and the minority is at fault.
+    """Check all replies to a question; replies whose number of features is not the commonest are at fault.
 
     Parameters
     ----------
@@ -323,7 +324,7 @@ def check_together(
     claims = {**earlier_claims, **{sender: payload.count_features(values) for sender, values in replies.items()}}
     (features, _), *_ = Counter(claims.values()).most_common(1)
     witness = next(sender for sender, claim in claims.items() if claim == features)
-    # the minority first: what it said of its features may be what other sizes follow from
+    # the minority first: its wrong number of features may be the cause of other wrong sizes
     for sender in sorted(replies, key=lambda sender: claims[sender] == features):
         reference = ""
         if claims[sender] != features:
@@ -332,7 +333,7 @@ def check_together(
 
 
 def _axis_length(symbol: str, sizes: Mapping[str, int], present: int | None = None) -> int:
-    """Return the length that an axis should have, from its symbol and, if known, the length that it has.
+    """Return the expected length of an axis from its symbol ("d", "<=b", "any", "7") and the actual length.
 
     Without a present length, an upper limit counts as the length, and a length that only the decoder can judge as 0.
     """
@@ -352,7 +353,7 @@ def _axis_length(symbol: str, sizes: Mapping[str, int], present: int | None = No
 
 
 def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
-    """Refuse values that a field of this kind cannot hold."""
+    """Refuse values that a field of this `kind` cannot hold, such as vectors that are not orthonormal."""
     if array.size == 0:
         return
     name = f"{sender}: field '{field.name}'"
@@ -375,7 +376,7 @@ def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
         if not orthonormal:
             raise ContractError(f"{name} has {field.kind.split()[1]} that are not orthonormal")
     if field.kind == "scatter":
-        d = int((np.sqrt(8 * array.size + 1) - 1) / 2)
+        d = int((np.sqrt(8 * array.size + 1) - 1) / 2)  # the packed triangle has d(d+1)/2 entries
         diagonal = array[moments.diagonal_positions(d)]
         if diagonal.min() < 0:
             raise ContractError(f"{name} has a negative diagonal: it is not a scatter")

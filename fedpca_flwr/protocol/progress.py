@@ -13,7 +13,7 @@ LOGGER.setLevel(logging.INFO)
 
 
 def log_progress(text: str, *values: object) -> None:
-    """Log a line about what is awaited; the line holds nothing but what the server knows.
+    """Log a line for people who wait, which holds only information that the server has.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def log_progress(text: str, *values: object) -> None:
 
 @contextmanager
 def route_to(handler: logging.Handler) -> Iterator[None]:
-    """Send the lines of `log_progress` to a single handler inside a with statement.
+    """Send the lines of `log_progress` only to this handler, inside a with statement.
 
     Without that, a library that calls `logging.info` would print each line a second time.
 
@@ -52,7 +52,7 @@ def route_to(handler: logging.Handler) -> Iterator[None]:
 
 @contextmanager
 def limit_flower_log(level: int) -> Iterator[None]:
-    """Suppress Flower's log below a level inside a with statement: some twenty lines about its start and end.
+    """Raise the level of Flower's logger inside a with statement, to hide its start and end messages.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ SumLimits = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Public:
-    """Public parameters of a run, which the server and every party know.
+    """Parameters of a run that the server and every party know: configuration, parties, features and rows.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Public:
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """Values of the symbols ``d`` and ``n`` in shapes, as far as they are known."""
+        """Known values of the symbols ``d`` (features) and ``n`` (rows) in the shapes of fields."""
         sizes = {}
         if self.features:
             sizes["d"] = self.features
@@ -77,7 +77,7 @@ fields are. No row leaves."""
 
 
 def no_sizes(public: Public) -> Mapping[str, int]:
-    """Return no sizes: the shapes of a question have no symbols besides ``d`` and ``n``.
+    """Return an empty mapping, for a question whose shapes have no symbols besides ``d`` and ``n``.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def no_sizes(public: Public) -> Mapping[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Kind of question in a script; each attribute has a description."""
+    """Declaration of a question: fields of request and reply, a party's answer, and limits on the sum."""
 
     request: Payload = NO_FIELDS
     """Fields that the server sends. A party checks the request as strictly as the server checks replies."""
@@ -138,7 +138,7 @@ class Question:
     """Whether the question comes after the method has its result; it is left out if a party has left since."""
 
     def max_times(self, public: Public) -> int:
-        """Return how often a run may ask this question.
+        """Return how many times in a row a run may ask this question.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ class Question:
         return self.times if isinstance(self.times, int) else self.times(public)
 
     def layout(self, request: Fields, public: Public) -> Layout:
-        """Return how the sum of the replies travels in fixed point.
+        """Return how the sum of the replies is encoded as fixed-point integers in 64-bit words.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class Question:
         return Layout(limits, words=self.digits(sizes), short=short, parties=public.parties)
 
     def digits(self, sizes: Mapping[str, int]) -> int | Mapping[str, Digits]:
-        """Return `words` for given values of the symbols.
+        """Return how many 64-bit words each value takes in fixed point, or a coding by field.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class Question:
         return self.words if isinstance(self.words, int) else self.words(sizes)
 
     def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
-        """Return a lower limit on the bytes of a reply (see `Payload.nbytes`).
+        """Return a lower limit on the bytes of a reply, with the words of fixed point if replies are masked.
 
         Parameters
         ----------
@@ -219,7 +219,7 @@ class Question:
 
     @property
     def has_fixed_size(self) -> bool:
-        """True if `nbytes` is the size of every reply, and not only a lower limit."""
+        """True if `nbytes` is the exact size of every reply, and not only a lower limit."""
         return self.plain_reply is not None or self.reply.has_fixed_size
 
     def cost(self, sizes: Mapping[str, int]) -> tuple[int, int]:
@@ -241,7 +241,7 @@ class Question:
         return nbytes, max(Payload((Field("", self.work_shape),)).nbytes(sizes), nbytes) if self.work_shape else nbytes
 
     def min_sizes(self, public: Public, rows: int) -> dict[str, int]:
-        """Return the smallest values of the symbols in shapes, before anything is asked.
+        """Return the smallest values that the symbols in shapes can have, for a lower limit on sizes.
 
         Parameters
         ----------
@@ -263,7 +263,7 @@ class Question:
         return sizes
 
     def request_sizes(self, public: Public) -> dict[str, int]:
-        """Return the values of all symbols in the shapes of the request.
+        """Return the values of all symbols in the shapes of the request's fields, such as ``d`` and ``k``.
 
         Parameters
         ----------
@@ -278,7 +278,7 @@ class Question:
         return {**public.sizes, **self.sizes(public)}
 
     def reply_sizes(self, request: Fields, public: Public) -> dict[str, int]:
-        """Resolve the symbols in the shapes of the reply; a symbol with an upper limit has the length in the request.
+        """Return the values of the symbols in the reply's shapes; "<=b" in the request sets ``b``.
 
         Parameters
         ----------
@@ -308,7 +308,7 @@ Kind = TypeVar("Kind")
 
 
 def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
-    """Return the value for the transport of a run.
+    """Return `clear`, `masked` or `surviving` (default: `masked`), by how the run's answers travel.
 
     Parameters
     ----------
@@ -331,7 +331,7 @@ def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kin
 
 @dataclass(frozen=True)
 class Round:
-    """Question to all parties, whose replies the server sees singly.
+    """Question that a program yields, to receive the replies of all parties singly.
 
     Parameters
     ----------
@@ -358,12 +358,12 @@ class Round:
 
 @dataclass(frozen=True)
 class SumRound(Round):
-    """Question whose replies only need to be added up; `consume` sees each reply if answers travel in clear.
+    """Question of which the program needs only the sum of all replies; in clear, `consume` sees each reply.
 
     Parameters
     ----------
     phase, request, party_requests, method, consume
-        As of a `Round`.
+        Attributes of a `Round`, with the same meaning.
     estimate : mapping of str to ndarray
         The server's estimate of the sum: only the residual of a field from its estimate must be within limits.
     """
@@ -373,7 +373,7 @@ class SumRound(Round):
 
 @dataclass(frozen=True)
 class Total(Mapping[str, Array]):
-    """Sum of the parties' replies, by field.
+    """Sum of the parties' replies: a mapping from field names to summed arrays.
 
     Parameters
     ----------
@@ -400,12 +400,15 @@ class Total(Mapping[str, Array]):
     replies: Sequence[Reply] = ()
 
     def __getitem__(self, name: str) -> Array:
+        """Return the sum of a field by its name."""
         return self.fields[name]
 
     def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the fields."""
         return iter(self.fields)
 
     def __len__(self) -> int:
+        """Return the number of fields."""
         return len(self.fields)
 
 

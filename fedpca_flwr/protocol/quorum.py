@@ -33,7 +33,7 @@ MAX_NAMED_PARTIES = 10
 
 
 class Quorum:
-    """Parties of a run.
+    """Parties of a run: waits for exactly the expected clients and matches their replies.
 
     Parameters
     ----------
@@ -71,6 +71,7 @@ class Quorum:
     def __init__(
         self, config: RunConfig, settings: str = "", *, open_membership: bool = False, same_features: bool = False
     ) -> None:
+        """Store the run's configuration and the settings that parties must share; nobody has joined yet."""
         self.config = config
         self.settings = settings
         self.open_membership = open_membership
@@ -83,17 +84,17 @@ class Quorum:
         self.covariates = ""
         self.max_concurrent = 0
         self.partition_by_client: dict[str, int] = {}
-        self._names: dict[int, str] = {}  # of the parties, as far as they have said them
+        self._names: dict[int, str] = {}  # of the parties by partition, as far as they are known
         self._member_ids: frozenset[str] = frozenset()
         self._parties: list[dict[str, Any]] = []
 
     @property
     def initial_parties(self) -> int:
-        """Number of parties at the start of the run."""
+        """Number of parties at the start of the run, including parties that dropped out later."""
         return self.expected + len(self.dropped)
 
     def gather(self, client_manager: ClientManager) -> list[ClientProxy]:
-        """Return the clients of this run; the first call waits for exactly the expected clients and asks each.
+        """Return the clients of the run when all are online; the first call also checks their statements.
 
         Later calls return only these clients, whoever else signs in, and wait for a client that is absent. With
         ``survivors``, the clients that are present when the join-deadline passes suffice, if they are enough.
@@ -120,7 +121,7 @@ class Quorum:
         return [clients[cid] for cid in sorted(clients)]
 
     def match_replies(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
-        """Return the replies of a round in order of the partitions.
+        """Return the replies of a round in order of the partitions, and raise the faults of parties.
 
         Parameters
         ----------
@@ -143,7 +144,8 @@ class Quorum:
         nodes = [client.cid for client, _ in results]
         admission.raise_all(admission.impersonation_faults(nodes, infos, self.partition_by_client))
         admission.raise_all(admission.reported_errors(infos))
-        party_infos = [info for info in infos if isinstance(info, PartyInfo)]  # all of them, or it was raised
+        # all infos: an error report was raised above
+        party_infos = [info for info in infos if isinstance(info, PartyInfo)]
         admission.raise_all(
             admission.mismatch_faults(party_infos, partitions=None if self.open_membership else self.initial_parties)
         )
@@ -174,7 +176,7 @@ class Quorum:
         return replies
 
     def parties(self) -> list[dict[str, Any]]:
-        """Return the parties that took part.
+        """Return partition, name and number of rows of each party that answered the last round.
 
         Returns
         -------
@@ -184,7 +186,7 @@ class Quorum:
         return self._parties
 
     def name_parties(self, parties: Iterable[int]) -> str:
-        """Return the labels of parties for a line of the log: at most ten, and the number of all others.
+        """Return the labels of at most ten parties for the log, and the number of all others.
 
         Parameters
         ----------
@@ -201,7 +203,7 @@ class Quorum:
         return admission.party_labels(ordered[:MAX_NAMED_PARTIES], self._names) + suffix
 
     def _drop(self, missing: Sequence[int], reasons: str) -> None:
-        """Record parties that dropped out, or raise an error if the run cannot continue without the parties."""
+        """Record parties that dropped out; raise an error without `survivors`, or if fewer parties remain."""
         survivors, remaining = self.config.survivors, self.expected - len(missing)
         who = admission.party_labels(missing, self._names)
         why = "A result without them would not be the PCA of all rows, so the run ends"
@@ -214,10 +216,10 @@ class Quorum:
         log(WARNING, "%s dropped out (%s); %s parties go on", who, reasons, remaining)
 
     def _wait(self, client_manager: ClientManager, required: int, deadline: float) -> dict[str, ClientProxy]:
-        """Wait until enough clients are online, and return the clients."""
+        """Wait until enough clients are online; after the deadline, accept `survivors` or raise an error."""
         previous_count = -1
         while True:
-            online = dict(client_manager.all())  # asking refreshes Flower's list
+            online = dict(client_manager.all())  # the call refreshes Flower's list of clients
             if self._member_ids:
                 online = {cid: client for cid, client in online.items() if cid in self._member_ids}
             if len(online) >= required:
@@ -242,19 +244,20 @@ class Quorum:
             time.sleep(0.05)
 
     def _absent_parties(self, online: Iterable[str]) -> list[int]:
-        """Return the partitions of the parties whose clients are not online."""
+        """Return the partitions of expected parties whose clients (ids in `online`) are missing."""
         return self._missing_parties(
             {self.partition_by_client[cid] for cid in online if cid in self.partition_by_client}, ()
         )
 
     def _admit(self, client_manager: ClientManager, deadline: float) -> None:
-        """Ask every client for a statement, before anything is computed; set members and number of features.
+        """Ask every client for a statement until all expected have joined; set members and features.
 
         Faults of clients that are present are raised at once; further clients are asked as they join.
         """
         statements: dict[str, PartyInfo | ErrorReport | str] = {}
         before = -1
-        while before < len(statements) < max(self.expected, 1):  # with survivors, until nobody comes any more
+        # with survivors, until no further client joins before the deadline
+        while before < len(statements) < max(self.expected, 1):
             before = len(statements)
             self._wait(client_manager, before + 1, deadline)
             self._admit_new_clients(client_manager, statements)
@@ -268,7 +271,7 @@ class Quorum:
     def _admit_new_clients(
         self, client_manager: ClientManager, statements: dict[str, PartyInfo | ErrorReport | str]
     ) -> None:
-        """Add the statements of clients that were not asked before, and raise all their faults.
+        """Ask clients without a statement so far, and raise the faults of all statements together.
 
         The majority decides: a client that disagrees is at fault, and so is a silent client that is needed.
         """
@@ -305,16 +308,16 @@ class Quorum:
             log(WARNING, "the run has its %s clients, and goes on without others (%s)", self.expected, silent)
 
     def _ask_properties(self, client: ClientProxy) -> Any:
-        """Return a client's statement, or the reason for its silence."""
+        """Return the metrics with a client's statement, or a text why the client does not answer."""
         try:
             return client.get_properties(
                 GetPropertiesIns(config={"settings": self.settings}), timeout=self.config.join_deadline, group_id=0
             ).properties
-        except Exception as failure:  # Flower raises what it likes here
+        except Exception as failure:  # Flower may raise any exception here
             return failure_reason(failure, "join-deadline")
 
     def _missing_parties(self, answered: set[int], infos: Sequence[PartyInfo | ErrorReport]) -> list[int]:
-        """Return the partitions of the parties that did not answer; -1 for a party that nobody knows yet."""
+        """Return the expected partitions that have not answered; -1 for each party not yet known."""
         if not self.open_membership:
             return sorted(set(range(self.initial_parties)) - set(self.dropped) - answered)
         expected_parties = {party["party"] for party in self._parties}
@@ -325,5 +328,5 @@ class Quorum:
 
 
 def _smallest_mode(values: Iterable[int]) -> int:
-    """Return the most frequent value, and the smallest among several equally frequent ones."""
+    """Return the most frequent value; of equally frequent values, the smallest."""
     return min(Counter(values).items(), key=lambda item: (-item[1], item[0]))[0]

@@ -19,7 +19,7 @@ ENTRY_POINT_GROUP = "fedpca_flwr.methods"
 
 
 class Method(NamedTuple):
-    """Pair of a method's two halves. The transport of answers is no part of a method (`fedpca_flwr.transports`).
+    """Pair of classes of a method: its server's half (strategy) and its party's half (client).
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Method(NamedTuple):
 
 
 class Registry(Mapping[str, Method]):
-    """Methods by name. Names cost nothing; a run imports only its own method.
+    """Mapping from names to methods, whose modules are imported on first use.
 
     Parameters
     ----------
@@ -59,12 +59,14 @@ class Registry(Mapping[str, Method]):
         locations: Mapping[str, str],
         compose: Callable[[MethodCard], MethodCard] = lambda card: card,
     ) -> None:
+        """Store the modules of the methods by name, and a function that adapts each card."""
         self._compose = compose
         self._package = package
         self._locations = locations
         self._loaded_methods: dict[str, Method] = {}
 
     def __getitem__(self, name: str) -> Method:
+        """Import the method with this name at its first use, and return the method."""
         if name in self._loaded_methods:
             return self._loaded_methods[name]
         if name in self._locations:
@@ -80,16 +82,19 @@ class Registry(Mapping[str, Method]):
         return method
 
     def __contains__(self, name: object) -> bool:
+        """Return whether a method of this name exists, in this project or in another package."""
         return name in self._locations or name in self._external
 
     def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of all methods."""
         return iter([*self._locations, *self._external])
 
     def __len__(self) -> int:
+        """Return the number of methods."""
         return len(self._locations) + len(self._external)
 
     def lookup(self, name: str) -> Method:
-        """Return the method of a name.
+        """Return the method with a name, or raise an error that suggests the nearest name.
 
         Parameters
         ----------
@@ -108,7 +113,7 @@ class Registry(Mapping[str, Method]):
         """
         if name in self:
             return self[name]
-        plain = name.lower() == "pca"  # whose nearest name is that of an approximate method
+        plain = name.lower() == "pca"  # the nearest name to "pca" would be an approximate method
         near = ["p-cov"] if plain else difflib.get_close_matches(name[:MAX_KEY_CHARACTERS], self, n=1)
         hint = f"did you mean '{near[0]}'?" if near else ""
         raise ConfigError(
@@ -116,7 +121,7 @@ class Registry(Mapping[str, Method]):
         )
 
     def parse_method(self, text: str, source: str = "run-config") -> Method:
-        """Return the method of a text that may also hold options (`fedpca_flwr.config.method_text`).
+        """Return the method that a text such as "sub-it block-size=10" names, without its options.
 
         Parameters
         ----------
@@ -133,7 +138,7 @@ class Registry(Mapping[str, Method]):
         return self.lookup(split_method_text(text, source)[0])
 
     def run_config(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a run-config from keys of the run and options of its method side by side, as in Python.
+        """Return a run-config from one mapping that holds keys of the run and options of the method.
 
         Parameters
         ----------
@@ -154,7 +159,7 @@ class Registry(Mapping[str, Method]):
         return make_run_config(card.name, card.options, values)
 
     def strategy_by_class(self, name: str) -> type[PCAStrategy] | None:
-        """Return the strategy of this project with a given class name, for a user's own Flower app.
+        """Return the strategy whose class has this name, or None.
 
         Parameters
         ----------
@@ -171,14 +176,14 @@ class Registry(Mapping[str, Method]):
 
     @cached_property
     def _external(self) -> dict[str, EntryPoint]:
-        """Entry points of the methods of other packages, by name."""
+        """Entry points of methods that other installed packages provide, by name."""
         return {
             point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in self._locations
         }
 
 
 def _load_entry_point(point: EntryPoint) -> Method:
-    """Load a method of another package, or refuse an entry point that gives something else."""
+    """Load a method of another package; refuse an object that is no `Method` or has another name."""
     method = point.load()
     if not isinstance(method, Method) or method.strategy.card.name != point.name:
         raise ConfigError(

@@ -33,7 +33,7 @@ FAILURE_REASONS = (
 
 
 def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
-    """Return our words for a failure that Flower reports.
+    """Return a short reason for a failed reply, recognised from the text of Flower's error.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ MIN_OUTLIER_DIGITS = 10.0
 
 
 def max_magnitude(fields: Fields) -> float:
-    """Return the largest absolute value of a reply's real fields.
+    """Return the largest absolute value in all floating-point fields of a reply.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def max_magnitude(fields: Fields) -> float:
 
 
 def overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> AbstractContextManager[object]:
-    """Return a context that raises or ignores overflows if numbers are large; with small numbers none are expected.
+    """Return a context in which overflows raise or are ignored, if values exceed 1e140; else no context.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> A
 
 
 class Magnitudes:
-    """Largest numbers of every party in every round of a run.
+    """Largest absolute value in each party's reply, by round, to find a party with absurd numbers.
 
     Parameters
     ----------
@@ -109,13 +109,14 @@ class Magnitudes:
     """
 
     def __init__(self, *, sums_only: bool) -> None:
+        """Start without rounds; if only sums are seen, no party can be named."""
         self.sums_only = sums_only
         self._rounds: list[tuple[str, dict[str, float]]] = []
         self._max_magnitude = 0.0  # of all rounds
 
     @contextmanager
     def guard(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
-        """Compute with the replies of a further round inside a with statement, or raise an error that says why not.
+        """Compute with a round's replies inside a with statement; an arithmetic error names a likely culprit.
 
         Parameters
         ----------
@@ -145,7 +146,7 @@ class Magnitudes:
             raise ContractError(self._failure_text(phase, type(error).__name__)) from error
 
     def explain(self, error: FedPCAError, *, at_server: bool = False) -> FedPCAError:
-        """Return an error of a round together with the party whose numbers are out of all proportion.
+        """Return the error, extended by the party whose numbers differ by many orders of magnitude.
 
         Other parties may have computed with these numbers.
 
@@ -169,9 +170,10 @@ class Magnitudes:
         return combine_errors([error, sizes] if at_server and isinstance(error, ConfigError) else [sizes, error])
 
     def _largest_deviation(self) -> tuple[float, str, str]:
-        """Return the largest deviation from the others' median in decimal digits, its party, and a text."""
+        """Return the largest difference in log10 from the other parties' median, its party, and a text."""
         deviations: list[tuple[float, str, str]] = []
         for phase, sizes in self._rounds:
+            # zeros count as 1e-324, below the smallest float64
             with np.errstate(divide="ignore"):
                 digits: dict[str, Any] = {sender: max(float(np.log10(size)), -324.0) for sender, size in sizes.items()}
             for sender, magnitude in digits.items():
@@ -184,7 +186,7 @@ class Magnitudes:
         return max(deviations, default=(0.0, "", ""))
 
     def _failure_text(self, phase: str, kind: str) -> str:
-        """Return why the server could not compute, as far as the sizes of numbers show."""
+        """Return why the server cannot compute with a round's replies, and whose are out of scale."""
         failure = f"the server cannot compute with the replies to '{phase}' ({kind})"
         if self.sums_only:
             return (
@@ -198,7 +200,7 @@ class Magnitudes:
 
 
 def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> Generator[Round, Any, list[Reply]]:
-    """Ask a question and consume the fields of each reply once.
+    """Yield a question and call `consume` once with the fields of each reply, on arrival if possible.
 
     Parameters
     ----------
@@ -225,13 +227,14 @@ def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> G
 
 
 class StreamingSum:
-    """Sum of replies, field by field, whose bits do not depend on the order of arrival."""
+    """Sum of replies, field by field, with the same bits for any order of arrival."""
 
     def __init__(self) -> None:
+        """Start an empty sum; the first reply sets the fields and shapes."""
         self._sums: dict[str, ReproducibleSum] = {}
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add the fields of a party.
+        """Add the fields of a party's reply, whose shapes must equal those of the first reply.
 
         Parameters
         ----------
@@ -255,7 +258,7 @@ class StreamingSum:
             self._sums[name].add(array)
 
     def total(self, replies: Sequence[Reply]) -> Total:
-        """Return the sum.
+        """Return the sum of the fields so far, with the replies that it contains.
 
         Parameters
         ----------
@@ -271,7 +274,7 @@ class StreamingSum:
 
 
 class ReplyCollector:
-    """Collector of the replies to a question, which checks each and lets a callback consume its fields.
+    """Collector of the replies to a question: checks each, and passes its fields to `consume`.
 
     Parameters
     ----------
@@ -291,15 +294,17 @@ class ReplyCollector:
     def __init__(
         self, payload: Payload, sizes: Mapping[str, int], consume: Callable[[Fields, str], None] | None = None
     ) -> None:
+        """Store the declared fields, the sizes of their symbols and the callback for a reply's fields."""
         self.payload = payload
         self.sizes = sizes
         self.consume = consume
         self.magnitudes: dict[str, float] = {}
-        self._consumed: dict[int, tuple[int, Fields]] = {}  # bytes, and what is left of the fields, by partition
-        self._claims: dict[str, int | None] = {}  # the features of those that are taken
+        # by partition: bytes of the reply, and the small fields that are kept
+        self._consumed: dict[int, tuple[int, Fields]] = {}
+        self._claims: dict[str, int | None] = {}  # by sender: number of features of each consumed reply
 
     def receive(self, result: FitRes) -> None:
-        """Check a reply on arrival, and drop a payload that is consumed.
+        """Check a reply on arrival and pass its fields to `consume`; then release its arrays.
 
         Faults are raised later, when all replies have come, for all parties together.
 
@@ -316,7 +321,7 @@ class ReplyCollector:
             claim = self.payload.count_features(fields)
             self.payload.check(fields, reply.sender, self.sizes if claim is None else {**self.sizes, "d": claim})
             if claim not in {None, self.sizes.get("d", claim)}:
-                return  # which is the odd one is told when all have come
+                return  # which party has the wrong number of features is decided once all have replied
             self.magnitudes[reply.sender] = max_magnitude(fields)
             self.consume(fields, reply.sender)
         except FedPCAError:
@@ -326,7 +331,7 @@ class ReplyCollector:
         result.parameters = Parameters([], "")
 
     def mark_consumed(self, replies: Sequence[Reply]) -> None:
-        """Set on each reply how many bytes were consumed, and the fields that remain.
+        """Set on each consumed reply its number of bytes and its small fields, which were kept.
 
         Parameters
         ----------
@@ -338,7 +343,7 @@ class ReplyCollector:
             reply.fields = dict(small_fields)
 
     def check(self, replies: Sequence[Reply]) -> None:
-        """Set the fields of all replies that were not consumed, once all replies have come.
+        """Read and check the replies that were not consumed on arrival, and set their fields.
 
         Parameters
         ----------

@@ -11,7 +11,7 @@ from fedpca_flwr.protocol.question import SERVER, Public, Questions
 
 
 def require_next(script: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
-    """Refuse a question that is not the next of a script.
+    """Refuse a question out of order, or asked too often, by the script (the run's list of questions).
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def require_next(script: Questions, answered: Sequence[str], phase: str, public:
 
 
 def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
-    """Refuse a constant of the run with another value than before; store constants that are new.
+    """Refuse a constant of the run, such as its centre, whose value differs from an earlier question.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
 
 
 def max_questions(script: Questions, public: Public) -> int:
-    """Return the largest number of questions of a run.
+    """Return the largest number of questions in a run by its script (the list of questions).
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ FIRST_REMINDER_SECONDS = 30.0
 
 @contextmanager
 def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
-    """Collect what a grid itself raises inside a with statement, and let Flower's own grids poll as `ReplyPoller` does.
+    """Collect exceptions of a Flower grid inside a with statement, and make Flower's grids poll by `ReplyPoller`.
 
     A grid keeps a `send_and_receive` that is not Flower's. At the end the grid is as before.
 
@@ -52,6 +52,7 @@ def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
     errors: list[Exception] = []
 
     def watched(messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send messages and return the replies; store an exception in `errors` before it is raised."""
         try:
             return send_and_receive(messages, timeout=timeout)
         except Exception as error:
@@ -68,7 +69,7 @@ def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
 
 
 class PendingReply(NamedTuple):
-    """Message without a reply so far.
+    """Message that awaits a reply: the future, the time of sending, and the deadline.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ class PendingReply(NamedTuple):
 
 
 class ReplyPoller:
-    """Poller for the replies to all messages of a grid together, whatever thread sent a message.
+    """Poller for the replies of one Flower grid, which asks for all pending messages at once.
 
     Flower's grid polls for each message separately, and sleeps for three seconds between polls, longer than most rounds
     take. Here the pause grows with the time waited, so that many parties with hours of work do not keep the SuperLink
@@ -99,12 +100,13 @@ class ReplyPoller:
     """
 
     def __init__(self, grid: Grid) -> None:
+        """Start without pending messages on this grid."""
         self._grid, self._lock = grid, Lock()
         self._pending: dict[str, PendingReply] = {}
         self._polling = False
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send messages and wait for their replies, as `Grid.send_and_receive`.
+        """Send messages, wait for their replies until the timeout, and return the replies.
 
         Parameters
         ----------
@@ -133,7 +135,7 @@ class ReplyPoller:
         return [*arrived, *(reply for reply in replies if reply is not None)]
 
     def _poll(self) -> None:
-        """Poll until no reply is pending."""
+        """Ask the grid for replies until none is pending, with pauses that grow with the time waited."""
         while True:
             with self._lock:
                 self._polling = bool(self._pending)
@@ -144,7 +146,7 @@ class ReplyPoller:
             time.sleep(max(FIRST_POLL_SECONDS, POLL_FRACTION * waited))
             try:
                 arrived = {reply.metadata.reply_to_message_id: reply for reply in self._grid.pull_messages(pending)}
-            except Exception as error:  # the link's, which concerns all who wait
+            except Exception as error:  # an error of the connection, which fails all pending messages
                 for entry in self._remove(pending):
                     entry.reply.set_exception(error)
                 continue
@@ -154,7 +156,7 @@ class ReplyPoller:
                 entry.reply.set_result(arrived.get(name))
 
     def _remove(self, names: Iterable[str]) -> list[PendingReply]:
-        """Remove pending replies, and return the removed replies in order."""
+        """Remove the pending entries with these message ids, and return the entries in order."""
         with self._lock:
             return [self._pending.pop(name) for name in names]
 
@@ -164,7 +166,7 @@ FitAnswers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, Fit
 
 
 class PCAServer(Server):
-    """Flower's `Server`, which stops when the strategy is done and talks to all parties at once.
+    """Flower's `Server`, which runs rounds until the strategy is done, with all clients in parallel.
 
     Parameters
     ----------
@@ -179,16 +181,18 @@ class PCAServer(Server):
         strategy: PCAStrategy,
         while_clients_work: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        """Store the strategy, and a context to enter while clients compute."""
         super().__init__(client_manager=SimpleClientManager(), strategy=strategy)
         self.strategy: PCAStrategy = strategy
         self.while_clients_work = while_clients_work
 
     @override
     def fit(self, num_rounds: int, timeout: float | None) -> tuple[History, float]:
+        """Run rounds until the strategy is done, whatever `num_rounds` says; return an empty history, and seconds."""
         started = time.monotonic()
         strategy, manager = self.strategy, self.client_manager()
         self.parameters = strategy.initialize_parameters(client_manager=manager)
-        for server_round in itertools.count(1):  # the strategy's own program says when it is over
+        for server_round in itertools.count(1):  # until the strategy's program has ended
             fits = strategy.configure_fit(server_round=server_round, parameters=self.parameters, client_manager=manager)
             with self.while_clients_work():
                 answers = self._collect_answers(fits, timeout, server_round)
@@ -198,13 +202,14 @@ class PCAServer(Server):
         return History(), time.monotonic() - started
 
     def _collect_answers(self, fits: list[tuple[ClientProxy, FitIns]], timeout: float | None, group: int) -> FitAnswers:
-        """Return the results and failures of a round; the strategy sees, and may consume, each reply on arrival."""
+        """Send a round's questions to all clients in parallel; return their results and failures."""
         receive_lock = Lock()
 
         def ask(client: ClientProxy, question: FitIns) -> tuple[ClientProxy, FitRes]:
+            """Send a question to a client, and hand a valid reply to the strategy on arrival."""
             reply = client.fit(question, timeout=timeout, group_id=group)
             if reply.status.code == Code.OK:
-                with receive_lock:  # here, so that no thread goes on to the next party before
+                with receive_lock:  # in this thread: it must not ask the next party before the reply is consumed
                     self.strategy.receive(client, reply)
             return client, reply
 
@@ -228,7 +233,7 @@ class PCAServer(Server):
 
 @cache
 def numerical_libraries() -> ThreadpoolController:
-    """Return the controller of this process's numerical libraries; the search takes as long as a small run, once.
+    """Return the controller of the threads of BLAS libraries, found once per process and cached.
 
     NumPy's BLAS and SciPy's are imported with the methods, before anything asks for the libraries here.
 

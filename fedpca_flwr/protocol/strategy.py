@@ -42,10 +42,10 @@ from fedpca_flwr.protocol.transport import ServerTransport
 
 
 class Factory(Protocol):
-    """Interface of the factory that makes the two halves of runs (`fedpca_flwr.transports.factory.RunFactory`)."""
+    """Interface of a factory that makes the server's half and the parties' halves of a run."""
 
     def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy:
-        """Return the server's half of a run.
+        """Return the strategy (the server's half) of the run that a run-config describes.
 
         Parameters
         ----------
@@ -59,7 +59,7 @@ class Factory(Protocol):
         """
 
     def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
-        """Make a new strategy ready for the run.
+        """Set configuration, options and transport of a new strategy from a run-config.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class Factory(Protocol):
         """
 
     def client(self, context: Context) -> PCAClient | RefusingClient:
-        """Return a party's half of a run.
+        """Return the client (a party's half) for a Flower context, with rows from the node-config.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Factory(Protocol):
     def client_of_rows(
         self, context: Context, rows: ArrayLike, run_config: Mapping[str, Any]
     ) -> PCAClient | RefusingClient:
-        """Return a party's half of a run, for an app that loads the rows itself.
+        """Return the client (a party's half) for a Flower context, with rows that the caller loaded.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Factory(Protocol):
 
 
 class PCAStrategy(Strategy):
-    """Base of every method's strategy.
+    """Base of every method's strategy: asks the method's questions, one in each Flower round.
 
     Parameters
     ----------
@@ -129,13 +129,14 @@ class PCAStrategy(Strategy):
     """Makes its halves; `fedpca_flwr.strategies` hands it in."""
 
     def __init__(self, **keywords: Any) -> None:
+        """Prepare a run from keywords: the method's options and keys of the run-config."""
         super().__init__()
         run_config = self._run_config(keywords)
         self.factory.prepare(self, run_config)
 
     @classmethod
     def from_config(cls, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> Self:
-        """Return the strategy of a run whose configuration is parsed.
+        """Return the strategy of a run from a configuration and options that are parsed already.
 
         Parameters
         ----------
@@ -156,7 +157,7 @@ class PCAStrategy(Strategy):
         return strategy
 
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
-        """Set the configuration, the options and the transport of the run, before anything is asked.
+        """Set configuration, options, transport and the empty state of a new run.
 
         Parameters
         ----------
@@ -183,14 +184,14 @@ class PCAStrategy(Strategy):
         self._program: Program | None = None
         self._round = Round("")  # the question of this round
         self.round_log: list[dict[str, Any]] = []
-        self._sent_bytes: dict[str, int] = {}  # its bytes to each of Flower's clients
-        self._round_start = 0.0  # its time
+        self._sent_bytes: dict[str, int] = {}  # bytes sent in this round, by the id of Flower's client
+        self._round_start = 0.0  # time at which this round began
         self.waiting_seconds: dict[int, float] = {}  # seconds for the replies of each party, over all rounds
-        self._collector = ReplyCollector(NO_FIELDS, {})  # what comes back
+        self._collector = ReplyCollector(NO_FIELDS, {})  # replies of this round
         self._magnitudes = Magnitudes(sums_only=transport.sums_only)
 
     def continue_from(self, previous: PCAStrategy) -> None:
-        """Continue a run that another method has begun, with its parties and after its rounds.
+        """Take over the parties and the log of rounds from another method's strategy in the same run.
 
         Parameters
         ----------
@@ -203,7 +204,7 @@ class PCAStrategy(Strategy):
 
     @abstractmethod
     def program(self) -> Program:
-        """Ask all questions of a run, and set the model.
+        """Yield all questions of a run, receive the replies or sums, and set the model.
 
         Returns
         -------
@@ -213,35 +214,35 @@ class PCAStrategy(Strategy):
 
     @property
     def exact(self) -> bool:
-        """True if this run's model equals the PCA of the pooled rows, which the last round then checks."""
+        """True if the method is exact and its certified error, in degrees, is at most `EXACT_ANGLE_DEGREES`."""
         return self.card.exact and self.certificate <= EXACT_ANGLE_DEGREES
 
     # What it knows
 
     @property
     def public(self) -> Public:
-        """Public parameters of the run."""
+        """Parameters of the run that the server and every party know."""
         return Public(self.config, self.options, self.quorum.initial_parties, features=self.quorum.features)
 
     @property
     def sees_single_replies(self) -> bool:
-        """True if the server sees the replies of single parties, and not only their sum."""
+        """True if the server sees each party's reply, and not only the sum of all replies."""
         return not self.transport.sums_only
 
     @property
     def rounds(self) -> int:
-        """Largest number of rounds."""
+        """Largest number of rounds that the run can take."""
         return max_questions(self.script, self.public)
 
     @property
     def model_bytes(self) -> int:
-        """Estimated bytes of the model and its moments on disk; with data split by columns, without scores."""
+        """Estimated bytes of the model's file, with stored moments and history, without scores."""
         d, k = self.quorum.features, self.options.n_components
         matrices = self.options.stored_moments_count(self.quorum.initial_parties)
         return 8 * d * ((k if isinstance(k, int) else d) + 8 + matrices * (d + 3)) + 2**20  # and its history
 
     def certainty(self, pairs: Eigenpairs) -> Certainty:
-        """Return what rounding leaves of the model's components.
+        """Return which components rounding leaves determined, with notes for the model's reader.
 
         Parameters
         ----------
@@ -261,7 +262,7 @@ class PCAStrategy(Strategy):
         return certainty(pairs, exact=self.exact, remedies=ways)
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
-        """Return how the model was made, for the model's attribute ``log``.
+        """Return the contents of the model's ``log``: method, options, parties, rounds, measurements, notes.
 
         Parameters
         ----------
@@ -303,7 +304,7 @@ class PCAStrategy(Strategy):
 
     @property
     def model(self) -> PCAModel:
-        """Model of a finished run.
+        """Model of a finished run; an error before the end.
 
         Raises
         ------
@@ -319,7 +320,7 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:
-        """Return the client of a party with given rows, for a user's own ClientApp.
+        """Return the party's client for rows that a user's own ClientApp loaded.
 
         Parameters
         ----------
@@ -340,7 +341,7 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def _run_config(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the run-config of a run of this method, from options and keys of the run with underscores."""
+        """Return a run-config for this method from Python keywords, such as n_components=3."""
         if not hasattr(cls, "factory"):  # a class of another package, which needs no registry to be defined
             raise ContractError(f"{cls.__name__} cannot be made before the registry: import fedpca_flwr.strategies")
         values = {key.replace("_", "-"): value for key, value in keywords.items()}
@@ -350,11 +351,13 @@ class PCAStrategy(Strategy):
 
     @override
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        """Return empty parameters; refuse a strategy that has run already."""
         if self._program is not None:
             raise ContractError(f"this strategy of '{self.card.name}' has run already: make a new one for another run")
         return ndarrays_to_parameters([])
 
     def __repr__(self) -> str:
+        """Return the class's name with n_components and all options that differ from their defaults."""
         options = {"n_components": self.config.n_components, **self.options.model_dump(exclude_defaults=True)}
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
 
@@ -362,6 +365,7 @@ class PCAStrategy(Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
+        """Return the current question for each client; the first call waits for all clients."""
         if self.done:
             return []
         clients = self.quorum.gather(client_manager)
@@ -394,7 +398,7 @@ class PCAStrategy(Strategy):
         return instructions
 
     def receive(self, client: ClientProxy, result: FitRes) -> None:
-        """Check a reply on arrival (`ReplyCollector.receive`).
+        """Check and perhaps consume a client's reply on arrival, and add up the waiting time.
 
         Parameters
         ----------
@@ -408,7 +412,7 @@ class PCAStrategy(Strategy):
         self._collector.receive(result)
 
     def log_awaited_parties(self, clients: Sequence[ClientProxy]) -> None:
-        """Log whose replies this round still waits for.
+        """Log the names of the clients that have not answered in this round, and the seconds.
 
         Parameters
         ----------
@@ -423,6 +427,7 @@ class PCAStrategy(Strategy):
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """Check the replies of a round and pass them to the program, which asks the next question."""
         try:
             replies = self._check_replies(results, failures)
         except FedPCAError as error:
@@ -440,27 +445,29 @@ class PCAStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Return no instructions: a run asks all questions by Flower's fit."""
         return []  # the last round is a question like all others
 
     @override
     def aggregate_evaluate(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[float | None, dict[str, Scalar]]:
+        """Return no result: a run asks nothing by Flower's evaluate."""
         return None, {}
 
     @override
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
-        return None
+        return None  # the server has no data to evaluate a model on
 
     # Inside
 
     @property
     def _shows_row_counts(self) -> bool:
-        """True if messages tell the numbers of rows of single parties."""
+        """True if the server sees the number of rows of each party."""
         return self.sees_single_replies and not self.card.differentially_private
 
     def _check_replies(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
-        """Return the replies of all parties in order of the partitions, checked field by field."""
+        """Return the checked replies of a round in order of the partitions, and log the round."""
         replies = self.quorum.match_replies(results, failures)
         self._collector.mark_consumed(replies)
         self._log_round(self._round.phase, replies)
@@ -473,7 +480,7 @@ class PCAStrategy(Strategy):
         return replies
 
     def _log_round(self, phase: str, replies: list[Reply]) -> None:
-        """Record the cost of a round."""
+        """Append the phase, bytes and seconds of a round to the log of rounds."""
         sizes, last_place = {reply.party: reply.nbytes for reply in replies}, self.quorum.initial_parties
         entry: dict[str, Any] = {
             "round": len(self.round_log) + 1,
@@ -491,5 +498,5 @@ class PCAStrategy(Strategy):
 
 
 def _serialize(fields: Fields) -> dict[str, bytes]:
-    """Return fields as Flower's tensors."""
+    """Return each array by name as bytes, in the format of Flower's parameters."""
     return {name: ndarrays_to_parameters([array]).tensors[0] for name, array in fields.items()}

@@ -15,31 +15,31 @@ from fedpca_flwr.protocol.quorum import Quorum
 
 
 class Run(Protocol):
-    """Interface of a transport to the server's half of a run."""
+    """Interface that a transport needs of the server's half of a run: script, parties, public parameters."""
 
     script: Questions
     quorum: Quorum
 
     @property
     def public(self) -> Public:
-        """Public parameters of the run."""
+        """Parameters of the run that the server and every party know."""
 
 
 class Party(Protocol):
-    """Interface of a transport to a party's half of a run."""
+    """Interface that a transport needs of a party's half of a run: answers, journal, permissions."""
 
     question_number: int
 
     @property
     def public(self) -> Public:
-        """Public parameters of the run."""
+        """Parameters of the run that the server and every party know."""
 
     @property
     def journal(self) -> Journal:
-        """Journal of the party."""
+        """Journal in which the party records the questions and answers of a run."""
 
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Compute the fields of an answer, or parts whose sum the fields are.
+        """Compute the fields that answer a question, or parts that add up to these fields.
 
         Parameters
         ----------
@@ -55,7 +55,7 @@ class Party(Protocol):
         """
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to open a sum without some parties if that breaks a promise.
+        """Refuse to unmask a sum that lacks `dropped` parties, if that breaks a promise such as its noise.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class Party(Protocol):
         """
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse a sum that, with an earlier sum, would tell a party's share.
+        """Refuse a sum over these parties if its difference from an earlier sum reveals one party's summand.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class Party(Protocol):
 
 
 def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
-    """Run a program with each of its questions asked in another way.
+    """Run a generator of questions, and replace each question by those of the generator ``ask(question)``.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
 
 
 def sum_parts(answer: Fields | Sequence[Fields]) -> Fields:
-    """Return a party's answer as a single set of fields.
+    """Add up the parts of a party's answer, field by field; an answer without parts is returned as it is.
 
     Parameters
     ----------
@@ -123,12 +123,12 @@ def sum_parts(answer: Fields | Sequence[Fields]) -> Fields:
 
 
 class Transport(ABC):
-    """Base of both halves of a transport, which makes the script of a run."""
+    """Base of a transport's two halves: sends answers in clear, or masked so that only sums are seen."""
 
     sums_only: bool = False  # whether the server sees sums over parties only
 
     def parties_per_sum(self, parties: int) -> int:
-        """Return over how many parties the sums extend that the server sees, and no smaller sums.
+        """Return the number of parties in the smallest sum that the server sees; 1 in clear.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class Transport(ABC):
 
     @abstractmethod
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the script of a run: the method's questions as sent, and the questions that surround the sums.
+        """Return the script: the method's questions as sent, and questions that exchange keys, say.
 
         Parameters
         ----------
@@ -166,10 +166,10 @@ class Transport(ABC):
 
 
 class ServerTransport(Transport):
-    """Server's half of a transport."""
+    """Server's half of a transport: turns a question about a sum into plain rounds."""
 
     def plain_rounds(self, program: Program, run: Run) -> Program:
-        """Translate a method's program of `Round` and `SumRound` into a program of plain rounds.
+        """Translate a program that asks for sums into a program whose questions are all plain.
 
         Parameters
         ----------
@@ -185,6 +185,7 @@ class ServerTransport(Transport):
         """
 
         def ask(question: Round) -> Program:
+            """Ask a plain question as it is, and a `SumRound` by the transport's own questions."""
             if isinstance(question, SumRound):
                 return (yield from self.sum_replies(question, run))
             return (yield question)
@@ -193,7 +194,7 @@ class ServerTransport(Transport):
 
     @abstractmethod
     def sum_replies(self, question: SumRound, run: Run) -> Program:
-        """Ask the questions that answer a `SumRound`.
+        """Ask the questions by which this transport obtains the sum of the parties' replies.
 
         Parameters
         ----------
@@ -209,7 +210,7 @@ class ServerTransport(Transport):
         """
 
     def measurements(self, quorum: Quorum) -> dict[str, float]:
-        """Return numbers for the model, by the names of `fedpca_flwr.model.measurements`.
+        """Return numbers about the transport for the model's log, by name; the base has none.
 
         Parameters
         ----------
@@ -224,7 +225,7 @@ class ServerTransport(Transport):
         return {}
 
     def notes(self, quorum: Quorum) -> list[str]:
-        """Return notes for a reader of the model.
+        """Return sentences about the transport for the model's log; the base has none.
 
         Parameters
         ----------
@@ -239,7 +240,7 @@ class ServerTransport(Transport):
         return []
 
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
-        """Return the parties whose rows are in the model.
+        """Return partition, name and number of rows of each party whose rows are in the model.
 
         Parameters
         ----------
@@ -255,11 +256,11 @@ class ServerTransport(Transport):
 
 
 class PartyTransport(Transport):
-    """Party's half of a transport."""
+    """Party's half of a transport, which turns a party's statistics into the reply."""
 
     @abstractmethod
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
-        """Return the fields that leave this party in a phase of the script.
+        """Return the fields that a party sends in this phase, in clear or masked.
 
         Parameters
         ----------

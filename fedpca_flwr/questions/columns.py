@@ -55,7 +55,7 @@ MAX_MEAN_RATIO = 2.0**10
 
 
 def _reach(options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False) -> float:
-    """Return the largest size that an entry of the columns can have, as the run centres and scales the columns.
+    """Return the largest absolute value of an entry of the centred and scaled columns, from the public `bound`.
 
     Columns that are centred, by the options or because the question is about centred columns (`centred`), are, once
     scaled, at most as large as the root of the number of rows. A constant column that keeps its mean is as large as
@@ -63,7 +63,7 @@ def _reach(options: ColumnsOptions | None, public: Public, *, centred: bool = Fa
     """
     if options is None:
         return MAX_SCALED_SIZE if scaled else MAX_MEAN_RATIO * public.config.bound
-    if not options.scale:
+    if not options.scale:  # a mean is within `bound`, too
         return 2 * public.config.bound
     return 2 * math.sqrt(public.rows) if centred or options.center else max(2 * public.config.bound, MAX_SCALED_SIZE)
 
@@ -71,7 +71,7 @@ def _reach(options: ColumnsOptions | None, public: Public, *, centred: bool = Fa
 def product_limit(
     options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False
 ) -> Array:
-    """Return the limit on the sum over all columns of the products of two rows' entries, with room for rounding.
+    """Return the public limit on an inner product of two rows over all parties' columns, with room for rounding.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class LocalStatistic(NamedTuple):
 
 
 def _local_energy(party: ColumnsClient, request: Fields) -> Fields:
-    """Return the energy of a party's columns: the sum of their squares."""
+    """Return the energy of a party's columns: the sum of squares of all their entries."""
     return {"energy": np.asarray(party.local_columns.energy)}
 
 
@@ -136,7 +136,7 @@ def rows_questions(
     party_statistics: Sequence[LocalStatistic] = (),
     entry_statistics: LocalStatistic = LOCAL_ENERGY,
 ) -> Questions:
-    """Return the first questions of every run for columns: the rows of each party, and the energy of all columns.
+    """Return the first questions of a run for columns: each party's rows, and the energy (sum of squares) of all.
 
     In clear a party sends the ``entry_statistics`` with its first reply. Where only sums may be shown, the question
     ``energy`` follows (`measures_question`).
@@ -147,7 +147,7 @@ def rows_questions(
     energy : Question
         The question for sums over all entries where only sums may be shown.
     party_statistics : sequence of LocalStatistic
-        What a party says in any case, because the statistics tell nothing of anyone's values.
+        Statistics that every party sends in clear, because they tell nothing about single values.
     entry_statistics : LocalStatistic
         Statistics of all entries together, sent in clear only.
 
@@ -166,6 +166,7 @@ def clear_rows_questions(*statistics: LocalStatistic) -> Questions:
     Parameters
     ----------
     *statistics : LocalStatistic
+        Further fields of the first reply, and their functions.
 
     Returns
     -------
@@ -174,6 +175,7 @@ def clear_rows_questions(*statistics: LocalStatistic) -> Questions:
     fields = [*ALIGNMENT_FIELDS, *(field for statistic in statistics for field in statistic.fields)]
 
     def answer(party: ColumnsClient, request: Fields) -> Fields:
+        """Return a party's numbers of rows and columns, digests of its row ids, and the further statistics."""
         reply = dict(party.describe_rows())
         for statistic in statistics:
             reply.update(statistic.compute(party, request))
@@ -189,7 +191,7 @@ def measures_question(
     answer: Answer = _local_energy,
     centred: bool = False,
 ) -> Question:
-    """Return the question for sums over all entries of all parties.
+    """Return the question for sums over all entries of all parties' columns, such as the sum of squares.
 
     The sums are of the entries (``sum``), of their squares (``energy``), or of their squared deviations (``spread``)
     from the ``level`` of the request.
@@ -197,10 +199,13 @@ def measures_question(
     Parameters
     ----------
     options : ColumnsOptions or None
+        Options of the run. None: the columns are centred by the means of an earlier run.
     *request : Field
+        Fields of the request.
     names : sequence of str
         Names of the sums.
     answer : callable
+        From the party and the request to the party's sums.
     centred : bool
         Whether the columns are centred whatever the options say.
 
@@ -210,6 +215,7 @@ def measures_question(
     """
 
     def limits(request: Fields, public: Public) -> SumLimits:
+        """Return public limits of the sums, from the largest absolute value of an entry."""
         entries, max_size = float(public.rows) * MAX_COLUMNS, _reach(options, public)
         level = float(np.abs(request.get("level", 0.0)))
         limits_by_name = {"sum": entries * max_size, "spread": 2 * entries * (max_size + level) ** 2}
@@ -227,7 +233,7 @@ def measures_question(
 
 
 def inner_products_questions(config: RunConfig, options: ColumnsOptions, name: str) -> Questions:
-    """Return the question for all inner products of the rows over a party's columns, packed.
+    """Return the question for the packed matrix of inner products of the rows, summed over the parties' columns.
 
     Parameters
     ----------
@@ -263,7 +269,7 @@ def component_sizes(public: Public) -> dict[str, int]:
 
 
 def energies_questions() -> Questions:
-    """Return the question for the energy of each party's columns in the directions that the party receives.
+    """Return the question for the energy (sum of squares) of each party's columns along each requested direction.
 
     Returns
     -------
@@ -279,12 +285,12 @@ def energies_questions() -> Questions:
 
 
 def _local_energies(party: ColumnsClient, request: Fields) -> Fields:
-    """Return the energy of a party's columns in each direction."""
+    """Return the energies (k,): sums of squares of a party's columns projected on each direction (n,)."""
     return {"energies": projection_energies(party.local_columns, request["directions"])}
 
 
 def projection_questions() -> Questions:
-    """Return the last question: every party stores the scores and its own loadings, and replies the remaining energy.
+    """Return the last question: every party stores scores and loadings, and replies with the unexplained energy.
 
     Returns
     -------
@@ -303,7 +309,7 @@ def projection_questions() -> Questions:
 
 
 def _project(party: ColumnsClient, request: Fields) -> Fields:
-    """Store the scores of the rows and the loadings of a party's columns; return the remaining energy."""
+    """Store the rows' scores and the loadings of a party's columns; return the energy that the scores leave."""
     U, singular, local = request["directions"], request["singular"], party.local_columns
     projected = local.T @ U
     with np.errstate(all="ignore"):  # whatever was asked, nothing of the rows shows in an error
@@ -311,7 +317,7 @@ def _project(party: ColumnsClient, request: Fields) -> Fields:
         if party.site.node.loadings:
             positive = singular > 0
             components = np.where(positive, projected / np.where(positive, singular, 1.0), 0.0).T
-            # what is longer than a whole unit vector, of which it is this party's part, is rounding
+            # a party's part of a unit vector is no longer than 1: a longer part comes from rounding
             components[np.linalg.norm(components, axis=1) > 1 + 1e-6] = 0.0
             loadings = Loadings(components, local.mean, local.scale, run_digest(U, singular), party.site.table.columns)
             loadings.save(party.site.node.loadings)
@@ -319,13 +325,14 @@ def _project(party: ColumnsClient, request: Fields) -> Fields:
 
 
 def keep_scores_questions(scores: Callable[[Fields], Array], *request: Field) -> Questions:
-    """Return the last question of methods in which nobody can measure an error: every party stores the scores.
+    """Return the last question, in which every party stores the scores and replies with its number of rows only.
 
     Parameters
     ----------
     scores : callable
         From the fields of the request to the scores (n, k).
     *request : Field
+        Fields of the request that ``scores`` reads.
 
     Returns
     -------
@@ -333,6 +340,7 @@ def keep_scores_questions(scores: Callable[[Fields], Array], *request: Field) ->
     """
 
     def keep(party: ColumnsClient, request: Fields) -> Fields:
+        """Store the scores that follow from the request, and return the number of rows."""
         with np.errstate(all="ignore"):
             party.write_scores(scores(request))
         return {"count": np.asarray(len(party.data))}
@@ -359,7 +367,7 @@ def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
 
 
 def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Generator[Round, Any, Total | None]:
-    """Store the energy of all columns in the run, and return the sums that contained the energy.
+    """Store the energy (sum of squares) of all columns in the run, and return the opened sums if there are any.
 
     Parameters
     ----------
@@ -383,7 +391,7 @@ def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Gen
 
 
 def rows_and_energy(run: ColumnsRun) -> Generator[Round, Any, None]:
-    """Ask about the rows, and store the energy of all columns in the run.
+    """Check that all parties have the same rows, and store the energy (sum of squares) of all columns in the run.
 
     Parameters
     ----------
@@ -398,14 +406,16 @@ def rows_and_energy(run: ColumnsRun) -> Generator[Round, Any, None]:
 
 
 def sum_in_digits(run: ColumnsRun, name: str, request: Fields, size: float = 0.0) -> Generator[Round, Any, Total]:
-    """Return the sum of the replies to a question, asked for in digits that resolve a given size.
+    """Return the sum of the replies to a question, with enough fixed-point digits to resolve a value of this size.
 
     Parameters
     ----------
     run : ColumnsRun
         The run; records the largest rounding of its sums.
     name : str
+        Name of the question.
     request : mapping of str to ndarray
+        Fields of the request.
     size : float
         Size that the digits must resolve; 0: the energy of all columns.
 
@@ -419,14 +429,15 @@ def sum_in_digits(run: ColumnsRun, name: str, request: Fields, size: float = 0.0
 
 
 def resolved_measure(run: ColumnsRun, sums: Total, name: str) -> float:
-    """Return a measure from opened sums, unless `bound` is too far above the data to resolve the measure.
+    """Return one revealed secure sum as a float, or refuse the run if fixed-point rounding hides its value.
 
     Parameters
     ----------
     run : ColumnsRun
     sums : Total
+        Opened sums with bounds on their rounding.
     name : str
-        Name of the measure's field.
+        Name of the sum's field.
 
     Returns
     -------
@@ -435,7 +446,7 @@ def resolved_measure(run: ColumnsRun, sums: Total, name: str) -> float:
     Raises
     ------
     ConfigError
-        If fixed point does not resolve the measure.
+        If fixed point does not resolve the sum, since `bound` is too far above the data.
     """
     require_resolved(run.config.bound, sums.error_bounds[name], sums[name], run.bound_advice)
     return float(sums[name])
@@ -488,7 +499,7 @@ def finite_kernel(K: Array) -> Array:
 
 
 def pairs_by_energy(U: Array) -> Generator[Round, Any, Eigenpairs]:
-    """Order directions by the energy that the columns of all parties have in each.
+    """Order directions by the energy (sum of squares) of all parties' columns along each direction.
 
     Parameters
     ----------

@@ -55,11 +55,12 @@ class ColumnsOptions(CountOptions):
     @property
     @override
     def could_scale(self) -> bool:
+        """True if the options do not request scaled columns, though the method supports scaling."""
         return not self.scale
 
 
 class KernelOptions(ColumnsOptions):
-    """Options of methods that use a kernel."""
+    """Options of kernel PCA methods: kernel, gamma, coef0, degree, and centring of the columns."""
 
     kernel: KernelName = "rbf"
     """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
@@ -75,20 +76,18 @@ class KernelOptions(ColumnsOptions):
 
     @property
     def function(self) -> Kernel:
-        """Kernel function with the parameters that the options give."""
+        """Kernel function k(x, y) with the name, gamma, coef0 and degree of the options."""
         return Kernel(self.kernel, self.gamma, self.coef0, self.degree)
 
 
 class ColumnsClient(PCAClient):
-    """A party that holds columns: centres and scales the columns as the run says, and writes the scores.
-
-    The answers of the party stand with each question.
-    """
+    """Client of a party that holds columns of the common rows: prepares the columns and writes the scores file."""
 
     site: Site
 
     @override
     def require_ready(self) -> None:
+        """Refuse fixed-point sums that this site does not permit, too many columns, or too many products."""
         if self.uses_fixed_point:
             permit_fixed_point(self)
             if self.data.shape[1] > MAX_COLUMNS // self.site.node.num_partitions:
@@ -103,7 +102,7 @@ class ColumnsClient(PCAClient):
         return prepare_columns(self.data, center=self.options.centres_columns, scale=self.options.scale)
 
     def describe_rows(self) -> Fields:
-        """Return the number of rows and columns of this party, and the digests of its ids.
+        """Return the numbers of rows and columns of this party, and digests of its row ids.
 
         Before that, the site counts the products that the run may ask for, and refuses the run if there are too many.
 
@@ -118,7 +117,7 @@ class ColumnsClient(PCAClient):
         return {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
 
     def write_scores(self, scores: Array) -> None:
-        """Write the scores in the row order of the site's own file.
+        """Write the scores to the site's scores file, in the row order of the site's own data file.
 
         Parameters
         ----------
@@ -132,9 +131,9 @@ class ColumnsClient(PCAClient):
     # Inside
 
     def _permit_products(self, *, counted: bool) -> None:
-        """Refuse a run whose products could tell all inner products of the rows, where this site shows scores only.
+        """Refuse a run whose products X X' Q could reveal X X' itself, at a site that shows scores only.
 
-        A sum has at least one column of each other party.
+        With ``counted`` the products are added to the site's count. A sum has a column or more of each other party.
         """
         node, columns = self.site.node, self.data.shape[1]
         products = self.options.max_gram_columns(len(self.data))
@@ -152,7 +151,7 @@ SUMS_NOTE = "of each party the server saw its numbers of rows and columns; the s
 
 @dataclass(frozen=True, kw_only=True)
 class ScoresSolution:
-    """Result of a method for columns.
+    """Result of a method for data split by columns: eigenpairs of X X', its trace, notes and measurements.
 
     Parameters
     ----------
@@ -177,7 +176,7 @@ Fitting = Generator[Round, Any, ScoresSolution]
 
 
 class ColumnsRun(PCAStrategy):
-    """The server's half of a run in which the parties hold columns of the same rows.
+    """Server side of a run in which the parties hold different columns of the same rows.
 
     Attributes
     ----------
@@ -195,6 +194,7 @@ class ColumnsRun(PCAStrategy):
 
     @override
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        """Set configuration, options and transport, and reset the numbers of rows, columns and energy."""
         super().prepare(config, options, transport)
         self.n_rows = 0
         self.widths: list[int] = []
@@ -227,6 +227,7 @@ class ColumnsRun(PCAStrategy):
     @property
     @override
     def public(self) -> Public:
+        """Public parameters of the run, with the number of rows that the parties have reported."""
         return Public(self.config, self.options, self.quorum.initial_parties, rows=self.n_rows)
 
     @property
@@ -236,11 +237,11 @@ class ColumnsRun(PCAStrategy):
 
     @property
     def bound_advice(self) -> str:
-        """Advice besides a smaller `bound`, as the end of an error text."""
+        """Further remedy at the end of an error text that advises a smaller `bound`; empty if there is none."""
         return ""
 
     def require_same_rows(self, replies: list[Reply]) -> None:
-        """Store the numbers of rows and columns, and refuse the run unless all parties have the same rows, and enough.
+        """Store the numbers of rows and columns, or refuse the run if the parties' rows differ or are too few.
 
         Parameters
         ----------
@@ -258,7 +259,7 @@ class ColumnsRun(PCAStrategy):
         """
         self._require_same_ids(replies)
         counts = [int(reply.fields["count"]) for reply in replies]
-        (rows, _), *_ = Counter(counts).most_common(1)
+        (rows, _), *_ = Counter(counts).most_common(1)  # the error names parties that deviate from the majority
         witness = replies[counts.index(rows)].sender
         for reply, count in zip(replies, counts, strict=True):
             if count != rows:
@@ -272,7 +273,7 @@ class ColumnsRun(PCAStrategy):
         self.n_components(self.n_rows, self.columns)
 
     def set_total(self, total: float) -> None:
-        """Store the energy of all columns, or refuse columns without any energy.
+        """Store the energy (sum of squares) of all columns, or refuse columns that are all zero.
 
         Parameters
         ----------
@@ -288,7 +289,7 @@ class ColumnsRun(PCAStrategy):
         self.total = total
 
     def order_notes(self) -> list[str]:
-        """Return a note where nothing shows that the parties' rows belong together.
+        """Return a note if the parties' rows were matched by their order in the files, without ids.
 
         Returns
         -------
@@ -300,6 +301,7 @@ class ColumnsRun(PCAStrategy):
 
     @override
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
+        """Return the model's log, with each party's number of columns and the rounding of secure sums."""
         log = super().history(certainty, notes, measured)
         if "energy" in self.script:
             log["measured"]["fixed_point_size_share"] = self.rounding / self.total
@@ -310,7 +312,7 @@ class ColumnsRun(PCAStrategy):
     # Inside
 
     def _require_same_ids(self, replies: list[Reply]) -> None:
-        """Refuse ids that are missing, unordered or different."""
+        """Refuse replies whose row ids are missing, not ascending, or different from another party's."""
         with_ids = [reply for reply in replies if reply.fields["ids"].size]
         self._by_ids = bool(with_ids)
         for reply in replies if with_ids else []:
@@ -331,13 +333,14 @@ class ColumnsRun(PCAStrategy):
 
 
 class ColumnsStrategy(ColumnsRun):
-    """Base of the strategies for columns that fit a model. A method adds `aggregate`."""
+    """Base of the strategies that fit a PCA model to data split by columns. A method adds `aggregate`."""
 
     options: ColumnsOptions
 
     @property
     @override
     def bound_advice(self) -> str:
+        """Advice to centre scaled columns, if the run scales columns without centring; else empty."""
         if not self.options.scale or self.options.center:
             return ""
         return (
@@ -347,7 +350,7 @@ class ColumnsStrategy(ColumnsRun):
 
     @abstractmethod
     def aggregate(self) -> Fitting:
-        """Run the method: yield its questions, and return its result.
+        """Run the method: yield its rounds of questions, and return the eigenpairs with notes.
 
         Returns
         -------
@@ -356,13 +359,14 @@ class ColumnsStrategy(ColumnsRun):
 
     @override
     def program(self) -> Program:
+        """Run the method, build the model, and let the parties store scores and loadings."""
         solution = yield from self.aggregate()
         model = self.build_model(solution)
         yield from self.run_projection(model, solution)
         self._model = model
 
     def build_model(self, solution: ScoresSolution) -> PCAModel:
-        """Build the model from the result of the method.
+        """Build the PCA model, with scores and eigenvalues, from the method's eigenpairs.
 
         Parameters
         ----------
@@ -392,5 +396,5 @@ class ColumnsStrategy(ColumnsRun):
         """
         request = {"directions": solution.pairs.vectors, "singular": model.singular_values_}
         fit: Total = yield SumRound("project", request)
-        allowed = 1e-6 * model.total_variance if self.exact else np.inf
+        allowed = 1e-6 * model.total_variance if self.exact else np.inf  # rounding is far smaller
         check_squared_error(model, float(fit["squared"]) / self.n_rows, model.squared_error, allowed)

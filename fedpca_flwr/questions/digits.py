@@ -28,7 +28,7 @@ FINE_PREFIX = "finer_"
 
 
 def digits_questions(config: RunConfig, name: str, question: Question) -> Questions:
-    """Return a question, or where only sums open the same question in two words a value and in `FINE_WORDS`.
+    """Return the question itself in clear, or with secure sums two versions, in 2 and in `FINE_WORDS` words a value.
 
     Parameters
     ----------
@@ -53,13 +53,15 @@ def digits_questions(config: RunConfig, name: str, question: Question) -> Questi
 def sum_in_digits(
     run: PCAStrategy, name: str, request: Fields, variance: float, advice: str = ""
 ) -> Generator[Round, Any, Total]:
-    """Return the sum of the replies to a question, asked for in digits that resolve a given variance.
+    """Return the sum of the replies to a question, with enough fixed-point digits to resolve a given variance.
 
     Parameters
     ----------
     run : PCAStrategy
     name : str
+        Name of the question.
     request : mapping of str to ndarray
+        Fields of the request.
     variance : float
         Variance (times rows) that the digits must resolve.
     advice : str
@@ -85,7 +87,7 @@ def sum_in_digits(
 
 
 def _rounding_bound(run: PCAStrategy, name: str, request: Fields) -> float:
-    """Return a bound on the rounding of a sum (Frobenius norm)."""
+    """Return a bound on the Frobenius norm of the fixed-point rounding error of a question's sum."""
     return max(
         map(frobenius_norm, run.script[name].layout(request, run.public).error_bound(run.public.parties).values())
     )

@@ -35,7 +35,7 @@ NEGLIGIBLE_REMAINDER = 2e-14
 
 
 def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Array:
-    """Return the rounding error of a mean, or nothing if the error is negligible against every feature's deviation.
+    """Return the rounding error of a mean, or an empty array if the error is negligible for every feature.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGI
 
 
 def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Fields:
-    """Return the fields of `HEAD`.
+    """Return the reply fields of count, mean, and (unless negligible) the rounding error of the mean.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMA
 
 
 def truncated_questions(rank: Callable[[Public], int]) -> Questions:
-    """Return the question for a truncated factor of the scatter.
+    """Return the question for each party's rank-r factor of its scatter: eigenvectors times root eigenvalues.
 
     Parameters
     ----------
@@ -93,6 +93,7 @@ def truncated_questions(rank: Callable[[Public], int]) -> Questions:
     """
 
     def answer(party: Any, request: Fields) -> Fields:
+        """Return a party's count, mean, trace, first omitted eigenvalue and factor rows (r, d)."""
         factor = party.vault.truncated(rank(party.public))
         return {
             **head_fields(*party.vault.head_and_diagonal()),
@@ -105,7 +106,7 @@ def truncated_questions(rank: Callable[[Public], int]) -> Questions:
 
 
 def read_factor(reply: Reply) -> Factor:
-    """Return the truncated factor that a checked reply holds.
+    """Return the low-rank factor of a party's scatter that a checked reply holds.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ def read_factor(reply: Reply) -> Factor:
 
 
 def read_head(fields: Fields) -> Head:
-    """Return the count and mean that the fields of a checked reply hold.
+    """Return the count, mean and rounding error of the mean that the fields of a checked reply hold.
 
     Parameters
     ----------
@@ -138,7 +139,7 @@ def read_head(fields: Fields) -> Head:
 
 
 def read_moments(fields: Fields) -> Moments:
-    """Return the moments that the fields of `MOMENTS` hold, as every receiver reads the fields.
+    """Return the count, mean and packed scatter that the fields of a checked reply hold.
 
     Parameters
     ----------

@@ -79,7 +79,7 @@ MAX_RELAY_ROUNDS = 10_000
 
 
 class GraphOptions(CountOptions):
-    """Options of the decentralised methods."""
+    """Options of the decentralised methods: components, graph, iterations and step size."""
 
     graph: Literal["ring", "grid", "star", "complete", "erdos-renyi"] = "ring"
     """Who is whose neighbour."""
@@ -95,11 +95,12 @@ class GraphOptions(CountOptions):
 
     @override
     def product_columns(self, public: Public) -> int:
+        """Return the number of vectors that a party multiplies with its scatter in the whole run."""
         return PROBE_COLUMNS * POWER_STEPS + self.n_components * (self.iterations + 1)
 
 
 def _network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
-    """Return the graph of a run, the same at every party and at the server."""
+    """Return the adjacency matrix of the run's communication graph, which all draw from the same seed."""
     try:
         return make_graph(options.graph, parties, probability=options.edge_probability, seed=seed)
     except ValueError as error:
@@ -109,14 +110,14 @@ def _network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
 
 
 def _step_size(options: GraphOptions, heads: MeanTable, graph: Adjacency) -> float:
-    """Return the step of all iterations, the same at every party."""
+    """Return the step size of all iterations: the option's number, or for 'auto' a safe step for the graph."""
     if options.step_size != "auto":
         return options.step_size
     return safe_step(heads.max_eigenvalue_share(), mixing_rate(metropolis_weights(graph)))
 
 
 def _relay_rounds(graph: Adjacency) -> int:
-    """Return how many rounds heads are relayed, after each party has sent its own, until all parties know all heads."""
+    """Return the number of rounds that only relay heads (count, mean, trace): the graph's diameter less one."""
     return max(1, diameter(graph)) - 1
 
 
@@ -161,10 +162,12 @@ def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in block_names))
 
     def question(relayed: Payload, reply: Payload, answer: Answer, **settings: Any) -> Question:
+        """Return a question whose request stacks the relayed fields of all neighbours."""
         stacked = Payload(tuple(replace(field, shape=("<=neighbours", *field.shape)) for field in relayed.fields))
         return Question(request=stacked, reply=reply, answer=answer, sizes=_sizes, **settings)
 
     def relay_times(public: Public) -> int:
+        """Return how often heads are relayed, or a public maximum before the parties are known."""
         return _relay_rounds(_network(options, public.parties, config.seed)) if public.parties else MAX_RELAY_ROUNDS
 
     step = {"step": question(blocks, blocks, GraphParty._step, times=options.iterations - 1)}
@@ -183,6 +186,7 @@ def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple
 
 
 def _sizes(public: Public) -> dict[str, int]:
+    """Return the values of the symbols in field shapes: parties, neighbours and k components."""
     return {"parties": public.parties, "neighbours": max(0, public.parties - 1), "k": public.options.n_components}
 
 
@@ -191,7 +195,7 @@ DIVERGED_NORM = 1e3
 
 
 class GraphParty(Party):
-    """A party that stores its own iterate over the rounds. A method adds `begin` and `advance`."""
+    """Party of a decentralised method, which stores its iterate between rounds. A method adds `begin`, `advance`."""
 
     options: GraphOptions
     block_names: ClassVar[tuple[str, ...]]
@@ -201,7 +205,7 @@ class GraphParty(Party):
 
     @abstractmethod
     def begin(self, X: Array) -> list[Array]:
-        """Return the first iterate: all that this party stores.
+        """Return the party's first iterate: the blocks that the party stores from round to round.
 
         Parameters
         ----------
@@ -216,7 +220,7 @@ class GraphParty(Party):
 
     @abstractmethod
     def advance(self, iterate: list[Array], average: list[Array]) -> list[Array]:
-        """Return the iterate of the next iteration.
+        """Return the party's iterate after one more iteration.
 
         Parameters
         ----------
@@ -232,11 +236,11 @@ class GraphParty(Party):
 
     @property
     def step_size(self) -> float:
-        """Step along the direction in each iteration."""
+        """Step size: the multiple of the direction that each iteration adds."""
         return float(self.centring[1][2])
 
     def _head(self, request: Fields) -> Fields:
-        """Return a table with this party's own head alone."""
+        """Return a table of all parties' heads (count, mean, trace) in which only this party's entry is filled."""
         head, diagonal = self.vault.head_and_diagonal()
         top = largest_eigenvalue(self.vault.times, diagonal.size)
         total = float(diagonal.sum())
@@ -245,13 +249,13 @@ class GraphParty(Party):
         return heads._asdict()
 
     def _heads(self, request: Fields) -> Fields:
-        """Return the table of all heads that this party knows, with the heads that its neighbours sent."""
+        """Add the neighbours' heads (count, mean, trace) to the party's table, and return the table."""
         heads = self._merged_heads(request)
         self.state["heads"] = list(heads)
         return heads._asdict()
 
     def _start(self, request: Fields) -> Fields:
-        """Return the exchanged blocks of the first iterate, the same at all parties.
+        """Return the blocks of the first iterate that neighbours receive, from the start common to all parties.
 
         Before that, store the pooled centre, this party's deviation and its neighbours' weights.
         """
@@ -271,11 +275,11 @@ class GraphParty(Party):
         return self._store_iterate(self.begin(orthonormalise(first)))
 
     def _step(self, request: Fields) -> Fields:
-        """Return the exchanged blocks of the next iterate."""
+        """Run one iteration, and return the blocks of the new iterate that neighbours receive."""
         return self._store_iterate(self._next_iterate(request))
 
     def _report(self, request: Fields) -> Fields:
-        """Return this party's orthonormal estimate, and the energies of the party's rows in the estimate."""
+        """Run the last iteration; return this party's orthonormal estimate, and its rows' sums of squares along it."""
         X, direction = self._next_iterate(request)[:2]
         vectors, numbers = self.centring
         estimate = orthonormalise(X)
@@ -290,7 +294,7 @@ class GraphParty(Party):
         }
 
     def direction(self, X: Array) -> Array:
-        """Return Sanger's direction of this party's A.
+        """Return Sanger's update direction at X for A, this party's scaled scatter about the pooled mean.
 
         Parameters
         ----------
@@ -318,7 +322,7 @@ class GraphParty(Party):
     # Inside
 
     def _merged_heads(self, request: Fields) -> MeanTable:
-        """Return the stored heads, filled up from the neighbours' tables."""
+        """Return the stored table of heads, with unknown entries filled from the neighbours' tables."""
         heads = MeanTable(*self.state["heads"])
         for table in zip(*(request[name] for name in MeanTable._fields), strict=True):
             heads = heads.filled_from(MeanTable(*table))
@@ -326,7 +330,7 @@ class GraphParty(Party):
 
     @cached_property
     def centring(self) -> tuple[Array, Array]:
-        """Vectors and numbers of the centring, which all iterations need.
+        """Vectors (own deviation, pooled mean) and numbers (factor of A, trace, step, rows, weights) of the party.
 
         Vectors (2, d): own deviation and pooled mean. Numbers: factor of A, own trace, step, own rows, and the weights
         of the neighbours.
@@ -337,14 +341,14 @@ class GraphParty(Party):
         return vectors, numbers
 
     def _product(self, V: Array) -> Array:
-        """Return ``A @ V`` (d, b) for this party's A (see `fedpca_flwr.questions.graph`)."""
+        """Return ``A @ V`` (d, b) for A, this party's scatter about the pooled mean times a factor K / trace."""
         (deviation, _), numbers = self.centring
         between = numbers[3] * np.outer(deviation, deviation @ V)
         product: Array = numbers[0] * (self.vault.times(V) + between)
         return product
 
     def _next_iterate(self, request: Fields) -> list[Array]:
-        """Return the blocks that this party stores in the next iteration."""
+        """Average the party's blocks with its neighbours' blocks, and return the advanced iterate."""
         iterate, weights = list(self.state["iterate"][0]), self.centring[1][4:]
         received = len(request[self.block_names[0]])
         if received != weights.size:
@@ -365,7 +369,7 @@ GRAPH_NOTE = "a simulated network: the server relayed; scores are by each party'
 
 
 class GraphClient(RowsClient):
-    """A party that projects its rows with its own estimate."""
+    """Client of a party that projects its rows with its own estimate of the components."""
 
     party_type: ClassVar[type[GraphParty]]
     party: GraphParty
@@ -397,12 +401,13 @@ class GraphClient(RowsClient):
 
 
 class GraphStrategy(RowsStrategy):
-    """Base of the decentralised methods: a subclass is its card."""
+    """Base of the decentralised methods: the server relays iterates along a graph and averages the estimates."""
 
     options: GraphOptions
 
     @override
     def aggregate(self) -> Generator[Round, Any, Solution]:
+        """Relay heads, iterates and reports between neighbours, and return the averaged estimates."""
         graph = _network(self.options, self.quorum.initial_parties, self.config.seed)
         self._steps: list[float] = []  # largest distance that any party's iterate moved, in each iteration
         replies: list[Reply] = yield Round("head")
@@ -422,15 +427,16 @@ class GraphStrategy(RowsStrategy):
 
     @override
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
+        """Return the request fields for projecting rows, with the order of the components by energy."""
         return {**super().loadings(model, solution), "order": self._order}
 
     # Inside
 
     def _mean_solution(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: MeanTable) -> Solution:
-        """Return the mean of the parties' estimates, with the sums of the energies as eigenvalues."""
+        """Return the solution: the parties' estimates averaged, with the sums of their energies as eigenvalues."""
         estimates = [report["estimate"] for report in reports]
         energies = order_free_sum([report["energies"] for report in reports])
-        # a run that was too short has them in no order; parties need it for their own estimates
+        # after too few iterations the energies are in no order; parties reorder their own estimates by it
         self._order = np.argsort(-energies, kind="stable")
         components = fix_signs(orthonormalise(order_free_sum(estimates))[:, self._order])
         return Solution(
@@ -449,7 +455,7 @@ class GraphStrategy(RowsStrategy):
         )
 
     def _convergence_notes(self, estimates: Sequence[Array]) -> list[str]:
-        """Return a note where the iterations ended too early, or the parties do not agree."""
+        """Return a note if the iterations ended before convergence, or the parties' estimates differ."""
         disagreement = max((float(principal_angles(a, b).max()) for a, b in combinations(estimates, 2)), default=0.0)
         step = math.degrees(self._steps[-1]) if self._steps else math.inf
         remaining = (
@@ -479,7 +485,7 @@ class GraphStrategy(RowsStrategy):
 
 
 def _relay_round(phase: str, graph: Adjacency, replies: Sequence[Reply]) -> Round:
-    """Return a round in which every party receives what its neighbours sent in the round before."""
+    """Return a round that sends every party the stacked reply fields of its neighbours from the round before."""
     tables = {name: np.stack([reply.fields[name] for reply in replies]) for name in replies[0].fields}
     party_requests = {
         reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in replies

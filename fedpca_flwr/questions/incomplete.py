@@ -97,11 +97,11 @@ class ObservedValues(NamedTuple):
 
     @property
     def deviation(self) -> Array:
-        """Spread (d,), 0 where a feature is constant."""
+        """Standard deviations (d,) of the observed values, 0 for constant features."""
         return np.where(self.constant, 0.0, self.spread)
 
     def model_request(self, mean: Array) -> Fields:
-        """Return the fields that every request about expected values has.
+        """Return the request fields of a model: number of rows, centre and spread of features, and model mean.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class ObservedValues(NamedTuple):
 
 
 def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
-    """Return the questions of `observed_values`.
+    """Return the questions for counts and sums of observed values, and for their deviations from the mean.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
 
 
 def expected_question(times: int) -> Question:
-    """Return the question for the expected sums and products of standardised rows with gaps, under a model.
+    """Return the question for E-step sums: expected rows and products, given a Gaussian model and observed values.
 
     The request has the model, and `pooled_expected` asks the question.
 
@@ -213,7 +213,7 @@ def expected_question(times: int) -> Question:
 
 
 def filled_limits(request: Fields, public: Public) -> SumLimits:
-    """Return the limits of the last question: count, and the squared error of rows filled with expected values.
+    """Return limits of the projection's sums: row count, and squared error of rows with imputed missing values.
 
     The limits follow as for expected values: in the metric of a correlation, whose least eigenvalue is at least
     `MIN_EIGENVALUE`, or of the noise.
@@ -248,9 +248,9 @@ def filled_limits(request: Fields, public: Public) -> SumLimits:
 
 
 def _local_observed(party: IncompleteClient, request: Fields) -> Fields:
-    """Return the number of rows, the number without any value, and sums and counts of each feature's observed values.
+    """Return the numbers of rows and of empty rows, and each feature's count and sum of observed values.
 
-    For a model with a covariance, the number of rows that have both of two features replaces the counts.
+    For a model with a covariance, the counts are of the rows that have both features of each pair.
     """
     rows, patterns = party.gapped, party.gapped.patterns
     if excluded := len(party.raw_rows) - len(party.data):
@@ -272,14 +272,14 @@ def _local_observed(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def _local_deviations(party: IncompleteClient, request: Fields) -> Fields:
-    """Return the sums of the observed values' deviations from the centre, and of the squared deviations."""
+    """Return each feature's sum of the observed values' deviations from the centre, and of their squares."""
     values = party.gapped.observed_moments
     deviation = np.where(values.counts > 0, (values.mean - request["centre"]) + values.remainder, 0.0)
     return {"shift": values.counts * deviation, "diagonal": values.squares + values.counts * deviation**2}
 
 
 def _local_expected(party: IncompleteClient, request: Fields) -> Fields:
-    """Return the sums of the expected deviations from a model's mean, and of the deviations' products."""
+    """Return a party's E-step sums under a Gaussian model: expected deviations from the mean, and products."""
     model = Gaussian(request["mean"], moments.unpack_symmetric(request["covariance"], request["mean"].size))
     try:
         sums = expected_sums(party.gapped, model, request["centre"], positive(request["spread"]))
@@ -289,7 +289,7 @@ def _local_expected(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def _local_products(party: IncompleteClient, request: Fields) -> Fields:
-    """Return the sums of expected deviations from a factor model's mean, and of products with its directions."""
+    """Return a party's E-step sums under a factor model: expected deviations, products with the factors' basis."""
     model = FactorGaussian(request["mean"], request["basis"], request["variances"], float(request["noise"]))
     if model.noise < MIN_EIGENVALUE or model.variances.min() <= model.noise:
         raise ContractError(
@@ -309,7 +309,7 @@ def _local_products(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, ObservedValues]:
-    """Return means and deviations of the observed values, from two sums.
+    """Return each feature's mean and standard deviation of the observed values of all parties, from two rounds.
 
     Parameters
     ----------
@@ -333,11 +333,13 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
     parties: dict[str, list[Any]] = {}  # observed values of each party that the server sees in clear
 
     def consume_observed(fields: Fields, sender: str) -> None:
+        """Store a party's row count, and counts and sums of its observed values."""
         positions = moments.diagonal_positions(fields["sum"].size)
         counts = fields["pairs"][positions] if "pairs" in fields else fields["values"]
         parties[sender] = [float(fields["count"]), counts.copy(), fields["sum"].copy()]
 
     def consume_deviations(fields: Fields, sender: str) -> None:
+        """Turn a party's stored sums into means and standard deviations."""
         party_rows, party_counts, sums = parties[sender]
         with np.errstate(all="ignore"):  # of a feature that a party does not have
             squares = fields["diagonal"] - fields["shift"] ** 2 / party_counts
@@ -367,7 +369,7 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
 def _constant_features(
     run: RowsStrategy, error_bound: Array, diagonal: Array, counts: Array, centre: Array, *, scale: bool
 ) -> tuple[NDArray[np.bool_], Sequence[str]]:
-    """Return which features are constant, and cautions on features that fixed point cannot tell from constant ones.
+    """Return a mask of constant features, and cautions on features whose variance fixed point cannot resolve.
 
     Raises
     ------
@@ -385,6 +387,7 @@ def _constant_features(
 
 
 def _require_observed(rows: int, counts: Array) -> None:
+    """Refuse counts of observed values that are impossible, or zero for some feature."""
     if (counts < 0).any() or (counts > rows).any():
         raise ContractError(
             "the parties together say that a feature has a value in more rows than there are: the share of one of them "
@@ -400,7 +403,7 @@ def _require_observed(rows: int, counts: Array) -> None:
 def pooled_expected(
     run: RowsStrategy, observed: ObservedValues, model: Gaussian
 ) -> Generator[Round, Any, tuple[Expected, Array]]:
-    """Return the expected sums of all rows under a model.
+    """Return the E-step sums of all parties' rows under a Gaussian model: expected deviations and products.
 
     Parameters
     ----------
@@ -433,7 +436,7 @@ FACTOR_MODEL = (
 
 
 def factor_question(times: int, max_factors: int) -> Question:
-    """Return the question of `pooled_products`.
+    """Return the question for E-step sums under a factor model (basis, variances and noise).
 
     Parameters
     ----------
@@ -468,7 +471,7 @@ def factor_question(times: int, max_factors: int) -> Question:
 def pooled_products(
     run: RowsStrategy, observed: ObservedValues, model: FactorGaussian
 ) -> Generator[Round, Any, tuple[FactorSums, Array]]:
-    """Return the factor sums of all rows under a model of factors.
+    """Return the E-step sums of all parties' rows under a factor model, and their rounding bounds.
 
     Parameters
     ----------

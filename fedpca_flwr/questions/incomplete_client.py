@@ -24,18 +24,20 @@ CHUNK_ELEMENTS = 2**22
 
 
 class IncompleteClient(RowsClient):
-    """A party that answers from the count, mean and scatter of each group of rows with the same gaps.
+    """Client of a party whose rows have missing values, grouped by which features are missing.
 
     Rows without any value have no part in any sum, and scores of zero.
     """
 
     @override
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
+        """Answer a question, silencing overflow warnings, since replies that are not finite are refused."""
         with np.errstate(all="ignore"):  # what overflows is refused as a reply that is not finite
             return super().statistics(phase, request)
 
     @override
     def require_ready(self) -> None:
+        """Refuse the run if fewer than ``min-rows`` rows are left without those of rare patterns of missing values."""
         super().require_ready()
         node = self.site.node
         if len(self.data) < node.min_rows:
@@ -47,7 +49,7 @@ class IncompleteClient(RowsClient):
 
     @cached_property
     def _patterns(self) -> tuple[Patterns, NDArray[np.bool_]]:
-        """Gaps of this party's rows, and a mask of the rows that take part."""
+        """Patterns of missing values of this party's rows, and a mask of the rows that take part."""
         node, patterns = self.site.node, Patterns.from_rows(self.raw_rows)
         if not node.data or node.gaps == "all":
             return patterns, np.ones(patterns.of.size, dtype=bool)
@@ -55,7 +57,7 @@ class IncompleteClient(RowsClient):
 
     @cached_property
     def data(self) -> Rows:
-        """Rows of this party, except rows whose gaps too few rows share.
+        """Rows of this party that take part: without rows whose pattern of missing values is too rare at the site.
 
         A sum over such a group would be of these few rows. The server chooses the model, so it can make a model in
         which all expected values but those of a single pattern are known.
@@ -65,12 +67,13 @@ class IncompleteClient(RowsClient):
 
     @cached_property
     def gapped(self) -> GappedRows:
-        """Rows that take part, grouped by their pattern of gaps."""
+        """Rows that take part, grouped by their pattern of missing values."""
         patterns, included = self._patterns
         return GappedRows(self.data, patterns._replace(of=patterns.of[included]))
 
     @override
     def projection(self, request: Fields) -> Projection:
+        """Return a projection that imputes missing values by the request's covariance or factors."""
         covariance, factors = None, request.get("factors")
         if factors is None:
             try:
@@ -84,17 +87,18 @@ class IncompleteClient(RowsClient):
 
 @dataclass(frozen=True)
 class FilledProjection(Projection):
-    """Projection of rows with gaps, whose missing values are replaced by their expected values.
+    """Projection of rows with missing values, which are replaced by their expected values.
 
     Parameters
     ----------
     vault, components, mean, scale, columns
-        As of a `Projection`.
+        Moments, components (k, d), mean (d,), scale (d,) and columns' digest, as in `Projection`.
     gapped : GappedRows
         The rows that take part, by their pattern of gaps.
     covariance : ndarray of shape (d, d), optional
+        Covariance that predicts missing values; None if ``factors`` is given.
     factors : ndarray of shape (q + 1, d), optional
-        One of the two, from which missing values are predicted.
+        Loadings of q factors and, in the last row, noise variances, that predict missing values.
     """
 
     gapped: GappedRows
@@ -103,12 +107,14 @@ class FilledProjection(Projection):
 
     @override
     def centred(self, rows: Rows) -> Iterator[Array]:
+        """Centre rows, impute their missing values, and divide by the scale, chunk by chunk."""
         for chunk in chunks(rows, CHUNK_ELEMENTS):
             deviations = np.subtract(chunk, self.mean, dtype=np.float64)
             yield fill_rows(deviations, self.covariance, self.factors) / (self.scale if self.scale.size else 1.0)
 
     @override
     def squared_error(self) -> float:
+        """Return the total squared error of the imputed rows after projection, never negative."""
         scale = self.scale if self.scale.size else np.ones_like(self.mean)
         if self.factors is not None:
             squared = squared_error_by_factors(self.gapped, self.factors, self.mean, scale, self.components)

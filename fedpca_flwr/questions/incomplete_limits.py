@@ -51,7 +51,7 @@ def positive(spread: Array) -> Array:
 
 
 def factor_unit(request: Fields, *, scale: bool) -> Array:
-    """Return the unit by which features are divided in a model of factors.
+    """Return the unit (d,) that a factor model divides features by: own deviations, or one common deviation.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def factor_unit(request: Fields, *, scale: bool) -> Array:
 
 
 def unbounded_limits(limits: LimitFunction) -> LimitFunction:
-    """Return the same limits for a single party's reply, where the server sees the reply and the run has no `bound`.
+    """Return the limit function with `bound` replaced by the largest value of any table, for replies in clear.
 
     Parameters
     ----------
@@ -86,13 +86,14 @@ def unbounded_limits(limits: LimitFunction) -> LimitFunction:
     """
 
     def unbounded(request: Fields, public: Public) -> SumLimits:
+        """Return the limits with the largest value of any table in place of `bound`."""
         return limits(request, replace(public, config=public.config.model_copy(update={"bound": MAX_MAGNITUDE})))
 
     return unbounded
 
 
 def observed_limits(public: Public, *, pairs: bool) -> SumLimits:
-    """Return limits of the counts and sums of the observed values.
+    """Return limits of the parties' sums: rows, empty rows, counts and sums of the observed values.
 
     Parameters
     ----------
@@ -111,11 +112,12 @@ def observed_limits(public: Public, *, pairs: bool) -> SumLimits:
 
 
 def deviation_limits(request: Fields, public: Public, rows: int) -> SumLimits:
-    """Return limits of the sums of the observed values' deviations, and of their squares.
+    """Return each feature's limits on the sum of deviations of observed values from a centre, and of squares.
 
     Parameters
     ----------
     request : mapping of str to ndarray
+        Field ``centre`` (d,).
     public : Public
     rows : int
         Largest number of rows.
@@ -129,13 +131,15 @@ def deviation_limits(request: Fields, public: Public, rows: int) -> SumLimits:
 
 
 def max_standardised(request: Fields, public: Public, unit: Array) -> Array:
-    """Return the largest size of a value of rows within `bound`, less the centre and divided by a unit.
+    """Return each feature's largest absolute value within `bound`, less the centre and divided by the unit.
 
     Parameters
     ----------
     request : mapping of str to ndarray
+        Field ``centre`` (d,).
     public : Public
     unit : ndarray of shape (d,)
+        Divisor of each feature.
 
     Returns
     -------
@@ -147,11 +151,12 @@ def max_standardised(request: Fields, public: Public, unit: Array) -> Array:
 
 
 def expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimits:
-    """Return limits of the rows' expected sums, by a model with a covariance.
+    """Return limits of E-step sums under a Gaussian model: expected deviations (d,) and packed products.
 
     Parameters
     ----------
     request : mapping of str to ndarray
+        Fields ``mean``, ``centre``, ``spread`` (d,) and the packed ``covariance`` of the model.
     rows : int
         Largest number of rows.
     size : ndarray of shape (d,) or float
@@ -172,11 +177,12 @@ def expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimit
 
 
 def factor_limits(request: Fields, public: Public, *, shared: bool = False) -> SumLimits:
-    """Return limits of the rows' factor sums, by a model of factors.
+    """Return limits of E-step sums under a factor model: deviations, products, squares and log-likelihood.
 
     Parameters
     ----------
     request : mapping of str to ndarray
+        Fields ``rows``, ``mean``, ``centre``, ``spread``, ``basis`` (d, q), ``variances`` (q,) and ``noise``.
     public : Public
     shared : bool
         Whether the limits are of a single party's reply, which says the number of rows, and not of the sum.

@@ -35,12 +35,12 @@ HIDDEN_UNITS_NOTE = (
 
 
 def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict[str, Any]]:
-    """Return the entries of ``model.log["other_units"]``.
+    """Return log entries of features that a party seems to have in another unit than the other parties.
 
     Parameters
     ----------
     parties : mapping of str to (float, ndarray of shape (d,), ndarray of shape (d,))
-        By how texts name the party: its rows, and the centre and the deviation of each feature there, NaN or 0 where
+        By the party's name: its number of rows, and the mean and the deviation of each feature there, NaN or 0 where
         the party does not have the feature.
 
     Returns
@@ -57,7 +57,7 @@ def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict
 
 
 def scatter_unit_entries(parties: Mapping[str, tuple[Head, Array]]) -> list[dict[str, Any]]:
-    """Return the entries of ``model.log["other_units"]`` from the parties' means and scatters.
+    """Return log entries of features in another unit, from each party's mean and diagonal of its scatter.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ MAX_NAMED_PARTIES = 10
 
 @dataclass(frozen=True)
 class PartyInfluence:
-    """Influence of a party, and how texts name the party.
+    """Influence of one party on the model: its name, shares and angles, and reasons why it stands out.
 
     Parameters
     ----------
@@ -118,12 +118,12 @@ class PartyInfluence:
 
     @property
     def largest_share(self) -> tuple[float, int]:
-        """Largest share of a component, and the number of that component, from 1."""
+        """Largest share that the party has of any component, and that component's number, from 1."""
         first = int(np.argmax(self.influence.components))
         return float(self.influence.components[first]), first + 1
 
     def entry(self) -> dict[str, Any]:
-        """Return the influence as an entry of ``model.log["influence"]``, which JSON can hold.
+        """Return the party's shares and angles as a JSON-serialisable dictionary for the model's log.
 
         Returns
         -------
@@ -144,7 +144,7 @@ class PartyInfluence:
 
 @dataclass(frozen=True)
 class Contributions:
-    """Contributions of the parties to a pooled scatter.
+    """Moments or factors of each party that were added to the pooled scatter, to measure each party's influence.
 
     Parameters
     ----------
@@ -158,13 +158,13 @@ class Contributions:
     between: bool = True
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Return the influence of every party on the result of a method.
+        """Return each party's shares of the components and angles; refuse impossible scatters or too large shares.
 
         Parameters
         ----------
         solution : Solution
         center : bool
-            Whether rows are about their mean.
+            Whether the method subtracts the mean of the rows.
         limit : float
             Largest share of a component that a party may hold; 0: no limit.
 
@@ -199,7 +199,7 @@ class Contributions:
         return parties
 
     def units(self) -> list[dict[str, Any]]:
-        """Return the features that a party has in another unit.
+        """Return log entries of features that a party seems to have in another unit than the other parties.
 
         Returns
         -------
@@ -211,7 +211,7 @@ class Contributions:
 
 @dataclass(frozen=True)
 class AddedContributions:
-    """Random groups of contributions that were added on arrival: no influence, but a check of the groups.
+    """Sums of random groups of parties' scatters, kept in place of each party's scatter to detect impossible ones.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ class AddedContributions:
     groups: RandomGroups
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Return no influence; refuse a group whose sum is no scatter of any rows.
+        """Return an empty list, after refusing a random group of parties whose summed scatter is indefinite.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class AddedContributions:
         return []
 
     def units(self) -> list[dict[str, Any]]:
-        """Return no units: nobody's means are stored.
+        """Return an empty list: without the parties' means no differing units can be found.
 
         Returns
         -------
@@ -264,7 +264,7 @@ class AddedContributions:
 
 
 def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float]:
-    """Return the largest influences of any party, by the names of `fedpca_flwr.model.measurements`.
+    """Return the largest component share and the largest angles that any single party has on the model.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float
 
 
 def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
-    """Return a note for each party that stands out.
+    """Return a text for each party whose influence stands out, with the reasons.
 
     Parameters
     ----------
@@ -323,14 +323,14 @@ def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
 
 
 def _refuse_indefinite(parties: Sequence[str]) -> None:
-    """Refuse parties whose scatters have a negative eigenvalue, and take directions of other parties away."""
+    """Refuse the named parties, whose scatters have a negative eigenvalue and so cancel other parties' variance."""
     if parties:
         why = "its scatter has a negative eigenvalue: no rows have such a one, and it takes away what others have"
         raise ContractError("\n".join(f"{party}: {why}" for party in parties))
 
 
 def _require_below(limit: float, parties: Sequence[PartyInfluence]) -> None:
-    """Refuse a model of which a party holds a larger share than the limit."""
+    """Refuse a model in which any party's share of a component exceeds the limit."""
     lines = [
         f"{item.party} holds {share:.2%} of component {component} with {item.influence.rows:.2%} of the rows"
         for item in parties

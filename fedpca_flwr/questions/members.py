@@ -20,7 +20,7 @@ COUNT, MEAN, REMAINDER = HEAD
 
 
 def members_questions(config: RunConfig) -> Questions:
-    """Return the questions of a run with members: in clear digests and missing moments, with masks the sums of all.
+    """Return the questions for members' moments: in clear a digest and then new moments, else the sum of all.
 
     Parameters
     ----------
@@ -45,19 +45,19 @@ def members_questions(config: RunConfig) -> Questions:
 
 
 def _announce(party: Party, request: Fields) -> Fields:
-    """Return nothing: the reply says that the party is there."""
+    """Return no fields: the empty reply only announces that the party takes part."""
     return {}
 
 
 def _digest(party: Party, request: Fields) -> Fields:
-    """Return count, mean and the digest of the moments, as the server will read the moments."""
+    """Return count and mean of a party's rows, and the digest of the moments that the server would read."""
     fields = local_moments(party, request)
     digest_bytes = bytes.fromhex(moments_digest(read_moments(fields)))
     return {**fields, "digest": np.frombuffer(digest_bytes, np.uint8)}
 
 
 def _moments(party: Party, request: Fields) -> Fields:
-    """Return count and mean, and the scatter if the server wants the moments."""
+    """Return count and mean of a party's rows, and the packed scatter if the request's ``wanted`` is true."""
     if request["wanted"]:
         return local_moments(party, request)
     return {**head_fields(*party.vault.head_and_diagonal()), "scatter": np.empty(0)}

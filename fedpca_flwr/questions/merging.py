@@ -53,7 +53,7 @@ NEIGHBOUR_DIRECTIONS = Payload((Field("values", ("<=parties",)), Field("vectors"
 
 
 class MergeOptions(ColumnsOptions):
-    """Options of VFedPCA and VFedAKPCA."""
+    """Options of VFedPCA and VFedAKPCA: variant, periods, weights, and who merges the parties' directions."""
 
     variant: Literal["corrected", "faithful"] = "corrected"
     """``faithful``: as the authors' program (`fedpca_flwr.maths.columns`), without ``center``."""
@@ -66,24 +66,25 @@ class MergeOptions(ColumnsOptions):
 
     @property
     def faithful(self) -> bool:
-        """True if the run does as the authors' program."""
+        """True if the run reproduces the authors' published program, without this project's corrections."""
         return self.variant == "faithful"
 
     @property
     @override
     def centres_columns(self) -> bool:
+        """True if columns are centred, which the authors' program does not do."""
         return self.center and not self.faithful
 
     @abstractmethod
     def local_direction(self, X: Array, start: Array) -> tuple[float, Array]:
-        """Return the weight and the leading direction of a party's block.
+        """Return the weight and the leading direction (n,) of a party's columns.
 
         Parameters
         ----------
         X : ndarray of shape (n, f)
             Columns of the party.
         start : ndarray of shape (n,)
-            Start of a power iteration.
+            Start vector of a power iteration.
 
         Returns
         -------
@@ -93,26 +94,27 @@ class MergeOptions(ColumnsOptions):
 
     @override
     def max_gram_columns(self, rows: int) -> int:
+        """Return the largest number of columns of products with a party's X X' that a run reveals."""
         # once a block is overwritten it has rank one, and tells no more
         return self.n_components * min(self.total_periods, 2 + self.isolated_periods)
 
     @property
     def starts_from_merged(self) -> bool:
-        """True if a party starts each period from the merged vector."""
+        """True if each period's power iteration starts from the merged direction instead of a random vector."""
         return False
 
     @property
     def isolated_periods(self) -> int:
-        """Number of first periods without communication; the authors merge the parties' vectors all the same."""
+        """Number of first periods in which parties do not yet project on the merged direction."""
         return int(self.graph == "server" and self.faithful)
 
     @property
     def total_periods(self) -> int:
-        """Number of periods of each component, with the isolated period."""
+        """Number of periods for each component: `periods` and the isolated periods."""
         return self.periods + self.isolated_periods
 
     def merge(self, values: Sequence[float], vectors: Sequence[Array]) -> Array:
-        """Return the merged direction.
+        """Return the weighted sum of the parties' directions as one merged direction (n,).
 
         Parameters
         ----------
@@ -129,7 +131,7 @@ class MergeOptions(ColumnsOptions):
 
 
 def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
-    """Return the questions of a run: a party's own directions, period by period.
+    """Return the questions of a merging run: rows, each period's local direction, sums of squares, projection.
 
     Parameters
     ----------
@@ -161,22 +163,23 @@ def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
 
 
 def _report_directions(party: ColumnsClient, request: Fields) -> Fields:
-    """Return all directions that a party has merged, the last one included."""
+    """Return all directions (n, k) that a party has merged, with the direction of the last period."""
     return {"directions": _with_direction(party, _local_merged(party, request))}
 
 
 def _parties(public: Public) -> dict[str, int]:
-    """Return the values of the symbols in shapes: components and parties."""
+    """Return the values of the symbols in field shapes: ``k`` components and ``parties``."""
     return {**columns.component_sizes(public), "parties": public.parties}
 
 
 class MergeStrategy(ColumnsStrategy):
-    """Strategy that merges the parties' directions, or relays the directions between neighbours."""
+    """Strategy that merges the parties' leading directions at the server, or relays them between neighbours."""
 
     options: MergeOptions
 
     @override
     def aggregate(self) -> Generator[Round, Any, ScoresSolution]:
+        """Run all periods, and return the merged directions ordered by the columns' sums of squares along each."""
         yield from columns.rows_and_energy(self)
         notes = ["an average of the parties' own directions, not the principal components of all columns"]
         measured: dict[str, float] = {"periods_per_component": self.options.periods}
@@ -195,7 +198,7 @@ class MergeStrategy(ColumnsStrategy):
     # Inside
 
     def _merge_directions(self) -> Generator[Round, Any, Array]:
-        """Return the merged directions (n, k), component after component."""
+        """Run all periods with merging at the server, and return the merged orthonormal directions (n, k)."""
         options, question = self.options, Round("start")
         directions = np.empty((self.n_rows, 0))
         for component in range(options.n_components):
@@ -220,7 +223,7 @@ class MergeStrategy(ColumnsStrategy):
         return directions
 
     def _relay_directions(self) -> Generator[Round, Any, list[Array]]:
-        """Return each party's own directions (n, k)."""
+        """Relay directions between neighbours in all periods, and return each party's own directions (n, k)."""
         options, question = self.options, Round("start")
         graph = make_graph(options.graph, self.quorum.expected)
         for step in range(options.n_components * options.periods):
@@ -237,7 +240,7 @@ class MergeStrategy(ColumnsStrategy):
 
 
 def _weights(replies: list[Reply], *, first: bool) -> list[float]:
-    """Return the weights of the parties; refuse weights that are all zero for the first component."""
+    """Return the parties' eigenvalues as weights; refuse a first component whose weights are all zero."""
     values = [float(reply.fields["value"]) for reply in replies]
     if first and not any(value > 0 for value in values):
         raise DataError(
@@ -251,7 +254,7 @@ def _weights(replies: list[Reply], *, first: bool) -> list[float]:
 
 
 def _local_period(party: ColumnsClient, request: Fields) -> Fields:
-    """Compute the next period of a party; the state says how many periods the party has computed."""
+    """Run a party's next period: return the eigenvalue and leading direction of its deflated or projected block."""
     options, state = party.options, party.site.state
     steps = int(state["steps"][0]) if "steps" in state else 0
     component, period = divmod(steps, options.total_periods)
@@ -274,7 +277,7 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
 
 
 def _local_merged(party: ColumnsClient, request: Fields) -> Array:
-    """Return the merged direction of the server, or of a party and its neighbours."""
+    """Return the merged direction (n,) that the server sent, or merge the neighbours' directions with the own one."""
     if "merged" in request:
         return request["merged"]
     values: list[Any] = list(request["values"])
@@ -287,7 +290,7 @@ def _local_merged(party: ColumnsClient, request: Fields) -> Array:
 
 
 def _local_directions(party: ColumnsClient) -> Array:
-    """Return the directions (n, k) that a party has so far."""
+    """Return the merged directions (n, components so far) that a party has stored."""
     state = party.site.state
     return state["found"][0] if "found" in state else np.empty((len(party.data), 0))
 

@@ -23,7 +23,7 @@ STORED_MOMENTS_NOTE = "the moments of all rows were kept; they tell far more tha
 def stored_moments(
     options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, error_bound: Array
 ) -> SecondMoments | None:
-    """Return the moments that a run stores by its options.
+    """Return the pooled moments (and the parties') that the run stores with the model, or None.
 
     Only a method whose options say so stores anything: a method that releases less than the moments has no such option.
 
@@ -49,7 +49,7 @@ def stored_moments(
 
 
 def party_names(replies: Sequence[Reply]) -> list[str]:
-    """Return a unique name for each party: the name of its member, or where two parties share a name, its label.
+    """Return a unique name for each party: its member name, or the reply's sender if member names repeat.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def party_names(replies: Sequence[Reply]) -> list[str]:
 
 
 def require_storable_sums(keep: str, *, within: bool) -> None:
-    """Refuse to store moments that the server does not have because only sums are shown.
+    """Refuse the option ``keep`` if it asks for moments that secure aggregation does not show the server.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def require_storable_sums(keep: str, *, within: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Evidence that comes with pooled moments, for the model that is made of the moments.
+    """Facts about pooled moments for the model's log: rounding bound, cautions, contributions and units.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ Fitting = Generator[Round, Any, Solution]
 
 
 class PooledMoments(NamedTuple):
-    """Pooled moments of the parties, with their evidence.
+    """Pooled moments of all parties, the single parties' moments if known, and facts for the model's log.
 
     Parameters
     ----------

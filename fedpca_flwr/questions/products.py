@@ -48,7 +48,7 @@ MAX_PRODUCT_RATIO = 1e6
 def product_questions(
     config: RunConfig, width: Callable[[Public], int], *, rounds: int, variances_first: bool = False
 ) -> Questions:
-    """Return the questions of `ScatterProducts`.
+    """Return the questions for count, mean and variances of the rows, and for products of the scatter with blocks.
 
     Where only sums open a block is orthonormal, and orthogonal to the blocks before: a run has at most d columns.
 
@@ -95,24 +95,24 @@ def product_questions(
 
 
 def _local_heads(party: Party, request: Fields) -> Fields:
-    """Return count and mean of a party's rows, and the diagonal of their scatter."""
+    """Return count and mean of a party's rows, and the diagonal (d,) of their centred scatter."""
     head, diagonal = party.vault.head_and_diagonal()
     return {**head_fields(head, diagonal), "diagonal": diagonal}
 
 
 def _local_start(party: Party, request: Fields, width: int) -> Fields:
-    """Return count, mean and diagonal, and the scatter's product with the first block, which all parties draw alike."""
+    """Return count, mean, diagonal of the scatter, and the scatter's product with a seeded random block."""
     first = random_block(party.public.features, width, party.public.config.seed)
     return {**_local_heads(party, request), "product": party.vault.times(first)}
 
 
 def _local_product(party: Party, request: Fields) -> Fields:
-    """Return the scatter's product with a block, about this party's own mean."""
+    """Return the product of a party's scatter, about its own mean, with the requested block (d, b)."""
     return {"product": party.vault.times(request["block"].astype(np.float64))}
 
 
 def _local_masked_product(party: Party, request: Fields) -> Fields:
-    """Return the product of a block with the scatter about the shared centre, of rows divided by the scale.
+    """Return the product of a party's scatter, about the request's centre and scaled, with the requested block.
 
     A block that is not orthogonal to the blocks before is refused. A sum of roundings has steps of each party:
     neighbouring blocks would scan the steps.
@@ -130,7 +130,7 @@ def _local_masked_product(party: Party, request: Fields) -> Fields:
 
 
 class ScatterProducts:
-    """Scatter A (d, d) of all rows about their mean, known through products.
+    """Scatter A (d, d) of all rows about their mean, known only through products with blocks of vectors.
 
     Parameters
     ----------
@@ -153,6 +153,7 @@ class ScatterProducts:
     diagonal: Array
 
     def __init__(self, run: RowsStrategy) -> None:
+        """Keep the run, without scale, opened products or scatter between means yet."""
         self.run = run
         self.evidence = Evidence()
         self.scale: Array = np.empty(0)
@@ -160,7 +161,7 @@ class ScatterProducts:
         self._opened: OpenedProducts | None = None
 
     def variances(self) -> Generator[Round, Any, None]:
-        """Ask for `head` and `diagonal` alone.
+        """Ask for count, mean and variances of all rows, and store them in `head` and `diagonal`.
 
         Yields
         ------
@@ -175,7 +176,7 @@ class ScatterProducts:
         self.evidence = Evidence(error_bound=pooled.error_bound, cautions=pooled.cautions)
 
     def start(self, V: Array) -> Generator[Round, Any, tuple[Array, Array]]:
-        """Ask for `head` and `diagonal`, and return the product with the first block, which parties draw if possible.
+        """Ask for count, mean and variances of all rows, and return the scatter's product with the first block.
 
         Parameters
         ----------
@@ -191,12 +192,12 @@ class ScatterProducts:
         """
         if "start" not in self.run.script:
             yield from self.variances()
-            return (yield from self.times(V.astype(np.float32)))  # exact: see `random_block`
+            return (yield from self.times(V.astype(np.float32)))  # exact: `random_block` draws float32 numbers
         sums = yield from self._ask_heads("start")
         return self._with_between(sums["product"], V), np.zeros(1)
 
     def times(self, V: NDArray[Any]) -> Generator[Round, Any, tuple[Array, Array]]:
-        """Return ``A V``, and a bound on the fixed-point rounding of each entry.
+        """Return the pooled scatter's product with a block V (d, b), and a bound on each entry's rounding.
 
         Where only sums open, the parties are asked about the new part of the block, for rows divided by the `scale`.
 
@@ -230,10 +231,11 @@ class ScatterProducts:
         return product * scale - centre_error, error_bound * scale
 
     def _ask_heads(self, phase: str) -> Generator[Round, Any, Total]:
-        """Ask the question that begins a run, and return the sums of the additive fields alone."""
+        """Ask for count, mean and diagonals, store their pooled values, and return the sums of additive fields."""
         heads, arriving, parties = list[Head](), StreamingSum(), dict[str, tuple[Head, Array]]()
 
         def take(fields: Fields, sender: str) -> None:
+            """Add a party's additive fields, and keep its count, mean and diagonal."""
             head_names = {field.name for field in HEAD}
             arriving.add({name: array for name, array in fields.items() if name not in head_names}, sender)
             heads.append(head := read_head(fields))
@@ -248,12 +250,13 @@ class ScatterProducts:
         return sums
 
     def _with_between(self, product: Array, V: Array) -> Array:
+        """Add the scatter between the parties' means times V to the summed products, if these are possible."""
         require_possible_product(product, V, float(self.diagonal.sum()))
         return product + self._between.T @ (self._between @ V)
 
 
 class OpenedProducts:
-    """Blocks that all parties were asked about, mutually orthogonal, and the opened products.
+    """Store of the mutually orthogonal blocks that were sent to the parties, and of the summed products.
 
     Parameters
     ----------
@@ -262,10 +265,11 @@ class OpenedProducts:
     """
 
     def __init__(self, d: int) -> None:
+        """Start with no blocks and no products of ``d`` features."""
         self._blocks, self._products, self._error_bound = np.empty((d, 0)), np.empty((d, 0)), np.zeros((d, 1))
 
     def decompose(self, V: Array) -> tuple[Array, Array, Array]:
-        """Return C, W and R with ``V = blocks C + W R``, where W is orthonormal, and orthogonal to the earlier blocks.
+        """Split a block V into its part in the stored blocks and an orthonormal new part: ``V = blocks C + W R``.
 
         A block that is itself orthonormal and orthogonal, but for rounding in float32, is W.
 
@@ -297,7 +301,7 @@ class OpenedProducts:
         return coefficients, W, R
 
     def add(self, W: Array, product: Array, error_bound: Array) -> None:
-        """Store the product with the new part of a block.
+        """Store the new orthonormal part of a block and the scatter's product with that part.
 
         Parameters
         ----------
@@ -312,7 +316,7 @@ class OpenedProducts:
         self._products = np.hstack([self._products, product])
 
     def product(self, earlier_part: Array, new_part: Array) -> tuple[Array, Array]:
-        """Return the product with a block, from its parts, and a bound on the product's rounding.
+        """Return the scatter's product with the block of these coefficients on stored blocks, and a rounding bound.
 
         Parameters
         ----------
@@ -329,13 +333,14 @@ class OpenedProducts:
 
 
 def require_possible_product(product: Array, V: Array, trace: float) -> None:
-    """Refuse a product with a block that is far larger than that of any scatter with this trace.
+    """Refuse a product with a block V that is too large for any scatter with the given trace.
 
     Parameters
     ----------
     product : ndarray of shape (d, b)
         Sum of the parties' products.
     V : ndarray of shape (d, b)
+        The block.
     trace : float
         Sum of the parties' variances.
 

@@ -63,7 +63,7 @@ class PooledCentre(NamedTuple):
 
     @property
     def rows(self) -> int | float:
-        """Number of rows, or sum of their weights."""
+        """Number of rows of all parties, or sum of their weights."""
         return self.head.n
 
     @property
@@ -78,7 +78,7 @@ class PooledCentre(NamedTuple):
 
     @property
     def spread(self) -> Array:
-        """Roots of the scatter's diagonal (d,), a little enlarged."""
+        """Upper bounds (d,) on the roots of the scatter's diagonal, with room for rounding."""
         return np.sqrt(self.diagonal * (1 + 2.0**-20) + self.error_bound)
 
 
@@ -90,7 +90,7 @@ MAX_UNRESOLVED_SHARE = 1e-9
 
 
 def require_bound(config: RunConfig) -> None:
-    """Refuse a run of sums in fixed point whose `bound` is missing.
+    """Refuse a run with secure sums that does not give `bound`, the largest absolute value of the data.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def require_bound(config: RunConfig) -> None:
 
 
 def permit_fixed_point(party: PCAClient) -> None:
-    """Refuse, before anything is answered, sums in fixed point that have no room or that this site does not allow.
+    """Refuse fixed-point sums that lack a `bound`, that this site forbids, or that its rows would overflow.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def require_max_rows(rows: float, parties: int) -> None:
 def require_resolved(
     bound: float, error_bound: Array, diagonal: Array, advice: str = "", *, subject: str = ALL_ROWS
 ) -> None:
-    """Refuse a bound so far above the data that fixed point, whose steps follow from the bound, misses the variance.
+    """Refuse a `bound` so far above the data that fixed-point rounding exceeds a tiny share of the variance.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def require_resolved(
     diagonal : ndarray of shape (d,)
         Diagonal of the scatter.
     advice : str
-        What else helps besides a smaller bound, as the end of the error text.
+        Further remedy besides a smaller bound, as the end of the error text.
     subject : str
         How the error text names the rows.
 
@@ -181,10 +181,10 @@ def require_resolved(
 
 
 def require_scalable(bound: float, error_bound: Array, diagonal: Array, rows: float) -> None:
-    """Refuse a bound beside which features vary too little to be scaled.
+    """Refuse a `bound` so large that fixed point cannot resolve the variances of features to be scaled.
 
-    A feature that cannot be told from a constant feature may pass for constant where its deviation is nothing beside
-    that of scaled features, and below 1e-15 of the largest.
+    A feature may pass for constant if its unresolved deviation is below 1e-6 (scaled features have 1), and below 1e-15
+    of the largest deviation.
 
     Parameters
     ----------
@@ -207,14 +207,14 @@ def require_scalable(bound: float, error_bound: Array, diagonal: Array, rows: fl
 
 
 def require_max_unresolved(bound: float, unresolved: int, maximum: int) -> None:
-    """Refuse a bound beside which too many features have no digits.
+    """Refuse a `bound` so large that fixed point leaves more features unresolved than the maximum allowed.
 
     Parameters
     ----------
     bound : float
         The run's `bound`.
     unresolved : int
-        Number of features without digits.
+        Number of features whose variance fixed point does not resolve.
     maximum : int
         Largest number of such features that is allowed.
 
@@ -232,7 +232,7 @@ def require_max_unresolved(bound: float, unresolved: int, maximum: int) -> None:
 
 
 def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False) -> int | float:
-    """Return the number of rows of all parties, or refuse a number that their rows cannot have.
+    """Return the summed number of rows, or refuse a sum below the number of parties or above `MAX_ROWS`.
 
     Nobody can check a single party's share of an opened sum.
 
@@ -264,13 +264,14 @@ def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False)
 
 
 def reach(request: Fields, public: Public) -> Array:
-    """Return the largest size of a value of rows within `bound`, as a question takes the rows.
+    """Return each feature's largest absolute value within `bound`, after the request's centring and scaling.
 
     The question takes the rows less the ``centre`` or ``mean`` of the request, and divided by the ``scale``.
 
     Parameters
     ----------
     request : mapping of str to ndarray
+        Fields of the question's request; ``centre``, ``mean`` and ``scale`` (d,) count.
     public : Public
 
     Returns
@@ -298,13 +299,14 @@ def reach(request: Fields, public: Public) -> Array:
 
 
 def sum_limits(bound: float, d: int) -> SumLimits:
-    """Return the limits of the count and of the sum of rows.
+    """Return the largest possible count of rows, and of each feature's sum over the rows.
 
     Parameters
     ----------
     bound : float
         Largest size of a value.
     d : int
+        Number of features.
 
     Returns
     -------
@@ -315,7 +317,7 @@ def sum_limits(bound: float, d: int) -> SumLimits:
 
 
 def scatter_limits(spread: Array) -> SumLimits:
-    """Return the limits of a packed scatter with a known diagonal, by Cauchy and Schwarz.
+    """Return the limits s_i s_j on the entries of a packed scatter with roots s of its diagonal (Cauchy-Schwarz).
 
     Parameters
     ----------
@@ -332,7 +334,7 @@ def scatter_limits(spread: Array) -> SumLimits:
 
 
 def sums_limits(reach: Array) -> SumLimits:
-    """Return the limits of count, sum and sum of squares of rows.
+    """Return the limits of the row count, and of each feature's sum and sum of squares over the rows.
 
     Parameters
     ----------
@@ -348,7 +350,7 @@ def sums_limits(reach: Array) -> SumLimits:
 
 
 def moments_limits(reach: Array) -> SumLimits:
-    """Return the limits of count, sum, sum of squares and packed sums of products of rows.
+    """Return the limits of row count, each feature's sum and sum of squares, and packed sums of products.
 
     Parameters
     ----------
@@ -369,7 +371,7 @@ def moments_limits(reach: Array) -> SumLimits:
 
 
 def product_limits(reach: Array, columns: int) -> SumLimits:
-    """Return the limits of a scatter of rows times orthonormal columns, with room for rounding.
+    """Return the limits on entries of a scatter times orthonormal columns, twice the bound to allow rounding.
 
     Parameters
     ----------
@@ -388,7 +390,7 @@ def product_limits(reach: Array, columns: int) -> SumLimits:
 
 
 def projection_limits(reach: Array) -> SumLimits:
-    """Return the limits of the count, and of the squared error of orthonormal components, with room for rounding.
+    """Return the limits of the row count and of the total squared projection error, with room for rounding.
 
     Parameters
     ----------

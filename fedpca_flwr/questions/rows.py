@@ -63,7 +63,7 @@ SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
 
 @contextmanager
 def refuse_impossible_sums() -> Iterator[None]:
-    """Raise a `ContractError` where no rows can have the sums: nobody can check a single party's share.
+    """Turn arithmetic failures in the block into a `ContractError` that the parties' sums fit no rows.
 
     Yields
     ------
@@ -112,14 +112,14 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
 def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda party: party.vault) -> Questions:
-    """Return the question of `pooled_centre`.
+    """Return the question for count, sums and sums of squares of all rows, about zero.
 
     Parameters
     ----------
     prefix : str
         Prefix of the question's name.
     vault_of : callable
-        From the party to the vault of the rows that the question is about.
+        From the party to its `Vault`, the store of moments of the rows that the question is about.
 
     Returns
     -------
@@ -140,12 +140,12 @@ def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda
 
 
 def _sums_limits(request: Fields, public: Public) -> SumLimits:
-    """Limit count, sums and sums of squares of rows within `bound`."""
+    """Return the limits of count, sums and sums of squares of rows within `bound`."""
     return row_limits.sums_limits(row_limits.reach(request, public))
 
 
 def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
-    """Return the questions of `pooled_moments`.
+    """Return the questions for count, mean and scatter of all rows: in clear, or as secure sums about zero.
 
     Parameters
     ----------
@@ -169,6 +169,7 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
     payload = Payload((COUNT, *SUMS, SCATTER))
 
     def leading_digits(sizes: Mapping[str, int]) -> Digits:
+        """Return the fixed-point digits of a scatter's values: two words each, or one and a third if many."""
         # two, of which the second shares a word where there are many values
         return WIDE_DIGITS[:2] if packed_size(sizes["d"]) <= row_limits.MAX_TWO_WORD_VALUES else (1, 3)
 
@@ -184,12 +185,13 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
 
 
 def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, within: bool) -> Question:
-    """Return a question for the sum of the given moments, with the given digits of the scatter.
+    """Return a question for sums of moments in the reply's fields; ``digits`` gives the scatter's digit layout.
 
-    The second moments are about the centre of the request, or within the party. Replies come in parts without rounding.
+    The scatter is about the centre of the request, or if ``within`` about each party's own mean.
     """
 
     def answer(party: Party, request: Fields) -> Sequence[Fields]:
+        """Return a party's moments as parts that add up without rounding, in the reply's fields."""
         moments = party.vault.moments()
         head = shift_head(moments.head, request.get("centre", np.zeros(party.public.features)))
         parts = [dict(part) for part in uncentred_sums(head, moments.diagonal())]
@@ -199,6 +201,7 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
         return [{field.name: part[field.name] for field in reply.fields if field.name in part} for part in parts]
 
     def limits(request: Fields, public: Public) -> SumLimits:
+        """Return the limits of the reply's fields for rows within `bound`."""
         limits_by_name = row_limits.moments_limits(row_limits.reach(request, public))
         return {field.name: limits_by_name[field.name] for field in reply.fields}
 
@@ -211,7 +214,7 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
 
 
 def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
-    """Return count, sum and sum of squares of rows about zero, in parts that add up without rounding.
+    """Return count, sum and sum of squares of rows about zero, as float64 parts whose exact sum is the value.
 
     Parameters
     ----------
@@ -233,12 +236,13 @@ def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
 
 
 def local_moments(party: Party, request: Fields) -> Fields:
-    """Return count, mean and scatter of a party's rows.
+    """Return the reply fields of count, mean and packed scatter of a party's rows.
 
     Parameters
     ----------
     party : Party
     request : mapping of str to ndarray
+        Unused.
 
     Returns
     -------
@@ -293,13 +297,13 @@ def projection_questions(
 
 
 def _project(party: Any, request: Fields) -> Fields:
-    """Store the scores of a party's rows; return the count and the squared error."""
+    """Write the scores of a party's rows, and return the row count and the squared projection error."""
     reply: Fields = party.project(request)
     return reply
 
 
 def _projection_limits(request: Fields, public: Public) -> SumLimits:
-    """Limit count and squared error of rows within `bound`."""
+    """Return the limits of row count and squared projection error of rows within `bound`."""
     return row_limits.projection_limits(row_limits.reach(request, public))
 
 
@@ -309,7 +313,7 @@ def _projection_limits(request: Fields, public: Public) -> SumLimits:
 def pooled_centre(
     run: RowsStrategy, prefix: str = "", *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
 ) -> Generator[Round, Any, PooledCentre]:
-    """Return count, mean and variances of all rows, from a short sum or from a stage.
+    """Return count, mean and variances of all rows, from a stage that knows them or from a secure sum.
 
     Parameters
     ----------
@@ -336,10 +340,9 @@ def pooled_centre(
 def _resolve_centre(
     run: RowsStrategy, sums: Total, *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
 ) -> PooledCentre:
-    """Return count, mean and variances from sums of rows and of their squares, if no digits are missing.
+    """Return count, mean and variances from opened sums of rows and squares, or refuse an unresolved variance.
 
-    With scaling a feature whose whole variance may be rounding is constant; else the feature would be scaled by what
-    rounding left of its variance.
+    With scaling, a feature whose whole variance may be rounding counts as constant, so that noise is not scaled up.
     """
     assert sums.exact_integers is not None
     rows = row_limits.read_row_count(sums["count"], sums.parties, weighted=bool(run.config.weights))
@@ -356,7 +359,7 @@ def _resolve_centre(
         return PooledCentre(head, diagonal, error_bound)
     numbers = slice(total_diagonal.size - run.config.indicators)
     min_diagonal = np.zeros_like(total_diagonal)
-    min_diagonal[numbers.stop :] = 0.5  # of an indicator that varies
+    min_diagonal[numbers.stop :] = 0.5  # a 0/1 column of n rows that varies has a scatter of (n - 1) / n or more
     row_limits.require_scalable(run.config.bound, error_bound, np.maximum(total_diagonal, min_diagonal), head.n)
     unresolved = total_diagonal <= error_bound
     cautions = constant_cautions(unresolved[numbers], float(np.sqrt(error_bound.max() / head.n)))
@@ -364,7 +367,7 @@ def _resolve_centre(
 
 
 def staged_moments(run: RowsStrategy) -> Pooling:
-    """Return the moments of all rows after the stages of the run.
+    """Return the moments of all rows as changed by the run's stages, such as adjustment for covariates.
 
     Parameters
     ----------
@@ -383,7 +386,7 @@ def staged_moments(run: RowsStrategy) -> Pooling:
 def pooled_moments(
     run: RowsStrategy, *, within: bool = False, retain_all: bool = False, joined: Array | float = 0.0
 ) -> Pooling:
-    """Return the moments of all rows.
+    """Ask for the moments of all rows (count, mean, scatter), in clear or as secure sums, and pool them.
 
     Parameters
     ----------
@@ -409,7 +412,7 @@ def pooled_moments(
 
 
 def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
-    """Return the moments of all rows from each party's moments, stored or, if too large, added on arrival."""
+    """Pool the moments that the parties reply in clear, stored per party or, if too large, added on arrival."""
     nbytes = 8 * packed_size(run.public.features) * run.public.parties
     stored = isinstance(run.options, MomentsOptions) and run.options.keep == "parties"
     if retain_all or stored or run.config.max_share > 0 or nbytes <= MAX_INFLUENCE_BYTES:
@@ -423,6 +426,7 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
     groups = RandomGroups(run.public.parties, np.random.default_rng())
 
     def consume(fields: Fields, sender: str) -> None:
+        """Add a party's moments to the pooled sum and to the random groups that are checked."""
         part = read_moments(fields)
         try:
             added.add(part)
@@ -442,7 +446,7 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
 
 
 def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
-    """Return the moments of all rows from a sum, and a second sum if the digits do not resolve the variances."""
+    """Return the moments of all rows from a secure sum, with a second sum if its digits are too few."""
     sums: Total = yield SumRound("moments")
     pooled = _resolve_centre(run, sums, added_diagonal=added_diagonal)
     positions = diagonal_positions(pooled.diagonal.size)
@@ -458,7 +462,7 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
         head, error_bound = shift_head(head, pooled.centre), SCATTER_PARTS * sums.error_bounds["scatter"][positions]
     double = sums["scatter"], sums.low["scatter"]
     scatter = double[0] if within else centre_scatter(double, mean_products(head))
-    if run.options.scaled:  # one is resolved beside others, since its own variance has all digits
+    if run.options.scaled:  # a single such feature is harmless: its variance comes from the sums of squares
         small = (error_bound > row_limits.MAX_UNRESOLVED_SHARE * pooled.diagonal) & (pooled.diagonal > 0)
         row_limits.require_max_unresolved(run.config.bound, int(small.sum()), 1)
     elif not within:
@@ -470,12 +474,12 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
 
 
 def constant_cautions(unresolved: NDArray[np.bool_], min_deviation: float) -> Sequence[str]:
-    """Return a caution on features that were taken for constant because fixed point does not resolve their deviations.
+    """Return a caution about features treated as constant because fixed point does not resolve their variance.
 
     Parameters
     ----------
     unresolved : ndarray of bool of shape (d,)
-        Features without digits.
+        Features whose variance fixed point does not resolve.
     min_deviation : float
         Smallest deviation that fixed point holds.
 

@@ -41,7 +41,7 @@ class Projection:
     Parameters
     ----------
     vault : Vault
-        The moments of the rows that take part.
+        Store of the moments of the rows that take part.
     components : ndarray of shape (k, d)
         Components with orthonormal rows.
     mean : ndarray of shape (d,)
@@ -59,11 +59,12 @@ class Projection:
     columns: str
 
     def centred(self, rows: Rows) -> Iterator[Any]:
-        """Centre and scale rows, chunk by chunk.
+        """Subtract the mean from rows and divide by the scale, chunk by chunk.
 
         Parameters
         ----------
         rows : rows of shape (n, d)
+            Rows in the unit of the data.
 
         Returns
         -------
@@ -77,6 +78,7 @@ class Projection:
         Parameters
         ----------
         rows : rows of shape (n, d)
+            Rows in the unit of the data.
 
         Yields
         ------
@@ -86,7 +88,7 @@ class Projection:
             yield centred @ self.components.T
 
     def squared_error(self) -> float:
-        """Return the squared error that the projection leaves of the rows that take part, from their moments.
+        """Return the total squared reconstruction error of the rows that take part, from their moments.
 
         Returns
         -------
@@ -95,7 +97,7 @@ class Projection:
         return self.vault.squared_error(self.mean, self.scale, self.components)
 
     def loadings(self) -> Loadings:
-        """Return the loadings that project new rows.
+        """Return the components, mean and scale as a `Loadings` object that can be saved.
 
         Returns
         -------
@@ -106,10 +108,10 @@ class Projection:
 
 
 class Observer:
-    """Observer of a party's rows in the last round, which may add fields to the reply."""
+    """Reader of the centred rows while a party writes its scores, which may add fields to the reply. Does nothing."""
 
     def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:
-        """Watch chunks of centred rows, and pass each chunk on.
+        """Read chunks of centred rows as they pass, and yield each chunk unchanged.
 
         Parameters
         ----------
@@ -124,7 +126,7 @@ class Observer:
         return chunks
 
     def reply(self) -> Fields:
-        """Return the fields of the party's reply besides count and squared error.
+        """Return the fields that the observer adds to the party's last reply; none in this base class.
 
         Returns
         -------
@@ -138,14 +140,14 @@ Closing = Generator[Round, Any, Fields]
 
 
 class RowsStage(Stage):
-    """A stage of methods for rows. Hooks that a stage does not override do nothing."""
+    """Optional step composed with a method for rows, as hooks at party and server that do nothing by default."""
 
     scales: bool = False  # whether it divides features by a deviation of its own
 
     # A party
 
     def require_ready(self, party: RowsClient) -> None:
-        """Refuse, before anything is answered, rows of the party that do not fit the stage.
+        """Refuse, before the party's first answer, rows that do not fit the stage; by default refuse nothing.
 
         Parameters
         ----------
@@ -153,7 +155,7 @@ class RowsStage(Stage):
         """
 
     def info(self, party: RowsClient) -> dict[str, Any]:
-        """Return what every reply says of the party because of the stage.
+        """Return entries that the stage adds to the party's description in every reply; none by default.
 
         Parameters
         ----------
@@ -166,16 +168,17 @@ class RowsStage(Stage):
         return {}
 
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Store what later answers need of a request.
+        """Store values of a request that the stage needs for later answers; by default store nothing.
 
         Parameters
         ----------
         party : RowsClient
         request : mapping of str to ndarray
+            Fields of any request of the run.
         """
 
     def rows(self, party: RowsClient, rows: Rows) -> Rows:
-        """Return the rows that the method sees.
+        """Return the party's rows as the stage changes them for the method; unchanged by default.
 
         Parameters
         ----------
@@ -190,12 +193,13 @@ class RowsStage(Stage):
         return rows
 
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
-        """Return how the party projects its own rows.
+        """Return the party's projection of its own rows as the stage changes it; unchanged by default.
 
         Parameters
         ----------
         party : RowsClient
         request : mapping of str to ndarray
+            Fields of the last question.
         projection : Projection
             Projection as the stages before leave it.
 
@@ -206,13 +210,15 @@ class RowsStage(Stage):
         return projection
 
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> Observer | None:
-        """Return an observer of the rows in the last round, or None.
+        """Return an observer that reads the centred rows while scores are written, or None.
 
         Parameters
         ----------
         party : RowsClient
         request : mapping of str to ndarray
+            Fields of the last question.
         projection : Projection
+            The party's projection after all stages.
         files : ExitStack
             Closes the files that the observer writes to.
 
@@ -225,7 +231,7 @@ class RowsStage(Stage):
     # The server
 
     def head(self) -> PooledCentre | None:
-        """Return count, mean and variances of all rows if known to the stage, so that the run need not ask.
+        """Return count, mean and variances of all rows if the stage has asked for them already, else None.
 
         Returns
         -------
@@ -234,7 +240,7 @@ class RowsStage(Stage):
         return None
 
     def moments(self, run: PCAStrategy, pooled: Callable[..., Pooling]) -> Pooling:
-        """Return the moments of all rows that the method sees.
+        """Ask for the moments of all rows through ``pooled``, and return them as the stage changes them.
 
         Parameters
         ----------
@@ -249,7 +255,7 @@ class RowsStage(Stage):
         return pooled()
 
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
-        """Run the method, and the stage's own questions before the method.
+        """Wrap the method's generator with the stage's own questions around it; unchanged by default.
 
         Parameters
         ----------
@@ -264,7 +270,7 @@ class RowsStage(Stage):
         return fitting
 
     def model(self, run: PCAStrategy, model: PCAModel, solution: Solution) -> tuple[PCAModel, Solution]:
-        """Return the model, and the solution that the parties project with, in the unit of the data.
+        """Return the model and the solution as the stage changes them; unchanged by default.
 
         Parameters
         ----------
@@ -280,7 +286,7 @@ class RowsStage(Stage):
         return model, solution
 
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
-        """Ask between the fit and the last round; return further fields of the last request.
+        """Ask the stage's questions between fit and projection, and return further fields of the last request.
 
         Parameters
         ----------
@@ -297,7 +303,7 @@ class RowsStage(Stage):
         yield
 
     def conclude(self, model: PCAModel, fit: Total) -> None:
-        """Note in the model what the last round showed.
+        """Add to the model the results that the sum of the last replies holds; by default add nothing.
 
         Parameters
         ----------
@@ -309,7 +315,7 @@ class RowsStage(Stage):
 
 @dataclass
 class Party:
-    """Argument of an answer: the moments and the state of a party that holds rows, and no row.
+    """View of a party that answer functions receive: its moments, options and state, without access to rows.
 
     Parameters
     ----------
@@ -320,7 +326,7 @@ class Party:
     options : PCAOptions
         Options of the method.
     state : State
-        What the party stores over the rounds of the run.
+        Arrays that the party stores between the rounds of the run.
     partition : int
         Number of the party.
     """
@@ -333,11 +339,10 @@ class Party:
 
 
 class RowsClient(PCAClient):
-    """A party that holds rows: the vault of their moments, from which answers are computed, and the last round.
+    """Client of a party that holds rows: answers from the rows' stored moments, and projects the rows at the end.
 
-    The answers of the party stand with each question. A question that needs more than the vault is answered from this
-    client, if the method's card or a stage declares so. A method whose parties project their rows otherwise overrides
-    `projection`.
+    A question that needs more than the moments is answered from this client, if the method's declaration (`MethodCard`)
+    or a stage says so. A method whose parties project their rows otherwise overrides `projection`.
     """
 
     site: Site
@@ -345,11 +350,12 @@ class RowsClient(PCAClient):
 
     @cached_property
     def stages(self) -> tuple[RowsStage, ...]:
-        """Stages that this run composes with its method."""
+        """Optional steps, such as adjustment for covariates, that this run composes with its method."""
         return self.card.active_stages(self.site.config, self.options)
 
     @override
     def info(self) -> dict[str, Any]:
+        """Return the party's description that comes with every reply, with the entries of its stages."""
         info = super().info()
         for stage in self.stages:
             info |= stage.info(self)
@@ -357,6 +363,7 @@ class RowsClient(PCAClient):
 
     @override
     def require_ready(self) -> None:
+        """Refuse a run whose options conflict, or whose sums or stages this party's rows do not fit."""
         assert self.script  # or options contradict each other
         if self.uses_fixed_point:
             permit_fixed_point(self)
@@ -365,6 +372,7 @@ class RowsClient(PCAClient):
 
     @override
     def store_request(self, request: Fields) -> None:
+        """Let every stage store the values of a request that its later answers need."""
         for stage in self.stages:
             stage.store_request(self, request)
 
@@ -378,12 +386,12 @@ class RowsClient(PCAClient):
 
     @cached_property
     def raw_rows(self) -> Rows:
-        """Rows of this party as they are."""
+        """Rows of this party before any stage changes them."""
         return self.site.data(self.card.split)
 
     @property
     def row_parts(self) -> tuple[Rows, ...]:
-        """All rows of this party in the order of its file, with rows that take no part."""
+        """All rows of this party in the order of its file, including rows that are excluded from the run."""
         table = self.site.table
         if table.weights is not None or table.excluded is not None:
             return (table.rows,)
@@ -391,15 +399,16 @@ class RowsClient(PCAClient):
 
     @cached_property
     def vault(self) -> Vault:
-        """Vault of the rows that take part, after all stages."""
+        """Store of the moments of the rows that take part, after all stages."""
         return self.make_vault(self.data)
 
     def make_vault(self, rows: Rows) -> Vault:
-        """Return a vault of some rows of this party, whose moments are stored for the run where that is cheaper.
+        """Return a store of moments for some rows of this party, cached over rounds where that is cheaper.
 
         Parameters
         ----------
         rows : rows of shape (n, d)
+            Rows of this party.
 
         Returns
         -------
@@ -411,11 +420,12 @@ class RowsClient(PCAClient):
 
     @cached_property
     def party(self) -> Party:
-        """Argument of the answers of this party."""
+        """View of this party (moments, public parameters, options, state) that answer functions receive."""
         return self.party_type(self.vault, self.public, self.options, self.site.state, self.site.node.partition_id)
 
     @override
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
+        """Answer a question from the party's moments, or from this client if it is declared to need rows."""
         question = self.questions[phase]
         assert question.answer is not None, phase
         if not (question.needs or self.card.needs):
@@ -429,7 +439,7 @@ class RowsClient(PCAClient):
         return question.answer(self, request)
 
     def projection(self, request: Fields) -> Projection:
-        """Return how this party projects its own rows.
+        """Return this party's projection: components, mean and scale from the request, as changed by the stages.
 
         Parameters
         ----------
@@ -448,11 +458,12 @@ class RowsClient(PCAClient):
         return projection
 
     def project(self, request: Fields) -> Fields:
-        """Write this party's own files, which stay at the party; return the number of rows and the remaining error.
+        """Write this party's files of scores and loadings, and return row count and squared projection error.
 
         Parameters
         ----------
         request : mapping of str to ndarray
+            Fields of the last question: components, mean, scale and those of the stages.
 
         Returns
         -------
@@ -479,11 +490,12 @@ class RowsClient(PCAClient):
     def write_files(
         self, projection: Projection, watches: Sequence[Callable[[Iterator[Any]], Iterator[Any]]] = ()
     ) -> None:
-        """Write the files of scores and loadings that this site asks for.
+        """Write the scores file and the loadings file that this site's configuration names.
 
         Parameters
         ----------
         projection : Projection
+            Projection of the rows to scores.
         watches : sequence of callable
             Observers' functions, through which chunks of the rows pass.
         """

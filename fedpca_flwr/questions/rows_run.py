@@ -30,13 +30,13 @@ from fedpca_flwr.questions.rows_client import RowsClient, RowsStage
 
 
 class RowsStrategy(PCAStrategy):
-    """Base of the strategies for data split by rows. A method adds `aggregate`."""
+    """Base of the server strategies for data split by rows. A method adds `aggregate`."""
 
     party: ClassVar[type[PCAClient]] = RowsClient
 
     @abstractmethod
     def aggregate(self) -> Fitting:
-        """Run the method: yield its questions, and return its result.
+        """Run the method: yield its rounds of questions, and return components, eigenvalues and mean.
 
         Returns
         -------
@@ -45,11 +45,13 @@ class RowsStrategy(PCAStrategy):
 
     @override
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        """Set configuration, options and transport, and the stages that the options select."""
         super().prepare(config, options, transport)
         self.stages: tuple[RowsStage, ...] = self.card.active_stages(config, options)
 
     @override
     def program(self) -> Program:
+        """Run the method within its stages, build the model, and run the projection round."""
         fitting = self.aggregate()
         for stage in reversed(self.stages):
             fitting = stage.fit(self, fitting)
@@ -61,7 +63,7 @@ class RowsStrategy(PCAStrategy):
         self._model = model
 
     def run_closing(self, model: PCAModel, solution: Solution) -> Program:
-        """Ask what the stages need of a model, and run the last round.
+        """Ask the stages' questions about the fitted model, and run the projection round.
 
         Parameters
         ----------
@@ -78,7 +80,7 @@ class RowsStrategy(PCAStrategy):
         yield from self.run_projection(model, request)
 
     def squared_error(self, model: PCAModel) -> float:
-        """Return the mean squared error that the parties' rows must have in the last round, if the model is exact.
+        """Return the mean squared error per row that the projection round must measure if the model is exact.
 
         Parameters
         ----------
@@ -91,7 +93,7 @@ class RowsStrategy(PCAStrategy):
         return model.squared_error
 
     def projected_rows(self, model: PCAModel) -> float:
-        """Return how many rows the parties of this run must project in the last round.
+        """Return the number of rows (or sum of weights) that the parties must project in the last round.
 
         Parameters
         ----------
@@ -104,7 +106,7 @@ class RowsStrategy(PCAStrategy):
         return model.n_samples_
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
-        """Return the fields that the parties project their own rows with.
+        """Return the request fields for projecting rows: components, mean and scale.
 
         Parameters
         ----------
@@ -128,6 +130,7 @@ class RowsStrategy(PCAStrategy):
         rows : float
             Number of pooled rows.
         features : int
+            Number of features.
 
         Returns
         -------
@@ -204,7 +207,7 @@ class RowsStrategy(PCAStrategy):
             model.log["notes"].append("a party left before the last round: the squared error is not measured")
             return
         rows, expected_rows = float(fit["count"]), self.projected_rows(model)
-        if abs(rows - expected_rows) > (1e-9 * rows if self.config.weights else 0):
+        if abs(rows - expected_rows) > (1e-9 * rows if self.config.weights else 0):  # sums of weights are rounded
             raise ContractError(
                 f"all parties together project {rows:.17g} rows, but the model is of {expected_rows} of "
                 "theirs; did a party's data change during the run?"

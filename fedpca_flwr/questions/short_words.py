@@ -49,7 +49,7 @@ MIN_SPREAD_SHARE = 2.0**-48
 
 
 def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int], *, corrections: int) -> Questions:
-    """Return the questions of `ShortScatter`: a scatter in short words, and corrections on blocks.
+    """Return the questions for a scatter in few bits per entry, and for corrections of its products with blocks.
 
     Parameters
     ----------
@@ -90,34 +90,34 @@ def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int]
 
 
 def _scatter_limits(request: Fields, public: Public) -> SumLimits:
-    """Return the limits of the scatter, by Cauchy and Schwarz."""
+    """Return the limits s_i s_j of the scatter's entries, with s the roots of its diagonal (Cauchy-Schwarz)."""
     reach(request, public)  # or the centre is none of rows within `bound`
     return scatter_limits(_suppress_small_spread(request["spread"]))
 
 
 def _suppress_small_spread(spread: Array) -> Array:
-    """Return the roots of the scatter's diagonal (d,), with 0 for features that are constant but for rounding."""
+    """Return the spread (roots of a scatter's diagonal), with 0 in place of values that may be rounding."""
     return np.where(spread > MIN_SPREAD_SHARE * spread.max(), spread, 0.0)
 
 
 def _product_limits(request: Fields, public: Public) -> SumLimits:
-    """Return the limits of a correction's product: the residuals that all parties know."""
+    """Return the limits of a correction's product: outer product of the request's feature and column bounds."""
     reach(request, public)
     return {"product": np.outer(request["features"], request["columns"])}
 
 
 def _local_scatter(party: Party, request: Fields) -> Fields:
-    """Return a party's packed scatter about the centre."""
+    """Return a party's packed scatter about the request's centre."""
     return {"scatter": party.vault.moments().scatter_about(request["centre"])}
 
 
 def _local_product(party: Party, request: Fields) -> Fields:
-    """Return the product of a party's scatter about the centre with a block."""
+    """Return the product of a party's scatter, about the request's centre, with the requested block (d, b)."""
     return {"product": party.vault.centred_product(request["centre"], request["block"].astype(np.float64))}
 
 
 class ShortScatter:
-    """An approximation ``matrix`` (d, d) of the scatter of all rows, which corrections improve.
+    """Approximation (d, d) of the scatter of all rows from rounded sums, with error bounds that corrections lower.
 
     Parameters
     ----------
@@ -147,11 +147,12 @@ class ShortScatter:
     leading_error_bound: float
 
     def __init__(self, run: RowsStrategy) -> None:
+        """Keep the run; `ask` sets the scatter and the error bounds."""
         self.run = run
         self.evidence = Evidence()
 
     def ask(self) -> Generator[Round, Any, None]:
-        """Ask for the centre, and for the scatter in short words.
+        """Ask for mean and variances, then for the scatter in few bits per entry, and set the error bounds.
 
         Yields
         ------
@@ -174,7 +175,7 @@ class ShortScatter:
         between = float(pooled.rows) * pooled.remainder**2
         spread = np.sqrt(pooled.spread**2 + between)  # about the centre
         sums: Total = yield SumRound("scatter", {"centre": pooled.centre, "spread": spread})
-        root = float(2.0 ** np.frexp(spread.max())[1])
+        root = float(2.0 ** np.frexp(spread.max())[1])  # a power of two, so that divisions are exact
         self.unit, self._root, self._centre = root**2, root, pooled.centre
         self._spread = spread / root
         self._sent_spread = _suppress_small_spread(self._spread)
@@ -189,7 +190,7 @@ class ShortScatter:
         self.block_error_bound = self.leading_error_bound = self.error_bound
 
     def correct(self, vectors: Array, number: int) -> Generator[Round, Any, None]:
-        """Ask for the error of the products with the leading vectors, and correct the matrix.
+        """Ask for the scatter's products with the leading vectors, and correct the matrix by the difference.
 
         Parameters
         ----------
@@ -224,11 +225,11 @@ class ShortScatter:
         self.block = Q
 
     def _rounding_share(self, words: WordSharing) -> float:
-        """Return the largest rounding of a sum over the parties, as a share of the sum's limit."""
+        """Return the largest rounding error of a sum over the parties, as a fraction of the sum's limit."""
         return float(ShortWords(np.ones(1), words, self.run.public.parties).error_bound[0])
 
     def _residual_limits(self, V: Array) -> tuple[Array, Array]:
-        """Return numbers (d,) and (b,) whose products bound the error of each entry of the product with ``V``."""
+        """Return f (d,), 0 for omitted features, and c (b,): f_i c_j bounds the entries of the error times ``V``."""
         max_products, omitted = self._spread @ np.abs(V), self._omitted_spread @ np.abs(V)
         half = ShortWords(np.ones(1), CORRECTION, self.run.public.parties).base / 2
         finest = half / MAX_EXACT_MULTIPLE * max_products  # float64 has no smaller steps

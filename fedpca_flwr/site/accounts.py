@@ -10,12 +10,12 @@ from typing_extensions import override
 
 @dataclass(frozen=True)
 class Account:
-    """Content of a journal's event, which the journal stores as JSON with the names of the fields."""
+    """Base of the records that a site's journal stores about rows, releases and sums, as JSON."""
 
     kind: ClassVar[str]  # of the events
 
     def text(self) -> str:
-        """Format the account as JSON without its empty fields.
+        """Return the account as JSON for the journal, without empty fields.
 
         Returns
         -------
@@ -26,7 +26,7 @@ class Account:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse an account from the text of an event.
+        """Return the account of this class that a journal stores as JSON.
 
         Parameters
         ----------
@@ -41,7 +41,7 @@ class Account:
         return cls(**{name.replace(" ", "_"): value for name, value in json.loads(text).items()})
 
     def sentence(self) -> str:
-        """Describe the account for people.
+        """Return the account as words for a reader of the journal.
 
         Returns
         -------
@@ -53,7 +53,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Release(Account):
-    """A noisy reply.
+    """Account of a reply with noise: its phase, noise multiplier, and relation of neighbouring data sets.
 
     Parameters
     ----------
@@ -72,12 +72,13 @@ class Release(Account):
 
     @override
     def sentence(self) -> str:
+        """Return phase, noise multiplier and neighbouring relation as words for a reader of the journal."""
         return f"{self.phase}, noise multiplier {self.multiplier:.6g}, {self.relation}"
 
 
 @dataclass(frozen=True)
 class HeldOut(Account):
-    """Rows that were held out of some sums (`fedpca_flwr.site.fold`).
+    """Account of how many rows a site held out of some sums, with a digest of the set of these rows.
 
     Parameters
     ----------
@@ -96,12 +97,13 @@ class HeldOut(Account):
 
     @override
     def sentence(self) -> str:
+        """Return the numbers of held-out rows and of all rows as words for a reader of the journal."""
         return f"{self.held_out} of {self.rows} rows held out"
 
 
 @dataclass(frozen=True)
 class OpenedSum(Account):
-    """A secure sum that may contain this site's rows, or an answer in clear, which has this site's rows alone.
+    """Account of a sum that reaches the server: secure and over several parties, or in clear from this site.
 
     Parameters
     ----------
@@ -123,12 +125,13 @@ class OpenedSum(Account):
 
     @override
     def sentence(self) -> str:
+        """Return the number of rows, and of parties in the sum, as words for a reader of the journal."""
         return f"{self.rows} rows {f'in a sum over {len(self.members)} parties' if self.members else 'in clear'}"
 
 
 @dataclass(frozen=True)
 class BoundAnswer(Account):
-    """An answer to whether this site's rows are within a bound.
+    """Account of an answer whether all values of this site's rows are at most a bound in absolute value.
 
     Parameters
     ----------
@@ -144,10 +147,11 @@ class BoundAnswer(Account):
 
     @override
     def sentence(self) -> str:
+        """Return whether the rows are within the bound as words for a reader of the journal."""
         return f"rows {'within' if self.within else 'beyond'} {self.bound:g}"
 
     def implies(self, bound: float) -> bool:
-        """Check that this answer implies the answer about another bound.
+        """Check that this answer already tells whether the rows are within another bound.
 
         Parameters
         ----------
@@ -166,7 +170,7 @@ ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, Held
 
 
 def event_text(kind: str, text: str) -> str:
-    """Describe an event of a journal for people.
+    """Return the text of a journal's event in words; JSON of an account is turned into a sentence.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ TABLE_COLUMNS = ("time", "run", "party", "kind", "about", "bytes")
 
 @dataclass(frozen=True)
 class Audit:
-    """Events of a journal, and the first event at which the chain of digests breaks.
+    """Result of reading a journal: all events, and where their chain of SHA-256 digests breaks, if anywhere.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """Sentence that says whether the chain of events is unbroken, with the last digest."""
+        """Sentence that says whether the journal's chain of digests is intact, and its last digest."""
         if self.gap:
             return f"event {self.gap} is missing, was added or was changed; what follows it proves nothing"
         last = self.events[-1].chain if self.events else "none"
@@ -46,7 +46,7 @@ class Audit:
         )
 
     def table(self) -> str:
-        """Format the events as a table of columns for people.
+        """Return the events of the journal as a text table, a line for each event.
 
         Returns
         -------
@@ -62,7 +62,7 @@ class Audit:
         return "\n".join([*lines, *map(_further_line, self.further_refusals)])
 
     def runs(self) -> list[dict[str, Any]]:
-        """Summarise the events by run and party, the latest run last.
+        """Summarise the events of each run and party: questions, bytes sent, and how the run ended.
 
         Returns
         -------
@@ -83,7 +83,7 @@ class Audit:
         return list(runs.values())
 
     def status(self) -> str:
-        """Format the runs as text for people.
+        """Return two lines of text for each run: what was asked, how much was sent, how the run ended.
 
         Returns
         -------
@@ -102,7 +102,7 @@ class Audit:
         )
 
     def export(self, file: Path) -> None:
-        """Write the events as JSON lines, from which anybody can follow the chain of digests.
+        """Write the events as JSON lines, from which a reader can recompute the chain of digests.
 
         The file appears complete or not at all, and only its owner may read the file.
 
@@ -127,7 +127,7 @@ class Audit:
 
 
 def audit(folder: str) -> Audit:
-    """Read the journal in a folder and check its chain of events.
+    """Read the journal in a folder, and check its chain of digests.
 
     Parameters
     ----------
@@ -154,5 +154,5 @@ def audit(folder: str) -> Audit:
 
 
 def _further_line(runs: FurtherRefusals) -> str:
-    """Return a line about counted refusals."""
+    """Return a line about refused runs that the journal only counts, without an event for each."""
     return f"after event {runs.number}: {runs.times} further refusals, the last at {runs.time} of run {runs.run}"

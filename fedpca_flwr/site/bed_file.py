@@ -30,7 +30,7 @@ CHROMOSOME_NUMBERS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
 
 
 class Variant(NamedTuple):
-    """A line of a .bim file; genotypes count the copies of the allele `counted`.
+    """Genetic variant in a .bim file: chromosome, position, counted allele and other allele.
 
     Parameters
     ----------
@@ -49,20 +49,21 @@ class Variant(NamedTuple):
 
     @property
     def locus(self) -> tuple[str, int]:
-        """Chromosome and position."""
+        """Pair of chromosome and position."""
         return self.chromosome, self.position
 
     @property
     def ambiguous(self) -> bool:
-        """Ambiguity of the strand: true if the alleles look the same on both strands (A/T, C/G)."""
+        """True if the alleles are A/T or C/G, which look the same on both strands of the DNA."""
         return self.counted.translate(COMPLEMENT) == self.other
 
     def __str__(self) -> str:
+        """Return "chromosome:position:counted:other"."""
         return f"{self.chromosome}:{self.position}:{self.counted}:{self.other}"
 
 
 class VariantMatch(NamedTuple):
-    """Positions of d listed variants in a site's file.
+    """Match of d listed variants to a site's file: column of each, and whether its alleles are swapped.
 
     Parameters
     ----------
@@ -116,12 +117,13 @@ def read_bim(file: Path) -> list[Variant]:
 
 
 def _chromosome(text: str) -> str:
+    """Return a chromosome's name in PLINK's numbers: "chrX" becomes "23", other names lose "CHR"."""
     plain = text.upper().removeprefix("CHR")
     return CHROMOSOME_NUMBERS.get(plain, plain)
 
 
 def match_variants(target: Sequence[Variant], local: Sequence[Variant]) -> VariantMatch:
-    """Find the position of each target variant among the variants of a site's file.
+    """Find the column of each target variant in a site's file (-1: none or several), and swapped alleles.
 
     Parameters
     ----------
@@ -149,7 +151,7 @@ def match_variants(target: Sequence[Variant], local: Sequence[Variant]) -> Varia
 
 
 def _is_swapped(target: Variant, local: Variant) -> bool | None:
-    """Return whether the alleles of the same variant are swapped, or None if the variants differ."""
+    """Return whether the local variant has the target's alleles in reverse order; None if they differ."""
     for counted, other in (local[2:], [allele.translate(COMPLEMENT) for allele in local[2:]]):
         if counted in (target.counted, UNKNOWN_ALLELE) and other in (target.other, UNKNOWN_ALLELE):
             return False
@@ -161,7 +163,7 @@ def _is_swapped(target: Variant, local: Variant) -> bool | None:
 def common_variants(
     files: Mapping[str, Sequence[Variant]], *, ambiguous: bool = False
 ) -> tuple[list[Variant], list[str]]:
-    """Return the variants that all files have, and lines that say how the files differ.
+    """Return the variants that occur in all files, and lines that report each file's differences.
 
     The result does not depend on the order of the files.
 
@@ -207,19 +209,20 @@ def common_variants(
 
 
 def _genome_order(place: tuple[str, int]) -> tuple[bool, int, str, int]:
-    """Return a key that sorts chromosomes by number, and then by name."""
+    """Return a sort key of a locus (chromosome, position): numbered chromosomes first, then names."""
     chromosome, position = place
     return not chromosome.isdecimal(), int(chromosome) if chromosome.isdecimal() else 0, chromosome, position
 
 
 def _allele_pairs(codings: Counter[tuple[str, str]], *, same_strand: bool) -> list[tuple[str, str]]:
-    """Return the pairs of alleles that files name at a locus, each coded as most files code the pair.
+    """Return the pairs (counted, other) of alleles at a locus, each in the order that most files use.
 
     If every file names a single allele, two such alleles are a pair, provided that all files are of the same strand.
     """
     pairs: dict[tuple[str, ...], Counter[tuple[str, str]]] = {}
     for alleles, count in codings.items():
         if UNKNOWN_ALLELE not in alleles:
+            # one key for a pair of alleles in either order, read on either strand
             strands = (tuple(sorted(alleles)), tuple(sorted(allele.translate(COMPLEMENT) for allele in alleles)))
             pairs.setdefault(min(strands), Counter())[alleles] += count
     if pairs:
@@ -229,11 +232,12 @@ def _allele_pairs(codings: Counter[tuple[str, str]], *, same_strand: bool) -> li
 
 
 def _difference_lines(name: str, difference: str, variants: Sequence[Variant]) -> list[str]:
+    """Return a line that counts and lists the variants with this difference; no line without variants."""
     return [f"{name}{len(variants)} {difference}: {join_names(variants)}"] if variants else []
 
 
 def join_names(names: Sequence[object], max_names: int = 20) -> str:
-    """Join the first names with commas, and mark that more follow.
+    """Join at most `max_names` names with commas, with "..." if there are more.
 
     Parameters
     ----------
@@ -251,7 +255,7 @@ def join_names(names: Sequence[object], max_names: int = 20) -> str:
 
 
 def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
-    """Return the variants outside the regions of a file.
+    """Return the variants outside the genome regions (chromosome, first, last position) in a file.
 
     Parameters
     ----------
@@ -291,7 +295,7 @@ def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
 def write_common_variants(
     files: Sequence[str], *, ambiguous: bool, exclude: str = "", out: TextIO | None = None
 ) -> None:
-    """Print the variants that all .bim files share as a .bim file, and on stderr how the files differ.
+    """Print the variants that occur in all .bim files as a .bim file, and differences to stderr.
 
     Parameters
     ----------
@@ -321,7 +325,7 @@ def write_common_variants(
 
 
 def write_bim(variants: Sequence[Variant], out: TextIO) -> None:
-    """Write variants as the lines of a .bim file.
+    """Write variants in .bim format: six tab-separated columns, with the distance 0.
 
     Parameters
     ----------
@@ -343,7 +347,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 def read_bed(
     file: Path, selection: ColumnSelection, variants: str = "", *, ambiguous: bool = False
 ) -> tuple[Rows, list[str]]:
-    """Read the genotypes of a .bed file, whose .bim and .fam stand next to the file.
+    """Read genotypes (people x variants, counts 0 to 2) from a .bed file, with its .bim and .fam beside it.
 
     Parameters
     ----------
@@ -379,6 +383,7 @@ def read_bed(
         )
     local = read_bim(file.with_suffix(".bim"))
     people = len(read_fam(file.with_suffix(".fam")))
+    # 3 bytes of magic, then for each variant 2 bits a person, rounded up to whole bytes
     if file.stat().st_size != 3 + len(local) * -(-people // 4):
         raise DataError("the .bed file does not have the size that its .bim and .fam say", local=str(file))
     selected = local
@@ -395,7 +400,7 @@ def read_bed(
 
 
 def read_fam(file: Path) -> list[str]:
-    """Read the family and person id of each person in a .fam file.
+    """Read "family person" ids from a .fam file, a text for each person in the order of the file.
 
     Parameters
     ----------
@@ -419,7 +424,7 @@ def read_fam(file: Path) -> list[str]:
 
 
 def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambiguous: bool) -> None:
-    """Refuse a list with variants that the file lacks or that could be mistaken for other variants."""
+    """Refuse a list of variants unless the file has each exactly once, with a known strand."""
     times = Counter(match.columns.tolist())
     duplicated = [times[column] > 1 and column >= 0 for column in match.columns.tolist()]
     faults = {
@@ -439,6 +444,7 @@ def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambig
 
 
 def _read_blocks(file: Path, match: VariantMatch, people: int, variants: int) -> Iterator[NDArray[Any]]:
+    """Yield genotypes as blocks of people (m, d) in float32; a swapped variant counts 2 minus the call."""
     from bed_reader import open_bed
 
     step = max(64, BLOCK_CALLS // match.columns.size)

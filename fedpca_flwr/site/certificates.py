@@ -27,7 +27,7 @@ MAX_DAYS = 36500  # a hundred years
 
 
 def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
-    """Write ``ca.crt``, ``ca.key``, ``server.pem`` and ``server.key`` for a SuperLink into a folder.
+    """Write a certificate authority and a SuperLink's certificate, with private keys, into a folder.
 
     Only their owner may read the private keys. The certificates are valid from an hour ago, since the clocks of sites
     differ.
@@ -78,7 +78,7 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
 
 
 def make_node_key(path: Path) -> Path:
-    """Write the private key with which a site's SuperNode signs in, and the public key next to the private key.
+    """Write a private key for a SuperNode, and beside it the public key (.pub), whose path is returned.
 
     Parameters
     ----------
@@ -98,11 +98,12 @@ def make_node_key(path: Path) -> Path:
 
 
 def _private_pem(key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
+    """Return a private key as unencrypted PEM in the given format."""
     return key.private_bytes(Encoding.PEM, form, NoEncryption())
 
 
 def _general_name(text: str) -> x509.GeneralName | None:
-    """Parse an address, or a name as certificates allow (RFC 5280, 6125: also ``*.example.org``); None for neither."""
+    """Parse an IP address or a DNS name (also ``*.example.org``) for a certificate; None for other text."""
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
@@ -110,12 +111,12 @@ def _general_name(text: str) -> x509.GeneralName | None:
 
 
 def _key_usage(*allowed: str) -> x509.KeyUsage:
-    """Return the usage of a key that allows the named uses only."""
+    """Return the X.509 extension that allows a key only the named uses, such as "digital_signature"."""
     return x509.KeyUsage(**{usage: usage in allowed for usage in signature(x509.KeyUsage).parameters})
 
 
 def _certificate(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
-    """Begin a certificate of the key, without extensions, by the common names of subject and issuer."""
+    """Return a builder of an X.509 certificate, with names, public key and validity, not signed yet."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()

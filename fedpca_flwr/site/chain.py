@@ -20,7 +20,7 @@ from fedpca_flwr.state.store import StoreError
 
 
 class Event(NamedTuple):
-    """An event of the journal; its fields are in the order of the digest.
+    """Event of a site's journal (a question, an answer, a refusal ...), in a chain of SHA-256 digests.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Event(NamedTuple):
 
 
 def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]:
-    """Yield the events in their order, filtered by values of their fields.
+    """Yield the journal's events in order, of which all given fields have the given values.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]
 
 
 class FurtherRefusals(NamedTuple):
-    """Count of refused runs after an event, which have no events of their own.
+    """Number of refused runs after an event that the journal counts without an event for each.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ MAX_REFUSAL_EVENTS = 10
 
 
 def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
-    """Return the refused runs that were only counted.
+    """Return the counts of refused runs that have no events of their own.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
 
 
 def counting_event(database: sqlite3.Connection) -> int:
-    """Return the number of the event beside which further refusals are counted.
+    """Return the number of the event beside which refusals are only counted; 0 while each has an event.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def counting_event(database: sqlite3.Connection) -> int:
 
 
 def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
-    """Append an event to the chain, or count the event if very many refusals came before.
+    """Append an event to the chain of digests; after ten refusals since the last answer, only count one.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
 
 
 def chain_end(database: sqlite3.Connection) -> tuple[int, str]:
-    """Return the number of events, and the digest of the last event.
+    """Return the number of events that the journal states, and the digest of the last event.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def chain_end(database: sqlite3.Connection) -> tuple[int, str]:
 
 
 def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file: Path) -> None:
-    """Refuse a journal that lacks an event which this run has seen in the journal.
+    """Refuse a journal that lacks the event last seen by this run: an older copy was put in its place.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file
 
 
 def chain_digest(previous: str, fields: tuple[Any, ...]) -> str:
-    """Return the digest of an event in the chain.
+    """Return the SHA-256 of an event's fields together with the digest of the event before.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def chain_digest(previous: str, fields: tuple[Any, ...]) -> str:
 
 
 def first_gap(database: sqlite3.Connection) -> int:
-    """Return the number of the first event that is missing or was changed.
+    """Return the number of the first event whose digest is wrong or which is missing; 0 if all are right.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def first_gap(database: sqlite3.Connection) -> int:
 
 
 def require_intact(database: sqlite3.Connection, file: Path) -> None:
-    """Refuse to use a journal in which an event is missing or was changed.
+    """Refuse a journal whose chain of digests shows a missing or changed event.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ INEXACT_ADVICE = "subtract a whole number near all of them first, or leave the c
 
 @contextmanager
 def require_extra(name: str, requirement: str) -> Iterator[None]:
-    """Turn a failed import of an optional dependency into an error that names the extra to install.
+    """Replace an ImportError inside a with statement by an error that names the optional extra to install.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def require_extra(name: str, requirement: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ColumnSelection:
-    """The keys of a site's node-config that select the feature columns of its data.
+    """Keys of a node-config that decide which columns of a file are features.
 
     Parameters
     ----------
@@ -69,13 +69,13 @@ class ColumnSelection:
 
     @property
     def keys(self) -> dict[str, str]:
-        """The keys that the site's node-config sets, with their values as texts."""
+        """Those keys of the selection that are set, by name in the node-config, as texts."""
         values = {"label": self.label, "ids": self.ids, "categories": ", ".join(self.texts)}
         values |= {"columns": self.columns, "leave-out": self.leave_out}
         return {key: text for key, text in values.items() if text}
 
     def positions(self, names: list[str], width: int, *, strict: bool = True) -> list[int]:
-        """Return the positions of the features among the columns of the data.
+        """Return the positions of the features; unless strict, ignore keys that name no column.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class ColumnSelection:
 
 
 def column_positions(item: str, names: list[str], width: int, key: str) -> list[int]:
-    """Return the positions of the columns that an item of a node-config key names.
+    """Return the positions of the columns that a name, number or pattern such as gene_* selects.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def column_positions(item: str, names: list[str], width: int, key: str) -> list[
 
 
 def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Return the position of the column that a key of the node-config names.
+    """Return the position of the single column that a node-config key selects by name or number.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def column_position(name: str, names: list[str], width: int, key: str) -> int:
 
 
 def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Return the table with its columns in the order of the run's features.
+    """Return the table with its columns in the order of the run-config's `features`, which must be equal.
 
     The table must have exactly the run's features: a run that could choose among a site's columns could ask about the
     same rows in parts. An error says how many features are missing or surplus; their names stay in the site's own log.
@@ -236,7 +236,7 @@ def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
 
 
 def restore_column_order(table: Table, rows: Rows) -> Rows:
-    """Return rows of a table with their columns in the order of the site's file.
+    """Return rows (n, d) of a reordered table with columns in the order of the site's file.
 
     Parameters
     ----------

@@ -226,7 +226,7 @@ def rehearse(
     from fedpca_flwr.site import deployment
 
     def stop(signum: int, frame: object) -> None:
-        """End by an exception, so that SuperLink and SuperNodes are stopped, too; once, since that takes a moment."""
+        """Exit by an exception on SIGTERM, so that all started processes are stopped; ignore further signals."""
         signal.signal(signum, signal.SIG_IGN)
         sys.exit(128 + signum)
 

@@ -28,7 +28,7 @@ SAMPLE_BYTES = 2**20  # bytes that decide the encoding
 
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before that of UTF-16, with which it begins
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is the beginning of this one
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -60,7 +60,7 @@ BELOW_THOUSAND = re.compile(r"[+-]?\d{1,3}", re.ASCII)
 
 
 def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvFormat:
-    """Recognise how a .csv file is written, from the site's keys and the first lines.
+    """Detect encoding, separator and decimal sign of a .csv file, as far as the site's keys do not say.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name
 
 
 def _detect_encoding(open_: Opener, declared: str) -> str:
-    """Return the encoding that the site declares, the file's mark tells, or that decodes the first bytes."""
+    """Return the declared encoding, or that of the byte order mark, or the first of UTF-8 and CP1252 to fit."""
     with open_() as stream:
         start = stream.read(SAMPLE_BYTES)
     for magic, kind in OTHER_FILE_STARTS:
@@ -139,7 +139,7 @@ def _detect_encoding(open_: Opener, declared: str) -> str:
 
 
 def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelection) -> str:
-    """Return the separator by which lines have equal length, and most cells of features are numbers or missing.
+    """Return the separator with the best score (equally long lines of numbers); refuse a tie.
 
     By a separator that does not occur, each line is a single cell. Several equally good separators are refused, since
     the numbers would differ between readings.
@@ -159,14 +159,15 @@ def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelecti
 
 
 def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection: ColumnSelection) -> float:
-    """Score how well a separator divides the lines, from 0 to 2."""
+    """Score a separator: share of lines with the usual length, times 1 + share of cells that are numbers."""
     try:
         rows = list(csv.reader(sample, delimiter=separator))
-    except csv.Error:  # so long is a line of many columns that something else separates
+    except csv.Error:  # a whole line is one overlong cell: the line has another separator
         return 0.0
     width, count = Counter(map(len, rows)).most_common(1)[0]
     if width == 1:
-        return 1e-3 * count / len(rows) * (2 if separator == ";" else 1)  # with which its decimals may have commas
+        # a single column: prefer ';', with which numbers may have decimal commas
+        return 1e-3 * count / len(rows) * (2 if separator == ";" else 1)
     cells = list(itertools.chain.from_iterable(feature_cells(rows[1:] or rows, rows[0], selection)))
     csv_format = CsvFormat(io.BytesIO, "", separator, keys.decimal or ".", keys.thousands)
     pattern = {".": POINT_NUMBER, ",": COMMA_NUMBER, "": POINT_NUMBER if separator == "," else ANY_NUMBER}[keys.decimal]
@@ -178,7 +179,7 @@ def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection
 
 
 def feature_cells(rows: Iterable[list[str]], first: Sequence[str], selection: ColumnSelection) -> Iterator[list[str]]:
-    """Yield the cells of the features in each row, without surrounding spaces.
+    """Yield the stripped cells of the feature columns of each row; `first` holds the names of columns.
 
     Parameters
     ----------
@@ -200,7 +201,7 @@ def feature_cells(rows: Iterable[list[str]], first: Sequence[str], selection: Co
 
 
 def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: ColumnSelection) -> bool:
-    """Decide whether decimals have a comma, in a file whose cells no comma separates.
+    """Decide whether numbers have decimal commas, in a file that is separated by another sign.
 
     Raises
     ------
@@ -212,7 +213,7 @@ def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: 
     numbered_lines = enumerate(csv_format.lines())
     lines = (line for index, line in numbered_lines if index < SAMPLE_LINES or "," in line or "." in line)
     commas, points = list[str](), list[str]()
-    grouped = set[int]()  # columns with points as between thousands
+    grouped = set[int]()  # columns with numbers such as 1.234, whose point may be a thousands sign
     ungrouped = set[int]()  # columns with integers below 1,000
     for row in feature_cells(csv.reader(lines, delimiter=csv_format.separator), first, selection):
         for column, cell in enumerate(row):

@@ -71,7 +71,7 @@ FAULT_KINDS = (
 
 
 def fault_kind(cell: str) -> str:
-    """Name the kind of a cell that is not a number.
+    """Return the kind of a cell that is not a number, such as "dates or times" or "texts".
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def fault_kind(cell: str) -> str:
 
 @dataclass
 class CsvFaults:
-    """Faults of a .csv file, collected line by line.
+    """Collection of the faults of a .csv file: lines of wrong length, and cells that are not numbers.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class CsvFaults:
     comments: bool = False
 
     def add_line(self, line: int, row: Sequence[str], features: Sequence[int], csv_format: CsvFormat) -> None:
-        """Record the faults of a line.
+        """Record a line whose length is wrong, or its feature cells that are not numbers.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class CsvFaults:
                 self.cells.setdefault((position, fault_kind(cell)), []).append(line)
 
     def error(self) -> DataError:
-        """Describe all faults in an error, with their lines and columns for the site's own log.
+        """Return an error with all kinds of faults; lines and columns go only to the site's own log.
 
         Returns
         -------
@@ -184,7 +184,7 @@ class CsvFaults:
         return DataError(f"the .csv file has {' and '.join(texts)}", local="; ".join(locations))
 
     def _by_column(self) -> dict[tuple[int, str], list[int]]:
-        """Return line numbers by column and kind; a few texts among numbers are not called a column of texts."""
+        """Return line numbers by (column, kind of fault), with kinds corrected by the rest of the column."""
         lines_by_column: dict[int, list[int]] = {}
         for (column, _), lines in self.cells.items():
             lines_by_column.setdefault(column, []).extend(lines)
@@ -204,6 +204,7 @@ class CsvFaults:
         return by_column
 
     def _lengths_text(self) -> str:
+        """Return a likely reason why lines have different numbers of cells, with advice."""
         if self.comments or (self.names and self.names[0].startswith(COMMENT_STARTS)):
             return "lines of different length, of which some begin as comments do: say how (comment='#')"
         length = next(iter(self.lengths)) if len(self.lengths) == 1 and not self.rows else 0
@@ -222,7 +223,7 @@ class CsvFaults:
 
 
 def name_fault(names: Sequence[str], positions: Sequence[int]) -> DataError | None:
-    """Describe missing or duplicate names of features.
+    """Return an error if features have an empty name or the same name twice; else None.
 
     Parameters
     ----------
@@ -257,9 +258,11 @@ def name_fault(names: Sequence[str], positions: Sequence[int]) -> DataError | No
 
 
 def _plural(number: int, what: str) -> str:
+    """Return a number with its noun, as "1 cell" or "2 cells"."""
     return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _line_numbers(lines: Sequence[int]) -> str:
+    """Return "lines 3, 4, 5 and 7 more" from line numbers, with at most five named."""
     rest = f" and {len(lines) - MAX_LINES_NAMED} more" if len(lines) > MAX_LINES_NAMED else ""
     return f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:MAX_LINES_NAMED]))}{rest}"

@@ -44,7 +44,7 @@ TRUE_TEXT, FALSE_TEXT, MINUS_SIGN = "1", "0", "\u2212"
 
 @dataclass(frozen=True)
 class CsvTable:
-    """A .csv file of rows whose format, header and features are known.
+    """Description of a .csv file, sufficient to read its rows: format, header, and positions of features.
 
     Parameters
     ----------
@@ -71,17 +71,17 @@ class CsvTable:
 
     @property
     def feature_names(self) -> list[str]:
-        """Names of the feature columns; empty without a header."""
+        """Names of the feature columns; empty if the file has no header."""
         return [self.names[position] for position in self.features] if self.names else []
 
     @property
     def rows(self) -> Rows:
-        """The rows as float64 with NaN for missing values, read anew in each pass."""
+        """Lazy rows (n, d) of the features as float64, with NaN for missing values."""
         return Blocks(partial(_numeric_blocks, self), len(self.features), np.dtype(np.float64))
 
 
 def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvTable:
-    """Recognise the format, header and features of a .csv text from its first lines.
+    """Detect format, header and feature columns of a .csv file from its first lines.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str
 
 
 def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column: str, name: str = "") -> list[str]:
-    """Return the cells of a column as texts without surrounding spaces.
+    """Return all cells of a column as stripped texts, with "" for a missing value.
 
     Parameters
     ----------
@@ -149,7 +149,8 @@ def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column:
         except ValueError as error:
             if isinstance(error, DataError):
                 raise
-            if "UTF8" in str(error) and not keys.encoding:  # bytes behind those by which the encoding is known
+            # an invalid byte after the sample from which the encoding was detected
+            if "UTF8" in str(error) and not keys.encoding:
                 return read_cells(open_, replace(keys, encoding="cp1252"), selection, column, name)
             if LONG_ROW_WORD not in str(error) or size >= MAX_ROW_CHARACTERS:
                 raise _find_faults(replace(table, features=[])).error() from None
@@ -160,7 +161,7 @@ def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column:
 
 
 def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
-    """Yield the feature columns in blocks; if a pass stops at a cell, another pass goes on after the rows so far."""
+    """Yield blocks (m, d) of numbers by Arrow; at a cell it refuses, go on by parsing cells as texts."""
     import pyarrow as pa
 
     as_texts, size, yielded, done = bool(table.format.thousands), BLOCK_CHARACTERS, 0, False
@@ -177,7 +178,7 @@ def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
                     columns = [_parse_numbers(table.format, column) for column in columns]
                 rows = np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
                 if not as_texts and np.fmax.reduce(np.abs(rows), axis=None, initial=0.0) >= 2**53:
-                    raise ValueError  # what whole numbers of so many digits are, their texts say
+                    raise ValueError  # read these as texts, to see whether float64 rounds a whole number
                 yield rows
                 yielded += len(rows)
                 skipped += len(rows)
@@ -196,7 +197,7 @@ def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
 
 
 def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
-    """Yield the features of the rows as columns of an Arrow type, in batches of about `size` bytes."""
+    """Yield the feature columns as Arrow record batches of type `kind`, read from blocks of about `size` bytes."""
     from pyarrow import csv as arrow
 
     csv_format, names = table.format, list(map(str, range(table.width)))
@@ -238,7 +239,7 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
 
 
 def _require_no_totals(table: CsvTable, end: bytes) -> None:
-    """Refuse a last line of totals that only a column outside the features reveals."""
+    """Refuse a file whose last line (in the bytes `end`) is labelled "total" in a column left out."""
     csv_format = table.format
     lines = [line for line in re.split(r"[\r\n]+", end.decode(csv_format.encoding, "replace")) if line.strip()]
     separator = csv_format.separator
@@ -252,7 +253,7 @@ def _require_no_totals(table: CsvTable, end: bytes) -> None:
     with refuse_long_cells():
         rows = filter(lambda row: len(row) == table.width, csv.reader(csv_format.lines(), delimiter=separator))
         counts = Counter(position for row in rows for position in labels if row[position] == cells[position])
-    if 1 in counts.values():  # else it is a level of a category
+    if 1 in counts.values():  # a label that also occurs in other rows is an ordinary category
         raise DataError(
             "the last line of the .csv file holds totals, as a column that is left out says: remove it, or say how it "
             "begins (comment='Total')"
@@ -260,10 +261,11 @@ def _require_no_totals(table: CsvTable, end: bytes) -> None:
 
 
 def _require_closed_quotes(table: CsvTable) -> None:
-    """Refuse a quoted cell that contains complete rows: its quote was not closed, and the rows would be lost."""
+    """Refuse a quoted cell that spans whole rows: its closing quote is missing."""
     csv_format, lines_before, lines = table.format, 0, list[str]()
 
     def recorded() -> Iterator[str]:
+        """Yield the lines of the file, and append each to `lines`."""
         for line in csv_format.lines():
             lines.append(line)
             yield line
@@ -284,22 +286,25 @@ def _require_closed_quotes(table: CsvTable) -> None:
 
 
 class _CountedStream(io.RawIOBase):
-    """A stream of bytes that counts its lines, and remembers its last bytes and whether a quote occurred."""
+    """Byte stream that counts lines, and keeps its last bytes and whether a quote occurred."""
 
     def __init__(self, stream: BinaryIO) -> None:
+        """Wrap a binary stream, with all counts at zero."""
         self._stream, self._newlines, self.tail, self.has_quotes = stream, 0, b"", False
 
     @property
     def lines(self) -> int:
-        """Number of lines that were read, including a last line without an end."""
+        """Number of lines read so far, including a last line without a line feed."""
         return self._newlines + (self.tail[-1:] not in (b"", b"\n"))
 
     @override
     def readable(self) -> bool:
+        """Return True, as Python's interface of raw streams demands."""
         return True
 
     @override
     def read(self, size: int = -1) -> bytes:
+        """Read bytes, and update the count of lines, the last bytes and the mark of quotes."""
         content = self._stream.read(size)
         self._newlines += content.count(b"\n")
         self.tail = (self.tail + content[-TAIL_BYTES:])[-TAIL_BYTES:]
@@ -308,22 +313,26 @@ class _CountedStream(io.RawIOBase):
 
     @override
     def close(self) -> None:
+        """Close the wrapped stream and this stream."""
         self._stream.close()
         super().close()
 
 
 class _LineStream(io.RawIOBase):
-    """Lines of text as a stream of bytes in UTF-8."""
+    """Byte stream (UTF-8) made from an iterator of text lines, for readers that need a binary file."""
 
     def __init__(self, lines: Iterator[str]) -> None:
+        """Store the lines to be read."""
         self._lines, self._rest = lines, b""
 
     @override
     def readable(self) -> bool:
+        """Return True, as Python's interface of raw streams demands."""
         return True
 
     @override
     def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with the next bytes, and return their number; 0 at the end."""
         parts, size = [self._rest], len(self._rest)
         while size < len(buffer) and (line := next(self._lines, "")):
             parts.append(line.encode())
@@ -336,12 +345,12 @@ class _LineStream(io.RawIOBase):
 
 
 def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
-    """Parse a column of texts as numbers; Arrow raises a `ValueError` at a cell that is no number."""
+    """Convert an Arrow column of texts to float64, with signs between thousands, booleans and missing marks."""
     import pyarrow as pa
     from pyarrow import compute
 
     cells = compute.utf8_trim_whitespace(column)
-    cells = compute.replace_substring_regex(cells, r"^\+([0-9.])", r"\1")
+    cells = compute.replace_substring_regex(cells, r"^\+([0-9.])", r"\1")  # drop a plus sign
     cells = compute.replace_substring(cells, MINUS_SIGN, "-")
     if csv_format.thousands:
         grouped = compute.match_substring_regex(cells, f"^{csv_format.grouped_number_pattern}$")
@@ -351,7 +360,7 @@ def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
     for word, number in {"true": TRUE_TEXT, "false": FALSE_TEXT}.items():
         cells = compute.if_else(compute.equal(lowered, word), number, cells)
     if csv_format.decimal == ",":
-        cells = compute.replace_substring(cells, ".", "?")  # that is no number then
+        cells = compute.replace_substring(cells, ".", "?")  # makes a decimal point invalid
         cells = compute.replace_substring(cells, ",", ".")
     missing = compute.is_in(lowered, pa.array(sorted(MISSING_TEXTS)))
     if csv_format.missing_marks:
@@ -367,7 +376,7 @@ def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
 
 
 def _find_faults(table: CsvTable) -> CsvFaults:
-    """Collect all faults of the file, cell by cell."""
+    """Read the whole file cell by cell, and collect its faults with line numbers."""
     faults, csv_format = CsvFaults(table.width, table.names), table.format
     with refuse_long_cells():
         reader = csv.reader(csv_format.lines(), delimiter=csv_format.separator)
@@ -381,7 +390,7 @@ def _find_faults(table: CsvTable) -> CsvFaults:
 
 @dataclass(frozen=True)
 class CsvText:
-    """A text of comma-separated values, and what is known about the text.
+    """Table as .csv text, from a .csv file or converted from a workbook or statistics file.
 
     Parameters
     ----------
@@ -401,7 +410,7 @@ class CsvText:
     note: str = ""
 
     def merge_keys(self, keys: CsvKeys) -> CsvKeys:
-        """Complete the site's keys with what is known about the text.
+        """Return the site's keys for reading the text; a converted text overrides separator and encoding.
 
         Parameters
         ----------
@@ -426,7 +435,7 @@ class CsvText:
 
 
 def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
-    """Return the format of files that are read through a .csv text.
+    """Return a `FileFormat` for files that `open_text` opens as .csv text.
 
     Parameters
     ----------
@@ -442,6 +451,7 @@ def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
     def read_rows(
         file: Path, selection: ColumnSelection, *, csv_keys: CsvKeys, notes: list[str]
     ) -> tuple[Rows, list[str]]:
+        """Return the rows of a file and the names of its features; add messages to `notes`."""
         text = open_text(file)
         table = open_csv(text.open, text.merge_keys(csv_keys), selection, file.name)
         notes += filter(None, (text.note, table.note))
@@ -450,6 +460,7 @@ def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
     def read_ids(
         file: Path, column: str, count: int, label: str, *, csv_keys: CsvKeys, selection: ColumnSelection
     ) -> list[str]:
+        """Return the last `count` cells of a column as texts: a header above these is dropped."""
         text = open_text(file)
         return read_cells(text.open, text.merge_keys(csv_keys), selection, column, file.name)[-count:]
 

@@ -29,7 +29,7 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 
 @dataclass(frozen=True)
 class CsvKeys:
-    """A site's keys about how its file is written; what is empty is recognised from the file.
+    """Keys of a node-config that say how a .csv file is written; an empty key is detected from the file.
 
     Parameters
     ----------
@@ -55,6 +55,7 @@ class CsvKeys:
     missing: str = ""
 
     def __post_init__(self) -> None:
+        """Refuse keys with values that are not allowed, and equal signs for decimals and thousands."""
         faults = {
             "header": None if self.header in (None, True, False) else "true or false",
             "delimiter": None
@@ -72,27 +73,27 @@ class CsvKeys:
 
     @property
     def separator(self) -> str:
-        """The delimiter as a character; empty if the site does not name a delimiter."""
+        """Separator of cells as a character, with "tab" and "space" replaced; empty if the key is not set."""
         return {"tab": "\t", "\\t": "\t", "space": " "}.get(self.delimiter, self.delimiter)
 
     @property
     def comments(self) -> tuple[str, ...]:
-        """Beginnings of lines that are no rows."""
+        """Texts with which a line begins that is a comment, not a row."""
         return tuple(filter(None, split_names(self.comment)))
 
     @property
     def missing_marks(self) -> tuple[str, ...]:
-        """Cells that stand for missing values."""
+        """Texts of cells that mean a missing value, besides the usual ones such as NA."""
         return tuple(filter(None, split_names(self.missing)))
 
     @property
     def missing_numbers(self) -> tuple[float, ...]:
-        """The marks of missing values that are numbers."""
+        """Marks of missing values that are numbers, such as -999."""
         marks = [mark.replace("\u2212", "-") for mark in self.missing_marks]
         return tuple(float(mark) for mark in marks if POINT_NUMBER.fullmatch(mark))
 
     def require_unset(self, kind: str, *allowed: str) -> None:
-        """Refuse keys about how a text is written, for files that are not texts.
+        """Refuse keys about text formats for files of another kind, except `allowed` keys and 'missing'.
 
         Parameters
         ----------
@@ -114,8 +115,9 @@ class CsvKeys:
 
 
 def _is_encoding(name: str) -> bool:
+    """Return whether Python knows a text encoding of this name."""
     try:
-        return codecs.lookup(name)._is_text_encoding  # that of texts, not of base64
+        return codecs.lookup(name)._is_text_encoding  # codecs such as base64 do not encode texts
     except (LookupError, ValueError):
         return False
 
@@ -125,7 +127,7 @@ Opener = Callable[[], BinaryIO]
 
 
 def file_opener(file: Path) -> Opener:
-    """Return a function that opens the bytes of a file, unpacked if its name ends in .gz.
+    """Return a function that opens a file for reading bytes, decompressed if its name ends in .gz.
 
     Parameters
     ----------
@@ -144,7 +146,7 @@ def file_opener(file: Path) -> Opener:
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """Format of a .csv file: encoding, separators, and signs of numbers, comments and missing values.
+    """Format of a .csv file: encoding, separator, decimal sign, thousands sign, comments, missing marks.
 
     Parameters
     ----------
@@ -174,9 +176,9 @@ class CsvFormat:
     skipped_lines: int = 0
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the file with their ends, and an empty line in place of each comment.
+        """Yield the lines of the file; a comment becomes an empty line, so that line numbers stay right.
 
-        So lines can be counted. A comment sign inside a quoted cell is part of the cell.
+        A comment sign inside a quoted cell is part of the cell.
 
         Yields
         ------
@@ -193,7 +195,7 @@ class CsvFormat:
                 in_quotes ^= bool(self.comments) and line.count('"') % 2 == 1
 
     def is_number(self, cell: str) -> bool:
-        """Check that a cell is a finite number in this format.
+        """Check that a cell is a finite number with this format's decimal sign.
 
         Parameters
         ----------
@@ -208,7 +210,7 @@ class CsvFormat:
         return bool((COMMA_NUMBER if self.decimal == "," else POINT_NUMBER).fullmatch(self.ungroup(cell)))
 
     def ungroup(self, cell: str) -> str:
-        """Strip a cell of surrounding spaces and of the signs between thousands.
+        """Return a stripped cell without thousands signs, if it is a number with such signs.
 
         Parameters
         ----------
@@ -227,16 +229,16 @@ class CsvFormat:
 
     @property
     def group_sign_pattern(self) -> str:
-        """Pattern of a sign between thousands; a space includes spaces at which no line breaks."""
+        """Regular expression of the thousands sign; for a space, also no-break spaces."""
         return "[ \u00a0\u202f]" if self.thousands == " " else f"[{self.thousands}]"
 
     @property
     def grouped_number_pattern(self) -> str:
-        """Pattern of numbers with signs between thousands, for Python's re and for RE2."""
+        """Regular expression of a number with thousands signs, valid in Python's re and in RE2."""
         return f"[+\u2212-]?[0-9]{{1,3}}({self.group_sign_pattern}[0-9]{{3}})+([{self.decimal}][0-9]*)?"
 
     def is_missing(self, cell: str) -> bool:
-        """Check that a cell has no value by this format.
+        """Check that a cell means a missing value: empty, NA and the like, or a mark of the site's.
 
         Parameters
         ----------
@@ -252,7 +254,7 @@ class CsvFormat:
 
 
 def is_missing(cell: str) -> bool:
-    """Check that a cell has no value by the marks that every site has (`MISSING_TEXTS`).
+    """Check that a cell means a missing value at every site: empty, NA, null and the like.
 
     Parameters
     ----------
@@ -269,7 +271,7 @@ def is_missing(cell: str) -> bool:
 
 @contextmanager
 def refuse_long_cells() -> Iterator[None]:
-    """Turn the csv module's error about an overlong cell, which may quote the cell, into an error without content.
+    """Replace a csv.Error about an overlong cell by an error that does not quote the cell.
 
     Yields
     ------

@@ -29,7 +29,7 @@ HEADER_ADVICE = "say header=true if it holds the names of the columns, header=fa
 
 @dataclass(frozen=True)
 class Header:
-    """Names of the columns, from the first line with cells.
+    """Header of a .csv file: names of all columns (none without a header), their number, and the lines before rows.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Header:
 
 
 def holds_cells(row: Sequence[str]) -> bool:
-    """Check that a line has cells, and is not blank.
+    """Check that a parsed line is not blank: several cells, or one that is not empty.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def holds_cells(row: Sequence[str]) -> bool:
 
 
 def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelection) -> Header:
-    """Decide whether the first line of a file is a header or a row.
+    """Decide whether the first line of a .csv file is a header or a row; refuse a doubtful case.
 
     Parameters
     ----------
@@ -131,6 +131,7 @@ def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelecti
 
 
 def _parse_cell(csv_format: CsvFormat, cell: str) -> float:
+    """Return the number in a cell; NaN if the cell is not a number in this format."""
     if not csv_format.is_number(cell):
         return np.nan
     return float(csv_format.ungroup(cell).replace("\u2212", "-").replace(",", "."))
@@ -139,7 +140,7 @@ def _parse_cell(csv_format: CsvFormat, cell: str) -> float:
 def _name_above_numbers(
     csv_format: CsvFormat, first: Sequence[str], rest: Sequence[Sequence[str]], features: list[int]
 ) -> str:
-    """Explain why the line is no row if a column outside the features has a text above numbers; else return ""."""
+    """Return a reason why the first line is a header: a non-feature column has text above numbers."""
     for position in {*range(len(first))} - {*features}:
         below = [row[position] for row in rest]
         name = not (csv_format.is_number(first[position]) or csv_format.is_missing(first[position]))
@@ -149,7 +150,7 @@ def _name_above_numbers(
 
 
 def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbers: Collection[int]) -> str:
-    """Explain why the line is no row if its numbers alone stand in quotes; else return ""."""
+    """Return a reason why the first line is a header: its numbers are quoted, and no numbers below are."""
     raw = csv.reader(lines, delimiter=csv_format.separator, quoting=csv.QUOTE_NONE)
     rows = [row for row in raw if holds_cells(row) and len(row) == width]
     quoted = [[row[position].strip().startswith('"') for position in numbers] for row in rows]
@@ -158,7 +159,7 @@ def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbe
 
 
 def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> str:
-    """Explain why a first line of numbers is hardly a row of the table.
+    """Return a reason why a first line of numbers is a header (it counts, rises, or is far off); else "".
 
     Parameters
     ----------
@@ -180,6 +181,7 @@ def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> s
     of_counts = d > 3 or bool((rest % 1 > 0).any())
     if d > 1 and of_counts and np.array_equal(first, np.arange(d)) and not (rest == first).all(axis=1).any():
         return "it counts the columns"
+    # a header is far from the rows below; the second line as far away means that the column itself is spread
     distances, second_distances = _relative_distances(first, rest), _relative_distances(rest[0], rest[1:])
     comparable = np.isfinite(distances)
     distant = (distances > 1) & ~(distances < 5 * np.nan_to_num(second_distances, nan=0.0, posinf=0.0))
@@ -191,6 +193,7 @@ def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> s
     rows = rest[np.isfinite(rest).all(axis=1)]
     row_steps = np.diff(rows, axis=1) * np.sign(steps[0])
     rises = row_steps > 0
+    # chance that all d - 1 steps of a row rise: the first by their share, each other by how often a rise follows a rise
     persistence = (np.sum(rises[:, 1:] & rises[:, :-1]) + 1) / (np.sum(rises[:, :-1]) + 2)
     by_model = (rises.sum() + 1) / (rises.size + 2) * persistence ** (d - 2)
     probability = max(by_model, float(np.mean(rises.all(axis=1))) if len(rows) else 0)
@@ -201,7 +204,7 @@ def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> s
 
 
 def _relative_distances(row: Array, rows: Array) -> Array:
-    """Return distances (d,) of cells from their columns' means, over the largest usual distance; NaN if constant."""
+    """Return distances (d,) of a row from the column means of `rows`, in units of the usual maximum."""
     counts = np.isfinite(rows).sum(axis=0)
     if not len(rows):
         return np.full(len(row), np.nan)
@@ -214,6 +217,6 @@ def _relative_distances(row: Array, rows: Array) -> Array:
 
 
 def _are_even(steps: Array) -> NDArray[np.bool_]:
-    """Check for each row of steps (n, d - 1) that its steps are even, and not zero."""
+    """Return for each row of `steps` (n, d - 1) whether all steps have equal size within 1 %, not zero."""
     means = np.abs(steps.mean(axis=1, keepdims=True))
     return np.asarray((np.abs(np.abs(steps) - means) <= 0.01 * means).all(axis=1) & (means[:, 0] > 0))

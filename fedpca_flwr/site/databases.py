@@ -44,7 +44,7 @@ TOO_LONG_TEXT = (
 
 
 class Column(NamedTuple):
-    """A column of a query.
+    """Column of a query's result: name, type, and the SQL expression that converts it to float64.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # a text of the column ``{}``, e
 
 @dataclass
 class Session(ABC):
-    """Connection that reads a single state of the database, and writes nothing.
+    """Interface of a read-only database connection, which sees one state of the data for its whole length.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Session(ABC):
 
     @abstractmethod
     def columns(self, select: str) -> list[Column]:
-        """Describe the columns of a SELECT without running the query; a text of several statements is refused.
+        """Return the columns of a SELECT without running it; refuse several statements.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class Session(ABC):
 
     @abstractmethod
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
-        """Yield float64 columns of a source in blocks of rows.
+        """Yield blocks of about `rows` rows (m, d) with the float64 values of SQL expressions in `columns`.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class Session(ABC):
 
     @abstractmethod
     def texts(self, column: str, source: str) -> list[str]:
-        """Return the values of a text column of a source.
+        """Return the values of one SQL expression as texts, from ``SELECT column source``.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class Session(ABC):
 
 
 def _query_error(local: str, *, too_long: bool = False, refusal: str = "") -> FedPCAError:
-    """Return the error for a query that fails; `refusal` has the database's words about its text, for the log."""
+    """Return the error for a failed query; the database's own message `refusal` goes to the site's log only."""
     if too_long:
         return DataError(TOO_LONG_TEXT, local=local)
     if refusal:
@@ -165,14 +165,14 @@ DUCKDB_CONFIG = {
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",  # no table is a variable of this program
     "lock_configuration": "true",
-    "memory_limit": "512MB",  # what is sorted beyond it goes to a folder beside the file
+    "memory_limit": "512MB",  # larger sorts use a folder beside the file
     "threads": "1",  # sums in one order, so the same bits
 }
 
 
 @contextmanager
 def duckdb_session(url: str) -> Iterator[DuckDB]:
-    """Open a session with a DuckDB file, or with no file (``duckdb:///:memory:``), which can read other files only.
+    """Open a read-only session with a DuckDB file, or with DuckDB in memory to query other files.
 
     DuckDB's own words about the query appear in the site's own log only.
 
@@ -229,10 +229,11 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
 
 
 class DuckDB(Session):
-    """A connection to DuckDB."""
+    """Session with DuckDB."""
 
     @override
     def columns(self, select: str) -> list[Column]:
+        """Return the columns of a SELECT with the SQL that converts each exactly; "" if not numeric."""
         statements = self.connection.extract_statements(select)
         if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
             raise ConfigError("node-config: 'query' is not one SELECT; a site's rows are what one gives")
@@ -251,12 +252,14 @@ class DuckDB(Session):
 
     @override
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
-        select = f"SELECT [{', '.join(columns)}] {source}"  # whose values are the rows, one behind the other
+        """Yield blocks of about `rows` rows (m, d) with float64 values, selected as a list for each row."""
+        select = f"SELECT [{', '.join(columns)}] {source}"  # a list of numbers for each row
         for batch in self.connection.sql(select).to_arrow_reader(rows):
             yield np.asarray(batch.column(0).flatten()).reshape(-1, len(columns))
 
     @override
     def texts(self, column: str, source: str) -> list[str]:
+        """Return the values of one SQL expression for all rows."""
         return [text for (text,) in self.connection.sql(f"SELECT {column} {source}").fetchall()]
 
 
@@ -276,7 +279,7 @@ KEEPALIVE_OPTIONS = {"keepalives_idle": 30, "keepalives_interval": 10, "keepaliv
 
 @contextmanager
 def postgresql_session(url: str) -> Iterator[PostgreSQL]:
-    """Open a session with a PostgreSQL server; libpq finds the password in its environment and files.
+    """Open a read-only transaction with PostgreSQL; libpq finds the password in its own places.
 
     The server's own words are shown if they are about the connection (without the user's name) or the query itself, and
     only in the site's own log: other texts of the server may contain values.
@@ -332,16 +335,18 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
                 "reached, then run again",
                 local=local,
             ) from None
-        refusal = str(error.diag.message_primary) if code.startswith("42") else ""  # the text, before any row
+        # class 42: syntax or access errors, raised before any row is read
+        refusal = str(error.diag.message_primary) if code.startswith("42") else ""
         raise _query_error(local, too_long=code == "57014", refusal=refusal) from None
 
 
 class PostgreSQL(Session):
-    """A transaction of PostgreSQL."""
+    """Session with PostgreSQL, in one read-only transaction."""
 
     @override
     def columns(self, select: str) -> list[Column]:
         # in the extended protocol, which takes one statement: so no text that holds several ever comes to `numbers`
+        """Return the columns of a SELECT with the SQL that converts each to float64; "" if not numeric."""
         description = self.connection.execute(select.encode(), binary=True).description
         columns = []
         for name, oid, display in ((column.name, column.type_code, column.type_display) for column in description):
@@ -351,7 +356,9 @@ class PostgreSQL(Session):
 
     @override
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
+        """Yield blocks of about `rows` rows (m, d) with float64 values, parsed from binary COPY."""
         width = len(columns)
+        # a row has the number of its fields (int16), then of each field the size (int32) and the value (float64)
         row = np.dtype([("width", ">i2"), ("values", [("size", ">i4"), ("value", ">f8")], (width,))])
         buffer = bytearray()
         copy = f"COPY (SELECT {', '.join(columns)} {source}) TO STDOUT (FORMAT BINARY)"
@@ -369,11 +376,12 @@ class PostgreSQL(Session):
 
     @override
     def texts(self, column: str, source: str) -> list[str]:
+        """Return the values of one SQL expression for all rows."""
         return [text for (text,) in self.connection.execute(f"SELECT {column} {source}".encode())]
 
 
 def _copied_values(buffer: bytearray, row: np.dtype[Any]) -> Array:
-    """Return the numbers (m, d) of copied rows, each with d fields of 8 bytes."""
+    """Return numbers (m, d) from PostgreSQL's binary COPY rows, each of d fields with 8 bytes."""
     _require_copy_format(len(buffer) % row.itemsize == 0)
     records = np.frombuffer(buffer, row)
     widths_fit = (records["width"] == row["values"].shape[0]).all()
@@ -382,6 +390,7 @@ def _copied_values(buffer: bytearray, row: np.dtype[Any]) -> Array:
 
 
 def _require_copy_format(is_valid: bool) -> None:
+    """Raise an error unless the bytes from the database have the expected COPY format."""
     if not is_valid:
         raise DataError("the database does not answer as PostgreSQL does (COPY in its binary format)")
 
@@ -391,7 +400,7 @@ SESSIONS: dict[str, OpenSession] = {POSTGRESQL: postgresql_session, DUCKDB: duck
 
 
 class Query:
-    """The rows of a query, read anew in each pass; a pass whose rows differ from the first pass ends in an error.
+    """Rows of a database query, read anew in each pass; refuse a pass whose rows differ from the first.
 
     The url of the database has no password: the driver finds credentials where it always does. No error has a value, a
     name or the url in its text, which travels to the server.
@@ -408,6 +417,7 @@ class Query:
     """
 
     def __init__(self, url: str, query: str, label: str = "", ids: str = "") -> None:
+        """Read the columns of the query, choose the features, and refuse columns that are not numeric."""
         self._open_session = SESSIONS[database_kind(url)]
         self._url, self._query = url, query.strip().rstrip(";")
         with self._open_session(url) as session:
@@ -433,7 +443,7 @@ class Query:
             raise DataError("the query gives several columns of one name: name each anew", local=", ".join(doubled))
 
     def blocks(self) -> Iterator[Array]:
-        """Read all rows, and check that they are the rows of the first pass.
+        """Yield blocks (m, d) of all rows, and compare the digest of the rows with the first pass.
 
         Yields
         ------
@@ -469,7 +479,7 @@ class Query:
 
 
 def read_query(url: str, query: str, label: str = "", ids: str = "") -> tuple[Table, list[str]]:
-    """Read and check the rows of a query, and the ids if a column of ids is named (see `Query`).
+    """Return the checked table of a query's rows, and the ids if `ids` names a column.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ HOST = "127.0.0.1"
 
 
 class Deployment:
-    """A SuperLink and its SuperNodes, started on entry of the context and stopped on exit.
+    """Context manager that runs a SuperLink and its SuperNodes with TLS on this machine.
 
     Parameters
     ----------
@@ -58,6 +58,7 @@ class Deployment:
     """
 
     def __init__(self, folder: Path, app: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
+        """Set folder, port and environment of the processes; nothing is started yet."""
         self.folder = folder
         self.app = app
         self.node_configs = node_configs
@@ -76,6 +77,7 @@ class Deployment:
         self.flwr = FlowerCommand(self.environment)
 
     def __enter__(self) -> Deployment:
+        """Start the SuperLink and all SuperNodes, and wait until all are online."""
         try:
             self.start_link()
             for i in range(len(self.node_configs)):
@@ -87,6 +89,7 @@ class Deployment:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop all processes; kill a process that has not ended after ten seconds."""
         self.flwr.kill()
         for process in self.processes.values():
             process.terminate()
@@ -97,7 +100,7 @@ class Deployment:
                 kill_process(process)
 
     def start_link(self) -> None:
-        """Make the certificates, start the SuperLink, and wait for its first answer."""
+        """Make certificates, start the SuperLink, and wait until it answers."""
         certificates.make_certificates(self.folder, ["localhost", HOST], days=2)
         self.write_flwr_config(f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}")
         self.spawn(
@@ -110,7 +113,7 @@ class Deployment:
         self.wait_until(lambda: urllib.request.urlopen(url, context=trust, timeout=20).status == 200, "the SuperLink")
 
     def write_flwr_config(self, security: str) -> None:
-        """Write the configuration by which the `flwr` command finds the SuperLink, under the name ``lab``.
+        """Write a Flower config that names this SuperLink ``lab``, with a line about its security.
 
         Parameters
         ----------
@@ -123,7 +126,7 @@ class Deployment:
         config.write_text(text, encoding="utf-8")
 
     def start_node(self, i: int) -> None:
-        """Make a site's key, register the key, and start the site's SuperNode.
+        """Make and register the key of site number `i`, and start its SuperNode.
 
         Parameters
         ----------
@@ -141,7 +144,7 @@ class Deployment:
         )
 
     def kill_node(self, i: int) -> None:
-        """Kill a site's SuperNode at once, as a power cut does: the SuperLink does not hear of the end.
+        """Kill the SuperNode of site number `i` at once, without notice to the SuperLink.
 
         Parameters
         ----------
@@ -151,7 +154,7 @@ class Deployment:
         kill_process(self.processes.pop(f"node{i}"))
 
     def run(self, run_config: str, *options: str, on_line: Callable[[str], None] | None = None) -> tuple[str, str]:
-        """Run the app to its end.
+        """Run the app on the SuperLink to its end, and return the run's status and log.
 
         Parameters
         ----------
@@ -173,7 +176,7 @@ class Deployment:
         return run.status, run.log
 
     def all_nodes_online(self) -> bool:
-        """Check that every SuperNode has signed in.
+        """Check that the SuperLink lists all SuperNodes as online.
 
         Returns
         -------
@@ -184,7 +187,7 @@ class Deployment:
         return bool(sum(node["status"] == "online" for node in nodes) == len(self.node_configs))
 
     def read_log(self, name: str) -> str:
-        """Read the log of a process.
+        """Return the log of a process by its name, "superlink" or "node0".
 
         Parameters
         ----------
@@ -199,7 +202,7 @@ class Deployment:
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def spawn(self, name: str, command: Sequence[str]) -> None:
-        """Start a process with a log of its own; the process is stopped at the end of the context.
+        """Start a process that writes to a log of its own and ends with the context.
 
         Parameters
         ----------
@@ -219,7 +222,7 @@ class Deployment:
             )
 
     def wait_until(self, condition: Callable[[], Any], awaited: str) -> Any:
-        """Wait until a condition is true, while all processes live.
+        """Call `condition` until its result is true, and return the result; fail if a process ends.
 
         Parameters
         ----------
@@ -251,7 +254,7 @@ class Deployment:
 
 
 def kill_process(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process, and its children if the system knows process groups.
+    """Kill a process and, where process groups exist, its children.
 
     Parameters
     ----------
@@ -266,7 +269,7 @@ def kill_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """Return a port of this machine that is free now.
+    """Return the number of a TCP port of this machine that nobody listens on.
 
     Returns
     -------
@@ -290,7 +293,7 @@ EMPTY_LOG_LINE = re.compile(r"(INFO\s*:)?\s*")  # a line of Flower's log that on
 def rehearse(
     folder: Path, app: Path, *, data: Sequence[Path] = (), run: str = "", dropout: bool, show: Callable[[str], None]
 ) -> None:
-    """Start a SuperLink and several sites on this machine, run a secure PCA over their rows, and stop everything.
+    """Run a secure PCA over several sites, deployed on this machine, and show each step.
 
     Parameters
     ----------
@@ -350,7 +353,7 @@ def rehearse(
 
 
 def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:
-    """Return the node-configs of sites with given files, or of four sites that share the breast cancer data."""
+    """Return node-configs for the given files, or for four sites that share the breast cancer data."""
     if not data:
         from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
 
@@ -371,7 +374,7 @@ def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list
 
 
 def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array]) -> list[Path]:
-    """Write a .csv file of rows for each site.
+    """Write a .csv file for each part, an array of one site's rows (n_i, d), and return the paths.
 
     Parameters
     ----------
@@ -394,7 +397,7 @@ def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array])
 
 
 def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dict[str, object]]:
-    """Make an identity for each site, and return the node-configs of the sites.
+    """Make a key pair for each site, and return the node-configs with all files of the sites.
 
     Parameters
     ----------
@@ -423,7 +426,7 @@ def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dic
 
 
 def wait_for_question(journal: Path, running: Future[tuple[str, str]], *, earlier: int = 0) -> None:
-    """Wait until a site has been asked more questions than earlier, or the run is over.
+    """Wait until a site's journal has more than `earlier` questions, or the run has ended.
 
     Parameters
     ----------

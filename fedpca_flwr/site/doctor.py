@@ -36,7 +36,7 @@ RENEWAL_DAYS = 30  # before its end, in which a certificate should be renewed
 
 @dataclass(frozen=True)
 class SiteSetup:
-    """Configs of a site as Flower's commands take configs, and how the site signs in.
+    """Settings of a site to check: its configs as text, and how its SuperNode reaches the SuperLink.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class SiteSetup:
 
 
 def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
-    """Check everything that a run needs of a site.
+    """Check a site's setup, and yield for each topic whether it is right, with a line of text.
 
     Parameters
     ----------
@@ -88,6 +88,7 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
 
 
 def _check_versions(site: SiteSetup) -> str:
+    """Return the versions of the installed packages; refuse a version of Flower out of range."""
     versions = {name: metadata.version(name) for name in ("fedpca-flwr", "flwr", "numpy", "scipy")}
     flower = tuple(int(part) for part in versions["flwr"].split(".")[:2])
     if not FLOWER_VERSIONS[0] <= flower < FLOWER_VERSIONS[1]:
@@ -98,15 +99,18 @@ def _check_versions(site: SiteSetup) -> str:
 
 
 def _parse_node_config(site: SiteSetup) -> NodeConfig:
+    """Parse the text of the node-config as Flower does, and validate its keys."""
     return NodeConfig.parse(fleet.parse_config_text(site.node_config, "node-config"), source="node-config")
 
 
 def _check_node_config(site: SiteSetup) -> str:
+    """Return partition and name of the site, if its node-config is valid."""
     node = _parse_node_config(site)
     return f"partition {node.partition_id} of {node.num_partitions}, {node.name or 'without a name'}"
 
 
 def _check_identity(site: SiteSetup) -> str:
+    """Return that the site's private key belongs to its line of the public keys, or that it has none."""
     node = _parse_node_config(site)
     if not node.identity:
         return "none; a site with data of its own needs one for secure aggregation"
@@ -114,6 +118,7 @@ def _check_identity(site: SiteSetup) -> str:
 
 
 def _check_journal(site: SiteSetup) -> str:
+    """Return the number of events in the site's journal; refuse a journal that was changed."""
     node = _parse_node_config(site)
     if not node.journal:
         unprotected = f"; {UNPROTECTED_TEXT}" if node.data else ""
@@ -129,7 +134,7 @@ def _check_journal(site: SiteSetup) -> str:
 
 
 def _check_rows(factory: Factory, site: SiteSetup) -> str:
-    """Check the rows and the site's rules in a rehearsed run that leaves nothing in the site's journal."""
+    """Check the rows and the site's rules by a trial run that writes nothing to the site's journal."""
     run_config = {"method": "p-cov", **fleet.parse_config_text(site.run_config, "run-config")}
     factory.strategy(run_config)  # refuses a run-config that is wrong
     context = fleet.make_context(fleet.parse_config_text(site.node_config, "node-config"), run_config)
@@ -163,12 +168,12 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
 
 
 def _raise_locally(error: Exception, *, late: bool = False) -> NoReturn:
-    """Raise an error with all its details, which only this site may read; a run would hear less."""
+    """Raise the error with all details instead of a report for the server: only the site reads this."""
     raise error
 
 
 def _check_superlink(site: SiteSetup) -> str:
-    """Check the SuperLink's certificate and its end, and compare this clock with the SuperLink's."""
+    """Check the SuperLink's TLS certificate and its last day, and compare the clocks."""
     host, _, port = site.superlink.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"superlink is '{site.superlink}', expected host:port")
@@ -201,7 +206,7 @@ def _check_superlink(site: SiteSetup) -> str:
 
 
 def _clock_text(date: str | None) -> str:
-    """Compare this clock with the SuperLink's, which dates its reply."""
+    """Compare this machine's clock with the date in the SuperLink's HTTP reply; refuse a large difference."""
     if not date:
         return "it does not say what time it is"
     ahead = time.time() - parsedate_to_datetime(date).timestamp()
@@ -214,6 +219,7 @@ def _clock_text(date: str | None) -> str:
 
 
 def _check_key(site: SiteSetup) -> str:
+    """Return "registered" if the SuperLink knows the public key of this site's SuperNode; else raise an error."""
     assert site.key is not None
     fleet.require_registered(site.superlink, site.root_certificates, site.key.expanduser())
     return "registered"

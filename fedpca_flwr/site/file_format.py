@@ -11,7 +11,7 @@ from fedpca_flwr.maths.rows import Rows
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A kind of file, by the functions that read its rows and a single column.
+    """Kind of file (such as .csv): functions that read its rows, and its ids, and keys that apply.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class FileFormat:
 
 
 def require_unique_names(names: Sequence[str], fault: str) -> None:
-    """Refuse names of which some occur twice.
+    """Refuse names that occur more than once; the error text is `fault`, the names go to the log.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": 
 
 
 class FinishedRun(NamedTuple):
-    """A run of Flower that is over, or seems to hang.
+    """Result of a Flower run: number, last known status, details and log.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class FinishedRun(NamedTuple):
 
 
 class FlowerCommand:
-    """Flower's `flwr` command in an environment; several threads may call the command.
+    """Callable that runs Flower's `flwr` command; safe to use from several threads.
 
     Parameters
     ----------
@@ -55,13 +55,14 @@ class FlowerCommand:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        """Store the environment variables for the command."""
         self.environment = environment
         self._running: set[subprocess.Popen[str]] = set()
 
     def __call__(
         self, *arguments: str, on_line: Callable[[str], None] | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> str:
-        """Run the command, and return its output without colours.
+        """Run `flwr` with these arguments, and return its output without colour codes.
 
         Parameters
         ----------
@@ -115,7 +116,7 @@ class FlowerCommand:
         return "".join(lines)
 
     def list_json(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command that lists something, and parse its output.
+        """Run a `flwr` command with ``--format json``, and return the parsed output.
 
         Parameters
         ----------
@@ -139,7 +140,7 @@ class FlowerCommand:
         on_line: Callable[[str], None] | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> FinishedRun:
-        """Run an app on a SuperLink to its end.
+        """Run an app on a SuperLink, wait for its end, and return status and log.
 
         Parameters
         ----------
@@ -176,13 +177,13 @@ class FlowerCommand:
             time.sleep(0.3)
 
     def kill(self) -> None:
-        """Kill the commands that other threads wait for."""
+        """Kill all `flwr` processes that are running now."""
         for child in self._running.copy():
             child.kill()
 
 
 def program_path(name: str, environment: Mapping[str, str]) -> str:
-    """Return the path of a program of Flower.
+    """Return the path of one of Flower's programs, found in the environment's PATH.
 
     Parameters
     ----------

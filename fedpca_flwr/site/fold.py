@@ -22,7 +22,7 @@ ALTERNATIVE = "run with mu=<number> or mu='infinity', which hold nothing out"
 
 
 def require_fold(node: NodeConfig, rows: int) -> None:
-    """Refuse to hold out a fifth of the rows if the sums would reveal a few rows.
+    """Refuse to hold out a fifth of the rows if that fifth is fewer than `min-rows`, or without a journal.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ def require_fold(node: NodeConfig, rows: int) -> None:
 
 
 def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[np.bool_]:
-    """Return the mask of the rows that the site holds out; in a simulation the run's seed decides.
+    """Return the mask (n,) of a fixed fifth of the rows, which some sums leave out.
 
     Parameters
     ----------
     journal : Journal
         The site's journal, which holds the secret and earlier draws.
     node : NodeConfig
-        The site's own.
+        The site's node-config.
     rows : Rows
         Rows (n, d) in an order that no run chooses.
     seed : int
@@ -87,7 +87,7 @@ def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> 
 
 
 def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
-    """Draw the fifth from the journal's secret and the rows, whatever their order, and note the draw in the journal."""
+    """Draw a fifth of the rows (mask (n,)) by keyed hashes of the rows, and note the draw in the journal."""
     secret = journal.data_key
     row_hashes = row_digests(rows, secret)
     rows_digest = hmac.digest(secret, b"held out" + b"".join(sorted(row_hashes)), "sha256")
@@ -97,6 +97,7 @@ def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.boo
     entry = HeldOut(len(rows), int(chosen.sum()), subset).text()
 
     def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
+        """Refuse if an earlier run held out other rows, of the same data or of nearly as many rows."""
         conflicts = [note for note in near if abs(HeldOut.parse(note.content).rows - len(rows)) < node.min_rows]
         if conflicts or any(earlier.content != entry for earlier in same):
             raise DisclosureError(

@@ -14,7 +14,7 @@ from fedpca_flwr.site.file_format import FileFormat, require_unique_names
 
 
 def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[Rows, list[str]]:
-    """Read the rows of ``X`` or of a layer, and the names of the variables.
+    """Read the rows (cells) of matrix ``X`` or of a layer, and the names of the features (genes).
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[
 
 
 def _open_matrix(source: Any, layer: str) -> Any:
-    """Return the matrix of an open file: a data set, or AnnData's view of a sparse matrix."""
+    """Return the matrix of an open .h5ad file: an HDF5 data set, or AnnData's wrapper if sparse."""
     from anndata.io import sparse_dataset
 
     matrix = source[f"layers/{layer}" if layer else "X"]
@@ -73,6 +73,7 @@ def _open_matrix(source: Any, layer: str) -> Any:
 
 
 def _read_blocks(file: Path, layer: str, columns: NDArray[np.int64]) -> Iterator[Block]:
+    """Yield blocks of rows with the chosen columns, dense or in CSR format, of about equal size."""
     import h5py
 
     with h5py.File(file) as source:

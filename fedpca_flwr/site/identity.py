@@ -29,7 +29,7 @@ SIGNATURE_BYTES = 64
 
 @dataclass(frozen=True)
 class Identity:
-    """A party's private key, and the public keys of all parties.
+    """A party's Ed25519 private key, and the public keys of all parties.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ class Identity:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the list of public keys: sites with different lists do not agree."""
+        """SHA-256 of all public keys in order, by which sites notice that their lists differ."""
         return hashlib.sha256(b"".join(self.member_keys)).digest()
 
     def sign(self, message: bytes) -> bytes:
-        """Sign a message with the party's private key.
+        """Return the Ed25519 signature of a message by the party's private key.
 
         Parameters
         ----------
@@ -66,7 +66,7 @@ class Identity:
         return self.private_key.sign(message)
 
     def is_signed_by(self, party: int, message: bytes, signature: bytes) -> bool:
-        """Check that a party of the list signed a message.
+        """Check that a signature of the message was made with the private key of this party.
 
         Parameters
         ----------
@@ -90,14 +90,14 @@ class Identity:
 
 
 def load_identity(node: NodeConfig) -> Identity:
-    """Load a site's identity from the files that its node-config names.
+    """Load the site's private key and the list of public keys; a simulated party gets keys without secrecy.
 
     A party without data of its own, as in a simulation, has an identity that anybody can make, which protects nothing.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own.
+        The site's node-config.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def load_identity(node: NodeConfig) -> Identity:
 
 
 def simulated_identity(parties: int, party: int) -> Identity:
-    """Make an identity for a simulation from the number of the party; anybody can make the same identity.
+    """Return a key pair derived from the party's number: for simulations only, it protects nothing.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def simulated_identity(parties: int, party: int) -> Identity:
 
 @lru_cache(maxsize=8)
 def _simulated_keys(parties: int) -> tuple[list[Ed25519PrivateKey], tuple[bytes, ...]]:
-    """Make private and public keys from the numbers of the parties, as anybody can."""
+    """Derive private and public keys for all parties from their numbers; anybody can do the same."""
     seeds = (hashlib.sha256(f"fedpca-flwr simulated {party}".encode()).digest() for party in range(parties))
     private_keys = list(map(Ed25519PrivateKey.from_private_bytes, seeds))
     return private_keys, tuple(key.public_key().public_bytes_raw() for key in private_keys)
@@ -169,7 +169,7 @@ such as stand for a key that is not there yet."""
 
 
 def make_key(path: str, party: int, name: str = "") -> str:
-    """Write a new private key to a file that only its owner may read.
+    """Write a new Ed25519 private key to a file, and return the party's line for the list of public keys.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def make_key(path: str, party: int, name: str = "") -> str:
 
 
 def member_line(party: int, private_key: Ed25519PrivateKey, name: str = "") -> str:
-    """Format a party's line of the list of public keys.
+    """Return a line "partition-id public-key # name" for the list of public keys.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def member_line(party: int, private_key: Ed25519PrivateKey, name: str = "") -> s
 
 
 def read_private_key(path: str) -> Ed25519PrivateKey:
-    """Read a private key that `make_key` has written.
+    """Read an Ed25519 private key from a PEM file that only its owner may read.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
 
 
 def read_member_keys(path: str, parties: int) -> tuple[bytes, ...]:
-    """Read the list of the sites' public keys; an error names all faults of the list at once.
+    """Read the public keys of all parties, by partition; an error lists all faults of the file.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ def read_member_keys(path: str, parties: int) -> tuple[bytes, ...]:
 
 
 def _add_member(keys: dict[int, bytes], entry: str, parties: int) -> str:
-    """Add the key of a line to the keys so far; return why the line is refused, or an empty text."""
+    """Parse a line of the list of public keys and add its key; return a fault, or "" if none."""
     parts = re.fullmatch(r"(\d{1,9})\s+([0-9a-fA-F]{64})", entry, re.ASCII)
     if not parts:
         return "it is not a partition-id and 64 hexadecimal digits"
@@ -314,6 +314,7 @@ def _add_member(keys: dict[int, bytes], entry: str, parties: int) -> str:
         return f"partition {party}, expected 0 to {parties - 1}"
     if party in keys:
         return f"partition {party} has a line already"
+    # without the highest bit, the sign of x: a point and its negative have the same order
     if key[:-1] + bytes([key[-1] & 127]) in SMALL_ORDER_KEYS:
         return f"partition {party} has a key with which anybody can sign"
     if key in keys.values():

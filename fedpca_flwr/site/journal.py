@@ -61,7 +61,7 @@ _ALIVE_RUNS_SQL = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?
 
 
 class FileJournal(journal.Journal):
-    """A journal in the site's own folder, of a party in a run.
+    """Journal of a party in an SQLite file of the site's own folder, which outlasts the run.
 
     Parameters
     ----------
@@ -82,15 +82,18 @@ class FileJournal(journal.Journal):
     def __init__(
         self, folder: str, run: str, party: int, run_state: journal.StateJournal | None = None, description: str = ""
     ) -> None:
+        """Set the folder and the run; the file is opened by each transaction."""
         self.folder = folder
         self.description = description
         self.key = (run, party)
         self.run_state = run_state
-        self._lock_error: DisclosureError | None = None  # of a locked file: to wait again would help nobody
+        # error of a locked file, raised again at once instead of a second wait
+        self._lock_error: DisclosureError | None = None
         self.rows_folder = kept_rows.copy_folder(Path(folder).expanduser().absolute(), self.key)
 
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
+        """Record a question in the same transaction in which `permit` accepts it; record a refusal too."""
         refusal: Exception | None = None
         with self._transaction() as database:
             if self._run_notes(database, "ended"):
@@ -117,23 +120,27 @@ class FileJournal(journal.Journal):
             else:
                 self._describe_run(database)
                 self._add_event(database, "question", phase, digest)
-        if refusal is not None:  # once that it was refused is on disk
+        if refusal is not None:  # after the transaction, so that the refusal is on disk
             raise refusal
 
     @override
     def has_begun(self) -> bool:
+        """Return whether this party has accepted any question of this run."""
         with self._transaction() as database:
             return bool(self._run_notes(database, "question"))
 
     @override
     def record_answer(self, what: str, nbytes: int) -> None:
+        """Add an event with the names of the fields and the bytes of an answer."""
         with self._transaction() as database:
             self._add_event(database, "answer", what, nbytes=nbytes)
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
+        """Add an event with a noise multiplier, once a phase, if `permit` accepts all earlier ones."""
         with self._transaction() as database:
-            require_intact(database, self._store.file)  # what was spent is never nothing
+            # a changed journal must not lower the privacy budget that was spent
+            require_intact(database, self._store.file)
             run_releases, other_releases = list[Release](), list[Release]()
             for event in events(database, kind=Release.kind):
                 releases = run_releases if (event.run, event.party) == self.key else other_releases
@@ -146,6 +153,7 @@ class FileJournal(journal.Journal):
     @override
     @cached_property
     def data_key(self) -> bytes:
+        """Random 32-byte key of this journal for keyed digests of data, created at first use."""
         with self._transaction() as database:
             if not database.execute("SELECT value FROM data_key").fetchall():
                 database.execute("INSERT INTO data_key VALUES (?)", (secrets.token_bytes(32),))
@@ -154,8 +162,9 @@ class FileJournal(journal.Journal):
 
     @override
     def remember(self, kind: str, data: str, decide: journal.NoteDecision) -> None:
+        """Add the note that `decide` returns after it has seen notes on the same and on other data."""
         with self._transaction() as database:
-            require_intact(database, self._store.file)  # what was known is never nothing
+            require_intact(database, self._store.file)  # a changed journal must not hide notes of earlier runs
             same, other_notes = list[journal.Note](), list[journal.Note]()
             for event in events(database, kind=kind):
                 notes = same if event.digest == data else other_notes
@@ -165,6 +174,7 @@ class FileJournal(journal.Journal):
 
     @override
     def record_refusal(self, why: str) -> None:
+        """Record or count that this run was refused, and drop its secrets and copied rows."""
         with self._transaction() as database:
             if not self._run_notes(database, "refused"):
                 if not counting_event(database):
@@ -174,24 +184,28 @@ class FileJournal(journal.Journal):
 
     @override
     def end(self, why: str) -> None:
+        """Record why this party ended the run, and drop the run's secrets and copied rows."""
         with self._transaction() as database:
             self._add_event(database, "ended", why)
             self._drop_run(database)
 
     @override
     def store_secret(self, name: str, value: bytes) -> None:
+        """Store a secret of this run; above a limit, drop secrets of runs silent for a day first."""
         with self._transaction() as database:
             if database.execute("SELECT count(*) FROM secret").fetchone()[0] > MAX_SECRETS:
-                self._drop_silent(database)  # or runs that never begin would leave what they keep for good
+                self._drop_silent(database)  # otherwise the secrets of runs that never begin would stay for ever
             self._store_value(database, name, value)
 
     @override
     def load_secret(self, name: str) -> bytes | None:
+        """Return the secret of this run with this name, or None."""
         with self._transaction() as database:
             return self._load_value(database, name)
 
     @override
     def delete_secrets(self) -> None:
+        """Delete the secrets and the copied rows of this run."""
         with self._transaction() as database:
             self._drop_run(database)
 
@@ -199,11 +213,12 @@ class FileJournal(journal.Journal):
 
     @cached_property
     def _store(self) -> Store:
+        """SQLite store of the journal in the site's folder."""
         return Store(self.folder, SCHEMA)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction (`Store.transaction`) of a journal that has all events which this run has seen.
+        """Open a transaction, after a check that the journal has the last event that this run saw.
 
         Its errors name a path in the site's own log only.
         """
@@ -221,12 +236,12 @@ class FileJournal(journal.Journal):
         except (ConfigError, StoreError) as error:
             text = "this site's journal cannot be used, so nothing may be answered"
             fault = DisclosureError(text, local=str(error))
-            if isinstance(error, LockedError):  # the error's report looks into the journal, too
+            if isinstance(error, LockedError):  # the error report will open the journal too, and must not wait again
                 self._lock_error = fault
             raise fault from None
 
     def _require_present(self, last_seen: tuple[int, str]) -> None:
-        """Refuse to begin a new journal in a run that has seen a journal; otherwise warn that a new journal begins."""
+        """Refuse a missing journal if this run has seen one; otherwise warn that a new one begins."""
         if self._store.exists():
             return
         if last_seen[0]:
@@ -238,35 +253,40 @@ class FileJournal(journal.Journal):
         )
 
     def _drop_silent(self, database: sqlite3.Connection) -> None:
-        """Drop the secrets of runs that have no recent event."""
+        """Delete the secrets of all runs without an event in the last day, except this run."""
         values = (_time_before(SECRETS_TIMEOUT), *self.key)
         database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({_ALIVE_RUNS_SQL})", values)
 
     def _describe_run(self, database: sqlite3.Connection) -> None:
+        """Add an event that describes the run (method, app), once a run."""
         if self.description and not self._run_notes(database, "run"):
             self._add_event(database, "run", self.description)
 
     def _store_value(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
+        """Insert or replace a secret of this run in the open transaction."""
         database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))
 
     def _load_value(self, database: sqlite3.Connection, name: str) -> bytes | None:
+        """Return a secret of this run in the open transaction, or None."""
         query = "SELECT value FROM secret WHERE run = ? AND party = ? AND name = ?"
         row = database.execute(query, (*self.key, name)).fetchone()
         return bytes(row[0]) if row else None
 
     def _run_notes(self, database: sqlite3.Connection, kind: str) -> list[str]:
+        """Return the texts of this run's events of a kind, such as "question"."""
         run, party = self.key
         return [event.about for event in events(database, run=run, party=party, kind=kind)]
 
     def _add_event(self, database: sqlite3.Connection, kind: str, text: str, digest: str = "", nbytes: int = 0) -> None:
+        """Append an event of this run, with the present time, to the chain of digests."""
         append_event(database, (_time_before(), *self.key, kind, text, digest, nbytes))
 
     def _drop_run(self, database: sqlite3.Connection) -> None:
-        """Drop the secrets and the copied rows of this run."""
+        """Delete the secrets and the copied rows of this run."""
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
         kept_rows.remove_copy(self.rows_folder)
 
 
 def _time_before(span: timedelta = timedelta(0)) -> str:
-    """Return the time of a span ago, as events have their time."""
+    """Return the UTC time a span ago as ISO text, the format of the events' times."""
     return (datetime.now(UTC) - span).isoformat(timespec="seconds")

@@ -38,7 +38,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 def copy_folder(journal: Path, key: RunKey) -> Path:
-    """Return the folder for the copied rows of a party in a run.
+    """Return the folder for the copied rows of a party (run, partition), inside the journal's folder.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def copy_folder(journal: Path, key: RunKey) -> Path:
 
 
 def remove_copy(folder: Path) -> None:
-    """Remove the copied rows in a folder, and the remains of processes that ended early.
+    """Delete a folder of copied rows, and unfinished copies beside it.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def remove_copy(folder: Path) -> None:
 
 
 def copy_folders(journal: Path) -> dict[str, int]:
-    """Return the time of the last change of each folder of copied rows, or of its unfinished copies.
+    """Return the time of last change in nanoseconds of each folder of copied rows, by name.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def copy_folders(journal: Path) -> dict[str, int]:
 
 
 def remove_stale_copies(journal: Path, live_runs: Iterable[RunKey]) -> None:
-    """Remove the copied rows of all runs except the live runs.
+    """Delete the copied rows of all runs that are not among the live runs.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def remove_stale_copies(journal: Path, live_runs: Iterable[RunKey]) -> None:
 
 
 def read_copy(folder: Path, source: str) -> Table | None:
-    """Read the table that was copied into a folder.
+    """Return the table copied into a folder, with memory-mapped rows; None if missing, damaged or of another source.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def read_copy(folder: Path, source: str) -> Table | None:
         if info["what"] != source:
             return None
         rows = _map_rows(folder, tuple(info["shape"]), np.dtype(info["dtype"]), in_csr=info["sparse"])
-    except Exception:  # none is there, or it is damaged: the site's file is read again
+    except Exception:  # the copy is missing or damaged: read the site's file again
         return None
     if info["decoded"]:
         rows = Blocks(partial(chunks, rows), rows.shape[1], rows.dtype, count=len(rows))
@@ -132,7 +132,7 @@ def read_copy(folder: Path, source: str) -> Table | None:
 
 @contextmanager
 def write_copy(folder: Path, source: str) -> Iterator[RowCopy]:
-    """Make a copy of rows; nothing is left of a copy that is not finished.
+    """Yield a `RowCopy` to fill inside a with statement; an unfinished copy is deleted at the end.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def write_copy(folder: Path, source: str) -> Iterator[RowCopy]:
     for name in sorted(times, key=lambda name: times[name])[: max(0, len(times) + 1 - MAX_COPIES)]:
         remove_copy(folder.parent / name)  # the oldest copies of other runs
     partial_folder = None
-    with suppress(OSError):  # the journal itself says what is wrong with its folder
+    with suppress(OSError):  # if the folder is unusable, the journal raises an error about it
         partial_folder = Path(mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         yield RowCopy(partial_folder, folder, source)
@@ -161,7 +161,7 @@ def write_copy(folder: Path, source: str) -> Iterator[RowCopy]:
 
 
 class RowCopy:
-    """The copy of a site's rows that a process makes.
+    """Copy of a site's rows in files, made during the first pass over the rows.
 
     Parameters
     ----------
@@ -174,11 +174,12 @@ class RowCopy:
     """
 
     def __init__(self, partial_folder: Path | None, folder: Path, source: str) -> None:
+        """Set the temporary folder of the copy, its final folder, and the text that identifies the source."""
         self._temporary, self._folder, self._source = partial_folder, folder, source
         self._rows: Rows | None = None  # mapped, once a complete pass has written the rows
 
     def record(self, rows: Blocks) -> Blocks:
-        """Return the same rows, copied during the first complete pass and read from the copy afterwards.
+        """Return the same rows, which the first complete pass copies and later passes read from the copy.
 
         Parameters
         ----------
@@ -193,7 +194,7 @@ class RowCopy:
         return replace(rows, read=partial(self._record_pass, rows))
 
     def finish(self, table: Table) -> None:
-        """Finish the copy with the rest of the table, after a pass over its rows if none was complete.
+        """Complete the copy with the table's other arrays, and move the copy to its final folder.
 
         A mapped file is not copied.
 
@@ -228,11 +229,11 @@ class RowCopy:
             self._stop_copying(error)
 
     def _record_pass(self, rows: Blocks) -> Iterator[Block]:
-        """Yield the rows, and copy the rows in the first complete pass; later passes read the copy."""
+        """Yield all rows: the first complete pass also writes the copy, later passes read the copy."""
         if self._rows is not None:
             yield from as_blocks(self._rows, CACHE_ELEMENTS).read()
             return
-        for file in self._temporary.iterdir() if self._temporary else ():  # of a pass that was not finished
+        for file in self._temporary.iterdir() if self._temporary else ():  # remove files of an unfinished pass
             file.unlink()
         count = entries = 0
         for block in rows.read():
@@ -250,12 +251,13 @@ class RowCopy:
                 self._stop_copying(error)
 
     def _stop_copying(self, error: Exception) -> None:
+        """Log why no copy can be made, and give it up; the rows are then read anew each time."""
         logger.warning("the rows cannot be kept (%s): each question reads them anew", error)
         self._temporary = None
 
 
 def _append_block(folder: Path, block: Block, entries: int) -> None:
-    """Append a block of rows to the files of a copy, which have `entries` entries so far."""
+    """Append a block of rows to the copy's files; CSR blocks as values, columns and row ends."""
     parts: dict[str, Any] = {"values": block}
     if sparse.issparse(block):
         ends = block.indptr[1:].astype(np.int64) + entries
@@ -266,7 +268,7 @@ def _append_block(folder: Path, block: Block, entries: int) -> None:
 
 
 def _map_rows(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any], *, in_csr: bool) -> Rows:
-    """Map the rows that were written into a folder."""
+    """Memory-map the copied rows (n, d): an array, or blocks in CSR format."""
     if not in_csr:
         return np.memmap(folder / "values", dtype, "r", shape=shape)
     values, columns = np.memmap(folder / "values", dtype, "r"), np.memmap(folder / "columns", np.int32, "r")
@@ -275,6 +277,7 @@ def _map_rows(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any], *, in_
     step = max(64, CHUNK_ENTRIES * n // len(values))
 
     def blocks() -> Iterator[Block]:
+        """Yield the copied rows as blocks in CSR format."""
         for start in range(0, n, step):
             bounds = ends[start : start + step + 1]
             part = slice(bounds[0], bounds[-1])

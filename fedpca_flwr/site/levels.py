@@ -11,7 +11,7 @@ from fedpca_flwr.site.readers import read, read_texts
 
 
 def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[str, list[str]]:
-    """Return the levels that enough rows of a site's .csv or .parquet file have.
+    """Return, for each column of categories, the levels that at least `min_rows` rows of a file have.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[
 
 
 def merge_levels(paths: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Merge the files of levels of several sites.
+    """Return the union of several sites' levels by column, and notes on how the sites differ.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 def read_ids_secret(path: str) -> bytes:
-    """Read the bytes of a site's ``ids-secret`` file.
+    """Read the bytes of the file by which sites salt their ids; empty if no path is given.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ IdDigests = NDArray[np.uint64]
 
 
 def id_digests(ids: Sequence[str], salt: bytes) -> IdDigests:
-    """Return the first 64 bits of the HMAC-SHA-256 of each id.
+    """Return for each id the first 64 bits of its HMAC-SHA-256 under the salt; refuse empty or equal ids.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def id_digests(ids: Sequence[str], salt: bytes) -> IdDigests:
 
 
 def count_differences(local: IdDigests, peer: IdDigests) -> tuple[int, int]:
-    """Count the ids that differ between this site and another party.
+    """Return how many digests only the other party has, and how many only this site has.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def count_differences(local: IdDigests, peer: IdDigests) -> tuple[int, int]:
 
 
 def load_run_table(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
-    """Load a party's table as `local_table` does, with a copy of the rows of a file for the run.
+    """Load a party's table; rows of a file are copied once a run, and later read from the copy.
 
     Rows of a database are read anew each time: they are not written onto a disk that their owner has not chosen. Rows
     with indicators of the run's levels are made anew, too.
@@ -127,7 +127,7 @@ def load_run_table(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
     Parameters
     ----------
     node : NodeConfig
-        The site's own.
+        The site's node-config.
     config : RunConfig
         The run.
     folder : Path
@@ -151,12 +151,12 @@ def load_run_table(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
 
 
 def local_table(node: NodeConfig, config: RunConfig, keep: RowsHook = keep_nothing) -> Table:
-    """Load and check the rows of a party: from the site's own data, or its part of the run's data set.
+    """Load and check a party's table: the site's own data, or its partition of a simulation's data set.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own.
+        The site's node-config.
     config : RunConfig
         The run.
     keep : callable
@@ -198,7 +198,7 @@ def local_table(node: NodeConfig, config: RunConfig, keep: RowsHook = keep_nothi
 
 
 def _read_site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> tuple[Table, list[str]]:
-    """Read the data that the node-config names, and the ids if the node-config names a column of ids."""
+    """Read a site's file or database, and the texts of its column of ids (an empty list without)."""
     if is_url(node.data):
         return DATABASE_READERS[database_kind(node.data)](node.data, node.query, node.label, node.ids)
     stamp = _file_stamp(node.data)  # before it is read: what is written meanwhile then shows with the next question
@@ -219,7 +219,7 @@ def _read_site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> tup
 
 
 def _file_stamp(path: str) -> str:
-    """Identify a file by inode, size and time of its last change; empty if there is no such file."""
+    """Return inode, size and time of change of a file as text, to notice changes; empty if missing."""
     try:
         status = Path(path).expanduser().stat()
     except OSError:

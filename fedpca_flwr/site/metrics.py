@@ -15,7 +15,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 def metrics_of_site(message: Any, context: Context, call_next: Callable[[Any, Any], Any]) -> Any:
-    """Bring a site's numbers up to date after each message, if its node-config names a file for them.
+    """Flower mod: answer a message, then update the site's metrics files if the node-config names any.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def metrics_of_site(message: Any, context: Context, call_next: Callable[[Any, An
 
 
 def write_metrics(node_config: Mapping[str, Any]) -> None:
-    """Write the numbers of a site's runs, as its journal has them, into the files that its node-config names.
+    """Write a site's metrics files (runs, bytes, epsilon spent) from the events of its journal.
 
     A fault is logged, and costs no answer.
 

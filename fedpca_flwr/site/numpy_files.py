@@ -12,6 +12,7 @@ from fedpca_flwr.site.file_format import FileFormat
 
 
 def _read_npy(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
+    """Read the rows of a .npy file, memory-mapped, with no names of features."""
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except ValueError:
@@ -22,6 +23,7 @@ def _read_npy(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
 
 
 def _read_npz(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
+    """Read the rows of a .npz file: a SciPy sparse matrix, the array 'X', or the only array; no names."""
     with np.load(file, allow_pickle=False) as archive:
         if {"format", "shape", "data"} <= set(archive.files):
             return _select_columns(sparse_rows(sparse.load_npz(file)), selection), []
@@ -30,7 +32,7 @@ def _read_npz(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
             raise DataError(f"the .npz file holds {len(archive.files)} arrays and none is named 'X'", local=str(file))
         try:
             rows = archive[key]
-            if not isinstance(rows, np.ndarray):  # NumPy gives the bytes of what is no array
+            if not isinstance(rows, np.ndarray):  # NumPy returns bytes for a member that is no array
                 raise ValueError
         except ValueError:
             raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
@@ -38,7 +40,7 @@ def _read_npz(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
 
 
 def _select_columns(rows: Rows, selection: ColumnSelection) -> Rows:
-    """Return the selected columns of rows, whose columns have numbers only."""
+    """Return the selected columns of rows (n, d), whose columns have numbers but no names."""
     if not selection.keys or rows.ndim != 2:
         return rows
     return select_columns(rows, np.asarray(selection.positions([], rows.shape[1]), np.int64))

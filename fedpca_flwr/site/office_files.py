@@ -20,7 +20,7 @@ from fedpca_flwr.site.csv_format import Opener
 
 @contextmanager
 def _import_pandas(suffix: str) -> Iterator[Any]:
-    """Import pandas, and name the packages to install if pandas or the reader of a suffix is missing."""
+    """Import pandas for a with statement; an ImportError becomes an error that names packages to install."""
     try:
         import pandas
 
@@ -35,7 +35,7 @@ def _import_pandas(suffix: str) -> Iterator[Any]:
 
 
 def read_spreadsheet(file: Path) -> CsvText:
-    """Read the first sheet of a workbook as a .csv text.
+    """Read the first sheet of an Excel workbook, and return it as .csv text.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def read_spreadsheet(file: Path) -> CsvText:
 
 
 def read_statistics_file(file: Path) -> CsvText:
-    """Read a table of SPSS (.sav), Stata (.dta) or SAS (.sas7bdat, .xpt) as a .csv text, with codes for labels.
+    """Read an SPSS, Stata or SAS file, and return it as .csv text, with codes for labelled values.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def read_statistics_file(file: Path) -> CsvText:
 
 
 def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:
-    """Return a function that opens rows as a .csv text, in which a row without cells is an empty line."""
+    """Write rows as .csv text in memory, and return a function that opens this text for reading."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     for row in rows:
@@ -121,7 +121,7 @@ def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:
 
 
 def _cell_text(value: Any) -> str:
-    """Return the text of a value without loss of digits; empty for a missing value."""
+    """Return a value as text without loss of digits; empty for a missing value."""
     if value is None or value != value:  # NaN, NaT
         return ""
     if isinstance(value, float | np.floating):

@@ -16,7 +16,7 @@ PROCESS_FOLDER = Path("/proc")
 
 
 def end_with_node() -> None:
-    """End this process once its SuperNode, or the SuperExec between both, has ended."""
+    """Start a thread that ends this process once its parent SuperNode (or SuperExec) has ended."""
     try:
         parent = os.getppid()
         arguments = (PROCESS_FOLDER / str(parent) / "cmdline").read_bytes().split(b"\0")
@@ -27,7 +27,7 @@ def end_with_node() -> None:
 
 
 def _watch(parents: list[int]) -> None:
-    """Wait until a parent has ended, and end this process."""
+    """Wait until one of the processes has ended, and after ten more seconds end this process."""
     while all(map(_is_alive, parents)):
         time.sleep(WATCH_SECONDS)
     time.sleep(GRACE_SECONDS)
@@ -35,8 +35,9 @@ def _watch(parents: list[int]) -> None:
 
 
 def _is_alive(process: int) -> bool:
-    """Check that a process exists and has not ended."""
+    """Check by Linux' /proc that a process exists and is not a zombie."""
     try:
+        # the state follows the program's name in parentheses: Z is a zombie, X is dead
         state = (PROCESS_FOLDER / str(process) / "stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):
         return False

@@ -18,7 +18,7 @@ from fedpca_flwr.site.file_format import FileFormat, require_unique_names
 
 
 def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
-    """Read the rows of a .parquet file in blocks.
+    """Read the rows of a .parquet file as lazy blocks, and the names of its features.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
 
 
 def _column_dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
-    """Return the dtype of a column: its own dtype if that has NaN or no value is missing, else float64."""
+    """Return a column's own dtype if it can represent missing values or has none; else float64."""
     from pyarrow import types
 
     groups = (metadata.row_group(group).column(position).statistics for group in range(metadata.num_row_groups))
@@ -78,6 +78,7 @@ def _column_dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
 
 
 def _read_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    """Yield blocks (m, d) of the feature columns in this dtype; refuse integers that float64 would round."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as source:
@@ -95,7 +96,7 @@ def _read_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[An
 
 
 def read_parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
-    """Return the values of a column as texts without surrounding spaces.
+    """Return all values of a column as stripped texts, with "" for a missing value.
 
     Parameters
     ----------

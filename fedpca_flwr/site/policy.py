@@ -31,7 +31,7 @@ from fedpca_flwr.state.files import require_site_file
 
 
 def permit_site_bound(site_bound: float, rows: Rows, bound: float) -> None:
-    """Refuse a run whose `bound` is below the site's own bound, and rows beyond the site's own bound.
+    """Refuse a run whose `bound` is below the site's own, and data that exceed the site's own bound.
 
     Which of the two happens does not depend on the run's bound and the rows together, so no number of runs reveals more
     of the rows than whether they are within the site's own bound.
@@ -71,12 +71,12 @@ EXPOSURES = ("nothing", "distribution", "scores", "inner products")
 
 
 def require_files(node: NodeConfig) -> None:
-    """Refuse files that the end of a run could not write, all at once.
+    """Refuse paths of scores and loadings that could not be written at the end; report all at once.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own, with the paths of scores and loadings.
+        The site's node-config, with the paths of scores and loadings.
 
     Raises
     ------
@@ -97,12 +97,12 @@ def require_files(node: NodeConfig) -> None:
 
 
 def _allowed_methods(node: NodeConfig) -> list[str]:
-    """Return the names in the site's ``allowed-methods``: methods, and words for sums; empty if all are allowed."""
+    """Return the words in the key `allowed-methods`: names of methods, and of sums; empty allows all."""
     return node.allowed_methods.replace(",", " ").split()
 
 
 def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse a method, or a way of answering, that the site does not allow.
+    """Refuse a method that the site does not list, answers in clear, or a method without noise under a budget.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
 
 
 def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-    """Refuse secure sums that reveal something about single sites, unless the site's node-config names their subject.
+    """Refuse secure sums that reveal something about single sites, unless `allowed-methods` permits these.
 
     Parameters
     ----------
@@ -163,12 +163,13 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
 
 
 def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> None:
-    """Refuse a run that shows more of single rows than the site allows.
+    """Refuse a method or options that show more about single rows than the key `may-show` allows.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own. ``allowed-methods`` that name a method permit what its answers reveal of the rows' distribution.
+        The site's node-config. If its ``allowed-methods`` names a method, its answers may show the
+        distribution of the rows.
     card, options : MethodCard, PCAOptions
         Card of the method and options of the run. Options are questions too: what they show needs ``may-show``.
 
@@ -195,12 +196,12 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
 
 
 def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
-    """Refuse a run that promises less privacy than the site demands of each run, whatever its budget.
+    """Refuse a run whose epsilon or delta exceeds the site's limit for a single run.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own.
+        The site's node-config.
     epsilon, delta : float
         Privacy parameters of the run.
 
@@ -219,12 +220,12 @@ def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
 
 
 def permit_split(node: NodeConfig, card: MethodCard, split: str, weights: str = "") -> None:
-    """Refuse a method for data that are split otherwise; with rounding, refuse what needs the exact number of rows.
+    """Refuse a method for data split the other way (rows, columns), or exact counts despite `round-rows`.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own, with ``round-rows``.
+        The site's node-config, with ``round-rows``.
     card : MethodCard
         Card of the method.
     split : str
@@ -252,14 +253,14 @@ def permit_split(node: NodeConfig, card: MethodCard, split: str, weights: str = 
 
 
 def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
-    """Refuse levels of columns that the site has not named as categories.
+    """Refuse a run that declares levels of columns that the site's key `categories` does not list.
 
     Whoever chose among all columns of the site could have sums over the rows that hold a value.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own.
+        The site's node-config.
     columns : iterable of str
         Columns of which the run declares levels.
 
@@ -278,12 +279,12 @@ def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
 
 
 def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
-    """Refuse faulty indicators of levels, and levels that few rows have.
+    """Refuse indicators other than 0 and 1, and levels that too few of the site's rows have.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own, with ``min-rows``.
+        The site's node-config, with ``min-rows``.
     table : Table
         The site's table, whose last columns must be the indicators, with values 0 and 1.
     names : sequence of str
@@ -319,12 +320,12 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
 
 
 def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> None:
-    """Refuse to take part with fewer rows than the site's minimum, whatever the rows' weights.
+    """Refuse a run over fewer rows than `min-rows`; with weights, count rows by effective sample size.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own, with ``min-rows``.
+        The site's node-config, with ``min-rows``.
     rows : int
         Number of rows that take part.
     weights : ndarray of shape (rows,), optional
@@ -345,6 +346,7 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
         return
     shares = weights / weights.max()  # squares of weights may be infinite; and zero
     total = float(shares.sum())
+    # the sum over the largest weight, and Kish's effective sample size: sum(w)^2 / sum(w^2)
     if min(total, total**2 / float(shares @ shares)) * (1 + 1e-9) < node.min_rows:
         raise DisclosureError(
             "the weights of this site's rows make sums of in effect fewer rows than its own minimum (node-config "
@@ -354,12 +356,12 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
 
 
 def permit_values(node: NodeConfig, table: Table) -> None:
-    """Refuse sums over a feature, or a pair of features, that has values in fewer rows than the minimum.
+    """Refuse a feature, or a pair of features, with values in fewer rows than `min-rows`, but in some.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own, with ``min-rows``.
+        The site's node-config, with ``min-rows``.
     table : Table
         The site's table.
 
@@ -381,13 +383,13 @@ def permit_values(node: NodeConfig, table: Table) -> None:
 
 
 def _min_observed(node: NodeConfig, table: Table) -> int:
-    """Return the number of values that a column needs, so that ``min-rows`` of the participating rows have a value."""
+    """Return how many values a column needs, so that ``min-rows`` of the participating rows surely have one."""
     n_excluded = 0 if table.excluded is None else int(table.excluded.sum())
     return node.min_rows + n_excluded + (len(table.rows) - n_excluded) % node.round_rows
 
 
 def permit_calls(node: NodeConfig, table: Table) -> None:
-    """Refuse genotypes with missing calls if the site does not allow what such genotypes reveal.
+    """Refuse genotypes with missing calls, unless the site's key `gaps` is 'all'.
 
     A missing call counts as the mean that the server sends. So sums over people with the same variants called differ by
     the people who lack a call, and a person who alone lacks a call could be read.
@@ -395,7 +397,7 @@ def permit_calls(node: NodeConfig, table: Table) -> None:
     Parameters
     ----------
     node : NodeConfig
-        The site's own, with ``gaps``.
+        The site's node-config, with ``gaps``.
     table : Table
         The site's table of genotypes.
 
@@ -416,12 +418,12 @@ PAIR_BLOCK_FEATURES = 1000  # whose pairs with all features are counted at a tim
 
 
 def permit_pairs(node: NodeConfig, table: Table) -> None:
-    """Refuse two features that have values together in fewer rows than the minimum, over which their scatter would be.
+    """Refuse pairs of features that both have values in some rows, but in fewer than `min-rows`.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own, with ``min-rows``.
+        The site's node-config, with ``min-rows``.
     table : Table
         The site's table with missing values.
 
@@ -432,6 +434,7 @@ def permit_pairs(node: NodeConfig, table: Table) -> None:
     """
     rows, min_rows, missing = len(table.rows), _min_observed(node, table), table.missing
     has_values = missing < rows
+    # features that, if their gaps and the gaps of some feature lie in different rows, share too few rows with it
     scarce = np.flatnonzero(has_values & (missing + missing[has_values].max(initial=0) > rows - min_rows))
     few = np.zeros(missing.size, dtype=bool)
     for block in np.array_split(scarce, -(-scarce.size // PAIR_BLOCK_FEATURES)) if scarce.size else ():
@@ -449,12 +452,12 @@ def permit_pairs(node: NodeConfig, table: Table) -> None:
 
 
 def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str]) -> None:
-    """Refuse to send a larger reply than the site allows.
+    """Refuse a reply of more bytes than `max-reply-bytes`; the error lists methods with smaller replies.
 
     Parameters
     ----------
     node : NodeConfig
-        The site's own, with ``max-reply-bytes``.
+        The site's node-config, with ``max-reply-bytes``.
     nbytes : int
         Size of the reply in bytes.
     alternatives : callable
@@ -473,7 +476,7 @@ def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str
 
 
 def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse a run whose rules hold only if the site has a journal that counts its answers.
+    """Refuse secure sums without a journal, and private methods without a journal and a privacy budget.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ ColumnIndex = slice | NDArray[np.intp]
 
 @dataclass(frozen=True)
 class ConspicuousColumns:
-    """Columns of some rows that reveal single rows.
+    """Masks of the columns by which moments would reveal single rows: rare values, or dominance.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class ConspicuousColumns:
     dominated: NDArray[np.bool_]
 
     def text(self, names: Sequence[str]) -> str:
-        """List the columns by kind, for the site's own log.
+        """List the columns at fault by kind of fault, for the site's own log.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class ConspicuousColumns:
 
 
 def permit_columns(journal: Journal, min_rows: int, rows: Rows, names: Sequence[str], *, settings: bytes) -> None:
-    """Refuse a run over rows of which a few could be read from moments; look at the rows once per settings of a run.
+    """Refuse a run over rows with rare or dominating values, from which moments would reveal rows.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def permit_columns(journal: Journal, min_rows: int, rows: Rows, names: Sequence[
 
 
 def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
-    """Find the columns with values that few rows have, and the columns that a single row dominates.
+    """Find columns where few rows differ from the commonest value, or one row dominates the variance.
 
     All rows are passed once, after a look at the first rows, and twice if they have weights.
 
@@ -142,10 +142,11 @@ def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
     for block, weights in _blocks(rows):
         sums.add_block(block, weights)
     rare = (sums.differing > 0) & (sums.differing < min_rows) & (sums.count - sums.differing > 1)
-    mean = np.divide(sums.total, sums.mass, out=np.zeros_like(modes), where=sums.mass > 0)  # less what is usual
+    # of the deviations from the commonest value
+    mean = np.divide(sums.total, sums.mass, out=np.zeros_like(modes), where=sums.mass > 0)
     squares = sums.squares - sums.total * mean
     largest = np.maximum(sums.high - mean, mean - sums.low) ** 2
-    if row_weights(rows) is not None:  # the largest share need not be that of the largest deviation
+    if row_weights(rows) is not None:  # with weights, the largest weighted square may belong to another row
         largest = np.zeros_like(modes)
         for block, weights in _blocks(rows):
             assert weights is not None
@@ -156,13 +157,13 @@ def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
 
 
 def _blocks(rows: Rows) -> Iterator[tuple[Block, Array | None]]:
-    """Yield blocks of rows with their weights: in CSR format if the rows are sparse, else as arrays."""
+    """Yield blocks of rows with the rows' weights (None without): CSR if the rows are sparse, else arrays."""
     is_sparse = isinstance(rows, Blocks) and rows.sparse
     return pair_with_weights(rows, rows.read() if is_sparse else chunks(rows))  # type: ignore[union-attr]
 
 
 class _ColumnSums:
-    """Sums of each column's values minus its commonest value, over values that are not missing.
+    """Counts, sums, squares and extremes by column of the values minus the column's commonest value.
 
     Parameters
     ----------
@@ -171,6 +172,7 @@ class _ColumnSums:
     """
 
     def __init__(self, modes: Array) -> None:
+        """Set all sums to zero; `modes` (d,) holds each column's commonest value."""
         self.modes = modes
         self.count = np.zeros(modes.size, np.int64)  # of values
         self.differing = np.zeros(modes.size, np.int64)  # of values that are not the commonest
@@ -181,7 +183,7 @@ class _ColumnSums:
         self.high = np.full(modes.size, -np.inf)
 
     def add_block(self, block: Block, weights: Array | None) -> None:
-        """Add the values of a block of rows.
+        """Add a block of rows, dense or in CSR format, with the rows' weights if any.
 
         Parameters
         ----------
@@ -196,6 +198,7 @@ class _ColumnSums:
             for start in range(0, block.shape[0], step := max(1, BLOCK_VALUES // block.shape[1])):
                 self._add(slice(None), block_to_array(block[start : start + step]), None)
         else:
+            # only columns with another commonest value than 0 need their zeros, so only these are made dense
             nonzero_modes = np.flatnonzero(self.modes)
             step = max(1, BLOCK_VALUES // max(1, nonzero_modes.size))
             for start in range(0, block.shape[0] if nonzero_modes.size else 0, step):
@@ -203,6 +206,7 @@ class _ColumnSums:
             self._add_sparse(block)
 
     def _add(self, columns: ColumnIndex, block: NDArray[np.generic], weights: Array | None) -> None:
+        """Add a dense block (m, columns) to the sums of these columns, ignoring NaN."""
         deviations = np.subtract(block, self.modes[columns], dtype=np.float64)
         self.low[columns] = np.fmin(self.low[columns], np.fmin.reduce(deviations, axis=0))
         self.high[columns] = np.fmax(self.high[columns], np.fmax.reduce(deviations, axis=0))
@@ -221,7 +225,7 @@ class _ColumnSums:
             self.squares[columns] += weights @ deviations**2
 
     def _add_sparse(self, block: Block) -> None:
-        """Add the columns whose commonest value is 0, a value that the sparse block does not store."""
+        """Add a CSR block to the sums of all columns whose commonest value is 0."""
         zero, d = self.modes == 0, self.modes.size
         values = block.data.astype(np.float64)
         for sums, new in (
@@ -238,7 +242,7 @@ class _ColumnSums:
 
 
 def _majority_values(rows: Rows, sample: int) -> Array:
-    """Return for each column (d,) the value that all rows but at most ``sample`` // 2 have; any value if there is none.
+    """Return each column's value (d,) that all rows but at most ``sample // 2`` share, if there is one.
 
     Such a value has the majority among the first ``sample`` values of its column, which votes find that are counted up
     and down (Boyer and Moore 1981). A column with fewer values is sorted.
@@ -261,7 +265,7 @@ def _majority_values(rows: Rows, sample: int) -> Array:
 
 
 def _modes(values: Array) -> Array:
-    """Return the commonest value of each column of ``values`` (n, d) that is not missing; 0 if all are missing."""
+    """Return each column's commonest value in `values` (n, d), ignoring NaN; 0 if all are NaN."""
     length, longest = np.zeros(values.shape[1], np.int64), np.zeros(values.shape[1], np.int64)
     modes, previous = np.zeros(values.shape[1]), np.full(values.shape[1], np.nan)
     for row in np.sort(values, axis=0):

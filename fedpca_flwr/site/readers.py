@@ -45,7 +45,7 @@ DATABASE_READERS = {POSTGRESQL: read_query, DUCKDB: read_query}
 
 
 def file_suffix(path: str | os.PathLike[str]) -> str:
-    """Return the ending of a file's name that tells the kind of the file.
+    """Return the longest known suffix of a file's name, such as ".csv.gz"; empty for an unknown kind.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ RowsHook = Callable[[Blocks], Blocks]
 
 
 def keep_nothing(rows: Blocks) -> Blocks:
-    """Return rows unchanged, as the hook of a reader that copies nothing.
+    """Return rows unchanged: the default for `keep`, a function that may copy rows as they are read.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def read(
     texts: Sequence[str] = (),
     keep: RowsHook = keep_nothing,
 ) -> Table:
-    """Read the rows of a file, checked, as a party of `fedpca_flwr.run`.
+    """Read and check the rows of a data file (such as .csv), as a site of a run does.
 
     The keys are those of a site's node-config (`NodeConfig`). No error has a value or a path in its text.
 
@@ -160,7 +160,7 @@ def _read_table(
     settings: dict[str, Any],
     keep: RowsHook,
 ) -> Table:
-    """Read and check the rows of a file; `settings` are keys that only some kinds of files have."""
+    """Read and check the rows of a file; `settings` holds keys of some kinds of files, such as 'layer'."""
     file, suffix = Path(path).expanduser(), file_suffix(path)
     if not suffix:
         raise ConfigError(
@@ -186,14 +186,14 @@ def _read_table(
 
 
 def _join_items(items: Names) -> str:
-    """Join items as the text of a node-config, in quotes where an item has a comma."""
+    """Join names or numbers to a text with commas, and quote a name that contains a comma."""
     if isinstance(items, str | int | float):
         return str(items)
     return ", ".join(f'"{item}"' if "," in str(item) else str(item) for item in items)
 
 
 def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
-    """Return rows with NaN in place of numbers that stand for missing values."""
+    """Return rows with NaN in place of the numbers that mark missing values, such as -999."""
     marks = keys.missing_numbers
     if not marks or rows.dtype.kind not in "fiu" or rows.ndim != 2:
         return rows
@@ -204,6 +204,7 @@ def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
     values = np.array(marks).astype(dtype)
 
     def read_blocks() -> Iterator[Block]:
+        """Yield the blocks of rows with marks replaced by NaN; refuse integers that float64 would round."""
         for block in blocks.read():
             if inexact_integers(block).any():
                 raise DataError(f"the file holds {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
@@ -215,7 +216,7 @@ def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
 def read_ids(
     path: str, column: str, rows: int, label: str = "", ids: str = "", texts: Sequence[str] = (), **keys: Any
 ) -> list[str]:
-    """Return the cells of a column of a file, without surrounding spaces.
+    """Return the cells of a file's column as stripped texts, such as ids of the rows.
 
     No error has a cell in its text, which travels to the server.
 
@@ -262,7 +263,7 @@ def read_ids(
 
 
 def holds_texts(path: str) -> bool:
-    """Check that files of this kind can have columns of texts.
+    """Check that files of this kind (by suffix) can have columns of texts.
 
     Parameters
     ----------
@@ -279,7 +280,7 @@ def holds_texts(path: str) -> bool:
 
 
 def read_texts(path: str, column: str, rows: int, label: str = "", **keys: Any) -> list[str | None]:
-    """Return the texts of a column of a file, as `read_ids` does, with None for missing values.
+    """Return the cells of a file's column as stripped texts, with None for a missing value.
 
     Parameters
     ----------
@@ -309,13 +310,14 @@ def read_texts(path: str, column: str, rows: int, label: str = "", **keys: Any) 
 
 
 def _read_rewording_errors(file: Path, suffix: str, read: Callable[[], Iterable[Block]]) -> Iterator[Block]:
+    """Yield blocks from ``read()``; errors of the reader are replaced, since they may quote data."""
     with _reword_errors(file, suffix):
         yield from read()
 
 
 @contextmanager
 def _reword_errors(file: Path, suffix: str) -> Iterator[None]:
-    """Replace an error of a reader by our own words, since the reader's error may quote the file."""
+    """Replace any error of a file's reader by a general text, since the reader may quote data."""
     try:
         yield
     except FedPCAError:

@@ -27,7 +27,7 @@ SECOND_DEGREE_KINSHIP = 0.0884
 
 
 def kinship(blocks: Iterable[Array]) -> Array:
-    """Estimate the kinship of each pair of people (Manichaikul et al. 2010, equation 11).
+    """Estimate the kinship of all pairs of people by KING-robust (Manichaikul et al. 2010, equation 11).
 
     Parameters
     ----------
@@ -45,6 +45,7 @@ def kinship(blocks: Iterable[Array]) -> Array:
         both_heterozygous = both_heterozygous + one_copy @ one_copy.T
         opposite_homozygous = opposite_homozygous + no_copy @ two_copies.T
         one_heterozygous = one_heterozygous + one_copy @ (no_copy + two_copies).T
+    # 1/2 - (sum of squared differences of calls) / (4 * the smaller number of heterozygous calls of the two people)
     differing = np.asarray(one_heterozygous)
     min_heterozygous = both_heterozygous + np.minimum(differing, differing.T)
     squared_distance = 4 * (opposite_homozygous + np.asarray(opposite_homozygous).T) + differing + differing.T
@@ -53,7 +54,7 @@ def kinship(blocks: Iterable[Array]) -> Array:
 
 
 def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
-    """Choose people to exclude so that no two of the rest are related: people with most relatives first.
+    """Return a mask of people to exclude, most relatives first, until no two related ones remain.
 
     Parameters
     ----------
@@ -77,7 +78,7 @@ def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) 
 
 
 def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
-    """Choose people of a .bed file to exclude so that no two of the rest are related.
+    """Return a mask of people in a .bed file to exclude, so that no two of the others are related.
 
     Parameters
     ----------
@@ -101,14 +102,14 @@ def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[
 
 
 def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Return the table with the people marked whom the site's list names: they take no part, and have scores.
+    """Mark listed people of the table as excluded from the run; they still get scores.
 
     Parameters
     ----------
     table : Table
         The site's table.
     node : NodeConfig
-        The site's own, with its .bed file and the list (``apart``): family and person id in each line.
+        The site's node-config, with its .bed file and the list (``apart``): family and person id in each line.
     config : RunConfig
         Not used; all table steps have the same arguments.
 

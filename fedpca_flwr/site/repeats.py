@@ -46,7 +46,7 @@ def require_budget(
     epsilon: float,
     delta: float,
 ) -> None:
-    """Refuse a noisy release that would exceed the site's privacy budget.
+    """Refuse a noisy release that would raise epsilon, summed over all runs, above the site's budget.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ ALLOW_ADVICE = ". If this site is content with that, set repeat='allow' in its n
 
 
 def rows_digest(key: bytes, rows: Rows) -> str:
-    """Return the HMAC-SHA256 of the values and weights of rows, whatever their dtype and layout.
+    """Return the HMAC-SHA256 of rows as float64 and of their weights, for any dtype and memory layout.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def rows_digest(key: bytes, rows: Rows) -> str:
 
 
 def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], Sequence[Note]], None]) -> NoteDecision:
-    """Return a function that decides whether an entry is noted: once for the same rows, unless `judge` refuses.
+    """Return a function for `Journal.remember`: calls `judge` to refuse, then notes an entry that is new.
 
     Parameters
     ----------
@@ -129,6 +129,7 @@ def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], S
     """
 
     def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
+        """Call `judge` as the site's key `repeat` says, and return the entry unless it is noted already."""
         if node.repeat != "allow":
             judge(same, other_notes if node.repeat == "refuse" else [])
         return "" if entry in [note.content for note in same] else entry
@@ -138,7 +139,7 @@ def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], S
 
 @dataclass(frozen=True)
 class SelectedRows:
-    """Rows of a site that take part in a run, before the run weighs the rows and adds columns.
+    """Rows of a site that take part, without weights and indicator columns, which are kept separately.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ class SelectedRows:
     levels: Callable[[], tuple[str, Rows]] | None = None
 
     def opened_sum(self, key: bytes, members: Sequence[str]) -> OpenedSum:
-        """Return the account of an answer about the selected rows.
+        """Return the journal's record of an answer over these rows, with keyed digests.
 
         Parameters
         ----------
@@ -184,7 +185,7 @@ UNPROTECTED_TEXT = (
 
 
 def _require_same_choices(now: OpenedSum, earlier: OpenedSum, note: Note) -> None:
-    """Refuse the same rows with other parties, weights or levels than in an earlier run."""
+    """Refuse a run over the same rows, but other parties, weights or levels, than before."""
     if earlier.members and now.members and earlier.members != now.members:
         raise DisclosureError(
             f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this "
@@ -206,7 +207,7 @@ def _require_same_choices(now: OpenedSum, earlier: OpenedSum, note: Note) -> Non
 
 
 def _require_distinct_rows(now: OpenedSum, earlier: OpenedSum, note: Note, min_rows: int) -> None:
-    """Refuse rows that differ from the rows of an earlier run by fewer than the minimum."""
+    """Refuse rows whose number differs from an earlier run's by less than `min-rows`."""
     if abs(earlier.rows - now.rows) < min_rows:
         raise DisclosureError(
             f"this site's rows were in {'a secure sum' if earlier.members else 'an answer in clear'} already but for a "
@@ -217,18 +218,19 @@ def _require_distinct_rows(now: OpenedSum, earlier: OpenedSum, note: Note, min_r
 
 
 def _run_text(note: Note) -> str:
+    """Return number and date of the run that wrote a note, for error texts."""
     return f"run {note.run} of {note.time[:10]}"
 
 
 class RepeatRules:
-    """Rules of a site about what a run may ask after earlier runs over the same rows, or nearly the same rows.
+    """Rules of a site that compare a run with earlier runs over the same or nearly the same rows.
 
     Parameters
     ----------
     journal : Journal
         The site's journal.
     node : NodeConfig
-        The site's own.
+        The site's node-config.
     rows : Rows
         The rows (n, d), in an order that is the site's own.
     selection : SelectedRows, optional
@@ -236,19 +238,20 @@ class RepeatRules:
     """
 
     def __init__(self, journal: Journal, node: NodeConfig, rows: Rows, selection: SelectedRows | None = None) -> None:
+        """Set the journal, the site's keys, and the rows as the run uses them and as selected."""
         self.journal, self.node, self.rows = journal, node, rows
         self.selection = selection or SelectedRows(rows)
 
     def permit_sum(self, members: Sequence[str], *, split: str) -> None:
-        """Note a secure sum before the sum can open, unless sum and earlier answers reveal a share or a few rows.
+        """Note a secure sum, or refuse it if earlier sums and it reveal one party's summand or few rows.
 
         Parameters
         ----------
         members : sequence of str
             Parties of the sum, in words that mean the same in every run.
         split : str
-            How data are split. If split by columns, other rows are others at every party, and numbers of rows say
-            nothing.
+            "rows" or "columns": how the data are split among the parties.
+            If split by columns, other rows are others at every party, and numbers of rows say nothing.
 
         Raises
         ------
@@ -258,7 +261,7 @@ class RepeatRules:
         self._permit_opening(members, split=split, is_noted=True)
 
     def permit_clear(self, *, is_noted: bool) -> None:
-        """Refuse an answer in clear that with an earlier answer would reveal a few rows.
+        """Refuse an answer in clear that differs from an earlier answer by a few rows; note it if `is_noted`.
 
         Parameters
         ----------
@@ -276,18 +279,21 @@ class RepeatRules:
                 self.journal.store_secret(CLEAR_NAME, b"noted")
 
     def _permit_opening(self, members: Sequence[str], *, split: str, is_noted: bool) -> None:
+        """Compare a sum or answer over these rows with earlier notes; note it if `is_noted`."""
         key = self.journal.data_key
         if not key:  # a simulation, or a site without a journal
             return
         now = self.selection.opened_sum(key, members)
 
         def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
+            """Refuse other parties, weights or levels for the same rows, and nearly equal rows."""
             for note in same:
                 _require_same_choices(now, OpenedSum.parse(note.content), note)
             for note in near if split == "rows" else ():
                 _require_distinct_rows(now, OpenedSum.parse(note.content), note, self.node.min_rows)
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
+            """Return the new entry for the journal, or "" if known or not to be noted."""
             entry = decide_once(self.node, now.text(), judge)(same, other_notes)
             return entry if is_noted else ""
 
@@ -298,7 +304,7 @@ class RepeatRules:
         self.journal.remember(OpenedSum.kind, digest.decode(), decide)
 
     def permit_bound(self, bound: float) -> None:
-        """Refuse rows beyond a run's bound, and refuse to answer about ever more bounds.
+        """Refuse rows that exceed the run's bound, and refuse after too many different bounds.
 
         Parameters
         ----------
@@ -315,6 +321,7 @@ class RepeatRules:
         now, node = BoundAnswer(bound, within=max_magnitude(self.rows) <= bound), self.node
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
+            """Return the answer about this bound to note; "" if implied; refuse too many bounds."""
             earlier_answers = [BoundAnswer.parse(note.content) for note in same]
             if any(earlier.implies(bound) for earlier in earlier_answers):
                 return ""
@@ -338,7 +345,7 @@ class RepeatRules:
             )
 
     def permit_slopes(self, slopes_digest: str) -> None:
-        """Refuse to harmonise the same rows by other slopes or deviations than in an earlier run.
+        """Refuse to harmonise the same rows with other regression slopes than in an earlier run.
 
         A party's values divided by its own deviations are no sum of shares, and a few such sums reveal every share.
 
@@ -354,6 +361,7 @@ class RepeatRules:
         """
 
         def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
+            """Refuse if an earlier run over the same rows had another digest of slopes."""
             if any(earlier.content != slopes_digest for earlier in same):
                 raise DisclosureError(
                     "this site's rows were in a secure sum with harmonise='variances' by other slopes or deviations: "
@@ -365,7 +373,7 @@ class RepeatRules:
             self._remember("harmonised", decide_once(self.node, slopes_digest, judge))
 
     def permit_products(self, product_columns: int, *, columns: int, is_counted: bool) -> None:
-        """Refuse a run whose products, together with earlier runs' over the same rows, could reveal all inner products.
+        """Refuse products with ``X X'`` whose columns, over all runs, could reveal all inner products.
 
         Parameters
         ----------
@@ -386,6 +394,7 @@ class RepeatRules:
         rank = min(len(self.rows) - 1, columns)
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
+            """Refuse if all runs' columns reach the rank of the rows; else return the note."""
             earlier_columns = sum(int(note.content.partition(" ")[0]) for note in same)
             if earlier_columns + product_columns >= rank:
                 earlier = f" (earlier runs over the same rows for {earlier_columns})" if earlier_columns else ""
@@ -412,4 +421,5 @@ class RepeatRules:
                 self.journal.store_secret(PRODUCTS_KIND, b"counted")
 
     def _remember(self, kind: str, decide: NoteDecision) -> None:
+        """Note the decision in the journal under the digest of the run's rows."""
         self.journal.remember(kind, rows_digest(self.journal.data_key, self.rows), decide)

@@ -21,7 +21,7 @@ SCORE_FILES = (".npy", ".csv")  # suffixes
 
 
 def score_file_error(target: Path) -> ConfigError:
-    """Return the error for a score file of an unknown kind.
+    """Return the error for a path of scores that ends in neither .npy nor .csv.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def score_file_error(target: Path) -> ConfigError:
 
 @contextmanager
 def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]:
-    """Open a site's own file of scores, which appears complete or not at all.
+    """Open a file for scores (n, k), and yield a function that appends rows of scores.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 
 
 class OddRows:
-    """Outliers among a party's rows, examined chunk by chunk in the order of the rows.
+    """Examiner of rows for outliers, by Hotelling's T2 and squared prediction error (SPE).
 
     Scores whose variance is 0 do not count towards T2.
 
@@ -109,13 +109,14 @@ class OddRows:
     def __init__(
         self, components: Array, variances: Array, limits: Array, rows: int, stream: BinaryIO | None = None
     ) -> None:
+        """Set the model and its limits; the first `rows` rows are counted, later rows are only written."""
         self.components, self.variances, self.limits = components, variances, limits
         self.exceeding: NDArray[np.int64] = np.zeros(2, np.int64)  # how many rows exceed the limit of T2, and of SPE
         self.fourth_powers: Array = np.zeros(variances.size)  # sums of the scores' fourth powers, in their deviations
         self._remaining, self._stream = rows, stream
 
     def watch(self, chunks: Iterable[Any]) -> Iterator[Any]:
-        """Examine chunks of rows, and pass each chunk on.
+        """Yield the chunks of centred rows unchanged, after each was examined.
 
         Parameters
         ----------
@@ -133,7 +134,7 @@ class OddRows:
             yield centred
 
     def add(self, centred: Array) -> None:
-        """Examine rows.
+        """Examine centred rows (m, d): count values above the limits, and write a line for each row.
 
         Parameters
         ----------
@@ -163,7 +164,7 @@ class OddRows:
 
 @contextmanager
 def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO | None]:
-    """Open a file next to the site's scores, which appears complete or not at all.
+    """Open a .csv file next to the file of scores, and write its header; None without scores.
 
     Parameters
     ----------
@@ -189,7 +190,7 @@ def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO
 
 
 def outlier_file(scores: str, limits: Array) -> AbstractContextManager[BinaryIO | None]:
-    """Open the file of outliers next to the site's scores.
+    """Open the .csv file of outliers next to the file of scores; None without limits.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 class Site:
-    """A party in a run.
+    """A party's side of a run: its configuration, rows, rules, journal and error reports.
 
     Parameters
     ----------
@@ -58,6 +58,7 @@ class Site:
     """
 
     def __init__(self, context: Context, load: LoadTable, methods: Mapping[str, Method]) -> None:
+        """Store the configs of Flower's context, the function that loads the table, and the methods."""
         self.run_id = str(context.run_id)
         self.run_config: Mapping[str, Any] = dict(context.run_config)
         self._server_run_config = dict(self.run_config)
@@ -68,7 +69,7 @@ class Site:
         self.rows_from_caller = load is not local_table.local_table  # by whoever called `fedpca_flwr.run`
 
     def with_run_config(self, run_config: Mapping[str, Any]) -> Site:
-        """Return the same party in the same run, under another run-config.
+        """Return a copy of the site in the same run with another run-config.
 
         Parameters
         ----------
@@ -87,23 +88,23 @@ class Site:
 
     @property
     def settings_digest(self) -> bytes:
-        """SHA-256 of the run-config that the server sent."""
+        """SHA-256 of the run-config as the server sent it."""
         return hashlib.sha256(json.dumps(self._server_run_config, sort_keys=True).encode()).digest()
 
     # What it holds
 
     @cached_property
     def node(self) -> NodeConfig:
-        """The parsed node-config."""
+        """Node-config of the site, parsed."""
         return NodeConfig.parse(self.node_config, source="node-config")
 
     @cached_property
     def config(self) -> RunConfig:
-        """The parsed run-config."""
+        """Run-config of the run, parsed."""
         return RunConfig.parse(self.run_config)
 
     def configuration(self, card: MethodCard, options: PCAOptions) -> str:
-        """Return the run-config as a canonical text, on which all parties of a run agree.
+        """Return the run-config as JSON with sorted keys, equal at all parties of the run.
 
         Parameters
         ----------
@@ -121,7 +122,7 @@ class Site:
         return json.dumps(settings, sort_keys=True)
 
     def options(self, kind: type[Options]) -> Options:
-        """Parse the method's own options.
+        """Parse the method's options from the run-config, as an instance of the given class.
 
         Parameters
         ----------
@@ -137,8 +138,8 @@ class Site:
 
     @cached_property
     def table(self) -> Table:
-        """The party's table after the steps that site and run name; refused if the rows changed during the run."""
-        # the journal is asked first, as nothing is kept beside a lost one
+        """Table of the party's rows, loaded and adapted to the run; refused if it changed during the run."""
+        # open the journal first: no rows are copied if the journal was lost
         expected, folder = self.journal.load_secret("rows"), self.journal.rows_folder
         if folder and not self.rows_from_caller:
             table = local_table.load_run_table(self.node, self.config, folder)
@@ -152,7 +153,7 @@ class Site:
 
     @cached_property
     def journal(self) -> Journal:
-        """The site's journal in its folder, or else the journal in Flower's state."""
+        """Journal in the site's own folder if its node-config names one, else in Flower's state."""
         run_state = StateJournal(self.state.records)
         if not self.node.journal:
             return run_state
@@ -165,12 +166,13 @@ class Site:
         return journal.FileJournal(self.node.journal, self.run_id, party, run_state, description)
 
     def data(self, split: str) -> Rows:
-        """Return the party's checked rows that take part.
+        """Return the rows (n, d) that take part; of data split by columns, all rows.
 
         Parameters
         ----------
         split : str
-            How data are split. If split by columns, all parties have all rows, and all rows take part.
+            "rows" or "columns": how the data are split among the parties.
+            If split by columns, all parties have all rows, and all rows take part.
 
         Returns
         -------
@@ -181,10 +183,11 @@ class Site:
 
     @cached_property
     def _participants(self) -> Rows:
+        """Rows that take part: without excluded rows and without the last ones that `round-rows` drops."""
         return participating_rows(self.table, self.node.round_rows)
 
     def public(self, split: str, options: PCAOptions) -> Public:
-        """Return the public parameters of the run.
+        """Return the parameters of the run that server and parties know.
 
         Parameters
         ----------
@@ -204,13 +207,13 @@ class Site:
         return Public(self.config, options, self.node.num_partitions, **sizes)
 
     def info(self, split: str) -> dict[str, Any]:
-        """Return what every reply says of this party.
+        """Return the statement about this party that comes with every reply: partition, name, columns.
 
         Parameters
         ----------
         split : str
-            How data are split. If split by columns, names of columns differ between parties, and their digest is left
-            out.
+            "rows" or "columns": how the data are split among the parties.
+            If split by columns, names of columns differ between parties, and their digest is left out.
 
         Returns
         -------
@@ -228,7 +231,7 @@ class Site:
     # Its rules (`fedpca_flwr.site.policy`)
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-        """Refuse a run that this site does not allow, before anything is computed.
+        """Refuse a run that the site's node-config does not allow, before anything is computed.
 
         Parameters
         ----------
@@ -263,7 +266,7 @@ class Site:
             )
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
-        """Refuse to send a larger reply than this site allows.
+        """Refuse a reply of more bytes than the site allows; the error lists methods with smaller replies.
 
         Parameters
         ----------
@@ -280,7 +283,7 @@ class Site:
         policy.permit_size(self.node, nbytes, alternatives)
 
     def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None:
-        """Refuse sums over this party's rows that would reveal a few of the rows, alone or with sums of earlier runs.
+        """Refuse sums over rows (n, d) from which a few rows could be read, by themselves or with earlier sums.
 
         Parameters
         ----------
@@ -306,11 +309,11 @@ class Site:
 
     @property
     def refuses_rare_values(self) -> bool:
-        """Rule of the site: true if columns in which few rows stand out refuse a run."""
+        """True if the site refuses runs over columns with values that few rows have."""
         return (self.node.rare_values or ("allow" if self.rows_from_caller else "refuse")) == "refuse"
 
     def note_clear(self, card: MethodCard) -> None:
-        """Note in the journal, once a run, that an answer in clear leaves, if permitted; warn if there is no journal.
+        """Record that an answer leaves in clear, or refuse it; warn if the site has no journal.
 
         Parameters
         ----------
@@ -329,7 +332,7 @@ class Site:
         self.repeats(card.split).permit_clear(is_noted=True)
 
     def repeats(self, split: str) -> repeats.RepeatRules:
-        """Return the site's rules about repeated runs over its rows.
+        """Return the site's rules about repeated runs, with the rows in the order of the site's file.
 
         The rules have the participating rows in the order of the file, twice: as the run has the rows, and before the
         run weighs the rows, without the indicators that its levels add.
@@ -337,7 +340,7 @@ class Site:
         Parameters
         ----------
         split : str
-            How data are split.
+            "rows" or "columns": how the data are split among the parties.
 
         Returns
         -------
@@ -359,14 +362,14 @@ class Site:
         return repeats.RepeatRules(self.journal, self.node, self._in_file_order(self.data(split)), selection)
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
-        """Refuse to be in a secure sum that with an earlier sum would reveal a party's share.
+        """Refuse a secure sum if its difference from an earlier sum reveals one party's summand or few rows.
 
         Parameters
         ----------
         members : sequence of str
             Parties of the sum.
         split : str
-            How data are split.
+            "rows" or "columns": how the data are split among the parties.
 
         Raises
         ------
@@ -376,14 +379,14 @@ class Site:
         self.repeats(split).permit_sum(members, split=split)
 
     def permit_bound(self, split: str) -> None:
-        """Refuse a run whose `bound` the rows exceed, and refuse to answer about ever more bounds.
+        """Refuse a run whose `bound` the rows exceed, and refuse after too many different bounds.
 
         If the site names a bound of its own, a run with a smaller bound is refused.
 
         Parameters
         ----------
         split : str
-            How data are split.
+            "rows" or "columns": how the data are split among the parties.
 
         Raises
         ------
@@ -396,12 +399,12 @@ class Site:
             self.repeats(split).permit_bound(self.config.bound)
 
     def held_out(self, split: str) -> NDArray[np.bool_]:
-        """Return the mask of the held-out rows among the rows that take part, which is the same in every run.
+        """Return the mask (n,) of the fifth of rows that the site holds out, the same in every run.
 
         Parameters
         ----------
         split : str
-            How data are split.
+            "rows" or "columns": how the data are split among the parties.
 
         Returns
         -------
@@ -412,14 +415,14 @@ class Site:
         return fold.held_out_rows(self.journal, self.node, rows, self.config.seed)
 
     def _in_file_order(self, selected: Rows) -> Rows:
-        """Return participating rows with rows and columns in the order of the file, which no run can change."""
+        """Return participating rows with rows and columns in the order of the site's file."""
         rows, places = columns.restore_column_order(self.table, selected), self.table.row_positions
         return rows if places is None else to_array(rows)[places]
 
     # What it says when something is wrong
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
-        """Turn an error into a reply: its kind and a text without data; the rest goes to this site's own log.
+        """Return an error as a reply without data; details go to the site's own log.
 
         Whoever passed the rows hears where in the rows the fault is. About rows of the site's own, the reply has
         nothing that only its answers could have shown: an error after a first answer is one constant text, unless the
@@ -451,7 +454,7 @@ class Site:
             logger.error("run %s: %s in %s", self.run_id, type(error).__name__, where)
             error = PartyError(f"failed with {type(error).__name__}", local=where)
         if not late:
-            with suppress(Exception):  # the journal may be what is wrong, which the log says; nothing is raised here
+            with suppress(Exception):  # the error may be about the journal itself, and is logged already
                 self.journal.record_refusal(type(error).__name__)  # this site takes no part in the run
         elif has_own_data and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
@@ -462,7 +465,7 @@ class Site:
 
 
 def loaded_app() -> str:
-    """Name the Flower app that this process runs, as Flower's folder of the app is named.
+    """Return the folder name of the Flower app that this process runs.
 
     Returns
     -------
@@ -474,7 +477,7 @@ def loaded_app() -> str:
 
 
 def show_log() -> None:
-    """Show the site's own log, with the time of each line, on the stderr of a ClientApp."""
+    """Print the site's log with times to stderr."""
     if not logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -12,7 +12,7 @@ from fedpca_flwr.site.weights import separate_weights as weights_apart
 
 
 class TableStep(NamedTuple):
-    """A step that changes the table, if a key of the node-config or of the run-config names the step.
+    """Function that changes a party's table, applied if its node-config or run-config key is set.
 
     Parameters
     ----------
@@ -35,14 +35,14 @@ TABLE_STEPS = (
 
 
 def apply_steps(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Apply the steps that the site and the run name.
+    """Apply all steps whose keys are set to the table: separate weights, mark people, order features.
 
     Parameters
     ----------
     table : Table
         The table as it was read.
     node : NodeConfig
-        The site's own.
+        The site's node-config.
     config : RunConfig
         The run.
 

@@ -32,7 +32,7 @@ MOMENTS_NAME, MEANS_NAME = "own moments", "own means"  # in the state of the run
 
 
 class Vault:
-    """The rows (n, d) that take part, and functions of their moments.
+    """Access to a party's rows only by functions of their moments: mean, scatter products, factors.
 
     Parameters
     ----------
@@ -55,8 +55,9 @@ class Vault:
     """
 
     def __init__(self, rows: Rows, state: State, *, columns: int, parties: int, threads: int = 1) -> None:
+        """Store the rows, and decide by cost and memory whether to form their scatter (d, d)."""
         self._rows, self._state, self._threads = rows, state, threads
-        self._moments: Moments | None = None  # as read in this message, and so are these
+        self._moments: Moments | None = None  # loaded for this message, as are the means
         self._means: tuple[Head, Array] | None = None
         n, d = rows.shape
         dense = not (isinstance(rows, Blocks) and rows.sparse)
@@ -65,16 +66,16 @@ class Vault:
 
     @property
     def count(self) -> int | float:
-        """Number of rows, or the sum of their weights."""
+        """Number of rows, or the sum of the rows' weights."""
         return weighted_count(self._rows)
 
     @property
     def features(self) -> int:
-        """Number of features."""
+        """Number of features d."""
         return int(self._rows.shape[1])
 
     def moments(self) -> Moments:
-        """Return count, mean and scatter of the rows.
+        """Return count, mean and scatter (sum of outer products of the centred rows) of the rows.
 
         The scatter is stored for the run if that is worth its memory; else count, mean and diagonal are stored.
 
@@ -95,7 +96,7 @@ class Vault:
         return self._moments
 
     def head_and_diagonal(self) -> tuple[Head, Array]:
-        """Return count and mean of the rows, and the diagonal of their scatter.
+        """Return count and mean (a `Head`), and each feature's sum of squared deviations (d,).
 
         Returns
         -------
@@ -113,12 +114,13 @@ class Vault:
         return self._means or self._store_means(*head_and_diagonal(self._rows, self._threads))
 
     def _store_means(self, head: Head, diagonal: Array) -> tuple[Head, Array]:
+        """Store count, mean and the scatter's diagonal for the run, and return them."""
         self._means = head, diagonal
         self._state[MEANS_NAME] = [head.n, head.mean, head.remainder, diagonal]
         return self._means
 
     def deviation(self, centre: Array) -> Array:
-        """Return the mean of the rows minus a centre.
+        """Return the mean of the rows minus the given centre, a vector (d,).
 
         Parameters
         ----------
@@ -135,12 +137,12 @@ class Vault:
         return deviation
 
     def times(self, V: Array) -> Array:
-        """Return the scatter about the site's own mean times a block.
+        """Return the product (d, b) of the scatter about the site's own mean and the block ``V`` (d, b).
 
         Parameters
         ----------
         V : array of shape (d, b)
-            The block.
+            Columns with which the scatter is multiplied.
 
         Returns
         -------
@@ -151,18 +153,18 @@ class Vault:
             return self.moments().times(V)
         head, _ = self.head_and_diagonal()
         block, exponents = scale_columns(V)
-        with np.errstate(over="ignore"):  # what is not finite is refused before it leaves
+        with np.errstate(over="ignore"):  # an infinite value is refused before the reply leaves
             return np.ldexp(scatter_product(self._rows, head, block, self._threads), exponents)
 
     def centred_product(self, centre: Array, V: Array) -> Array:
-        """Return the scatter about a centre times a block.
+        """Return the product (d, b) of the scatter about the given centre and the block ``V`` (d, b).
 
         Parameters
         ----------
         centre : array of shape (d,)
             The centre.
         V : array of shape (d, b)
-            The block.
+            Columns with which the scatter is multiplied.
 
         Returns
         -------
@@ -174,7 +176,7 @@ class Vault:
             return self.times(V) + weighted_count(self._rows) * np.outer(deviation, deviation @ V)
 
     def squares(self, directions: Array, deviation: Array) -> float:
-        """Return the sum of the squared scores of all rows.
+        """Return the sum, over all rows and all k directions, of the squared scores about a shifted centre.
 
         Parameters
         ----------
@@ -193,6 +195,7 @@ class Vault:
         if self.formed:
             sums = np.einsum("ij,ij->j", block, self.moments().times(block))
         else:
+            # chunks are centred at the rounded mean; the remainder of the mean adds n (remainder @ block)^2
             sums = -head.n * (head.remainder @ block) ** 2
             for part in in_order(partial(_squares, block), centred_chunks(self._rows, head.mean), self._threads):
                 sums += part
@@ -201,7 +204,7 @@ class Vault:
         return float(total)
 
     def squared_error(self, mean: Array, scale: Array, components: Array) -> float:
-        """Return the sum of squares that a projection to components leaves unexplained.
+        """Return the sum over rows and features of squared residuals after projection to the components.
 
         Parameters
         ----------
@@ -224,7 +227,7 @@ class Vault:
         return residual_sum(float(total), self.squares(components / unit, deviation))
 
     def triangular(self) -> tuple[Head, Array]:
-        """Return count and mean of the rows, and the triangular factor of the centred rows.
+        """Return count and mean, and a triangular ``R`` with ``R' R`` equal to the scatter of the rows.
 
         Returns
         -------
@@ -236,12 +239,12 @@ class Vault:
         return factors.triangular_factor(self._rows)
 
     def truncated(self, rank: int) -> factors.Factor:
-        """Return the best factor of the scatter with a given number of rows.
+        """Return the factor with `rank` rows whose Gram matrix (d, d) best approximates the scatter.
 
         Parameters
         ----------
         rank : int
-            Number of rows of the factor.
+            Number of rows of the factor (rank x d).
 
         Returns
         -------
@@ -253,12 +256,12 @@ class Vault:
         return factors.truncated_factor(self._rows, rank)
 
     def survey(self, block: Array, max_features: int) -> forecast.Survey:
-        """Return the numbers of a forecast of methods: eigenvalues, a sketch, and lengths in code (`maths.forecast`).
+        """Return the scatter's eigenvalues and its product with ``block`` (d, s), to forecast each method's cost.
 
         Parameters
         ----------
         block : array of shape (d, s)
-            Block of the sketch.
+            Random vectors with which the scatter is multiplied for the sketch.
         max_features : int
             Number of features above which no scatter is formed for a forecast.
 
@@ -270,27 +273,27 @@ class Vault:
         return forecast.make_survey(self._rows, block, max_features)
 
     def _stored(self, name: str) -> list[Array] | None:
-        """Return stored arrays if they are of the vault's rows: `personalised` asks about a part of the rows first."""
+        """Return arrays stored under a name, or None if none are stored or they belong to other rows."""
         if name not in self._state:
             return None
         stored = self._state[name]
         return stored if np.isclose(stored[0], weighted_count(self._rows), rtol=1e-12, atol=0) else None
 
     def drop(self) -> None:
-        """Drop the stored moments, which the run needs no more."""
+        """Delete the stored moments and means from the run's state."""
         self._moments = self._means = None
         self._state.drop(MOMENTS_NAME)
         self._state.drop(MEANS_NAME)
 
 
 def _squares(block: Array, centred: Any) -> Array:
-    """Return the sums of squares (b,) of the columns of rows (m, d) times ``block`` (d, b)."""
+    """Return for each column of ``block`` (d, b) the sum of squared scores of centred rows (m, d): (b,)."""
     scores = centred @ block
     return np.asarray(np.einsum("ij,ij->j", scores, scores))
 
 
 def residual_sum(total: float, explained: float) -> float:
-    """Return the part of a sum of squares that components do not explain.
+    """Return total minus explained sum of squares; 0 if the difference is as small as rounding.
 
     A remainder of the size of rounding is 0, since rounding would differ for other rows of the same moments.
 
@@ -309,7 +312,7 @@ def residual_sum(total: float, explained: float) -> float:
 
 
 def worth_forming(rows: int, features: int, columns: int) -> bool:
-    """Check that forming a scatter and multiplying the scatter is cheaper than multiplying the rows.
+    """Check that forming the scatter once, and multiplying with it, costs less than multiplying with rows.
 
     The costs are n d^2, 2 d^2 c and 4 n d c multiplications and additions.
 
@@ -325,4 +328,5 @@ def worth_forming(rows: int, features: int, columns: int) -> bool:
     bool
         Whether to form the scatter.
     """
+    # n d^2 + 2 d^2 c < 4 n d c, divided by d
     return rows * features + 2 * features * columns < 4 * rows * columns

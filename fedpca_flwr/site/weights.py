@@ -20,14 +20,14 @@ MAX_ROWS_NAMED = 20  # in an error
 
 
 def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Return the table without its column of weights, and with the weights of its rows if the run is weighted.
+    """Return the table with its column of weights taken out, and used as weights if the run has weights.
 
     Parameters
     ----------
     table : Table
         The site's table.
     node : NodeConfig
-        The site's own, with its column of weights.
+        The site's node-config, with its column of weights.
     config : RunConfig
         The run, with the column of weights that it asks for.
 
@@ -68,6 +68,7 @@ def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table
 
 
 def _require_weights(weights: Array, name: str) -> None:
+    """Refuse weights that are missing, negative or all zero."""
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if wrong.size:
         raise DataError(

@@ -27,12 +27,12 @@ STAGES: tuple[type[Stage], ...] = (
 
 
 def compose(card: MethodCard) -> MethodCard:
-    """Return the card of a method with all fitting stages: the stages' options and questions besides the method's own.
+    """Return a method's declaration extended by the options and questions of all stages that fit the method.
 
     Parameters
     ----------
     card : MethodCard
-        Card as the method's file has it.
+        Declaration of the method alone: its name, options, questions and properties.
 
     Returns
     -------
@@ -46,6 +46,7 @@ def compose(card: MethodCard) -> MethodCard:
         options = type(options.__name__, (options, *kinds), extra)
 
     def questions(config: RunConfig, chosen: Any) -> Questions:
+        """Return the method's questions, extended by each stage that the options select."""
         active = complete.active_stages(config, chosen)
         inner = config
         for stage in active:
@@ -61,19 +62,22 @@ def compose(card: MethodCard) -> MethodCard:
 
 
 def _stage_properties(base: type[PCAOptions], fitting: tuple[type[Stage], ...]) -> dict[str, Any]:
-    """Return properties of a run's options that depend on the stages that the options select."""
+    """Return the attributes of a composed options class: selected stages, and what they disclose, as properties."""
     names = frozenset(
         name for stage in fitting for name in stage.Options.model_fields.keys() - base.model_fields.keys()
     )
 
     def stages(options: Any) -> tuple[type[Stage], ...]:
+        """Return the stages that the options select."""
         return tuple(stage for stage in fitting if stage.Options is not PCAOptions and stage.is_selected(options))
 
     def exposes(options: Any) -> str:
+        """Return the first non-empty disclosure of single rows by a stage, else the method's."""
         shown = [stage(options).exposes for stage in options.stages]
         return str(next(filter(None, shown), base.exposes.__get__(options)))
 
     def sum_disclosures(options: Any) -> Mapping[str, str]:
+        """Return what sums of the method and of its stages disclose about single parties."""
         sums = dict(base.sum_disclosures.__get__(options))
         for stage in options.stages:
             sums |= stage(options).sum_disclosures

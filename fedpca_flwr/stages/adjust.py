@@ -43,7 +43,7 @@ from fedpca_flwr.site.vault import Vault, residual_sum
 
 
 def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
-    """Return the column indices of the covariates in a party's rows.
+    """Return the column indices of the named covariates in a party's table.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class LocalAdjustment:
-    """Adjustment of a party's rows by what the run sends.
+    """Adjustment of a party's rows for covariates, by the slopes and deviations that the server sends.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class LocalAdjustment:
     covariates : ndarray of int of shape (q,)
         Column indices of the covariates.
     within : bool
-        Whether rows are about this party's own mean.
+        Whether this party's own mean is subtracted, instead of the mean of all rows.
     request : mapping of str to ndarray
         ``slopes`` (q, d), and where variances are harmonised ``spread`` (d,).
     """
@@ -99,7 +99,7 @@ class LocalAdjustment:
 
     @property
     def adjustment(self) -> Adjustment:
-        """Adjustment of single rows by the slopes."""
+        """Adjustment that subtracts covariates times slopes from single rows."""
         return Adjustment(self.covariates, self.request["slopes"])
 
     @cached_property
@@ -112,15 +112,15 @@ class LocalAdjustment:
 
     @cached_property
     def unit(self) -> Array:
-        """Unit (d,) that features are divided by so that they vary equally at all parties."""
+        """Divisors (d,) of features that make their deviations equal at all parties; 1 without harmonising."""
         if "spread" not in self.request:
             return np.ones(self.diagonal.size)
         return harmonising_unit(self.diagonal, int(self.vault.count), self.request["spread"])
 
     def scatter(self) -> Array:
-        """Return the packed scatter of the adjusted rows about this party's mean, each feature in the party's unit.
+        """Return the packed scatter of the adjusted rows about this party's mean, features divided by `unit`.
 
-        Rounding makes no entry larger than those of any rows with these deviations.
+        Entries are clipped to the products of the deviations (Cauchy and Schwarz), which rounding might exceed.
 
         Returns
         -------
@@ -134,12 +134,12 @@ class LocalAdjustment:
 
 @dataclass(frozen=True)
 class AdjustedProjection(Projection):
-    """Projection of a party's adjusted rows.
+    """Projection of a party's rows after adjustment for covariates and harmonised means and deviations.
 
     Parameters
     ----------
     vault, components, mean, scale, columns
-        As of a `Projection`.
+        Moments, components (k, d), mean (d,), scale (d,) and columns' digest, as in `Projection`.
     local_adjustment : LocalAdjustment
         How the party's rows are adjusted.
     """
@@ -148,6 +148,7 @@ class AdjustedProjection(Projection):
 
     @override
     def squared_error(self) -> float:
+        """Return the total squared error of the adjusted rows after projection, from moments."""
         head, _ = self.vault.head_and_diagonal()
         deviation = np.zeros_like(head.mean) if self.local_adjustment.within else self.vault.deviation(self.mean)
         between = head.n * (self.local_adjustment.adjustment.residuals(deviation[None])[0] / self._unit) ** 2
@@ -156,6 +157,7 @@ class AdjustedProjection(Projection):
 
     @override
     def centred(self, rows: Rows) -> Iterator[Array]:
+        """Centre rows, subtract covariates times slopes, and divide by the unit, chunk by chunk."""
         mean, remainder = self._centre
         for chunk in chunks(rows):
             centred = np.subtract(chunk, mean, dtype=np.float64)
@@ -164,15 +166,18 @@ class AdjustedProjection(Projection):
 
     @override
     def loadings(self) -> Loadings:
+        """Return loadings for unadjusted rows, which include the adjustment and all divisors."""
         mean, remainder = self._centre
         return Loadings(self._directions, mean + remainder, np.ones_like(mean), columns=self.columns)
 
     @property
     def _directions(self) -> Array:
+        """Loadings (k, d) that give adjusted scores from unadjusted, centred rows."""
         return self.local_adjustment.adjustment.equivalent_loadings(self.components / self._unit)
 
     @property
     def _centre(self) -> tuple[Array, Array]:
+        """Mean (d,) that is subtracted from rows, and its rounding error: the party's own or the pooled mean."""
         if self.local_adjustment.within:
             head, _ = self.vault.head_and_diagonal()
             return head.mean, head.remainder
@@ -180,6 +185,7 @@ class AdjustedProjection(Projection):
 
     @cached_property
     def _unit(self) -> Array:
+        """Divisors (d,) of features: harmonising unit times scale."""
         return self.local_adjustment.unit * self.scale if self.scale.size else self.local_adjustment.unit
 
 
@@ -191,7 +197,7 @@ SPREAD = Field("spread", ("d",), kind="size", constant="harmonised spread")
 
 
 class AdjustOptions(PCAOptions):
-    """Options of the stage: which covariates and differences between parties are removed from the rows first."""
+    """Options of the adjustment stage: covariates and differences between parties to remove before the method."""
 
     adjust_for: str = ""
     """Columns (names, or numbers from 0, with commas between them) that are regressed out of all others first."""
@@ -200,18 +206,18 @@ class AdjustOptions(PCAOptions):
 
     @property
     def covariates(self) -> list[str]:
-        """Names or numbers of the covariates' columns."""
+        """Names or numbers of the covariates' columns, split from the option ``adjust_for``."""
         return [name.strip() for name in self.adjust_for.split(",") if name.strip()]
 
     @property
     def within(self) -> bool:
-        """True if rows are about their own party's mean."""
+        """True if each party's own mean is subtracted from its rows."""
         return self.harmonise != "nothing"
 
 
 @dataclass(frozen=True)
 class RunAdjustment:
-    """Adjustment of all rows of a run, computed by the server.
+    """Adjustment that the server computed for all rows: slopes of covariates, pooled deviations, and notes.
 
     Parameters
     ----------
@@ -229,12 +235,12 @@ class RunAdjustment:
 
     @property
     def broadcast(self) -> Fields:
-        """Fields that a party needs to adjust its own rows."""
+        """Fields sent to the parties: ``slopes`` (q, d), and ``spread`` (d,) if deviations are harmonised."""
         return {"slopes": self.adjustment.slopes, **({"spread": self.spread} if self.spread.size else {})}
 
 
 def _adjusted_reach(request: Fields, public: Public) -> Array:
-    """Return the largest size (d,) of a value of adjusted rows.
+    """Return each feature's largest absolute value after adjustment for covariates, from `bound` and the slopes.
 
     For features that all vary equally at every party, return the root of their mean square.
     """
@@ -249,12 +255,12 @@ def _adjusted_reach(request: Fields, public: Public) -> Array:
 
 
 class Adjust(RowsStage):
-    """Stage that removes from the moments what covariates explain, and what differs between parties.
+    """Stage that regresses covariates out of the moments, and removes differences between the parties' means.
 
     Attributes
     ----------
     adjusted : RunAdjustment
-        What the run has removed from the rows, at the server.
+        Slopes and deviations of the adjustment, at the server.
     residual_diagonal : ndarray of shape (d,)
         Diagonal of the adjusted scatter.
     """
@@ -268,11 +274,13 @@ class Adjust(RowsStage):
     @classmethod
     @override
     def fits(cls, card: MethodCard) -> bool:
+        """Return whether the method pools rows by their moments, so that the stage can adjust them."""
         return card.pools_rows and issubclass(card.options, MomentsOptions)
 
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
+        """What sums of scatters about own means tell of single sites, if means are harmonised."""
         if not self.options.within:
             return {}
         deviations = "; and a scatter that each site has divided by its own deviations"
@@ -280,6 +288,7 @@ class Adjust(RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
+        """Add slopes to the projection, and with harmonising ask for scatters about own means; check options."""
         options, names = self.options, self.options.covariates
         if len(set(names)) < len(names):
             raise ConfigError(f"run-config: 'adjust-for' names a column twice: {', '.join(names)}")
@@ -310,21 +319,24 @@ class Adjust(RowsStage):
 
     @override
     def require_ready(self, party: RowsClient) -> None:
+        """Refuse covariate names that are no columns of the party's table."""
         covariate_columns(self.options.covariates, party.site.table)
 
     @override
     def info(self, party: RowsClient) -> dict[str, Any]:
+        """Return the column indices of the covariates, which every reply reports."""
         columns = covariate_columns(self.options.covariates, party.site.table)
         return {"covariates": " ".join(map(str, columns.tolist()))} if columns.size else {}
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Store the covariates' columns; refuse slopes that differ from the slopes that this site received before.
+        """Store the covariates' columns; refuse slopes that differ from those of an earlier run over the same rows.
 
         Parameters
         ----------
         party : RowsClient
         request : mapping of str to ndarray
+            Fields of any request; ``slopes`` (q, d) and ``spread`` (d,) are stored or compared.
         """
         if "slopes" in request:
             party.site.state[COVARIATES_KEY] = [covariate_columns(self.options.covariates, party.site.table)]
@@ -334,12 +346,14 @@ class Adjust(RowsStage):
 
     @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
+        """Return the projection of rows adjusted by the request's slopes."""
         return AdjustedProjection(**vars(projection), local_adjustment=local_adjustment(party.party, request))
 
     # The server
 
     @override
     def moments(self, run: PCAStrategy, pooled: Callable[..., Pooling]) -> Pooling:
+        """Pool the moments, regress the covariates out, harmonise if requested, and return the rest."""
         options = self.options
         result = yield from pooled(within=options.within, retain_all=True)
         all_rows, d = result.moments, result.moments.n_features
@@ -370,18 +384,20 @@ class Adjust(RowsStage):
 
     @override
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
+        """Run the method, zero loadings of features with no remaining variance, and add the adjustment's notes."""
         solution = yield from fitting
         solution.pairs.vectors[self.residual_diagonal == 0] = 0.0  # where nothing is left, rounding is no loading
         return replace(solution, adjustment=self.adjusted.adjustment).with_details(notes=self.adjusted.notes)
 
     @override
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
+        """Return the slopes and pooled deviations as fields of the last request; ask nothing."""
         return self.adjusted.broadcast
         yield
 
 
 def local_adjustment(party: Party, request: Fields) -> LocalAdjustment:
-    """Return how a party's rows are adjusted.
+    """Return a party's adjustment, from its stored covariate columns and the slopes of the request.
 
     Parameters
     ----------
@@ -397,7 +413,7 @@ def local_adjustment(party: Party, request: Fields) -> LocalAdjustment:
 
 
 def _adjust_part(part: Moments, all_rows: Moments, adjusted: RunAdjustment) -> Moments:
-    """Return a party's moments, adjusted as its rows are."""
+    """Return a party's moments with covariates regressed out, and its deviations harmonised if the run does so."""
     d, adjustment = part.n_features, adjusted.adjustment
     residual = adjustment.residual_scatter(unpack_symmetric(part.scatter, d))
     if adjusted.spread.size:
@@ -408,7 +424,7 @@ def _adjust_part(part: Moments, all_rows: Moments, adjusted: RunAdjustment) -> M
 
 
 def _parse_columns(text: str, expected: int, d: int) -> NDArray[np.int64]:
-    """Return the column indices of the covariates that the parties reported; refuse impossible indices."""
+    """Parse the covariates' column indices that the parties reported as text; refuse impossible indices."""
     columns = [int(place) for place in text.split()]
     if len(columns) != expected or len(set(columns)) < expected or max(columns, default=0) >= d:
         raise ConfigError(f"the parties say that {expected} covariates of {d} columns are at '{text[:100]}'")
@@ -418,7 +434,7 @@ def _parse_columns(text: str, expected: int, d: int) -> NDArray[np.int64]:
 
 
 def _notes(options: AdjustOptions, collinear: NDArray[np.int64]) -> list[str]:
-    """Return the notes for the reader of the model; collinear covariates are numbered from 0."""
+    """Return the model's notes on adjustment and harmonising, and on covariates dropped as collinear."""
     notes = []
     if options.covariates:
         notes.append(f"adjusted for {', '.join(options.covariates)}: the components are those of what these leave")

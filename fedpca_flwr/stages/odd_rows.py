@@ -37,7 +37,7 @@ COUNTS_DISCLOSURE = "which counts of a site are below its own minimum of rows, s
 
 
 class OddRowOptions(PCAOptions):
-    """Options of the stage: what each site reports of its single rows."""
+    """Options of the outlier stage: limits for single rows, and fourth moments of the scores."""
 
     outliers: Literal["nothing", "sites", "counts"] = "nothing"
     """'sites': each site with `scores` has T squared, SPE and their limits for each of its rows; 'counts': the
@@ -47,7 +47,7 @@ class OddRowOptions(PCAOptions):
 
 
 class RowObserver(Observer):
-    """Observer that judges each row of a party, writes the judgement beside the scores, and counts the odd rows.
+    """Observer that computes Hotelling's T2 and SPE (squared prediction error) of each row, and counts outliers.
 
     Parameters
     ----------
@@ -62,6 +62,7 @@ class RowObserver(Observer):
     """
 
     def __init__(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> None:
+        """Check the request, and open the file of outlier statistics."""
         variances, limits, node = request["variances"], request.get("limits", np.empty(0)), party.site.node
         if len(projection.components) != variances.size:
             raise ContractError(
@@ -73,16 +74,18 @@ class RowObserver(Observer):
 
     @override
     def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        """Compute T2 and SPE of the passing rows, and yield the chunks unchanged."""
         return self.judge.watch(chunks)
 
     @override
     def reply(self) -> Fields:
+        """Return counts of rows above both limits, small counts suppressed, and sums of fourth powers."""
         counts = [suppress_small_counts(int(count), self.rows, self.min_rows) for count in self.judge.exceeding]
         return {"above": np.array(counts), "fourth": self.judge.fourth_powers}
 
 
 class OddRows(RowsStage):
-    """Stage of limits of T2 and SPE for every row of a site, counts of odd rows, and the scores' fourth moments."""
+    """Stage for outliers: limits of Hotelling's T2 and of SPE for each row, counts of rows beyond, kurtosis."""
 
     Options = OddRowOptions
     option_names = ("outliers", "fourth_moments")
@@ -91,15 +94,18 @@ class OddRows(RowsStage):
     @property
     @override
     def exposes(self) -> str:
+        """Kind of information on rows: "distribution" if counts of outliers or fourth moments are sent, else none."""
         return "distribution" if self.options.outliers == "counts" or self.options.fourth_moments else ""
 
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
+        """What the summed counts of outliers tell of single sites, if they are asked for."""
         return {"outliers": COUNTS_DISCLOSURE} if self.options.outliers == "counts" else {}
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
+        """Check the options, and add variances, limits and the requested sums to the projection."""
         if self.options.outliers != "nothing" and not self.options.centred:
             raise ConfigError("run-config: 'outliers' needs center=true: limits are about distances to a mean")
         if self.options.fourth_moments and (self.options.scaled or not self.options.centred):
@@ -121,16 +127,19 @@ class OddRows(RowsStage):
 
     @override
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> Observer:
+        """Return the observer that computes T2 and SPE of each row."""
         return RowObserver(party, request, projection, files)
 
     @override
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
+        """Return the components' variances and the outlier limits as fields of the last request; ask nothing."""
         limits = {} if self.options.outliers == "nothing" else {"limits": outlier_limits(model)}
         return {"variances": model.explained_variance_, **limits}
         yield
 
     @override
     def conclude(self, model: PCAModel, fit: Total) -> None:
+        """Add the counts of outliers, and kurtosis with robust intervals, to the model's log."""
         options, limits = self.options, outlier_limits(model)
         if options.outliers != "nothing" and not limits.size:
             model.log["notes"].append("the components leave nothing out, or are rounding: rows have no limits")
@@ -154,7 +163,7 @@ class OddRows(RowsStage):
 
 
 def outlier_limits(model: PCAModel) -> Array:
-    """Return the limits of T2 and SPE, or none where the components leave nothing over, or are rounding.
+    """Return the limits of Hotelling's T2 and of SPE, or an empty array if the components do not define any.
 
     Parameters
     ----------
@@ -174,9 +183,9 @@ def outlier_limits(model: PCAModel) -> Array:
 
 
 def suppress_small_counts(count: int, rows: int, min_rows: int) -> int:
-    """Return the count that a site reports: no fewer rows than the site's own minimum, and no fewer of the other rows.
+    """Return the count that a site reports: 0 if below ``min_rows``, all rows if fewer than ``min_rows`` are not in it.
 
-    Fewer rows are reported as none, and all but fewer as all, so that no limit can be chosen around a few rows.
+    So a server cannot choose a limit around a few rows to learn about these rows.
 
     Parameters
     ----------
@@ -197,7 +206,7 @@ def suppress_small_counts(count: int, rows: int, min_rows: int) -> int:
 
 
 def _sum_limits(question: Question, reply_fields: Sequence[Field], request: Fields, public: Public) -> SumLimits:
-    """Return the limits of the last sums: no score is farther from the mean than a row, in units of the request."""
+    """Return the last question's limits with those of outlier counts and fourth moments of scores added."""
     assert question.limits is not None
     sums, variances = dict(question.limits(request, public)), request["variances"]
     squares = np.divide(sums["squared"], variances, out=np.zeros_like(variances), where=variances > 0)

@@ -26,17 +26,19 @@ UNWEIGHTED_OPTIONS = {"keep", "certify", "warm_start", "warm_rank", "wire"}
 
 
 class Weights(RowsStage):
-    """Stage that replaces numbers of rows by sums of weights, in every question."""
+    """Stage for weighted rows: turns every count field into a positive float, the sum of weights."""
 
     option_names = ("weights",)
 
     @classmethod
     @override
     def fits(cls, card: MethodCard) -> bool:
+        """Return whether the method supports weighted rows."""
         return card.weighted
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
+        """Refuse options that do not go with weights, and turn all row counts into sums of weights."""
         options = self.options
         chosen = options.model_dump(exclude_defaults=True).keys()
         unweighted = sorted(chosen & (UNWEIGHTED_OPTIONS | options.stage_option_names))
@@ -54,7 +56,7 @@ class Weights(RowsStage):
 
 
 def _float_counts(payload: Payload) -> Payload:
-    """Return a payload whose numbers of rows are positive floats: sums of weights."""
+    """Return the payload with its integer count fields replaced by positive float fields for sums of weights."""
     fields = (
         replace(field, dtype="float64", kind="positive") if field.kind == "count" else field for field in payload.fields
     )

@@ -24,7 +24,7 @@ from fedpca_flwr.errors import ConfigError, ContractError
 
 
 def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
-    """Return a folder, made if necessary, after a trial file was written there.
+    """Create a folder if missing, check that files can be written in it, and return the folder.
 
     So a folder that cannot be written to is known before anything is computed.
 
@@ -56,7 +56,7 @@ def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
 
 @contextmanager
 def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Open a stream to a file that appears complete or not at all.
+    """Open a binary stream to a file that appears only when it is complete (temporary file, then rename).
 
     The stream writes a temporary file in the same folder, which is renamed when all went well, and otherwise removed.
 
@@ -85,7 +85,7 @@ def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that must not exist yet: a key is never overwritten.
+    """Write a file; refuse to overwrite an existing file, such as a key.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def read_text(file: Path, errors: str = "strict") -> str:
-    """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark, which Windows' shell writes.
+    """Return the text of a file in UTF-8, or UTF-16 if it begins with a byte order mark.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def read_text(file: Path, errors: str = "strict") -> str:
 
 @contextmanager
 def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
-    """Open a stream to a file that a site's node-config names, as `atomic_file`; only its owner may read the file.
+    """Open an atomic stream to a file that the node-config key names; only its owner may read the file.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
 
 
 def require_site_file(key: str, target: Path) -> None:
-    """Refuse a file that `open_site_file` could not write, before anything is computed; an existing file stays.
+    """Refuse a path that could not be written at the end of a run; an existing file stays unchanged.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def require_site_file(key: str, target: Path) -> None:
 
 
 def unreadable_error(key: str, path: str, error: OSError) -> ConfigError:
-    """Return the error for a file that a site's node-config names and that cannot be read.
+    """Return the error for a file, named by a node-config key, that cannot be read.
 
     Parameters
     ----------
@@ -207,13 +207,13 @@ def unreadable_error(key: str, path: str, error: OSError) -> ConfigError:
 
 
 def _unwritable_error(key: str, target: Path, error: OSError) -> ConfigError:
-    """Return the error for a file of a site that cannot be written."""
+    """Return the error for a file, named by a node-config key, that cannot be written."""
     text = f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can"
     return ConfigError(text, local=str(target))
 
 
 def archive_path(path: str | os.PathLike[str], what: str) -> Path:
-    """Return the path of an archive: ``.npz`` is appended if missing, and a folder is refused.
+    """Return a path with suffix ``.npz`` (appended if missing); refuse a folder in an error about `what`.
 
     Parameters
     ----------
@@ -245,13 +245,13 @@ SMALL_ARCHIVE_BYTES = 2**30  # bytes that any file may unpack to: one that someb
 
 
 class TooLargeError(ContractError):
-    """Error for an archive that unpacks to more bytes than are read."""
+    """Error for an archive whose unpacked size exceeds the limit."""
 
 
 def write(
     target: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], *, text: str, mode: int = 0o666
 ) -> None:
-    """Write an archive of arrays and metadata, complete or not at all.
+    """Write arrays and JSON metadata to a zip archive (.npz), complete or not at all.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ def write(
 def read(
     target: Path, *, text: str, names: Collection[str] | None = None, max_bytes: int | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read an archive that `write` wrote.
+    """Read the arrays and the JSON metadata of an archive that `write` wrote.
 
     A damaged or foreign file can make its readers fail in any way, so any error may come.
 
@@ -324,7 +324,7 @@ MAX_INTEGER_DIGITS = 300
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a text of JSON, whose numbers are all finite.
+    """Parse JSON, and refuse numbers that are not finite or have too many digits.
 
     Parameters
     ----------
@@ -348,7 +348,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _finite_float(text: str) -> float:
-    """Return the number of a text, which must be finite."""
+    """Parse a float of a JSON text, and refuse a value that is not finite."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("the JSON holds a number that is not finite")
@@ -356,14 +356,14 @@ def _finite_float(text: str) -> float:
 
 
 def _bounded_integer(text: str) -> int:
-    """Return the integer of a text with a bounded number of digits."""
+    """Parse an integer of a JSON text, and refuse more than `MAX_INTEGER_DIGITS` characters."""
     if len(text) > MAX_INTEGER_DIGITS:
         raise ValueError(f"the JSON holds a whole number of more than {MAX_INTEGER_DIGITS} digits")
     return int(text)
 
 
 def _require_size(archive: zipfile.ZipFile, target: Path, max_bytes: int | None) -> None:
-    """Refuse an archive that unpacks to far more than its size; zipfile reads no more of a member than stated."""
+    """Refuse an archive whose stated unpacked size exceeds `max_bytes`, or else 4 times its file and 1 GiB."""
     size, packed = sum(member.file_size for member in archive.infolist()), target.stat().st_size
     limit = max(MAX_UNPACK_RATIO * packed, SMALL_ARCHIVE_BYTES) if max_bytes is None else max_bytes
     if size > limit:

@@ -35,16 +35,16 @@ CREATE TABLE piece (digest TEXT NOT NULL, number INTEGER NOT NULL, value BLOB NO
 
 
 class StoreError(ContractError):
-    """Error for a store's file that cannot be used; every use of a store may raise this error."""
+    """Error for a store's SQLite file that is damaged, foreign or cannot be used."""
 
 
 class LockedError(StoreError):
-    """Error for a store's file that another process keeps locked."""
+    """Error for a store's SQLite file that another process keeps locked."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Declaration of a store.
+    """Declaration of a kind of store: its file name, SQL tables, format number and sealed tables.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Schema:
 
 
 class Store:
-    """Store in a folder, which need not exist before the first transaction.
+    """SQLite file in a folder, whose sealed tables and large values are checked by SHA-256 digests.
 
     Parameters
     ----------
@@ -90,6 +90,7 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str], schema: Schema) -> None:
+        """Set the folder and the file of the store; nothing is created yet."""
         self.folder = Path(folder).expanduser().absolute()
         self.file = self.folder / schema.file
         self.schema = schema
@@ -101,14 +102,14 @@ class Store:
         if no_folder:
             raise ConfigError(f"a {schema.name} is a folder, and {self.folder} is a file; name another")
         self._application = int.from_bytes(schema.application, "big")
-        self.empty_digest = self._digest(None)  # that of sealed tables without rows
+        self.empty_digest = self._digest(None)  # digest of sealed tables without rows
 
     def prepare(self) -> None:
-        """Make the folder if necessary, so that an unusable folder is known before anything is computed."""
+        """Create the folder if missing, and refuse a folder that cannot be written to."""
         require_writable_folder(self.folder, mode=0o700)
 
     def exists(self) -> bool:
-        """Return whether anything was ever written.
+        """Return whether the store's file exists; refuse remains of a lost file and files of old versions.
 
         Returns
         -------
@@ -135,7 +136,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run a transaction inside a with statement: on disk at the end, and undone after a failure or a stop.
+        """Open an SQLite transaction: committed at the end of the with statement, rolled back on an error.
 
         Yields
         ------
@@ -171,14 +172,14 @@ class Store:
                         f"{self.schema.format}; use the version that wrote it, or name another folder"
                     )
                 yield database
-                database.execute("COMMIT")  # what is not committed is rolled back
+                database.execute("COMMIT")  # after an error, SQLite rolls the transaction back
         except sqlite3.Error as error:
             raise self._unusable_error(error) from None
 
     # Sealed tables
 
     def verified_digest(self, database: sqlite3.Connection) -> str:
-        """Return the digest of the sealed tables, after a comparison with the stored digest.
+        """Return the digest of the sealed tables, and refuse tables whose stored digest differs.
 
         Parameters
         ----------
@@ -201,7 +202,7 @@ class Store:
         return digest
 
     def seal(self, database: sqlite3.Connection) -> str:
-        """Store the digest of the sealed tables for the next time.
+        """Compute and store the digest of the sealed tables, for later checks.
 
         Parameters
         ----------
@@ -218,7 +219,7 @@ class Store:
         return digest
 
     def require_digest(self, database: sqlite3.Connection, digest: str) -> None:
-        """Refuse to continue if the sealed tables differ from the tables that were read.
+        """Refuse to save if the sealed tables no longer have the digest of an earlier reading.
 
         Parameters
         ----------
@@ -239,7 +240,7 @@ class Store:
             )
 
     def rows(self, database: sqlite3.Connection, query: str, *kinds: type[int] | type[str]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query, whose values must be of the columns' types: SQLite stores anything in any column.
+        """Return the rows of an SQL query, and refuse values of other types than `kinds` (one for each column).
 
         Parameters
         ----------
@@ -270,7 +271,7 @@ class Store:
     # Large values
 
     def put(self, database: sqlite3.Connection, content: bytes) -> str:
-        """Store a large value.
+        """Store bytes in pieces, under their SHA-256 digest, and return the digest.
 
         Parameters
         ----------
@@ -295,7 +296,7 @@ class Store:
         return digest
 
     def get(self, database: sqlite3.Connection, digest: str, size: int) -> bytearray:
-        """Return a large value, checked.
+        """Return the bytes stored under a SHA-256 digest, after a check of digest and size.
 
         Parameters
         ----------
@@ -330,7 +331,7 @@ class Store:
     # Inside
 
     def _create(self) -> None:
-        """Create the file, complete at once: an empty file counts as damaged."""
+        """Create the SQLite file with its tables, atomically: an empty file would count as damaged."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, name = mkstemp(prefix=f".{self.file.name}.", suffix=".tmp", dir=self.folder)  # for its owner only
         os.close(descriptor)
@@ -346,7 +347,7 @@ class Store:
             Path(name).unlink()
 
     def _digest(self, database: sqlite3.Connection | None) -> str:
-        """Return the digest of all rows of the sealed tables."""
+        """Return the SHA-256 of all rows of the sealed tables; without a database, of empty tables."""
         sha = hashlib.sha256()
         for table in self.schema.sealed_tables:
             sha.update(f"{table}\n".encode())
@@ -355,7 +356,7 @@ class Store:
         return sha.hexdigest()
 
     def damaged_error(self) -> StoreError:
-        """Return the error for a file that holds what no run has written.
+        """Return the error for a file that is damaged or belongs to another program.
 
         Returns
         -------
@@ -367,7 +368,7 @@ class Store:
         )
 
     def _unusable_error(self, error: Exception) -> StoreError:
-        """Return an error in other words than SQLite's, which may quote what lies in the file."""
+        """Translate an error of SQLite or of the system, without its text, which may quote stored data."""
         reason = getattr(error, "strerror", None) or getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
         if reason in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}:
             return self.damaged_error()

@@ -13,7 +13,7 @@ from fedpca_flwr.transports.surviving import SurvivingParty, SurvivingServer
 
 
 def server_transport(config: RunConfig) -> ServerTransport:
-    """Return the server's half of a run's transport.
+    """Return the server's side of the transport that the run-config selects: clear, masked, or surviving dropouts.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def server_transport(config: RunConfig) -> ServerTransport:
 
 
 def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyTransport:
-    """Return a party's half of a run's transport.
+    """Return a party's side of the transport that the run-config selects: clear, masked, or surviving dropouts.
 
     Parameters
     ----------

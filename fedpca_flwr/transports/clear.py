@@ -13,24 +13,26 @@ from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTra
 
 
 class Clear(Transport):
-    """Base of both halves: every question travels unchanged."""
+    """Base of both sides of the clear transport, which passes every question on unchanged."""
 
     @override
     def script(self, method: str, questions: Questions) -> Questions:
+        """Return the method's questions unchanged."""
         return questions
 
 
 class ClearServer(Clear, ServerTransport):
-    """Server's half, which adds up the answers on arrival."""
+    """Server's side of the clear transport, which adds up the parties' answers on arrival."""
 
     @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
+        """Ask all parties a question, and return the sum of their replies, each checked against public limits."""
         total, share_limits = StreamingSum(), run.script[question.phase].share_limits
         limits = share_limits(question.request, run.public) if share_limits else {}
-        max_shares = {name: 2 * limit for name, limit in limits.items()}  # once, of all replies
+        max_shares = {name: 2 * limit for name, limit in limits.items()}  # computed once for all replies
 
         def add(fields: Fields, sender: str) -> None:
-            """Add a reply to the sum, after a check against twice the limits on shares."""
+            """Refuse a reply above twice the public limits on a party's share, else add the reply to the sum."""
             for name, limit in max_shares.items():
                 if fields[name].shape == limit.shape and exceeds(fields[name], limit):
                     raise ContractError(
@@ -46,8 +48,9 @@ class ClearServer(Clear, ServerTransport):
 
 
 class ClearParty(Clear, PartyTransport):
-    """Party's half, which sends the answer unchanged."""
+    """Party's side of the clear transport, which sends the answer unchanged."""
 
     @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
+        """Return the party's statistics for a question, summed over its parts."""
         return sum_parts(party.statistics(phase, request))

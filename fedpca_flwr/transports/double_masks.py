@@ -54,7 +54,7 @@ WRONG_SHARES_TEXT = (
 
 
 def require_threshold(survivors: int, parties: int) -> None:
-    """Refuse fewer survivors than the protocol is secure with: more than two thirds of the parties.
+    """Refuse a required number of survivors that is not more than two thirds of the parties.
 
     For the vector of a party the server needs ``t`` shares of its seed and ``t`` of its key. Of each party an honest
     party reveals only a share of the seed or of the key; ``c`` parties that collude with the server give both. So ``2 t
@@ -83,7 +83,7 @@ def require_threshold(survivors: int, parties: int) -> None:
 
 
 def min_colluders(survivors: int, parties: int) -> int:
-    """Return the smallest number of parties that must collude with the server before the vector of a party can show.
+    """Return the smallest number of parties that, with the server, could uncover another party's vector.
 
     This is the smallest ``c`` without ``2 t > n + c`` (`require_threshold`). If nobody may drop out, all parties but
     one must collude: they subtract their own vectors from the sum.
@@ -105,7 +105,7 @@ def min_colluders(survivors: int, parties: int) -> int:
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """Public keys of all parties, as known to a party or the server.
+    """Public run key and public mask key of each party, by the party's position in the list of parties.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class PublicKeys:
     context: bytes = b""  # the run (`Signer.about`); the server does not know it
 
     def run_key(self, position: int) -> bytes:
-        """Return the public run key of a party.
+        """Return a party's public run key, from which the keys that encrypt its messages are derived.
 
         Parameters
         ----------
@@ -134,7 +134,7 @@ class PublicKeys:
         return self.keys[position][:KEY_BYTES]
 
     def mask_keys(self, positions: Sequence[int]) -> list[bytes]:
-        """Return the public mask keys of some parties.
+        """Return the public keys of some parties from which their pairwise masks are derived.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class PublicKeys:
         return [self.keys[position][KEY_BYTES:] for position in positions]
 
     def shares_context(self, sender: int, recipient: int) -> bytes:
-        """Return the context of the key for shares from a party to another.
+        """Return the digest of run, keys, sender and recipient to which the key that encrypts shares is bound.
 
         Parameters
         ----------
@@ -167,11 +167,11 @@ class PublicKeys:
 
     @cached_property
     def _shares_prefix(self) -> HASH:
-        """Hash of the part that all pairs share, computed once because the part grows with the number of parties."""
+        """SHA-256 state after the run and all keys, computed once as the start of every pair's digest."""
         return hash_pieces([b"shares", self.context, *self.keys])
 
     def mask_context(self, phase: str, positions: Sequence[int], request: Sequence[NDArray[Any]] = ()) -> bytes:
-        """Return the context of the pairwise masks of some parties, a digest of everything that the parties were asked.
+        """Return the digest of question, keys and members to which the members' pairwise masks are bound.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class PublicKeys:
 
 @dataclass(frozen=True)
 class Channels:
-    """Encrypted channels of a party to the others, through a server that can neither read nor alter the messages.
+    """Encrypted channels of a party to the others, relayed by a server that can neither read nor alter messages.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ class Channels:
     private: bytes  # its run key
 
     def seal(self, recipient: int, shares: bytes) -> bytes:
-        """Encrypt shares for another party.
+        """Encrypt Shamir shares for another party.
 
         Parameters
         ----------
@@ -226,7 +226,7 @@ class Channels:
         return self._cipher(self.position, recipient).encrypt(bytes(12), shares, None)
 
     def unseal(self, sender: int, sealed: bytes) -> bytes:
-        """Decrypt shares from another party.
+        """Decrypt Shamir shares from another party.
 
         Parameters
         ----------
@@ -253,20 +253,21 @@ class Channels:
             ) from None
 
     def _cipher(self, sender: int, recipient: int) -> ChaCha20Poly1305:
-        """Return the cipher with the key of a single message, for which a constant nonce is right."""
+        """Return the cipher of a single message; its key is used once, so that a constant nonce is safe."""
         peer = recipient if sender == self.position else sender
         context = self.public_keys.shares_context(sender, recipient)
         return ChaCha20Poly1305(agreed_key(self._key, self.public_keys.run_key(peer), context))
 
     @cached_property
     def _key(self) -> X25519PrivateKey:
+        """Private run key of this party as an X25519 key."""
         return X25519PrivateKey.from_private_bytes(self.private)
 
 
 def hide(
     vector: Words, public_keys: PublicKeys, context: bytes, members: Sequence[int], private: bytes, seed: bytes
 ) -> Words:
-    """Return a party's vector under its pairwise masks with the other members and under its self mask.
+    """Return a party's vector plus its pairwise masks with the other members and its self mask.
 
     Parameters
     ----------
@@ -301,7 +302,7 @@ def unmask(
     survivors: Sequence[int],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> Words:
-    """Return the plain sum of the survivors' hidden vectors.
+    """Remove the survivors' self masks and the dropouts' pairwise masks from a sum of hidden vectors.
 
     Parameters
     ----------
@@ -341,6 +342,6 @@ def unmask(
             raise ContractError(WRONG_SHARES_TEXT)
         keys = public_keys.mask_keys([position, *survivors])
         total += mask(secret, keys, context, total.size)
-    if int(total[0]) != len(survivors):
+    if int(total[0]) != len(survivors):  # each vector begins with the word 1, so that the sum counts its vectors
         raise ContractError(WRONG_SHARES_TEXT)
     return total

@@ -31,7 +31,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 @dataclass(frozen=True)
 class SumPolicy:
-    """Rules of a site for the sums that the site joins.
+    """Rules of a site for the sums that it joins: number of parties, its minimum, signer, and survivors.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class SumPolicy:
     survivors: int = 0  # of a run that goes on without some: with so many at least
 
     def members(self, parties: Iterable[int]) -> list[str]:
-        """Return names of parties that mean the same in every run: their public keys in this site's list.
+        """Return the parties' public keys in hexadecimal, which name the same site in every run.
 
         Parameters
         ----------
@@ -66,7 +66,7 @@ class SumPolicy:
         return [self.signer.identity.member_keys[party].hex() for party in parties]
 
     def require_size(self, parties: int) -> None:
-        """Refuse a sum over too few parties.
+        """Refuse a sum over fewer parties than the site's minimum.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class SumPolicy:
 
 
 def require_summable(method: str, questions: Questions) -> Questions:
-    """Return a method's questions, if the sums of their replies suffice.
+    """Return a method's questions, or refuse a method that needs more than sums of the parties' replies.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def require_summable(method: str, questions: Questions) -> Questions:
 
 
 def mask_question(question: Question, *further_fields: Field) -> Question:
-    """Return a question whose reply is masked, unless the reply travels in clear.
+    """Return a question whose reply is a vector of masked words; a question in clear stays as it is.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def mask_question(question: Question, *further_fields: Field) -> Question:
 
 
 def encode_answer(party: Party, phase: str, question: Question, request: Fields) -> Words:
-    """Return this party's answer in fixed point, or random words if the answer exceeds the public limit.
+    """Return this party's answer in fixed point, or random words if the answer exceeds the public limits.
 
     Parameters
     ----------
@@ -184,11 +184,12 @@ class MaskedSum:
     """
 
     def __init__(self, layout: Layout) -> None:
+        """Start a sum of zeros with the length of the layout."""
         self.layout = layout
         self._words = np.zeros(layout.size, np.uint64)
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add the vector of a party.
+        """Add the masked vector of a party to the sum, or refuse a vector of another length.
 
         Parameters
         ----------
@@ -229,7 +230,7 @@ class MaskedSum:
         return self._words
 
     def decode(self, replies: Sequence[Reply], estimate: Fields) -> Total:
-        """Return the total, which opens only if the masks of all parties are in the sum and cancel.
+        """Decode the sum of all replies, after a check that its counter equals the number of parties.
 
         Parameters
         ----------
@@ -259,7 +260,7 @@ class MaskedSum:
 
 
 def decode_total(layout: Layout, words: Words, parties: int, estimate: Fields | None = None) -> Total:
-    """Return the total of opened words.
+    """Decode the words of an unmasked sum into the total of each field.
 
     Parameters
     ----------
@@ -282,7 +283,7 @@ def decode_total(layout: Layout, words: Words, parties: int, estimate: Fields | 
 
 
 def require_secret(party: Party, name: str) -> bytes:
-    """Return a secret of this run.
+    """Load a secret of this run from the party's journal, or raise an error if there is none.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ APP_ROWS_PLACEHOLDER = "rows of the app"
 
 @dataclass(frozen=True)
 class RunFactory:
-    """Factory of the two halves of runs.
+    """Factory of both sides of a run by its run-config: the server's strategy and the parties' clients.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class RunFactory:
     methods: Registry
 
     def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy:
-        """Return the server's half of a run.
+        """Return the server's strategy for a run-config, ready for the run.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class RunFactory:
         return strategy
 
     def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
-        """Make a new strategy ready for the run.
+        """Check the run-config, and give a new strategy its options and its transport.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class RunFactory:
         strategy.alternatives = partial(alternatives, self.methods, card)
 
     def client(self, context: Context, load: LoadTable = local_table) -> PCAClient | RefusingClient:
-        """Return a party's half of a run.
+        """Return a party's client for Flower's context, or a client that refuses an invalid configuration.
 
         Nothing is raised, whatever the run-config holds: a configuration that is refused gives a client that refuses.
 
@@ -129,7 +129,7 @@ class RunFactory:
     def client_of_rows(
         self, context: Context, rows: ArrayLike, run_config: Mapping[str, Any]
     ) -> PCAClient | RefusingClient:
-        """Return a party's half of a run in a user's own Flower app, which loads the rows itself.
+        """Return a party's client in a user's own Flower app, which loads the rows itself.
 
         The rows are a site's own data, with the rules for such data (a journal for secure sums, say), except in
         Flower's simulation. The node-config may have keys of the app's own, unless they resemble keys of a site.
@@ -164,7 +164,7 @@ class RunFactory:
         return self.client(app_context, load)
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:
-        """Refuse options given as keys of the run, and say how `method` holds options; unknown keys pass."""
+        """Refuse method options given as run-config keys; keys that no method knows pass."""
         lines, words = [], []
         for key, value in run_config.items():
             if key in RUN_KEYS or value == "":
@@ -181,14 +181,15 @@ class RunFactory:
 
 
 def _site_keys(node_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that are a site's, or are so near one that they are a slip: a mistyped rule must not be lost."""
+    """Return the node-config's entries whose keys equal or resemble a site's keys, so that misspelt rules are found."""
 
     def resembles(key: str) -> bool:
+        """Return whether a key equals or resembles a key of a site."""
         return bool(difflib.get_close_matches(key.replace("_", "-"), NodeConfig.keys(), n=1, cutoff=SLIP_RATIO))
 
     return {key: value for key, value in node_config.items() if resembles(str(key))}
 
 
 def _method_text(run_config: Mapping[str, Any]) -> str:
-    """Return the text of `method`, or its default."""
+    """Return the run-config's `method` as a text, or the default method."""
     return str(run_config.get("method", DEFAULTS.method))

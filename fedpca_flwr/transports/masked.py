@@ -50,7 +50,7 @@ KEY_FIELDS = (Field("publics", ("parties", "key"), "uint8"), Field("signatures",
 
 
 def _sizes(public: Public) -> Mapping[str, int]:
-    """Return the values of the symbols in the shapes of keys and signatures."""
+    """Return the sizes of the symbolic axes "parties", "key" and "signature" in the shapes of fields."""
     return {"parties": public.parties, "key": KEY_BYTES, **SIGNATURE_SIZES}
 
 
@@ -71,15 +71,16 @@ DISCLOSURE_NOTE = (
 
 
 class Masked(Transport):
-    """Base of both halves: the method's sums as masked words, after the round ``keys``."""
+    """Base of both sides of the masked transport: a method's sums travel as masked words after a round ``keys``."""
 
     sums_only = True
 
     def __init__(self) -> None:
+        """Start without questions; `script` sets the method's questions."""
         self.method_questions: Questions = {}
 
     def uses_commitments(self, parties: int) -> bool:
-        """Return whether each party shares masks with only some others, so that parties commit to their keys first.
+        """Return whether each party shares masks with only some others, so that parties first commit to keys.
 
         Parameters
         ----------
@@ -95,15 +96,16 @@ class Masked(Transport):
 
     @property
     def _is_noisy(self) -> bool:
-        """True if noise makes sums private: the run says how many honest parties the noise needs, not the graph."""
+        """True if any sum is differentially private; then every two parties share masks."""
         return any(question.differentially_private for question in self.method_questions.values())
 
     def _count_openings(self, public: Public) -> int:
-        """Return the number of rounds ``openings``, 0 or 1."""
+        """Return how often the round ``openings`` takes place: 1 if parties commit to their keys first, else 0."""
         return int(self.uses_commitments(public.parties))
 
     @override
     def script(self, method: str, questions: Questions) -> Questions:
+        """Return the method's questions with masked replies, and the rounds for keys before the first sum."""
         self.method_questions = require_summable(method, questions)
         script: dict[str, Question] = {}
         for name, question in questions.items():
@@ -119,14 +121,16 @@ class Masked(Transport):
 
 
 class MaskedServer(Masked, ServerTransport):
-    """Server's half, which relays keys and adds up masked words."""
+    """Server's side of the masked transport, which relays public keys and adds up masked words."""
 
     def __init__(self) -> None:
+        """Start before the first sum, with which the keys are relayed."""
         super().__init__()
         self._keys_are_relayed = False
 
     @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
+        """Collect and relay the keys before the first sum, then return the total of the masked replies."""
         keys: Fields = {}
         if not self._keys_are_relayed:
             keys = collect_keys((yield Round("keys")))
@@ -140,10 +144,12 @@ class MaskedServer(Masked, ServerTransport):
 
     @override
     def measurements(self, quorum: Quorum) -> dict[str, float]:
+        """Return the number of parties whose masks are in every sum."""
         return {"pairwise_masked_parties": quorum.expected}
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
+        """Return the note on what the server saw, and how many parties must collude with it to see more."""
         max_colluders = int(neighbours.MAX_COLLUDING_SHARE * quorum.initial_parties)
         whom = (
             f"more than {max_colluders} of the parties"
@@ -154,7 +160,7 @@ class MaskedServer(Masked, ServerTransport):
 
 
 class MaskedParty(Masked, PartyTransport):
-    """Party's half, which adds this party's masks.
+    """Party's side of the masked transport, which adds this party's masks to its encoded answers.
 
     Parameters
     ----------
@@ -163,11 +169,13 @@ class MaskedParty(Masked, PartyTransport):
     """
 
     def __init__(self, policy: SumPolicy) -> None:
+        """Keep the site's rules for sums."""
         super().__init__()
         self.policy = policy
 
     @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
+        """Answer a round for keys, or a sum by the encoded answer plus this party's masks."""
         if phase == "keys":
             return self._create_key(party)
         if phase == "openings":
@@ -195,6 +203,7 @@ class MaskedParty(Masked, PartyTransport):
 
     @property
     def _partition(self) -> int:
+        """Number of this party's partition."""
         return self.policy.signer.identity.party
 
     def _create_key(self, party: Party) -> Fields:
@@ -209,7 +218,7 @@ class MaskedParty(Masked, PartyTransport):
         return {"public": np.frombuffer(sent_key, np.uint8), "signature": self.policy.signer.sign("run keys", public)}
 
     def _open_commitment(self, party: Party, commitments: NDArray[np.uint8]) -> Fields:
-        """Return this party's public key, after all others have committed to theirs."""
+        """Check that the server relays this party's own commitment, store all, and return the public key."""
         public = require_secret(party, "public")
         if commitments[self._partition].tobytes() != neighbours.commitment(self._partition, public):
             raise DisclosureError(
@@ -220,7 +229,7 @@ class MaskedParty(Masked, PartyTransport):
         return {"public": np.frombuffer(public, np.uint8)}
 
     def _accept_keys(self, party: Party, keys: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
-        """Check the public keys of this run, and store what this party shares with its neighbours."""
+        """Check the relayed public keys, and store the secrets shared with the parties of pairwise masks."""
         publics = [key.tobytes() for key in keys]
         self.policy.require_size(len(publics))
         participants, neighbour_positions = publics, list(range(len(publics)))
@@ -242,12 +251,12 @@ class MaskedParty(Masked, PartyTransport):
 
 
 def _sizes_with_keys(phase: Question) -> Callable[[Public], Mapping[str, int]]:
-    """Return the function of a question's symbols, extended by the symbols of keys and signatures."""
+    """Return a function that gives a question's axis sizes and those of keys and signatures."""
     return lambda public: {**phase.sizes(public), **_sizes(public)}
 
 
 def collect_keys(replies: Sequence[Reply]) -> Fields:
-    """Return the parties' public keys and signatures, ready for the server to relay.
+    """Stack the replies' public keys and signatures into two arrays, for the server to relay.
 
     Parameters
     ----------

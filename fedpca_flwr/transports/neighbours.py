@@ -36,7 +36,7 @@ SECURITY_BITS = 40
 
 @lru_cache
 def degree(parties: int) -> int:
-    """Return with how many others each party shares masks.
+    """Return the number of other parties with whom each party shares masks.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def degree(parties: int) -> int:
 
 
 def commitment(party: int, public: bytes) -> bytes:
-    """Return 32 bytes that bind a party to its public key, and from which nobody can find the key.
+    """Return the hash of a party's number and public key, which commits the party to the key and hides the key.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def require_opened(commitments: Sequence[bytes], publics: Sequence[bytes]) -> No
 
 
 def graph_seed(context: bytes, publics: Sequence[bytes]) -> bytes:
-    """Return the seed of the graph.
+    """Return the hash of the run and all public keys that seeds the random ring of parties.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def graph_seed(context: bytes, publics: Sequence[bytes]) -> bytes:
 
 
 def neighbours(seed: bytes, parties: int, party: int) -> list[int]:
-    """Return the parties with whom a party shares masks: the next ones on either side of the ring.
+    """Return the partitions with whom a party shares masks: the nearest on either side of a random ring.
 
     The order of the ring is that of 128 bits each from ChaCha20: uniform but for ties.
 

@@ -52,7 +52,7 @@ def new_private_key() -> bytes:
 
 
 def public_key(private: bytes) -> bytes:
-    """Return the public half of a private key.
+    """Return the X25519 public key of a private key.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def public_key(private: bytes) -> bytes:
 
 
 def split_keys(joined: bytes, size: int = KEY_BYTES) -> list[bytes]:
-    """Split joined keys.
+    """Split concatenated keys into a list of keys of ``size`` bytes each.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def split_keys(joined: bytes, size: int = KEY_BYTES) -> list[bytes]:
 
 
 def hash_pieces(pieces: Iterable[bytes], prefix: HASH | None = None) -> HASH:
-    """Return the SHA-256 hash object of pieces and their lengths.
+    """Return the SHA-256 object of byte strings, each preceded by its length, so that different lists differ.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def hash_pieces(pieces: Iterable[bytes], prefix: HASH | None = None) -> HASH:
 
 
 def digest_pieces(*pieces: bytes) -> bytes:
-    """Return the SHA-256 digest of pieces and their lengths, which differs for different pieces.
+    """Return the SHA-256 digest of byte strings, each preceded by its length, so that different lists differ.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def digest_pieces(*pieces: bytes) -> bytes:
 
 
 def describe_arrays(arrays: Iterable[NDArray[Any]]) -> Iterator[bytes]:
-    """Yield type, shape and values of arrays as pieces of bytes.
+    """Yield each array's type and shape, then its values, as byte strings to hash.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def describe_arrays(arrays: Iterable[NDArray[Any]]) -> Iterator[bytes]:
 
 
 def transcript(phase: str, context: bytes, publics: Sequence[bytes], arrays: Sequence[NDArray[Any]]) -> bytes:
-    """Return a digest of everything that a party was asked, of the run, and of the parties that take part.
+    """Return a digest of a question, its arrays, the run, and the keys of the parties that take part.
 
     Every mask depends on the transcript. So masks cancel only if all parties were asked the same: a server that sends
     zeros to all parties except one learns nothing about that one. For questions that can be asked twice the arrays hold
@@ -169,7 +169,7 @@ def transcript(phase: str, context: bytes, publics: Sequence[bytes], arrays: Seq
 
 
 def mask(private: bytes, publics: Sequence[bytes], context: bytes, size: int) -> Words:
-    """Return the mask of a party: plus or minus the words that the party shares with each other party.
+    """Return a party's mask: the keystreams shared with each other party, added or subtracted by the order of the keys.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def mask(private: bytes, publics: Sequence[bytes], context: bytes, size: int) ->
 
 
 def mask_from_secrets(local_key: bytes, secrets: Mapping[bytes, bytes], context: bytes, size: int) -> Words:
-    """Return the mask of a party from the secrets shared with the other parties.
+    """Return a party's mask from X25519 secrets: each pair's keystream, added at the smaller key, else subtracted.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def mask_from_secrets(local_key: bytes, secrets: Mapping[bytes, bytes], context:
 
 
 class Buffers:
-    """Buffers for keystreams, allocated once for all masks of a vector.
+    """Buffers for one block of a keystream, allocated once and used for all masks of a vector.
 
     Parameters
     ----------
@@ -227,13 +227,14 @@ class Buffers:
     """
 
     def __init__(self, size: int) -> None:
+        """Allocate zeros and words for one block of the keystream."""
         self.words = np.empty(min(size, BLOCK_WORDS), "<u8")
         self.bytes = self.words.data.cast("B")
         self.zeros = memoryview(bytes(self.words.nbytes))
 
 
 def combine(words: Words, key: bytes, operation: np.ufunc, buffers: Buffers | None = None) -> None:
-    """Add or subtract a keystream in place.
+    """Add the ChaCha20 keystream of a key to words in place, or subtract the keystream, by ``operation``.
 
     Parameters
     ----------
@@ -254,7 +255,7 @@ def combine(words: Words, key: bytes, operation: np.ufunc, buffers: Buffers | No
 
 
 def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return the secrets that a party shares with each other party; a secret serves for all sums of a run.
+    """Return the X25519 secret with each other party, by its public key; a secret serves all sums of a run.
 
     Parameters
     ----------
@@ -279,7 +280,7 @@ def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, byte
 
 
 def agreed_key(key: X25519PrivateKey, peer: bytes, context: bytes) -> bytes:
-    """Return the 256-bit key that two parties share for a request, equal from either side.
+    """Return the 256-bit key that two parties derive for one request, equal on either side.
 
     Parameters
     ----------
@@ -304,7 +305,7 @@ def agreed_key(key: X25519PrivateKey, peer: bytes, context: bytes) -> bytes:
 
 
 def keystream(key: bytes) -> CipherContext:
-    """Return ChaCha20 from block 0 with a zero nonce: a key serves for a single mask.
+    """Return a ChaCha20 encryptor that turns zeros into the keystream; the nonce is zero, as each key serves once.
 
     Parameters
     ----------
@@ -330,6 +331,6 @@ def _exchange_key(private: X25519PrivateKey, peer: bytes) -> bytes:
 
 
 def _derive_key(shared: bytes, local_key: bytes, peer: bytes, context: bytes) -> bytes:
-    """Return the key of two parties for a request, by HKDF-SHA256 from their shared secret."""
+    """Return the 256-bit key of two parties for one request, by HKDF-SHA256 from their shared secret."""
     info = KEY_PURPOSE + context + b"".join(sorted([local_key, peer]))
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(shared)

@@ -23,7 +23,7 @@ SHARED_CARD_FIELDS = ("split", "differentially_private", "incomplete", "exposes"
 
 
 def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public, rows: int, max_bytes: int) -> str:
-    """Return the exact methods for the same data whose replies are small enough, as the end of an error.
+    """Name the exact methods for the same kind of data whose largest reply fits in a number of bytes.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public
 
 
 def transports_of(method: Method) -> tuple[str, ...]:
-    """Return the transports that a method's questions allow.
+    """Return the transports (clear, masked, surviving) by which a method can run with any of its example options.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def transports_of(method: Method) -> tuple[str, ...]:
 
 
 def script_or_none(method: Method, config: RunConfig, options: Mapping[str, Any]) -> Questions | None:
-    """Return the script of a run, or None if the method's answers cannot travel in this way.
+    """Return the questions of a run under its transport, or None if the transport or an option is refused.
 
     Parameters
     ----------

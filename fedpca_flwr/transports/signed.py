@@ -27,7 +27,7 @@ NO_ANSWER_TEXT = "nothing is answered"
 
 @dataclass(frozen=True)
 class Signer:
-    """Party among the members of a list, in a run.
+    """Signer of a party's messages in a run, which also checks the signatures of the other members.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Signer:
         return digest_pieces(self.run.encode(), self.configuration.encode(), self.identity.digest)
 
     def sign(self, subject: str, *parts: bytes) -> NDArray[np.uint8]:
-        """Return the signature of this party.
+        """Return this party's signature on byte strings, bound to the run and to a subject.
 
         Parameters
         ----------
@@ -66,7 +66,7 @@ class Signer:
         return np.frombuffer(self.identity.sign(self._message(self.identity.party, subject, parts)), np.uint8)
 
     def require_signature(self, party: int, subject: str, signature: NDArray[np.uint8], *parts: bytes) -> None:
-        """Refuse a signature that is not the party's.
+        """Refuse a signature on byte strings that the given party did not make in this run.
 
         Parameters
         ----------
@@ -139,5 +139,5 @@ class Signer:
                     )
 
     def _message(self, party: int, subject: str, parts: Sequence[bytes]) -> bytes:
-        """Return the digest that a signature covers."""
+        """Return the digest of run, subject, party and byte strings that a signature covers."""
         return digest_pieces(SIGNATURE_PURPOSE, self.context, subject.encode(), str(party).encode(), *parts)

@@ -61,12 +61,12 @@ DISCLOSURE_NOTE = (
 
 
 def _sizes(public: object) -> dict[str, int]:
-    """Return the values of the symbols in the shapes of keys, shares and signatures."""
+    """Return the sizes of the symbolic axes "key", "sealed", "share" and "signature" in the shapes of fields."""
     return {"key": KEY_PAIR_BYTES, "sealed": SEALED_BYTES, "share": SHARE_BYTES, **SIGNATURE_SIZES}
 
 
 def _stage_question(*reply: Field, request: Sequence[Field] = ()) -> Question:
-    """Return the question of a stage around a sum."""
+    """Return the question, with its reply and request fields, of a protocol stage before or after a masked sum."""
     return Question(request=Payload(tuple(request)), reply=Payload(reply), sizes=_sizes)
 
 
@@ -96,17 +96,19 @@ QUESTIONS_AFTER_SUM: Questions = {
 
 
 class Surviving(Transport):
-    """Base of both halves: the method's sum as masked words, with the rounds around the sum."""
+    """Base of both sides of the transport that survives dropouts: stages for keys and shares around a masked sum."""
 
     sums_only = True
 
     def __init__(self) -> None:
+        """Start without questions; `script` sets the questions, the sums and the stages of each sum."""
         self.method_questions: Questions = {}
         self.sum_phases: list[str] = []  # the phases that are opened
         self.stage_by_phase: dict[str, tuple[str, str]] = {}  # by phase: its stage, and the sum that it is of
 
     @override
     def script(self, method: str, questions: Questions) -> Questions:
+        """Return the run's questions: each masked sum stands between the stages keys and shares, agree and reveal."""
         questions = require_summable(method, questions)
         sums = [name for name, question in questions.items() if not (question.in_clear or question.closing)]
         several = len(sums) != 1 and not all(questions[name].differentially_private for name in sums)
@@ -130,7 +132,7 @@ class Surviving(Transport):
         return script
 
     def stage_phase(self, stage: str, sum_phase: str) -> str:
-        """Return the phase of a stage around a sum.
+        """Return the name of the question for a stage of a sum; after the first sum it begins with the sum's name.
 
         Parameters
         ----------
@@ -148,7 +150,7 @@ class Surviving(Transport):
 
 
 class SurvivingServer(Surviving, ServerTransport):
-    """Server's half, which relays keys and shares, and opens the sum of the survivors.
+    """Server's side of the transport that survives dropouts: relays keys and shares, and unmasks the survivors' sum.
 
     Parameters
     ----------
@@ -157,12 +159,14 @@ class SurvivingServer(Surviving, ServerTransport):
     """
 
     def __init__(self, threshold: int) -> None:
+        """Keep the number of survivors that the run requires."""
         super().__init__()
         self.threshold = threshold
         self._summed_parties: list[dict[str, Any]] = []
 
     @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
+        """Return the survivors' total: under double masks, or under pairwise masks in the last round."""
         return (
             yield from (self._sum_survivors if question.phase in self.sum_phases else self._sum_last_round)(
                 question, run
@@ -171,10 +175,12 @@ class SurvivingServer(Surviving, ServerTransport):
 
     @override
     def measurements(self, quorum: Quorum) -> dict[str, float]:
+        """Return the number of parties in the sum, and the number at the start."""
         return {"double_masked_parties": len(self._summed_parties), "expected_parties": quorum.initial_parties}
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
+        """Return notes on the parties that dropped out, and on what the server saw."""
         inside = {party["party"] for party in self._summed_parties}
         absent = [name for party, name in sorted(quorum.dropped.items()) if party not in inside]
         dropout_note = f"the PCA of {len(inside)} of {quorum.initial_parties} parties: {', '.join(absent)} dropped out"
@@ -185,10 +191,11 @@ class SurvivingServer(Surviving, ServerTransport):
 
     @override
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
+        """Return the log entries of the parties whose vectors are in the sum."""
         return self._summed_parties
 
     def _sum_survivors(self, question: Round, run: Run) -> Program:
-        """Ask all questions of a sum, and return the total over the parties that survive."""
+        """Ask for keys, shares, masked vectors, signatures and revealed shares; return the survivors' total."""
         require_threshold(self.threshold, run.quorum.initial_parties)
         replies = yield Round(self.stage_phase("keys", question.phase))
         position_of = {reply.party: i for i, reply in enumerate(replies)}
@@ -232,14 +239,14 @@ class SurvivingServer(Surviving, ServerTransport):
 
 
 def _require_rows(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.uint8]:
-    """Return the rows that a party sent for the other parties, or refuse another number of rows."""
+    """Return an array with a row for each of the other parties, or refuse another number of rows."""
     if len(rows) != expected:
         raise ContractError(f"{sender}: it sent something for {len(rows)} parties, expected {expected}")
     return rows
 
 
 class SurvivingParty(Surviving, PartyTransport):
-    """Party's half, which hides the answer, shares the secrets that open the answer, and reveals shares once.
+    """Party's side of the transport that survives dropouts: masks the answer, and reveals shares once.
 
     Parameters
     ----------
@@ -248,12 +255,14 @@ class SurvivingParty(Surviving, PartyTransport):
     """
 
     def __init__(self, policy: SumPolicy) -> None:
+        """Keep the site's rules for sums."""
         super().__init__()
         self.policy = policy
         self.current_sum = ""  # that the open question is of
 
     @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
+        """Answer a stage of a sum, a question in clear, or the last round under pairwise masks."""
         stages = {
             "keys": self._create_keys,
             "shares": self._share_secrets,
@@ -270,7 +279,7 @@ class SurvivingParty(Surviving, PartyTransport):
     # One stage each
 
     def _create_keys(self, party: Party, request: Fields) -> Fields:
-        """Create the key pairs and the seed of a sum, and return the signed public keys."""
+        """Create the run key, the mask key and the seed of the self mask; return the signed public keys."""
         require_threshold(self.policy.survivors, self.policy.parties)
         private, masking = new_private_key(), new_private_key()
         party.journal.store_secret("private", private)
@@ -280,7 +289,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"public": np.frombuffer(public, np.uint8), "signature": self._signer.sign("run keys", public)}
 
     def _share_secrets(self, party: Party, request: Fields) -> Fields:
-        """Return shares of this party's seed and mask key, each sealed for a single party."""
+        """Return Shamir shares of this party's seed and mask key, each pair encrypted for one party."""
         parties, publics = request["parties"].tolist(), [keys.tobytes() for keys in request["publics"]]
         if not len(parties) == len(publics) == len(request["signatures"]):
             raise ContractError(
@@ -302,7 +311,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"sealed": np.stack(sealed)}
 
     def _mask_answer(self, party: Party, request: Fields) -> Fields:
-        """Return this party's answer under its masks."""
+        """Return this party's encoded answer plus its pairwise masks and its self mask."""
         channels = self._channels(party)
         members = self._check_positions(party, request["members"], range(len(channels.public_keys.keys)))
         _store_positions(party, "members", members)
@@ -330,7 +339,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"signature": self._signer.sign("survivors", *_agreement_parts(party))}
 
     def _reveal_shares(self, party: Party, request: Fields) -> Fields:
-        """Return a share of each survivor's seed and of each other party's mask key, once enough survivors agree."""
+        """Return a share of each survivor's seed and of each dropout's mask key, once enough survivors signed."""
         channels = self._channels(party)
         members, survivors = _load_positions(party, "members"), _load_positions(party, "survivors")
         agreed = self._check_positions(party, request["agreed"], survivors)  # as many as the threshold
@@ -364,12 +373,12 @@ class SurvivingParty(Surviving, PartyTransport):
 
     @property
     def _signer(self) -> Signer:
-        """Signer of the open sum; a signature for a sum holds for no other sum."""
+        """Signer bound to the current sum, so that a signature is valid for no other sum."""
         signer, suffix = self.policy.signer, "" if self.current_sum == self.sum_phases[0] else self.current_sum
         return replace(signer, configuration=signer.configuration + suffix)
 
     def _channels(self, party: Party) -> Channels:
-        """Return the encrypted channels of this party."""
+        """Return this party's encrypted channels, from the keys stored in its journal."""
         publics = split_keys(require_secret(party, "keys"), KEY_PAIR_BYTES)
         position = publics.index(self._local_public_keys(party))
         return Channels(PublicKeys(publics, self._signer.context), position, require_secret(party, "private"))
@@ -379,7 +388,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return public_key(require_secret(party, "private")) + public_key(require_secret(party, "masking"))
 
     def _check_positions(self, party: Party, listed: NDArray[np.int64], candidates: Sequence[int]) -> list[int]:
-        """Return positions of parties, which must be in order, enough, among the candidates and include this party."""
+        """Check that a list of positions is sorted, long enough, among candidates, and with this party."""
         positions: list[int] = listed.tolist()
         local_position = self._channels(party).position
         if (
@@ -395,7 +404,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return positions
 
     def _require_enough(self, parties: int) -> None:
-        """Refuse fewer parties than the run's survivors."""
+        """Refuse to continue with fewer parties than the number of survivors that the run requires."""
         if parties < self.policy.survivors:
             raise ContractError(
                 f"the server goes on with {parties} parties, fewer than the run's 'survivors' = {self.policy.survivors}"
@@ -403,15 +412,15 @@ class SurvivingParty(Surviving, PartyTransport):
 
 
 def _agreement_parts(party: Party) -> list[bytes]:
-    """Return what survivors must agree on: all keys, the parties whose masks are in the vectors, and the survivors."""
+    """Return the byte strings that survivors sign: all keys, the members' positions, and the survivors' positions."""
     return [require_secret(party, name) for name in ("keys", "members", "survivors")]
 
 
 def _store_positions(party: Party, name: str, positions: Sequence[int]) -> None:
-    """Store positions of parties in the journal."""
+    """Store the parties' positions in the list of keys in this party's journal, under a name."""
     party.journal.store_secret(name, np.asarray(positions, "<i8").tobytes())
 
 
 def _load_positions(party: Party, name: str) -> list[int]:
-    """Return positions of parties from the journal."""
+    """Load the parties' positions in the list of keys from this party's journal."""
     return [int(position) for position in np.frombuffer(require_secret(party, name), "<i8")]

@@ -29,7 +29,7 @@ from fedpca_flwr.simulations.engines import run
 
 @harness.benchmark("docs/benchmarks.md")
 def _accuracy(dataset: harness.Dataset = "digits", data_root: str = ".") -> Lines:
-    """Compare P-COV and AP-COV of ten clients with `PCA(svd_solver="full")` of the pooled rows."""
+    """Compare P-COV and AP-COV of ten clients with scikit-learn's full-SVD PCA of the pooled rows."""
     truth = reference.pooled_pca(load(dataset, data_root).all_rows(), COMPONENTS)
     yield "partition", "method", "max angle (deg)", "mean", "eigenvalues (rel.)", "ratio"
     for name, partition in harness.PARTITIONS.items():
@@ -53,7 +53,7 @@ PARTY_SIZES = {
 
 @harness.benchmark("docs/statistics.md", trials=10)
 def _coverage(trials: int = 2000) -> Lines:
-    """Count how often 95 % intervals cover the variances and the loadings of the population that parties sample.
+    """Count how often 95 % intervals cover the true variances and loadings of the parties' population.
 
     Eight features of known variances in a random basis, three components. Rows are normal, or have the heavier tails of
     Student's distribution with 9 degrees of freedom.
@@ -84,14 +84,14 @@ def _coverage(trials: int = 2000) -> Lines:
 
 
 def _sample(rows: int, basis: Array, rng: Generator, *, heavy: bool) -> Array:
-    """Draw rows (n, d) of the population."""
+    """Draw rows (n, d) with the population's variances along a basis (d, d): normal, or Student's t if ``heavy``."""
     shape, degrees = (rows, len(VARIANCES)), DEGREES_OF_FREEDOM
     noise = rng.standard_t(degrees, shape) * np.sqrt(1 - 2 / degrees) if heavy else rng.standard_normal(shape)
     return np.asarray(noise * np.sqrt(VARIANCES) @ basis.T)
 
 
 def _covers(intervals: HowSure, components: Array, basis: Array, step: float) -> Array:
-    """Return which variances are covered, and the share of each component's loadings: (2, k)."""
+    """Return whether each interval holds its variance, and the share of loadings within ``step`` errors: (2, k)."""
     low, high = intervals.variance_intervals.T
     truth, axes = VARIANCES[:POPULATION_COMPONENTS], basis[:, :POPULATION_COMPONENTS].T
     components = components * np.sign(np.sum(components * axes, axis=1))[:, None]
@@ -104,7 +104,7 @@ PRIORS = (0.01, 1.0, 5.0, 10.0, 20.0, 40.0)
 
 @harness.benchmark("docs/missing.md", draws=1)
 def _missing(draws: int = 10, wide: bool = False, data_root: str = ".") -> Lines:
-    """Compare EM on rows with missing values with the components of the complete rows; in brackets the rounds.
+    """Compare EM on rows with missing values with the components of the complete rows; rounds are in brackets.
 
     Wine and breast-cancer, scaled, 3 parties, 3 components, values missing completely at random. Largest angle in
     degrees, mean of the draws. With --wide: 1,000 rows of MNIST (784 features, 10 components), and 300 simulated rows
@@ -133,7 +133,7 @@ def _missing(draws: int = 10, wide: bool = False, data_root: str = ".") -> Lines
 
 
 def _five_factors(rows: int = 300, features: int = 3000) -> Array:
-    """Draw rows of five factors; the noise of each feature has a deviation between 0.5 and 1.5."""
+    """Draw rows of a five-factor model; the noise of a feature has a deviation between 0.5 and 1.5."""
     rng = np.random.default_rng(0)
     loadings = 0.3 * rng.standard_normal((5, features)) * np.array([[3.0], [2.5], [2.0], [1.5], [1.0]])
     noise = rng.standard_normal((rows, features)) * (0.5 + rng.random(features))
@@ -141,19 +141,19 @@ def _five_factors(rows: int = 300, features: int = 3000) -> Array:
 
 
 def _with_holes(X: Array, share: float, seed: int) -> Array:
-    """Return X (n, d) with a share missing completely at random; no row loses all values."""
+    """Return X (n, d) with a share of the values set to NaN at random; rows that would lose all keep all."""
     missing = np.random.default_rng(seed).random(X.shape) < share
     missing[missing.all(axis=1)] = False
     return np.where(missing, np.nan, X)
 
 
 def _components(X: Array, k: int, *, scale: bool) -> Array:
-    """Return the components (d, k) of complete rows."""
+    """Return the components (d, k) of complete rows by scikit-learn's PCA."""
     return np.asarray(PCA(k, svd_solver="full").fit(standardise(X) if scale else X).components_.T)
 
 
 def _em(tables: Sequence[Array], k: int, truth: Array, options: Mapping[str, Any], *, sizes: bool) -> str:
-    """Run EM on tables with missing values; return mean angle, mean rounds and MB as a cell."""
+    """Run the method `em` on tables with missing values; write mean angle, mean rounds and optionally MB."""
     models = [run("em", np.array_split(Y, 3), n_components=k, min_rows=1, **options) for Y in tables]
     angle = np.mean([_angle(model.loadings()[0].T, truth) for model in models])
     megabytes = f"; {max(models[0].bytes_up_by_party) / 1e6:.1f} MB" if sizes else ""
@@ -161,7 +161,7 @@ def _em(tables: Sequence[Array], k: int, truth: Array, options: Mapping[str, Any
 
 
 def _angle(vectors: Array, truth: Array) -> float:
-    """Return the largest angle to the true components, in degrees."""
+    """Return the largest principal angle between two bases (d, k), in degrees."""
     return float(eigen.principal_angles(vectors, truth).max())
 
 
@@ -177,7 +177,7 @@ SPREADS: dict[str, tuple[list[float], int]] = {
 
 
 def _with_far_rows(rng: Generator, rows: Array, share: float) -> Array:
-    """Set a share of the rows to a distant point."""
+    """Set a random share of the rows to 1e6 in each feature."""
     rows[rng.choice(ROWS, round(share * ROWS), replace=False)] = 1e6
     return rows
 
@@ -193,7 +193,7 @@ KINDS: dict[str, Callable[[Generator, Array], Array]] = {
 
 @harness.benchmark("docs/robust.md", draws=1)
 def _robust(draws: int = 20) -> Lines:
-    """Compare `robust` with `p-cov`: angles to the components that rows were drawn by, and efficiency for clean rows.
+    """Compare `robust` with `p-cov`: angles to the true components, and efficiency on normal rows.
 
     Means over the draws of the largest angle, in degrees. The efficiency is the mean squared sine of the largest angle
     of `p-cov` over that of `robust`, for 900 normal rows of d features.
@@ -213,13 +213,13 @@ def _robust(draws: int = 20) -> Lines:
 
 
 def _robust_angles(method: str, samples: Sequence[Array], k: int, parties: int = PARTIES) -> list[float]:
-    """Return the largest angle, in degrees, of a run on each sample to the first axes."""
+    """Run a method on each sample; return the largest angles, in degrees, to the first k coordinate axes."""
     models = (run(method, np.array_split(rows, parties), n_components=k, progress=False) for rows in samples)
     return [_angle(model.loadings()[0].T, np.eye(samples[0].shape[1], k)) for model in models]
 
 
 class Cell(NamedTuple):
-    """Rows of which a share lies together, at a distance in deviations of the features that no component has."""
+    """Case of the map of outliers: features, components, direction, share, and distance of outlying rows."""
 
     d: int
     k: int
@@ -254,7 +254,7 @@ COLOURS = {"p-cov": "0.6", "robust": "tab:blue", "ROBPCA": "tab:orange", "PcaLoc
 
 @harness.benchmark("docs/robust.md", draws=1)
 def _robust_map(draws: int = 40, figure: str = "") -> Lines:
-    """Compare `robust` with other methods by the share of the rows that lie together, their distance and direction.
+    """Compare robust methods by the share, distance and direction of outlying rows that lie together.
 
     The median and the worst of the draws' largest angles, in degrees, to the components that 600 rows of one party were
     drawn by. ROBPCA and PcaLocantore are those of R's rrcov, where it is installed. The figure has the worst angles.
@@ -278,7 +278,7 @@ def _robust_map(draws: int = 40, figure: str = "") -> Lines:
 
 
 def _contaminate(rng: Generator, cell: Cell, n: int) -> Array:
-    """Draw normal rows (n, d) whose components are the first axes, with a share of others."""
+    """Draw normal rows (n, d) with the first k axes as components, a share moved away along ``direction``."""
     rows = rng.standard_normal((n, cell.d)) * np.sqrt(np.append(np.linspace(9, 4, cell.k), np.ones(cell.d - cell.k)))
     chosen = rng.choice(n, int(cell.share * n), replace=False)
     axis = np.where(np.arange(cell.d) >= cell.k, 1.0, 0.0) if cell.direction == "diagonal" else np.eye(cell.d)[-1]
@@ -288,7 +288,7 @@ def _contaminate(rng: Generator, cell: Cell, n: int) -> Array:
 
 
 def _angles_of_rrcov(samples: Sequence[Array], cell: Cell) -> dict[str, list[float]]:
-    """Return the angles of ROBPCA and PcaLocantore; none where R or its package is missing."""
+    """Return the angles of ROBPCA and PcaLocantore in R's package rrcov; an empty dict without R or rrcov."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "rows"
         file.write_bytes(np.concatenate(samples).tobytes())

@@ -35,7 +35,7 @@ def _databases(url: harness.Required, rows: int = 1_000_000, features: int = 20)
 
 
 def _compare(url: str, file: str, rows: int, features: int) -> dict[str, Usage]:
-    """Measure every way on a PostgreSQL server and a file for DuckDB; the value is the sum of all numbers."""
+    """Measure CPU and memory of each reader on PostgreSQL and DuckDB, by the reader's name."""
     harness.isolate(_write, url, file, rows, features)
     readers: dict[str, tuple[Reader, str]] = {
         "PostgreSQL": (_read_query, url),
@@ -56,7 +56,7 @@ def _compare(url: str, file: str, rows: int, features: int) -> dict[str, Usage]:
 
 
 def _write(url: str, file: str, rows: int, features: int) -> None:
-    """Write equal rows to a table of each database."""
+    """Write the same rows to a table 'visit' in PostgreSQL and in a DuckDB file."""
     import duckdb
     import psycopg
 
@@ -70,17 +70,17 @@ def _write(url: str, file: str, rows: int, features: int) -> None:
 
 
 def _sum(reader: Reader, place: str, select: str) -> float:
-    """Return the sum of all numbers that a reader reads."""
+    """Return the sum of all numbers that a reader reads by a query (``select``) from a database (``place``)."""
     return sum(float(block.sum()) for block in reader(place, select))
 
 
 def _read_query(url: str, select: str) -> Iterable[Rows]:
-    """Read blocks as sites do."""
+    """Yield blocks of a query's rows as a site reads them."""
     return Query(url, select).blocks()
 
 
 def _read_cursor(url: str, select: str) -> Iterable[Rows]:
-    """Read blocks by SQLAlchemy's server-side cursor."""
+    """Yield blocks of a query's rows by SQLAlchemy's server-side cursor."""
     from sqlalchemy import create_engine, text
 
     with create_engine(url.replace("postgresql", "postgresql+psycopg")).connect() as connection:
@@ -90,7 +90,7 @@ def _read_cursor(url: str, select: str) -> Iterable[Rows]:
 
 
 def _read_adbc(url: str, select: str) -> Iterable[Rows]:
-    """Read blocks by ADBC."""
+    """Yield blocks of a query's rows by the driver ADBC."""
     from adbc_driver_postgresql import dbapi
 
     with dbapi.connect(url) as connection, connection.cursor() as cursor:
@@ -100,5 +100,5 @@ def _read_adbc(url: str, select: str) -> Iterable[Rows]:
 
 
 def _answer(url: str, select: str) -> Iterable[Rows]:
-    """Check the rows as a site does, and read the rows again for the moments of p-cov's question."""
+    """Read and check the rows as a site does, read them again for their moments, and yield the mean."""
     yield Moments.from_rows(read_query(url, select)[0].rows).mean

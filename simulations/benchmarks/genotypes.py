@@ -39,7 +39,7 @@ POPULATIONS = 4
 
 @harness.benchmark("docs/benchmarks.md", parties=3, rows=300, variants=400)
 def _genotypes(parties: int = 10, rows: int = 2000, variants: int = 4000, components: int = 0, bed: str = "") -> Lines:
-    """Measure bytes, rounds, memory and the angle of each component of genotypes, beside PLINK 2 on --bed FILE.
+    """Measure rounds, bytes, memory and angles of a PCA of genotypes, beside PLINK 2 with --bed FILE.
 
     The people of the file are dealt out to the parties, and the reference are the eigenvectors of PLINK 2's
     relationship matrix (in doubles: those that ``--pca`` prints have six digits). Without --bed people of a few
@@ -68,12 +68,13 @@ def _genotypes(parties: int = 10, rows: int = 2000, variants: int = 4000, compon
 
 
 def _draw(folder: str, parties: int, rows: int, variants: int) -> None:
-    """Write a .bed file for each party, of people of all populations."""
+    """Write a .bed file for each party, with people of all populations and random missing calls."""
     from bed_reader import to_bed
 
     rng = np.random.default_rng(0)
     ancestral = rng.uniform(0.05, 0.95, variants) * (1 - FST) / FST
     shares = rng.beta(ancestral, (1 - FST) / FST - ancestral, size=(POPULATIONS, variants))
+    # a random 16-bit word is below the limit with the probability of the allele
     limits = np.floor(shares * 2**16).astype(np.uint16)
     properties = {"chromosome": ["1"] * variants, "bp_position": list(range(1, variants + 1))}
     properties |= {"allele_1": ["A"] * variants, "allele_2": ["G"] * variants}
@@ -89,7 +90,7 @@ def _draw(folder: str, parties: int, rows: int, variants: int) -> None:
 
 
 def _load(files: Sequence[str], parties: int, *further: Any) -> list[Any]:
-    """Return the rows of each party, from a file each or dealt out from a single file, and further arguments."""
+    """Read the rows of each party, from its own file or dealt out from a single file, before further arguments."""
     rows: list[Rows] = [read(file).rows for file in files]
     if len(rows) == 1:
         dealt = _deal(len(rows[0]), parties)
@@ -98,12 +99,12 @@ def _load(files: Sequence[str], parties: int, *further: Any) -> list[Any]:
 
 
 def _deal(people: int, parties: int) -> NDArray[np.int64]:
-    """Return the party of each person."""
+    """Return the number of the party to which each person of a file is dealt at random."""
     return np.random.default_rng(0).permutation(people) % parties
 
 
 def _federated(rows: list[Rows], method: str, options: dict[str, Any]) -> tuple[Array, int, str, str]:
-    """Run parties and server in this process: scores in the order of the parties, rounds, MB up a party, and bound."""
+    """Run a method in this process; return all scores, rounds, MB up of the largest sender, and angle bound."""
     options = dict(options)
     limit = 0 if options.pop(RESTARTS, False) else krylov.MAX_BASIS_BYTES
     with TemporaryDirectory() as folder, mock.patch.object(krylov, "MAX_BASIS_BYTES", limit):
@@ -117,16 +118,18 @@ def _federated(rows: list[Rows], method: str, options: dict[str, Any]) -> tuple[
 
 
 def _lanczos(rows: list[Rows], components: int) -> Array:
-    """Return the scores by ARPACK on products of the standardised rows of all parties."""
+    """Return the scores by ARPACK on products with the standardised genotypes of all parties."""
     counts = [count_alleles(part) for part in rows]
     called, alleles = (sum(getattr(count, name) for count in counts) for name in ("called", "alleles"))
     frequencies: Array = np.asarray(alleles / (2 * np.maximum(called, 1)))
     mean, unit = 2 * frequencies, genotype_deviation(frequencies)
 
     def chunks() -> Iterator[Array]:
+        """Yield the standardised genotypes of all parties in chunks."""
         return (z for part in rows for z in standardised_chunks(part, mean, unit))
 
     def multiply(v: Array) -> Any:
+        """Multiply the scatter of the standardised genotypes with a vector."""
         return sum(z.T @ (z @ v) for z in chunks())
 
     operator = LinearOperator((mean.size, mean.size), matvec=multiply, dtype=np.float64)
@@ -135,7 +138,7 @@ def _lanczos(rows: list[Rows], components: int) -> Array:
 
 
 def _plink(file: str, parties: int, components: int) -> tuple[Array, float]:
-    """Return the eigenvectors of PLINK 2's relationship matrix, in the order of the parties, and its peak MB."""
+    """Return PLINK 2's eigenvectors of the relationship matrix, people in the parties' order, and its peak MB."""
     import resource  # POSIX only
 
     program = shutil.which("plink2")
@@ -153,7 +156,7 @@ def _plink(file: str, parties: int, components: int) -> tuple[Array, float]:
 
 
 def _angles(scores: Array, truth: Array) -> Array:
-    """Return the angles between each component's scores (n, k) and the reference's, in degrees."""
+    """Return the angle, in degrees, between each column of the scores (n, k) and of the reference."""
     ours, theirs = (X / np.linalg.norm(X, axis=0) for X in (scores, truth))
     rest = ours - theirs * np.einsum("ij,ij->j", ours, theirs)
     return np.asarray(np.degrees(np.arcsin(np.linalg.norm(rest, axis=0).clip(max=1.0))))

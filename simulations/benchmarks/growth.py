@@ -28,7 +28,7 @@ PAGE = "docs/benchmarks.md"
 
 
 class Point(NamedTuple):
-    """Sizes of a run, the share of the values that are not zero, and whether parties have columns of all rows."""
+    """Sizes of a run, share of nonzero values, and whether data are split among the parties by columns."""
 
     rows: int = 100_000
     features: int = 100
@@ -60,7 +60,7 @@ def _growth(
     groups: Annotated[list[str], typer.Option(click_type=click.Choice([*GROWN]))] = [*GROWN],  # noqa: B006
     figure: str = "",
 ) -> Lines:
-    """Measure CPU seconds of whole runs as rows, features, components and parties grow, each alone.
+    """Measure CPU seconds of whole runs while one of rows, features, components and parties grows.
 
     Rows are drawn, in bytes where they are dense; deviations fall as a power of 0.6. Behind the seconds are the rounds
     and the milliseconds a message: each party sends one a round, and one that says what it holds. The exponent is that
@@ -82,7 +82,7 @@ def _growth(
 
 
 def _parties(point: Point) -> Iterator[Rows]:
-    """Draw the rows, or the columns, of each party."""
+    """Draw each party's data: rows of all features, or all rows of some columns."""
     rng, rows, d = np.random.default_rng(0), point.rows // point.parties, point.features
     unit = 40 * np.arange(1, d + 1) ** -0.6
     if point.columns:
@@ -99,13 +99,14 @@ def _parties(point: Point) -> Iterator[Rows]:
 
 
 def _measure(method: str, point: Point, size: int, parts: list[Rows], curve: Points) -> str:
-    """Return the cell of a run, and add a point to the curve of its method."""
+    """Time a run by CPU; return the table's cell, and append size and seconds to the method's curve."""
     if point.features > MAX_FEATURES.get(method, point.features):
         return "-"
     settings: dict[str, Any] = {"n_components": point.components, "may_show": "inner products", "progress": False}
     models: list[PCAModel] = []
 
     def work() -> None:
+        """Run the method, and keep its model unless the run is refused."""
         with suppress(FedPCAError):
             models.append(run(method, parts, min_rows=1, **settings))
 
@@ -141,7 +142,7 @@ Components = Callable[[Array, int], Array]
 
 
 def _lower_bound(rows: Array, k: int) -> None:
-    """Compute moments, ARPACK and the projection of every row: the least that any program needs."""
+    """Compute moments, their leading eigenvectors by ARPACK and all scores, the least work of any PCA."""
     moments = Moments.from_rows(rows)
     _, vectors = eigsh(unpack_symmetric(moments.scatter, moments.n_features), k, tol=0)
     for chunk in centred_chunks(rows, moments.mean):
@@ -149,18 +150,18 @@ def _lower_bound(rows: Array, k: int) -> None:
 
 
 def _scikit_learn(solver: str) -> Components:
-    """Return a function for the components by scikit-learn's PCA with a solver."""
+    """Return a function that computes components by scikit-learn's PCA with a given solver."""
     return lambda rows, k: np.asarray(PCA(k, svd_solver=solver, random_state=0).fit(rows).components_)
 
 
 def _dask(rows: Array, k: int) -> Array:
-    """Return the components by dask-ml, of rows in ten chunks."""
+    """Return the components of rows by dask-ml, which gets the rows in ten chunks."""
     parts = import_module("dask.array").from_array(rows, chunks=(len(rows) // 10, rows.shape[1]))
     return np.asarray(import_module("dask_ml.decomposition").PCA(k, svd_solver="full").fit(parts).components_)
 
 
 def _faiss(rows: Array, k: int) -> Array:
-    """Return the components by faiss, in single precision."""
+    """Return the components of rows by faiss, in single precision."""
     faiss = import_module("faiss")
     matrix = faiss.PCAMatrix(rows.shape[1], k)
     matrix.train(np.ascontiguousarray(rows, dtype=np.float32))
@@ -185,7 +186,7 @@ def _rivals(
     methods: list[str] = ["p-cov", "sub-it", "qr-pca"],  # noqa: B006
     repeats: int = 3,
 ) -> Lines:
-    """Measure our methods, with ten parties in this process, and other programs for PCA, beside the least of all.
+    """Compare CPU times of our methods and other PCA programs with those of the least work of any PCA.
 
     The least: the moments of the pooled rows, ARPACK on them, and the projection of every row, without any federation.
     The ratios are CPU times measured in turn; the angle is the largest to ``PCA(svd_solver="full")``, in degrees.
@@ -203,6 +204,7 @@ def _rivals(
         cells, loadings = ["-"] * 3, None
 
         def work(program: str = program) -> None:
+            """Run one of our methods or another program; keep its costs and components."""
             nonlocal cells, loadings
             if program in RIVALS:
                 loadings = RIVALS[program](pooled, components)

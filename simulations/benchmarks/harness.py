@@ -55,7 +55,7 @@ Clients = Annotated[int, typer.Option("--clients", help="Number of parties.")]
 
 
 def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) -> Callable[[Body], Body]:
-    """Register a generator as the command of its name, with the options ``--quick``, ``--text`` and ``--record``.
+    """Return a decorator that registers a generator as a benchmark command of its own name.
 
     Parameters
     ----------
@@ -73,9 +73,11 @@ def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) ->
     """
 
     def shrink(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        """Use the smallest sizes as the options' defaults if ``--quick`` is given."""
         ctx.default_map = quick if value else {}
 
     def register(body: Body) -> Body:
+        """Register the generator's command, and return the generator unchanged."""
         name = body.__name__.strip("_").replace("_", "-")
         app, texts = cli.new_app(), {"help": cli.readable(body.__doc__ or ""), "epilog": f"Quoted in {page}."}
         app.command(name, cls=cli.Command, context_settings=cli.HELP_OPTIONS, **cast(Any, texts))(body)
@@ -83,6 +85,7 @@ def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) ->
         call = cast(Body, command.callback)
 
         def run_and_print(text: bool, record: str, **options: Any) -> None:
+            """Run the benchmark, print its tables, and append each line to the record file, if any."""
             logging.getLogger("flwr").setLevel(logging.ERROR)
             with threadpool_limits(blas_threads, user_api="blas") if blas_threads else nullcontext():
                 for cells in print_tables(call(**options), text=text):
@@ -103,7 +106,7 @@ def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) ->
 
 
 def print_tables(lines: Lines, *, text: bool = False) -> Iterator[dict[str, str]]:
-    """Print texts and tables as they grow, and yield the cells of each line by head.
+    """Print a benchmark's texts and tables, and yield each line of a table as a dict by column head.
 
     Parameters
     ----------
@@ -136,7 +139,7 @@ def print_tables(lines: Lines, *, text: bool = False) -> Iterator[dict[str, str]
 
 
 class Ratio(NamedTuple):
-    """Median seconds of two programs measured in turn, and the ratios of their times, repetition by repetition."""
+    """Median seconds of two programs that are measured in turn, and the ratio of times in each repetition."""
 
     ours: float
     theirs: float
@@ -144,15 +147,16 @@ class Ratio(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Median ratio, which holds on other machines as well; seconds do not."""
+        """Median of the ratios of the two programs' times."""
         return float(np.median(self.ratios))
 
     def __str__(self) -> str:
+        """Write the median ratio, with the least and the largest in brackets."""
         return f"{self.median:.2f} ({self.ratios.min():.2f} to {self.ratios.max():.2f})"
 
 
 def wall_seconds(program: Program) -> float:
-    """Return the seconds that a program takes by a clock on the wall.
+    """Return the wall-clock seconds that a program takes.
 
     Parameters
     ----------
@@ -185,6 +189,7 @@ def cpu_seconds(program: Program) -> float:
     from resource import RUSAGE_CHILDREN, getrusage  # POSIX only
 
     def used() -> float:
+        """Return the CPU seconds of this process and its ended children so far."""
         children = getrusage(RUSAGE_CHILDREN)
         return time.process_time() + children.ru_utime + children.ru_stime
 
@@ -194,7 +199,7 @@ def cpu_seconds(program: Program) -> float:
 
 
 def time_pair(ours: Program, theirs: Program, repeats: int, clock: Callable[[Program], float] = cpu_seconds) -> Ratio:
-    """Measure two programs in turn after a first run of each, so that a busy moment of the machine meets both.
+    """Measure two programs in turn, after a first run of each that does not count.
 
     Parameters
     ----------
@@ -216,7 +221,7 @@ def time_pair(ours: Program, theirs: Program, repeats: int, clock: Callable[[Pro
 
 
 class Usage(NamedTuple):
-    """CPU seconds, peak memory in MB and value of a program in a separate process."""
+    """CPU seconds, peak memory in MB, and return value of a program that ran in its own process."""
 
     cpu: float
     peak_mb: float
@@ -224,7 +229,7 @@ class Usage(NamedTuple):
 
 
 def isolate(program: Callable[..., Any], *arguments: Any, load: Any = None, warm_up: Any = None) -> Usage:
-    """Measure a program in a new process with a single BLAS thread.
+    """Measure CPU time and peak memory of a program in a new process with a single BLAS thread.
 
     Parameters
     ----------
@@ -247,7 +252,7 @@ def isolate(program: Callable[..., Any], *arguments: Any, load: Any = None, warm
 
 
 def _measure(program: Callable[..., Any], arguments: Sequence[Any], load: Any = None, warm_up: Any = None) -> Usage:
-    """Run a program in this process, after a warm-up whose peak memory is subtracted."""
+    """Measure CPU time and peak memory of a program here, after ``load`` and an optional warm-up call."""
     with threadpool_limits(1, user_api="blas"):
         libraries = 0.0
         if warm_up is not None:
@@ -259,13 +264,13 @@ def _measure(program: Callable[..., Any], arguments: Sequence[Any], load: Any = 
 
 
 def peak_mb() -> float:
-    """Return the peak memory of this process in MB (Linux; `resource` would begin with the parent's)."""
+    """Return the peak resident memory of this process in MB, from /proc (Linux only)."""
     status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmHWM"))
 
 
 def clients(dataset: str, root: str, number: int = 10, *, seed: int = 42, **partition: Any) -> list[Rows]:
-    """Deal the rows of a data set out to clients.
+    """Split the rows of a data set among clients, by default with Dirichlet 0.1 over the classes.
 
     Parameters
     ----------
@@ -287,7 +292,7 @@ def clients(dataset: str, root: str, number: int = 10, *, seed: int = 42, **part
 
 
 def exact_components(parts: Sequence[Rows]) -> Array:
-    """Return the components of all rows by P-COV, which `accuracy` finds 1e-12 degrees from scikit-learn's.
+    """Return the components (d, 50) of all parties' rows by the exact method P-COV.
 
     Parameters
     ----------
@@ -303,7 +308,7 @@ def exact_components(parts: Sequence[Rows]) -> Array:
 
 
 def draw_parties(number: int, rows: int, features: int, power: float = 0.5, shift: float = 1.0) -> list[Array]:
-    """Draw normal rows (rows, features) for a number of parties.
+    """Draw normal rows for each party, with party means that differ and deviations that fall by feature.
 
     Parameters
     ----------
@@ -323,7 +328,7 @@ def draw_parties(number: int, rows: int, features: int, power: float = 0.5, shif
 
 
 def options_text(*words: str, **options: Any) -> str:
-    """Return the text of words and options in a table.
+    """Write words and options as a single text, the options as ``key=value``.
 
     Parameters
     ----------
@@ -341,7 +346,7 @@ def options_text(*words: str, **options: Any) -> str:
 
 
 def plot(file: str, panels: Mapping[str, Mapping[str, Points]], labels: Sequence[str], **looks: Any) -> None:
-    """Draw panels of curves into a file.
+    """Draw panels of curves (points by label, by panel title) into a file.
 
     Parameters
     ----------

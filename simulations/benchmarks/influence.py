@@ -19,7 +19,7 @@ Lie = Callable[[Rows, np.random.Generator], Rows]
 
 
 def _along_a_direction(rows: Rows, rng: np.random.Generator) -> Rows:
-    """Return legal pixels (0 to 16) along a random direction."""
+    """Return false rows of legal pixels (0 to 16) that all lie along one random direction."""
     signs = rng.choice([-1, 1], (len(rows), 1)) * rng.uniform(0.8, 1, (len(rows), 1))
     return np.asarray(8 + 8 * signs * rng.choice([-1, 1], rows.shape[1]))
 
@@ -33,27 +33,27 @@ LIES: dict[str, Lie] = {
 
 
 def _middling_parties(parties: Sequence[Rows]) -> list[int]:
-    """Return the numbers of two parties of middling size, which lie."""
+    """Return the numbers of two parties of medium size (places 5 and 7 by size), which are to lie."""
     return sorted(int(party) for party in np.argsort([len(rows) for rows in parties], kind="stable")[[5, 7]])
 
 
 def _replace_by_lies(parties: Sequence[Rows], liars: Sequence[int], lie: Lie, rng: np.random.Generator) -> list[Rows]:
-    """Return the rows of all parties, those of the liars replaced by a lie."""
+    """Return the rows of all parties; a liar's rows are replaced by the result of the function ``lie``."""
     return [lie(rows, rng) if party in liars else rows for party, rows in enumerate(parties)]
 
 
 def _fit(parties: Sequence[Rows], components: int = COMPONENTS) -> PCAModel:
-    """Run P-COV on the parties."""
+    """Run P-COV on the parties, and return the model."""
     return run("p-cov", parties, n_components=components, min_rows=1)
 
 
 def _named_parties(model: PCAModel) -> list[int]:
-    """Return the numbers of the parties that the notes say stand out."""
+    """Return the numbers of the parties whose influence stands out by the model's notes."""
     return [int(note.split()[1].rstrip(":")) for note in model.log["notes"] if "stands out" in note]
 
 
 def _exclude(parties: Sequence[Rows]) -> tuple[list[int], PCAModel]:
-    """Run without the parties that the notes name, until nobody stands out; return their numbers and the last model."""
+    """Run again without the parties that stand out until none does; return the excluded numbers and last model."""
     remaining, excluded = list(range(len(parties))), list[int]()
     while True:
         model = _fit([parties[party] for party in remaining])
@@ -68,7 +68,7 @@ def _exclude(parties: Sequence[Rows]) -> tuple[list[int], PCAModel]:
 def _influence(
     seeds: int = 20, cost: bool = False, dataset: harness.Dataset = "digits", data_root: str = ".", repeats: int = 9
 ) -> Lines:
-    """Count whom the notes name when parties lie, and whom when nobody does; with --cost measure the CPU time of that.
+    """Count the liars and the honest parties that a run's notes name as influential; --cost measures CPU time.
 
     10 parties, Dirichlet 0.1, digits, p-cov. Two parties of middling size send something else than their rows: rows
     along a direction of their own choice (every value legal), uniform noise, a hundred times their rows, their columns
@@ -92,7 +92,7 @@ def _influence(
 
 
 def _outcome(lie: Lie | None, seed: int) -> list[float]:
-    """Return counts of liars named at once and after all, and of honest parties; mean angles with and without liars."""
+    """Run with two lying parties; return counts of named liars and honest parties, and mean angles to the truth."""
     parties = harness.clients("digits", ".", seed=seed)
     liars = _middling_parties(parties) if lie else []
     sent = _replace_by_lies(parties, liars, lie, np.random.default_rng(seed)) if lie else parties
@@ -104,10 +104,11 @@ def _outcome(lie: Lie | None, seed: int) -> list[float]:
 
 
 def _relative_cost(parties: Sequence[Rows]) -> float:
-    """Return CPU time with influence over CPU time without, both of one run: those of two runs differ by more."""
+    """Return the CPU time of a run over its time without the computation of influence."""
     spent, compute = list[float](), Contributions.influence
 
     def timed(*args: Any, **options: Any) -> Any:
+        """Compute the influence, and add the CPU seconds to a list."""
         values = list[Any]()
         spent.append(harness.cpu_seconds(lambda: values.append(compute(*args, **options))))
         return values[0]

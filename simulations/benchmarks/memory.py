@@ -38,7 +38,7 @@ def _memory(
     parties: list[int] = [60, 1000],  # noqa: B006
     features: list[int] = [256, 3072],  # noqa: B006
 ) -> Lines:
-    """Measure the server's peak memory while replies of p-cov come, are added and become components.
+    """Measure the server's peak memory while p-cov's replies arrive, are added up and become components.
 
     Each reply has bytes of its own, as a message brings them. Memory is what Python and NumPy take beyond what they had
     when the question was out, in MB and in matrices of d x d float64. In clear: as it is; with nothing kept for the
@@ -55,7 +55,7 @@ def _memory(
 
 
 def _take_clear(parties: int, features: int) -> int:
-    """Receive replies and compute components; return the bytes of a reply."""
+    """Let a server receive P-COV's replies and compute components while memory is traced; return a reply's bytes."""
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal((REPLY_ROWS, features)) / np.sqrt(np.arange(1, features + 1)) for _ in range(3)]
     rows += [np.eye(2, features)] * (parties - DISTINCT_REPLIES)  # their replies are copies of the first ones
@@ -74,7 +74,7 @@ def _take_clear(parties: int, features: int) -> int:
 
 
 def _take_masked(parties: int, features: int) -> int:
-    """Add up masked vectors of scatters and decode the sum; return the bytes of a reply."""
+    """Add up masked vectors of scatters, and decode the sum, while memory is traced; return a vector's bytes."""
     layout, rng = secure.Layout({"scatter": np.ones(packed_size(features))}), np.random.default_rng()
     words = ndarrays_to_parameters([rng.integers(0, 2**64 - 1, layout.size, np.uint64)])
     info: dict[str, Scalar] = {
@@ -96,14 +96,14 @@ def _take_masked(parties: int, features: int) -> int:
 
 
 def _copy(reply: FitRes, party: int) -> FitRes:
-    """Return a reply of another party, in bytes of its own."""
+    """Return a copy of a reply under another party's number, in memory of its own."""
     tensors = [bytes(bytearray(tensor)) for tensor in reply.parameters.tensors]
     parameters, info = Parameters(tensors, reply.parameters.tensor_type), {**reply.metrics, "partition-id": party}
     return FitRes(reply.status, parameters, reply.num_examples, info)
 
 
 def ask_for_moments(rows: Sequence[Any], components: int) -> tuple[PCAStrategy, list[tuple[ClientProxy, FitIns]]]:
-    """Return the server half of P-COV, and its question for moments to each party, which nobody has answered yet.
+    """Return P-COV's server strategy, and its unanswered question for moments to each party.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def _sparse(parties: int = 10, rows: int = 200_000, features: int = 2000, densit
 
 
 def _mixtures(rows: int, features: int, density: float, seed: int) -> Any:
-    """Draw CSR rows (n, d): topics of halving strength where they are not zero, with noise."""
+    """Draw sparse rows (n, d): random nonzero places hold mixtures of ten topics of halving strength, plus noise."""
     topics = np.random.default_rng(0).gamma(0.5, 1.0, size=(TOPICS, features)) / 2.0 ** np.arange(TOPICS)[:, None]
     rng, blocks = np.random.default_rng((1, seed)), []
     for start in range(0, rows, 1000):
@@ -157,7 +157,7 @@ def _mixtures(rows: int, features: int, density: float, seed: int) -> Any:
 
 
 def _write(folder: str, parties: int, rows: int, features: int, density: float) -> float:
-    """Write a file for each party, and a file of all rows; return MB of all rows."""
+    """Write a sparse file for each party, and a file of all rows; return the MB of all rows."""
     parts = [_mixtures(rows // parties, features, density, party) for party in range(parties)]
     for name, part in [*enumerate(parts), ("all", scipy.sparse.vstack(parts, format="csr"))]:
         scipy.sparse.save_npz(Path(folder, f"{name}.npz"), part, compressed=False)
@@ -165,15 +165,15 @@ def _write(folder: str, parties: int, rows: int, features: int, density: float) 
 
 
 def _load(files: Sequence[Path]) -> list[Any]:
-    """Return the arguments of a program: the sparse rows in each file."""
+    """Read the sparse rows in each file, as the arguments of a program."""
     return [[scipy.sparse.load_npz(file) for file in files]]
 
 
 def _scikit_learn(data: list[Any]) -> Array:
-    """Return the components by scikit-learn's PCA of the first table."""
+    """Return the components of the first table by scikit-learn's PCA."""
     return np.asarray(PCA(COMPONENTS, svd_solver="covariance_eigh").fit(data[0]).components_)
 
 
 def _run_pcov(data: list[Any]) -> Array:
-    """Return the components by a run of P-COV on all tables."""
+    """Return the components of all tables, one for each party, by a run of P-COV."""
     return run("p-cov", data, n_components=COMPONENTS).loadings()[0]

@@ -19,7 +19,7 @@ COST = "rounds", "MB up", "MB down", "max angle (deg)", "mean", "certified"
 
 
 class Cost(NamedTuple):
-    """Title of a method, rounds, bytes up and down (means over clients), angles, bound, and whether they are exact."""
+    """Costs of a method: rounds, bytes up and down (means over clients), angles, bound, and whether exact."""
 
     title: str
     rounds: int
@@ -30,13 +30,13 @@ class Cost(NamedTuple):
     exact: bool
 
     def cells(self) -> list[object]:
-        """Return the cells that `COST` heads."""
+        """Return the table cells below the heads `COST`: rounds, MB up and down, angles, certified bound."""
         megabytes = [f"{nbytes / 1e6:.3g}" for nbytes in (self.up, self.down)]
         return [self.rounds, *megabytes, f"{self.angles.max():.2g}", f"{self.angles.mean():.2g}", self.certified]
 
 
 def _cost(parts: Sequence[Rows], truth: Array, method: str, **options: Any) -> tuple[Cost, PCAModel]:
-    """Run a method beside the exact components (d, k)."""
+    """Run a method, and return its costs and angles to the exact components (d, k), and its model."""
     model = run(method, parts, n_components=COMPONENTS, **options)
     angles, numbers = eigen.principal_angles(model.loadings()[0].T, truth), model.log["measured"]
     up, down = float(np.mean(model.bytes_up_by_party)), float(np.mean(bytes_down_by_party(model)))
@@ -62,7 +62,7 @@ CODECS: list[dict[str, Any]] = [
 
 @harness.benchmark(PAGE, dataset="digits")
 def _compression(dataset: harness.Dataset, data_root: str = ".") -> Lines:
-    """Compare the codecs of `compressed`: bytes, times less than a full float64 covariance, and angles.
+    """Compare the codecs of `compressed` by bytes, by angles, and with a full float64 covariance.
 
     10 clients, Dirichlet 0.1, 50 components. Bytes are the mean over the clients, count and mean included.
     """
@@ -87,7 +87,7 @@ OURS: list[tuple[str, dict[str, Any]]] = [
 
 @harness.benchmark(PAGE, dataset="digits")
 def _front(dataset: harness.Dataset, data_root: str = ".") -> Lines:
-    """Compare bytes and rounds to components that are certified to 1e-6 degrees: our methods and published ones.
+    """Compare bytes and rounds of our methods and published ones, for components certified to 1e-6 degrees.
 
     10 clients, Dirichlet 0.1, 50 components, without the projection at the end. A line is on a front if no other that
     is certified to 1e-6 degrees has at most its rounds and its bytes: up, or up and down. Published methods are as
@@ -107,7 +107,7 @@ def _front(dataset: harness.Dataset, data_root: str = ".") -> Lines:
 
 
 def fronts(lines: Sequence[Cost]) -> list[str]:
-    """Return the fronts that each line is on: ``up``, ``up + down``, both or none (``-``).
+    """Return the Pareto fronts (rounds against bytes ``up``, or ``up + down``) that each program is on.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ Result = tuple[Array, Array, int, float]
 
 
 def _p_cov(parts: Sequence[Rows], k: int) -> Result:
-    """Compute P-COV (note 000, section 8.1): right, with full matrices and all d eigenvectors."""
+    """Compute published P-COV, exact: pooled covariance from full matrices, and all its eigenvectors."""
     mean = np.vstack(parts).mean(axis=0)
     means = [X.mean(axis=0) - mean for X in parts]
     covariances = [np.cov(X, rowvar=False, ddof=0) + np.outer(m, m) for X, m in zip(parts, means, strict=True)]
@@ -145,19 +145,19 @@ def _p_cov(parts: Sequence[Rows], k: int) -> Result:
 
 
 def _ap_cov(parts: Sequence[Rows], k: int) -> Result:
-    """Compute AP-COV, the mean of the covariances: the variance between the clients is missing."""
+    """Compute published AP-COV: the mean of the clients' covariances, without the variance between clients."""
     covariances = [np.cov(X, rowvar=False, ddof=0) for X in parts]
     return _leading(np.average(covariances, axis=0, weights=[*map(len, parts)]), k)
 
 
 def _leading(C: Array, k: int) -> Result:
-    """Return the leading eigenvectors and eigenvalues of a covariance C (d, d), with its bytes."""
+    """Return the k leading eigenvectors and eigenvalues of a covariance C (d, d), one round, and its bytes."""
     values, vectors = np.linalg.eigh(C)
     return vectors[:, ::-1][:, :k].T, values[::-1][:k], 1, 8 * (C.size + len(C) + 1)
 
 
 def _sub_it(parts: Sequence[Rows], k: int, iterations: int = 100) -> Result:
-    """Compute SUB-IT without a test of convergence; eigenvalues ``diag(R)**2 / N`` are N times their square."""
+    """Compute published SUB-IT (subspace iteration, fixed rounds); its eigenvalues are off by a factor and a square."""
     rows = np.vstack(parts).astype(np.float64)
     centred, d = rows - rows.mean(axis=0), rows.shape[1]
     V = np.linalg.qr(np.random.default_rng(42).standard_normal((d, k)))[0]
@@ -167,7 +167,7 @@ def _sub_it(parts: Sequence[Rows], k: int, iterations: int = 100) -> Result:
 
 
 def _qr_pca(parts: Sequence[Rows], k: int) -> Result:
-    """Compute QR-PCA of factors cut to 2k rows, times ``sqrt(n / N)`` as well: the rows n count twice."""
+    """Compute published QR-PCA: clients' factors cut to 2k rows, wrongly weighted by row counts twice."""
     total, mean, stack = sum(map(len, parts)), np.vstack(parts).mean(axis=0), []
     for X in parts:
         _, s, Vt = np.linalg.svd(np.linalg.qr(X - X.mean(axis=0), mode="r"), full_matrices=False)
@@ -178,7 +178,7 @@ def _qr_pca(parts: Sequence[Rows], k: int) -> Result:
 
 
 def _ap_stack(parts: Sequence[Rows], k: int) -> Result:
-    """Compute AP-STACK of eigenvectors times the roots of eigenvalues: row counts and means are not used."""
+    """Compute published AP-STACK: the SVD of clients' scaled eigenvectors, without row counts and means."""
     stack = []
     for X in parts:
         values, vectors = np.linalg.eigh(np.cov(X, rowvar=False, ddof=0))
@@ -205,7 +205,7 @@ def _truncation(
     seeds: list[int] = [42],  # noqa: B006
     wide: bool = False,
 ) -> Lines:
-    """Compare truncated QR-PCA, with and without filler, and AP-STACK, by the seed of the partition.
+    """Compare truncated QR-PCA and AP-STACK, by rank and by the seed of the partition among clients.
 
     10 clients, Dirichlet 0.1, 50 components: the largest angle depends on the draw more than on anything else. With
     --wide exact QR-PCA of 20 clients with 200 rows of 20,000 features instead.

@@ -33,7 +33,7 @@ def _privacy(
     clips: list[float] = [0.25, 1.0, 4.0],  # noqa: B006
     figure: str = "",
 ) -> Lines:
-    """Compare DP-PCA by shells and directions, which need no bound, with rows clipped to row_lengths read off the data.
+    """Compare DP-PCA by shells or directions, which need no clip, with DP-PCA of rows clipped to given lengths.
 
     Dirichlet 0.1 (--file of numbers by commas or spaces, and drawn rows: split evenly), delta 1e-5, distributed trust;
     means of several draws of the noise. --clips are multiples of the rows' median length: the search for the best clip
@@ -70,7 +70,7 @@ def _privacy(
 
 
 def _rows_and_parts(dataset: str | None, root: str, file: str, parties: int) -> tuple[Rows, list[Rows]]:
-    """Return all rows, and the rows of each party."""
+    """Read or draw a data set; return all rows, and the rows of each party."""
     rows: Rows
     if file:
         table = np.genfromtxt(Path(file).read_text(encoding="utf-8").replace(",", " ").splitlines())
@@ -87,7 +87,7 @@ def _rows_and_parts(dataset: str | None, root: str, file: str, parties: int) -> 
 
 
 def _captured(model: PCAModel, dense: PCAModel) -> float:
-    """Return the variance of a model's components as a share of that of the exact ones.
+    """Return the variance captured by a model's components, over that by as many exact components.
 
     The second moment of the rows is taken from all components of the exact model, so no row is read.
     """
@@ -98,7 +98,7 @@ def _captured(model: PCAModel, dense: PCAModel) -> float:
 
 @harness.benchmark("docs/private-by-noise.md", runs=2)
 def _intervals(runs: int = 200, epsilon: float = 2.0) -> Lines:
-    """Count how often dp-pca's intervals hold the variances of rows within reach, and of all rows.
+    """Count how often dp-pca's intervals hold the variances of rows shortened to its reach, and of all rows.
 
     4,000 rows of six features, three components and three parties, unless the name of the shape says otherwise; each
     party adds all noise. The counts are of the component that is held least often; an interval is unknown for a
@@ -124,24 +124,24 @@ def _intervals(runs: int = 200, epsilon: float = 2.0) -> Lines:
 
 
 def _variances(centred: Rows, reach: float) -> Rows:
-    """Return the variances of centred rows (n, d), shortened to the reach, along their principal axes."""
+    """Return the variances of centred rows (n, d) along their principal axes; longer rows are cut to ``reach``."""
     near = centred * np.minimum(1.0, reach / row_lengths(centred))[:, None]
     return np.linalg.svd(near, compute_uv=False) ** 2 / (len(near) - 1)
 
 
 def _normal(rng: Generator, n: int = 4000, d: int = 6) -> Rows:
-    """Draw normal rows (n, d) with decreasing deviations."""
+    """Draw normal rows (n, d) with standard deviations that decrease by feature."""
     axes = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 1.0]) if d == 6 else 5 * 0.85 ** np.arange(d)
     return np.asarray(rng.standard_normal((n, d)) * axes)
 
 
 def _student(degrees: float) -> Callable[[Generator], Rows]:
-    """Return a function that draws rows of Student's distribution."""
+    """Return a function that draws 4,000 rows of a multivariate Student distribution."""
     return lambda rng: _normal(rng) * np.sqrt(degrees / rng.chisquare(degrees, (4000, 1)))
 
 
 def _mixture(share: float, factor: float) -> Callable[[Generator], Rows]:
-    """Return a function that draws normal rows, a share of which is longer by a factor."""
+    """Return a function that draws 4,000 normal rows, a share of which is multiplied by a factor."""
     return lambda rng: np.where(rng.permutation(4000) < share * 4000, factor, 1.0)[:, None] * _normal(rng)
 
 

@@ -42,7 +42,7 @@ Pair = tuple[str, Program, Program]
 
 @harness.benchmark(PAGE, data_root="", repeats=1, blas_threads=1)
 def _speed(data_root: harness.Required, repeats: int = 7, threads: int = 2) -> Lines:
-    """Measure a client's moments, the server and a whole run beside the fastest program for the same.
+    """Measure a client's moments, the server and a whole run, each beside the fastest program for the same task.
 
     The folder holds MNIST/ and cifar10-jpeg/ (--quick: the digits stand for both). The ratios are what we claim: the
     median over the repetitions, with the least and the largest. The last table has the wall time of a site's work with
@@ -63,7 +63,7 @@ def _speed(data_root: harness.Required, repeats: int = 7, threads: int = 2) -> L
 
 
 def _tabulate(pairs: Iterable[Pair], repeats: int, clock: Callable[[Program], float] = harness.cpu_seconds) -> Lines:
-    """Measure pairs of programs; yield a line for each pair."""
+    """Measure pairs of programs in turn; yield a line of seconds and ratio for each pair."""
     yield "what", "ours, s", "theirs, s", "ratio"
     for title, ours, theirs in pairs:
         ratio = harness.time_pair(ours, theirs, repeats, clock)
@@ -71,7 +71,7 @@ def _tabulate(pairs: Iterable[Pair], repeats: int, clock: Callable[[Program], fl
 
 
 def _pairs_of_images(root: str, repeats: int) -> Iterator[Pair]:
-    """Yield programs for clients, servers and runs on images, or on digits without a folder."""
+    """Yield pairs of programs (ours, rival) for clients, servers and whole runs on image data sets."""
     for name, folder in {"mnist": root, "images": f"{root}/cifar10-jpeg"}.items() if root else [("digits", ".")]:
         source = datasets.load(name, folder)
         rows = source.rows(np.arange(0, len(source.labels), 10))
@@ -85,7 +85,7 @@ def _pairs_of_images(root: str, repeats: int) -> Iterator[Pair]:
 
 
 def _moments(rows: Rows, calls: int = 1) -> tuple[Program, Program]:
-    """Return programs for a client's moments, and for a bare syrk on centred data, with a number of calls."""
+    """Return two programs: a client's moments, and only BLAS's syrk on centred data, each ``calls`` times."""
     centred = np.asfortranarray((np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)).T)
     return (
         lambda: [Moments.from_rows(rows) for _ in range(calls)],
@@ -94,7 +94,7 @@ def _moments(rows: Rows, calls: int = 1) -> tuple[Program, Program]:
 
 
 def _server(parts: list[Rows], components: int, repeats: int) -> tuple[Program, Program]:
-    """Return `aggregate_fit` on replies, and the faster of SciPy's eigensolvers on the pooled matrix alone."""
+    """Return two programs: P-COV's server on replies, and SciPy's faster eigensolver on the pooled matrix."""
     d, matrix = parts[0].shape[1], np.cov(np.vstack(parts), rowvar=False)
     direct = partial(eigh, matrix, driver="evr", subset_by_index=(d - components, d - 1), check_finite=False)
     servers = [memory.ask_for_moments(parts, components) for _ in range(repeats + 1)]
@@ -102,23 +102,24 @@ def _server(parts: list[Rows], components: int, repeats: int) -> tuple[Program, 
     theirs = min((partial(eigsh, matrix, components, tol=0), direct), key=harness.wall_seconds)
 
     def serve() -> None:  # a server empties the replies that it gets
+        """Let a fresh server aggregate copies of the replies."""
         servers.pop()[0].aggregate_fit(1, [(proxy, deepcopy(reply)) for proxy, reply in replies], [])
 
     return serve, theirs
 
 
 def _run(method: str, parties: Any, components: int = COMPONENTS, **options: Any) -> Program:
-    """Return a program that runs a method."""
+    """Return a program that runs a method on the parties."""
     return partial(run, method, parties, n_components=components, **options)
 
 
 def _scikit_learn(parties: Any, components: int = COMPONENTS) -> Program:
-    """Return a program that fits scikit-learn's PCA to the pooled rows."""
+    """Return a program that fits scikit-learn's PCA to the pooled rows and computes their scores."""
     return partial(PCA(components, svd_solver="covariance_eigh").fit_transform, np.vstack(parties))
 
 
 def _imports() -> tuple[Program, Program]:
-    """Return a process that imports the ClientApp and a method, as each message to a site does, and Flower alone."""
+    """Return two programs: a process that imports our ClientApp and a method, and one that imports Flower only."""
     method = "from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
     codes = f"import fedpca_flwr.site_app; {method}", "import flwr.clientapp, flwr.serverapp"
     ours, theirs = (partial(subprocess.run, [sys.executable, "-c", code], check=True) for code in codes)
@@ -148,7 +149,7 @@ RATIOS: dict[str, Callable[[], tuple[Program, Program]]] = {
 
 @harness.benchmark(".github/workflows/nightly.yml", repeats=3, blas_threads=1)
 def _all(repeats: int = 9, keep: bool = False) -> Lines:
-    """Measure five ratios that stand for the rest, beside the last release's in `released.json`.
+    """Measure five ratios of CPU times that represent the rest, beside the last release's ratios in `released.json`.
 
     Data are synthetic. A ratio that has grown by a quarter is marked; nothing fails. --keep writes the ratios down as
     the release's.
@@ -198,6 +199,7 @@ def _secure(
         models: dict[str, PCAModel] = {}
 
         def fit(kind: str, options: dict[str, Any], method: str = method, models: Any = models) -> None:
+            """Run the method with further options, and keep the model under ``kind`` ("masked" or "clear")."""
             models[kind] = run(method, vaults, n_components=COMPONENTS, min_rows=1, **options)
 
         secure = partial(fit, "masked", {"secure_aggregation": True, "bound": bound})
@@ -210,7 +212,7 @@ def _secure(
 
 
 def _nbytes(model: PCAModel, direction: str) -> int:
-    """Return the bytes of all parties and rounds, "up" or "down"."""
+    """Return the bytes "up" or "down" of all parties in all rounds."""
     return sum(sum(entry[direction]) for entry in model.log["rounds"])
 
 
@@ -219,12 +221,13 @@ Sizes = list[tuple[list[int], list[int]]]
 
 
 class Empty(FedAvg):
-    """Strategy that sends and receives as many bytes as another run, and computes nothing.
+    """Strategy that sends and receives as many bytes per round as another run, and computes nothing.
 
     ``seconds`` are those from questions to the last reply, over all rounds but the first, which starts the workers.
     """
 
     def __init__(self, sizes: Sizes) -> None:
+        """Keep the bytes up and down of each party in each round."""
         super().__init__(fraction_evaluate=0.0, initial_parameters=Parameters([], "bytes"))
         self.sizes, self.seconds, self._since = sizes, 0.0, 0.0
 
@@ -232,6 +235,7 @@ class Empty(FedAvg):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[client_proxy.ClientProxy, FitIns]]:
+        """Ask each party with as many bytes as in the recorded round, and name the bytes of its reply."""
         up, down = self.sizes[server_round - 1]
         client_manager.wait_for(len(up), 600)
         pairs = zip(down, up, strict=True)
@@ -241,6 +245,7 @@ class Empty(FedAvg):
 
     @override
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> tuple[None, dict[str, Scalar]]:
+        """Add the seconds of the round, except the first, and refuse failures."""
         if server_round > 1:
             self.seconds += time.monotonic() - self._since
         if failures:
@@ -249,10 +254,11 @@ class Empty(FedAvg):
 
 
 class EmptyClient(client.Client):
-    """Client that replies as many bytes as the question says."""
+    """Client that replies with as many zero bytes as the question asks for."""
 
     @override
     def fit(self, ins: FitIns) -> FitRes:
+        """Return as many zero bytes as the configuration names."""
         return FitRes(Status(Code.OK, ""), Parameters([bytes(int(ins.config["bytes"]))], "bytes"), 1, {})
 
 
@@ -264,7 +270,7 @@ def _empty_method(
     repeats: int = 3,
     method: str = "sub-it",
 ) -> Lines:
-    """Measure the cost of a method on Flower's engine: a run on Ray beside an empty run of as many rounds and bytes.
+    """Measure the cost of a method on Flower's Ray engine, beside a run that only sends as many bytes.
 
     Seconds are those from questions to the last reply, over all rounds but the first, in which an engine starts its
     workers. What the parties compute is in ours; how long that takes in one process is a column, and the last one is
@@ -274,6 +280,7 @@ def _empty_method(
     fit = partial(run, method, rows, n_components=min(COMPONENTS, rows[0].shape[1] // 2), min_rows=1, progress=False)
 
     def seconds(model: PCAModel) -> float:
+        """Return the seconds of a model's run in all rounds but the first."""
         return float(sum(entry["seconds"] for entry in model.log["rounds"][1:]))
 
     times = []
@@ -289,11 +296,12 @@ def _empty_method(
 
 
 def _run_empty(sizes: Sizes) -> float:
-    """Return the seconds in rounds of an empty run on Ray; all parties are asked at once, as by our own server."""
+    """Run rounds of empty messages of given sizes on Ray, and return their seconds without the first round."""
     server_app, strategy = serverapp.ServerApp(), Empty(sizes)
 
     @server_app.main()
     def serve(grid: serverapp.Grid, context: Any) -> None:
+        """Run the empty strategy on a grid, with all parties asked at once."""
         server = Server(client_manager=SimpleClientManager(), strategy=strategy)
         server.set_max_workers(len(sizes[0][0]))
         with watch_grid(grid):

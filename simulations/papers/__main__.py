@@ -25,7 +25,7 @@ NAMES = (
 
 
 def load(name: str) -> click.Command:
-    """Import a paper, or what reproduces all of them.
+    """Import the module of a paper, or of all papers, and return its command.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def load(name: str) -> click.Command:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Reproduce the paper that the first argument names.
+    """Run the command that reproduces the paper named by the first argument.
 
     Parameters
     ----------

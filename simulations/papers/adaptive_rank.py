@@ -30,7 +30,7 @@ LEAVES = (1, 2, 4, 8, 16, 32)
 
 
 def steps(motes: str = "", shrink: int = 1) -> list[Step]:
-    """List the steps of the paper.
+    """List the steps (computations with one CSV table each) that reproduce the paper of Grammenos et al. 2019.
 
     Parameters
     ----------
@@ -65,19 +65,19 @@ WAYS = ("raw", "centred")
 
 
 def _on_synthetic(alpha: float, d: int, n: int) -> Iterable[Row]:
-    """Follow every method over time (figures 1(a), (b), (e), (f), 3 and 4)."""
+    """Yield error and rank of every streaming method over time on synthetic rows (figures 1, 3 and 4)."""
     X = streams.synthetic(alpha, seed=int(300 + alpha), d=d, n=n)
     return streams.follow(X, streams.methods(d) | streams.bounds(X))
 
 
 def _on_sensors(path: str) -> Iterable[Row]:
-    """Follow every method over time on rows that are centred as in the authors' code (figures 1(c), (d), 6 and 7)."""
+    """Yield error and rank of every streaming method over time on centred sensor rows (figures 1, 6 and 7)."""
     X = streams.readings(path, centre=True)
     return streams.follow(X, streams.methods(X.shape[1]) | streams.bounds(X))
 
 
 def _final(path: str, centre: bool) -> Iterable[Row]:
-    """Compute the final error of every method on a sensor's first 7,700 rows, as in the authors' code."""
+    """Yield the final error of every method on a sensor's first 7,700 rows, raw or centred."""
     X = streams.readings(path, centre=centre, rows=7700)
     yield {"method": "offline", "rank": RANK, "error": error(X, offline(X, RANK))}
     d = X.shape[1]
@@ -91,7 +91,7 @@ def _final(path: str, centre: bool) -> Iterable[Row]:
 
 
 def _spectrum(alpha: float, d: int, n: int) -> Iterable[Row]:
-    """Compare SPCA's singular values with the true ones (figure 5)."""
+    """Yield the singular values of SPCA, with r and 2r tracked directions, beside the true ones (figure 5)."""
     X = streams.synthetic(alpha, seed=int(300 + alpha), d=d, n=n)
     true = np.linalg.svd(X, compute_uv=False)
     tight, wide = (track(X, RANK, tracked=k, center=False).sigma for k in (RANK, 2 * RANK))
@@ -100,11 +100,12 @@ def _spectrum(alpha: float, d: int, n: int) -> Iterable[Row]:
 
 
 def _federated(alpha: float, d: int, n: int) -> Iterable[Row]:
-    """Compute the excess error of the merged directions over an offline PCA, by number of leaves."""
+    """Yield the excess error of directions merged from several leaves (parties) over an offline PCA."""
     X = streams.synthetic(alpha, seed=300, d=d, n=n)
     best = error(X, offline(X, RANK))
 
     def excess(subspace: Subspace) -> float:
+        """Return the relative excess of a subspace's error over the error of the offline PCA."""
         return error(X, subspace.vectors[:, :RANK]) / best - 1
 
     for leaves in LEAVES:
@@ -118,7 +119,7 @@ def _federated(alpha: float, d: int, n: int) -> Iterable[Row]:
 
 
 def _seconds(d: int, n: int) -> Iterable[Row]:
-    """Measure CPU seconds on a single core, and with a core for each leaf (figure 2).
+    """Measure CPU seconds of tracking and merging: of all leaves together, and if each leaf had a core (figure 2).
 
     With a core for each leaf, the time is that of the slowest leaf and of a merge for each level.
 
@@ -140,12 +141,13 @@ def _seconds(d: int, n: int) -> Iterable[Row]:
         started = time.process_time()
         merge_in_tree(parts, 2 * RANK)
         merging = time.process_time() - started
+        # a binary tree has leaves - 1 merges, in as many levels as leaves - 1 has bits
         alone = max(times) + merging * (leaves - 1).bit_length() / max(1, leaves - 1)
         yield {"leaves": leaves, "one core": sum(times) + merging, "a core each": alone, "MB more": peak_mb() - before}
 
 
 def _time_order(alpha: float, d: int, n: int, permutations: int) -> Iterable[Row]:
-    """Compute the sine of the largest angle between directions of the rows in several orders (figure 8)."""
+    """Yield the sines of the largest angles between subspaces that come from several orders of the rows (figure 8)."""
     X = streams.synthetic(alpha, seed=int(300 + alpha), d=d, n=n, code=True)
     rng = np.random.default_rng(5)
     orders = [rng.permutation(len(X)) for _ in range(permutations)]
@@ -164,7 +166,7 @@ def _time_order(alpha: float, d: int, n: int, permutations: int) -> Iterable[Row
 
 
 def _memory(features: Sequence[int] = (), path: str = "") -> Iterable[Row]:
-    """Measure the peak memory (tracemalloc, MB) while a method takes four blocks or a sensor's rows (table 1)."""
+    """Measure each method's peak memory (tracemalloc, MB) over four blocks, or over a sensor's rows (table 1)."""
     rows: dict[str, Row] = {}
     for d in features or [0]:
         X = np.random.default_rng(0).standard_normal((4 * BLOCK, d)) if d else streams.readings(path, centre=True)
@@ -215,7 +217,7 @@ rows. The covariance has eigenvalues i^-alpha (figure 8: i^-2alpha, as in the au
 
 
 def _draw(results: Results, folder: Path) -> dict[str, str]:
-    """Draw all figures as PNG, and return the sections of the report."""
+    """Draw all figures as PNG, and return the report's texts by heading."""
     synthetic, sensors = _select(results, "synthetic-"), _select(results, "sensors-")
     first = {f"alpha = {alpha}": synthetic[alpha] for alpha in ("1", "2")} | sensors
     bounds = ["SPCA lo", "SPCA hi", *OURS, "PM lo", "SPIRIT", "SPIRIT .9"]
@@ -234,7 +236,7 @@ def _draw(results: Results, folder: Path) -> dict[str, str]:
 
 
 def _report(results: Results) -> dict[str, str]:
-    """Return the sections of the report by heading."""
+    """Return the report's texts (tables and links to figures) by heading."""
     ends = [row for row in _stack(results, "synthetic-", "alpha") if row["rows"] == results["synthetic-1"][-1]["rows"]]
     times = (f"{n} rows\n\n{markdown(rows)}" for n, rows in _select(results, "seconds-").items())
     sections = {
@@ -262,17 +264,17 @@ def _report(results: Results) -> dict[str, str]:
 
 
 def _select(results: Results, prefix: str) -> dict[str, list[Row]]:
-    """Return the steps whose names begin with a prefix, by the rest of the name."""
+    """Return the rows of the steps whose names begin with a prefix, by the rest of the name."""
     return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
 
 
 def _stack(results: Results, prefix: str, column: str) -> list[Row]:
-    """Return the rows of all steps of a kind, with the rest of the step's name as a column."""
+    """Return the rows of all steps with a prefix, with the rest of the step's name in a new column."""
     return [{column: name, **row} for name, rows in _select(results, prefix).items() for row in rows]
 
 
 def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:
-    """Draw the error over the rows so far, a panel for each stream, and with ``ranks`` the rank below."""
+    """Draw error by number of rows, a panel for each stream; ``ranks`` adds panels of the methods' ranks."""
     drawn = []
     for quantity, label in [("error", "error per row"), ("rank", "rank")][: 1 + ranks]:
         for title, rows in panels.items():
@@ -287,7 +289,7 @@ def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[st
 
 
 def _by_column(rows: Sequence[Row], x: str, **labels: str) -> Panel:
-    """Return a panel with a line for each column that has a look, without values that are rounding of 0."""
+    """Return a panel with a line for each column that has an entry in `LOOKS`; values up to 1e-9 are left out."""
     lines = [
         Line.of(name, [row for row in rows if row[name] > 1e-9], x, name, LOOKS[name])
         for name in rows[0]
@@ -297,7 +299,7 @@ def _by_column(rows: Sequence[Row], x: str, **labels: str) -> Panel:
 
 
 def _scaling(target: Path, results: Results) -> None:
-    """Draw CPU seconds and excess error by the number of leaves."""
+    """Draw CPU seconds and excess error by the number of leaves (parties)."""
     times, excess = _select(results, "seconds-"), _select(results, "federated-")
     panels = [_by_column(rows, "leaves", title=f"{n} rows", ylabel="seconds") for n, rows in times.items()]
     panels += [_by_column(rows, "leaves", title=f"alpha = {a}", ylabel="excess error") for a, rows in excess.items()]
@@ -305,7 +307,7 @@ def _scaling(target: Path, results: Results) -> None:
 
 
 def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
-    """Draw singular values by index, a panel for each alpha."""
+    """Draw the singular values by index, estimated and true, a panel for each alpha of the spectrum."""
     titles = {f"alpha = {alpha}": rows for alpha, rows in panels.items()}
     plot(
         target,
@@ -315,7 +317,7 @@ def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
 
 
 def _order(target: Path, every: Sequence[Row]) -> None:
-    """Draw a panel for each rank, the spectra along the axis."""
+    """Draw, for each rank, by how much the order of the rows turns each method's subspace, by the spectrum's alpha."""
     panels = []
     for rank in sorted({row["rank"] for row in every}):
         rows_of_rank = [
@@ -331,7 +333,7 @@ def _order(target: Path, every: Sequence[Row]) -> None:
 
 
 def _draw_memory(target: Path, rows: Sequence[Row]) -> None:
-    """Draw MB by number of features."""
+    """Draw each method's peak memory in MB by number of features."""
     features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
     lines = [Line(row["method"], features, list(row.values())[1:], LOOKS[row["method"]]) for row in rows]
     plot(target, [Panel(lines, {"xlabel": "features", "ylabel": "MB", "xscale": "log", "yscale": "log"})])

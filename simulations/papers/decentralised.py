@@ -24,7 +24,7 @@ COMPONENTS = 5
 
 
 def steps(iterations: Sequence[int]) -> list[Step]:
-    """List a step for each partition, method and graph.
+    """List the steps: P-COV for each partition, and each decentralised method for each graph and partition.
 
     Parameters
     ----------
@@ -48,13 +48,13 @@ def steps(iterations: Sequence[int]) -> list[Step]:
 
 
 def _exact(*, partition: str) -> Iterable[Row]:
-    """Run P-COV, which takes a single round."""
+    """Yield cost and angle of P-COV, the exact method of a single round, on a partition of the digits."""
     parts = clients("digits", ".", **PARTITIONS[partition])
     yield _row(run("p-cov", parts, n_components=COMPONENTS, min_rows=1), parts)
 
 
 def _approach(*, partition: str, method: str, graph: str, iterations: list[int]) -> Iterable[Row]:
-    """Run a method for each number of iterations: the angle, and the largest between components of two parties."""
+    """Yield a decentralised method's cost, angle and disagreement of the parties, by number of iterations."""
     parts = clients("digits", ".", **PARTITIONS[partition])
     for number in iterations:
         chosen: dict[str, Any] = {"graph": graph, "iterations": number, "min_rows": 1}
@@ -63,14 +63,14 @@ def _approach(*, partition: str, method: str, graph: str, iterations: list[int])
 
 
 def _row(model: PCAModel, parts: Sequence[Rows]) -> Row:
-    """Return rounds, MB of a party and the largest angle to the pooled components of a model."""
+    """Return a model's rounds, mean MB of a party, and largest angle in degrees to the pooled components."""
     angle = principal_angles(model, pooled_pca(np.vstack(parts), COMPONENTS)).max
     sent = {"MB up": model.bytes_up / len(parts) / 1e6, "MB down": model.bytes_down / len(parts) / 1e6}
     return {"rounds": model.rounds, **sent, "angle": angle}
 
 
 def _figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
-    """Draw angles by rounds above angles by bytes; a star is P-COV."""
+    """Draw angles by rounds and by bytes, with P-COV as a star, and return the report's texts by heading."""
     kinds = [name.removeprefix("p-cov-") for name in results if name.startswith("p-cov-")]
     panels = []
     for cost, label in (("rounds", "rounds"), ("MB up", "MB sent by a party")):

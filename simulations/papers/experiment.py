@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """Part of an experiment: name of a file, a function that yields rows, and its settings, which are JSON values."""
+    """Part of an experiment: name of its table's file, function that yields the rows, and keyword arguments in JSON."""
 
     name: str
     function: Callable[..., Iterable[Row]]
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Paper:
-    """Paper whose figures and tables a command makes: name and help of the command, and title of the report."""
+    """Reproduction of a paper as a command: name, help, title, options, steps, and function for the figures."""
 
     name: str
     doc: str | None
@@ -56,15 +56,16 @@ class Paper:
     """Values of options that take no others."""
 
     def command(self) -> click.Command:
-        """Return the command that makes the figures and the report."""
+        """Return the command that runs the steps and writes figures and report."""
 
         def reproduce(output: Path, **values: Any) -> None:
+            """Make figures and report in the output folder with the options' values."""
             self.make(output, {key: [*value] if isinstance(value, tuple) else value for key, value in values.items()})
 
         return command(self.name, self.doc, self.options, reproduce, self.choices)
 
     def make(self, folder: Path, values: Mapping[str, Any]) -> dict[str, list[Row]]:
-        """Run every step, and write the figures and the report.
+        """Run every step that is not done, and write the figures and the report; return all rows by step.
 
         Parameters
         ----------
@@ -93,7 +94,7 @@ def command(
     callback: Callable[..., None],
     choices: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> click.Command:
-    """Return a command with the option ``--output`` and further options.
+    """Return a command whose options are ``--output`` and those of a mapping from names to defaults.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ def command(
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
-    """Run the steps whose tables are not in a folder, with a progress bar.
+    """Run the steps whose tables are missing or have other settings, and read the tables of all steps.
 
     Parameters
     ----------
@@ -153,7 +154,7 @@ def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
 
 
 def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) -> None:
-    """Write rows after a comment with the settings; the file appears complete or not at all.
+    """Write rows as CSV below a comment with the settings; the file appears complete or not at all.
 
     Parameters
     ----------
@@ -174,7 +175,7 @@ def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) 
 
 
 def read_table(target: Path) -> list[Row]:
-    """Read the rows that `write_table` wrote.
+    """Read the rows of a CSV table that `write_table` wrote; texts that look like numbers become numbers.
 
     Parameters
     ----------
@@ -191,7 +192,7 @@ def read_table(target: Path) -> list[Row]:
 
 
 def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
-    """Return rows as a Markdown table.
+    """Write rows as a Markdown table.
 
     Parameters
     ----------
@@ -213,7 +214,7 @@ def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
 def figure(
     target: Path, lines: int = 1, columns: int = 1, *, figsize: tuple[float, float], sharey: bool = False
 ) -> Iterator[Any]:
-    """Yield axes, and write the figure as PNG at the end: the same bytes every time.
+    """Yield axes, and write the figure as PNG at the end, with equal bytes for equal figures.
 
     Parameters
     ----------
@@ -248,7 +249,7 @@ def figure(
 
 
 class Line(NamedTuple):
-    """Line of a figure: name in the legend, points, and keywords of matplotlib."""
+    """Line of a figure: name in the legend, x and y coordinates, and matplotlib's keywords for its look."""
 
     name: str
     x: Sequence[float]
@@ -257,7 +258,7 @@ class Line(NamedTuple):
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Row], x: str, y: str, look: Mapping[str, Any]) -> Line:
-        """Return the line through two columns of a table.
+        """Return the line through two columns, x and y, of a table's rows.
 
         Parameters
         ----------
@@ -279,14 +280,14 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Lines on common axes, and the axes' title, labels and scales."""
+    """Lines on common axes, and matplotlib's settings of the axes: title, labels and scales."""
 
     lines: Sequence[Line]
     labels: Mapping[str, Any]
 
 
 def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool = False) -> None:
-    """Draw panels with a common legend below.
+    """Draw panels in a grid, with a common legend below, into a PNG file.
 
     Parameters
     ----------
@@ -316,7 +317,7 @@ def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool =
 
 
 def _rescale(axis: Any, panel: Panel) -> None:
-    """Write plain numbers along logarithmic axes; an axis whose values are of equal size becomes linear."""
+    """Put plain numbers along logarithmic axes; make an axis linear whose values differ at most by a factor of 2."""
     from fedpca_flwr.figures.style import few_ticks  # needs matplotlib
 
     for which, of in (("x", axis.xaxis), ("y", axis.yaxis)):
@@ -330,7 +331,7 @@ def _rescale(axis: Any, panel: Panel) -> None:
 
 
 def _read_settings(target: Path) -> dict[str, Any] | None:
-    """Return the settings of a step's file, or None if there is no file."""
+    """Read the settings in the first line of a step's CSV table; None if there is no file."""
     if not target.exists():
         return None
     try:
@@ -341,7 +342,7 @@ def _read_settings(target: Path) -> dict[str, Any] | None:
 
 
 def _value(text: str) -> Any:
-    """Return a number if the text looks like a number, else the text."""
+    """Convert a text to int or float if possible, else return the text."""
     for kind in (int, float):
         try:
             return kind(text)

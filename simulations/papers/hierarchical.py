@@ -26,7 +26,7 @@ PRIORS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
 
 @dataclass(frozen=True)
 class Federation:
-    """Data of the model (section V of the paper), with the parties' true components and their variance about V.
+    """Data of the hierarchical model: each party's true components are drawn about common components V.
 
     Rows have the shape (m, n, d), the components (m, d, r).
     """
@@ -40,7 +40,7 @@ class Federation:
     def draw(
         cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int, noise: float = NOISE, prior: str = "gaussian"
     ) -> Federation:
-        """Draw data of m parties with n rows each.
+        """Draw common components V, each party's components about V, and rows of each party with noise.
 
         Parameters
         ----------
@@ -67,11 +67,11 @@ class Federation:
 
     @property
     def penalty_strength(self) -> float:
-        """Strength mu of the penalty that fits noise and spread."""
+        """Weight mu of the penalty on distances to V that fits the noise and spread of the data."""
         return penalty_strength(self.noise, self.spread)
 
     def test_ratio(self, U: Array) -> float:
-        """Return the expected error on new rows over that of the true components.
+        """Return the expected error on new rows, divided by that of the parties' true components.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class Federation:
         return float(1 + (r - captured) / ((d - r) * self.noise))
 
     def train_ratio(self, U: Array) -> float:
-        """Return the error on the rows of the data over the expected error of the true components.
+        """Return the error on the drawn rows, divided by the expected error of the true components.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Federation:
         return float(lost / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * self.noise))
 
     def objective(self, U: Array, V: Array) -> float:
-        """Return the objective (equation (4) of the paper).
+        """Return the paper's objective (equation (4)) of the parties' components U about V, mean over parties.
 
         Parameters
         ----------
@@ -122,13 +122,13 @@ class Federation:
         return float(objective(self.rows, U, V, noise=self.noise, spread=self.spread).mean())
 
     def pooled(self) -> Array:
-        """Return the components (d, r) of all rows: global averaging in closed form."""
+        """Return the leading r right singular vectors (d, r) of all parties' rows together."""
         pooled_rows = self.rows.reshape(-1, self.rows.shape[-1])
         _, _, vectors = np.linalg.svd(pooled_rows, full_matrices=False)
         return vectors[: self.truth.shape[-1]].T
 
     def local(self, fill: Array) -> Array:
-        """Return the PCA of each party.
+        """Return the leading components of each party's own rows.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class Federation:
         return np.array([personalised.local_components(rows, fill) for rows in self.rows])
 
     def random_start(self, seed: int, *sizes: int) -> Array:
-        """Draw components uniformly.
+        """Draw random orthonormal components, uniform on the Stiefel manifold.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class Federation:
 
 
 def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: int = 100) -> tuple[Array, Array]:
-    """Solve by the closed-form rounds.
+    """Alternate closed-form updates of the parties' components and of the common V until V stays.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: i
 def algorithm_1(
     data: Federation, U: Array, V: Array, iterations: int, *, local: int = 1, alpha: float = 1.0, beta: float = 1.0
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield the solution after each iteration of the paper's Algorithm 1.
+    """Yield the parties' components U and the common V after each iteration of the paper's Algorithm 1.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def algorithm_1(
 
 
 def ascend(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
-    """Yield Stiefel gradient steps on the likelihood alone: local training of stacks, or of all rows with a single U.
+    """Yield components after each gradient step on the likelihood without a penalty, for each party or pooled rows.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def ascend(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
 
 
 def best_perpca(data: Federation, start: Array) -> float:
-    """Return the smallest test ratio of PerPCA, with a quarter, a half and three quarters of the components shared.
+    """Return PerPCA's smallest test ratio over runs that share a quarter, half or three quarters of the components.
 
     Parameters
     ----------

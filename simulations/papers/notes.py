@@ -38,7 +38,7 @@ ADAPTIVE_BORDER = 0.35
 
 
 def steps(mnist: str = "", cifar: str = "") -> list[Step]:
-    """List the steps of the data sets whose folders are named.
+    """List the steps that reproduce the two design notes, on digits and on the data sets whose folders are given.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
 
 
 def _private_methods(epsilon: int) -> dict[str, list[str]]:
-    """Return `dp-pca` with three draws of the noise, of which a party adds all (local) or a share (distributed)."""
+    """Return method texts of `dp-pca` with three noise seeds, for local and for distributed trust."""
     trusts = {"local": "local", "distributed": "distributed honest-parties=10"}
     return {
         name: [f"dp-pca epsilon={epsilon} trust={trust} noise-seed={draw}" for draw in (1, 2, 3)]
@@ -91,7 +91,7 @@ def _private_methods(epsilon: int) -> dict[str, list[str]]:
 
 
 def _compare(*, dataset: str, partition: str, methods: Sequence[str], **further: Any) -> Iterable[Row]:
-    """Yield a row for each method by `compare`."""
+    """Yield angles, k-NN accuracy and costs of each method on a partition of a data set, a row each."""
     options = PARTITIONS[partition]
     spread = {"partitions": [options["kind"]], "alphas": [options.get("alpha", 1.0)]}
     for record in compare(
@@ -112,13 +112,13 @@ def _compare(*, dataset: str, partition: str, methods: Sequence[str], **further:
 
 
 def _choose(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
-    """Yield note 001's score of heterogeneity, and its choice."""
+    """Yield note 001's heterogeneity score of a partition, and the method that its rule chooses."""
     score = _heterogeneity(clients(dataset, data_root, **PARTITIONS[partition]))
     yield {"score": score, "chosen": "p-cov" if score > ADAPTIVE_BORDER else "ap-cov"}
 
 
 def _heterogeneity(parts: Sequence[NDArray[Any]]) -> float:
-    """Return the mean, over clients, of the divergence of means, covariances, spectra and total variances.
+    """Return a score from 0 to 1: how far clients' means, covariances, spectra and totals differ, mean of four.
 
     The note does not say how it scales and weighs them: here each is relative to the average covariance, at most 1, and
     counts a quarter. The divergence of spectra is that of Kullback and Leibler.
@@ -138,13 +138,13 @@ def _heterogeneity(parts: Sequence[NDArray[Any]]) -> float:
 
 
 def _shares(C: NDArray[Any]) -> NDArray[Any]:
-    """Return the share of each eigenvalue of a covariance."""
+    """Return the eigenvalues of a covariance C as shares of their sum, each slightly above 0."""
     values = np.linalg.eigvalsh(C).clip(min=0.0) + 1e-12 * np.trace(C)
     return np.asarray(values / values.sum())
 
 
 def _stream(*, dataset: str, data_root: str) -> Iterable[Row]:
-    """Yield the angles of ``streaming`` after each operation, to the PCA of the rows that are then present."""
+    """Yield the angles of ``streaming``, after clients join, leave or change, to the PCA of the present rows."""
     parts = clients(dataset, data_root)
     initial = parts[:8]
     updated = [np.vstack([initial[0], parts[9]]), *initial[1:]]
@@ -162,7 +162,7 @@ def _stream(*, dataset: str, data_root: str) -> Iterable[Row]:
 
 
 def _overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
-    """Yield rows in the first two components by each method and by the pooled PCA, and the method's mean angle."""
+    """Yield the first two scores of sample rows by each method and by the pooled PCA, with the mean angle."""
     parts, source = clients(dataset, data_root, **PARTITIONS[partition]), datasets.load(dataset, data_root)
     pooled = pooled_pca(np.vstack(parts), COMPONENTS)
     row_numbers = np.linspace(0, len(source.labels) - 1, ROWS).astype(int)
@@ -178,7 +178,7 @@ def _overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
 
 
 def _draw(target: Path, rows: Sequence[Row], methods: Sequence[str]) -> None:
-    """Draw a panel for each method: open circles by the pooled PCA, crosses by the method, a colour for each class."""
+    """Draw a panel for each method: circles for scores of the pooled PCA, crosses for the method's scores."""
     with figure(target, 1, len(methods), figsize=(4.6 * len(methods), 4.2), sharey=True) as axes:
         for axis, method in zip(axes[0], methods, strict=True):
             selected = [row for row in rows if row["method"] == method]
@@ -193,7 +193,7 @@ def _draw(target: Path, rows: Sequence[Row], methods: Sequence[str]) -> None:
 
 
 def _figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
-    """Return a section for each step: a table, or an overlay's angles and figures."""
+    """Draw the overlays, and return the report's texts by heading: a table for each other step."""
     sections, angles = {}, {}
     for name, rows in results.items():
         kind = name.removeprefix("overlay-")

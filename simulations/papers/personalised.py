@@ -52,7 +52,7 @@ SOLVER: Row = {"local_iterations": 1, "alpha": 1.0, "beta": 1.0}
 
 
 def steps(datasets: int, shrink: int = 1, mnist: str = "", **further: Any) -> list[Step]:
-    """List the steps; a step's settings say what differs from the paper.
+    """List the steps of all figures and of real data; their settings hold all that differs from the defaults.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def steps(datasets: int, shrink: int = 1, mnist: str = "", **further: Any) -> li
 
 
 def _compare(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Row]:
-    """Yield the test ratios of all methods, a row for each data set."""
+    """Yield a row for each data set: the test error of every method over that of the true components."""
     for seed in range(datasets):
         data = Federation.draw(**case, seed=seed)
         pooled = data.pooled()
@@ -122,9 +122,10 @@ def _compare(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Ro
 
 
 def _trace(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
-    """Yield mean test ratios after each iteration from random starts (figure 1(a))."""
+    """Yield mean test ratios by iteration of local, global and personalised training from random starts (fig. 1(a))."""
 
     def curve(data: Federation, U: Array, V: Array) -> Iterator[list[float]]:
+        """Yield the test ratios of local, global and personalised components after each iteration."""
         local = ascend(data.rows, U, iterations)
         pooled = ascend(data.rows.reshape(-1, data.rows.shape[-1]), V, iterations)
         for alone, shared, (ours, _) in zip(local, pooled, algorithm_1(data, U, V, iterations, **solver), strict=True):
@@ -134,9 +135,10 @@ def _trace(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY,
 
 
 def _descend(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
-    """Yield mean training and test ratios of Algorithm 1 from random starts (figure 2)."""
+    """Yield mean training ratio, test ratio and objective of Algorithm 1 by iteration (figure 2)."""
 
     def curve(data: Federation, U: Array, V: Array) -> Iterator[list[float]]:
+        """Yield training ratio, test ratio and objective after each iteration of Algorithm 1."""
         for ours, shared in algorithm_1(data, U, V, iterations, **solver):
             yield [data.train_ratio(ours), data.test_ratio(ours), data.objective(ours, shared)]
 
@@ -146,7 +148,7 @@ def _descend(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPT
 def _mean_curve(
     names: Sequence[str], curve: Callable[[Federation, Array, Array], Iterator[list[float]]], datasets: int, case: Row
 ) -> Iterable[Row]:
-    """Yield the means of curves over data sets, each from random starts."""
+    """Yield, by iteration, the mean over drawn data sets of the numbers that ``curve`` yields from a random start."""
     federations = [Federation.draw(**case, seed=seed) for seed in range(datasets)]
     starts = ((data, data.random_start(i, len(data.rows)), data.random_start(i)) for i, data in enumerate(federations))
     for i, row in enumerate(np.mean([list(curve(*start)) for start in starts], axis=0), start=1):
@@ -154,7 +156,7 @@ def _mean_curve(
 
 
 def means(rows: Sequence[Row]) -> Row:
-    """Return the mean of each number over the data sets.
+    """Return the mean of each column over the data sets, without the column of seeds.
 
     Parameters
     ----------
@@ -170,7 +172,7 @@ def means(rows: Sequence[Row]) -> Row:
 
 
 def _summarise_descent(rows: Sequence[Row]) -> Row:
-    """Return the last line of a descent, and after how many iterations its objective is within 3 %."""
+    """Return the last ratios and objective, and the iterations until the objective is within 3 % of its last."""
     near = iterations_needed([row["objective"] for row in rows])
     return {**{key: rows[-1][key] for key in ("train", "test", "objective")}, "iterations to 3 %": near}
 
@@ -188,7 +190,7 @@ POINTS: dict[str, tuple[str, ...]] = {
 
 
 def _tables(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """Return the table of each figure, a row for each point."""
+    """Collect the steps' rows into a table for each figure, with a row for each point of the figure."""
     tables: dict[str, list[Row]] = {}
     for name, rows in results.items():
         figure, *point = name.split("-")
@@ -215,7 +217,7 @@ OWN = party.COMPONENTS_KEY
 
 
 def _real_data(*, root: str, parties: int, classes: int, rows: int, components: int = 10) -> Iterator[Row]:
-    """Yield the share of the variance about the pooled mean that is lost on rows that no run has seen."""
+    """Yield each method's share of the variance that is lost on MNIST rows held back from training."""
     drawn = _draw_parties(root, parties, classes, rows + HELD_BACK)
     training, new = [X[:rows] for X in drawn], [X[rows:] for X in drawn]
     mean, bases, pooled, mu = _fit_personal(training, components)
@@ -234,7 +236,7 @@ def _real_data(*, root: str, parties: int, classes: int, rows: int, components: 
 
 
 def _draw_parties(root: str, parties: int, classes: int, count: int) -> list[Array]:
-    """Draw rows (count, d) of every party, pixels from 0 to 1, of some classes in turn; no row twice."""
+    """Draw distinct MNIST rows (count, d) for each party, from classes that go round the parties; pixels 0 to 1."""
     source, rng = data_sets.load("mnist", root), np.random.default_rng(0)
     pools = [list(rng.permutation(np.flatnonzero(source.labels == label))) for label in range(10)]
     drawn = []
@@ -246,7 +248,7 @@ def _draw_parties(root: str, parties: int, classes: int, count: int) -> list[Arr
 
 
 def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Array], Array, float]:
-    """Run the method: pooled mean, components (d, k) of each party, of all rows, and mu."""
+    """Run the method `personalised`; return pooled mean, each party's components, pooled components, and mu."""
     runs = {}
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}
@@ -264,12 +266,12 @@ def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Ar
 
 
 def _records_of(proxy: Any) -> Any:
-    """Return the records of a party of the loopback engine that last over the rounds."""
+    """Return the array records that a party of the loopback engine keeps between rounds."""
     return proxy.context.state.array_records
 
 
 def _lost_share(parties: list[Array], mean: Array, components: list[Array]) -> float:
-    """Return the share of the squares about ``mean`` outside the span of each party's components (d, k)."""
+    """Return the share of the parties' sum of squares about ``mean`` that lies outside each party's components."""
     centred = [X - mean for X in parties]
     captured = sum(float(np.square(X @ U).sum()) for X, U in zip(centred, components, strict=True))
     return 1 - captured / sum(float(np.square(X).sum()) for X in centred)
@@ -286,7 +288,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 def _draw(tables: dict[str, list[Row]], results: dict[str, list[Row]], folder: Path) -> None:
-    """Draw all figures as PNG."""
+    """Draw all figures of the paper as PNG."""
     traces = {name.removeprefix("1a-trace-"): rows for name, rows in results.items() if name.startswith("1a-trace-")}
     descents = {name.removeprefix("2-"): rows for name, rows in results.items() if name.startswith("2-")}
     _side_by_side(folder / "1a.png", traces, "iteration", "iterations", marker="")
@@ -297,14 +299,14 @@ def _draw(tables: dict[str, list[Row]], results: dict[str, list[Row]], folder: P
 
 
 def _by_spread(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Group rows by the spread of the parties."""
+    """Group the rows of a table by their column "spread", the variance of the parties about V."""
     return {f"{s}": [row for row in rows if row["spread"] == s] for s in dict.fromkeys(row["spread"] for row in rows)}
 
 
 def _side_by_side(
     target: Path, panels: dict[str, list[Row]], x: str, label: str, *, scale: str = "linear", **look: str
 ) -> None:
-    """Draw a panel for each spread, a line for each method."""
+    """Draw a panel for each spread of the parties, with a line for each method over the column ``x``."""
     labels = {"xlabel": label, "ylabel": "error / error of the true components", "xscale": scale}
     drawn = []
     for spread, rows in panels.items():
@@ -314,7 +316,7 @@ def _side_by_side(
 
 
 def _training(target: Path, descents: dict[str, list[Row]]) -> None:
-    """Draw training and test error by iteration, a line for each spread (figure 2)."""
+    """Draw training and test error by iteration, a line for each spread of the parties (figure 2)."""
     panels = []
     for kind in ("train", "test"):
         lines = [

@@ -44,7 +44,7 @@ Numbers = dict[str, dict[str, dict[str, float]]]
 
 @dataclass(frozen=True)
 class Number:
-    """Mean of a column of a step's rows that hold ``where``, with its interval and the number of the seed."""
+    """Published number and its interval: mean of a column over a step's rows whose values equal ``where``."""
 
     name: str
     step: str
@@ -55,7 +55,7 @@ class Number:
     where: Mapping[str, Any] | None = None
 
     def mean(self, rows: Sequence[Row]) -> float:
-        """Return the mean of the column.
+        """Return the mean of the column over the rows whose columns equal the values of ``where``.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """Table or figure of a seed: state, reason for the state, and numbers."""
+    """Table or figure of a published document: whether it is reproduced, why not, and its numbers."""
 
     what: str
     state: str
@@ -82,11 +82,11 @@ class Exhibit:
 
     @property
     def compared(self) -> bool:
-        """True if the seed prints numbers."""
+        """True if the document prints numbers to compare with."""
         return any(number.theirs for number in self.numbers)
 
     def state_text(self, measured: Mapping[str, float]) -> str:
-        """Return the state, or "not run" if a number is missing.
+        """Return the state of reproduction, or "not run" if a number is missing.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class Exhibit:
         return self.state if all(number.name in measured for number in self.numbers) else "not run"
 
     def numbers_text(self, measured: Mapping[str, float]) -> str:
-        """Return our numbers with theirs in brackets; names of equal numbers stand together.
+        """Write our numbers, each with the published number in brackets; equal neighbours share an entry.
 
         Parameters
         ----------
@@ -121,13 +121,13 @@ class Exhibit:
 
 
 def _short(value: float) -> str:
-    """Return four digits, or a single digit of a number that is rounding."""
+    """Write a number with four digits; a positive number below 1e-6 is rounding, and gets a single digit."""
     return f"{value:.1g}" if 0 < value < 1e-6 else f"{value:.4g}"
 
 
 @dataclass(frozen=True)
 class Seed:
-    """Note or paper, by the name of its program here."""
+    """Published paper or design note that is reproduced here: name of its program, title, text, tables and figures."""
 
     paper: str
     title: str
@@ -138,10 +138,11 @@ class Seed:
 
 
 def seeds() -> list[Seed]:
-    """Read the table of all tables and figures of the seeds."""
+    """Read all papers and notes, with their tables, figures and numbers, from published.toml."""
     source = Path(__file__).with_name("published.toml")
 
     def exhibit(entry: dict[str, Any]) -> Exhibit:
+        """Make a table or figure with its numbers from an entry of the TOML file."""
         return Exhibit(**{**entry, "numbers": [Number(**number) for number in entry.get("numbers", [])]})
 
     read = tomllib.loads(source.read_text(encoding="utf-8"))["seed"]
@@ -149,7 +150,7 @@ def seeds() -> list[Seed]:
 
 
 def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
-    """Return the numbers whose steps were run.
+    """Compute the reproduced numbers of a paper or note, as far as the steps behind them were run.
 
     Parameters
     ----------
@@ -172,7 +173,7 @@ def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[s
 
 
 def numbers_outside(seed: Seed, reproduced: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Yield a line for each number of a paper that was reproduced outside its interval; missing numbers pass.
+    """Yield a line for each reproduced number that lies outside its interval; missing numbers pass.
 
     Parameters
     ----------
@@ -195,7 +196,7 @@ def numbers_outside(seed: Seed, reproduced: Mapping[str, Mapping[str, float]]) -
 
 
 def _state_line(state: str, entries: Iterable[tuple[str, Exhibit]]) -> str:
-    """Return a line with all tables and figures in a state, and the reasons where they are not reproduced."""
+    """Write the line of all tables and figures with a state, with the reasons unless reproduced or not run."""
     with_reason = state not in ("reproduced", "not run")
     why = {exhibit.what: exhibit.why * with_reason for entry_state, exhibit in entries if entry_state == state}
     groups = [(reason, list(group)) for reason, group in groupby(why, key=lambda what: why[what])]
@@ -204,7 +205,7 @@ def _state_line(state: str, entries: Iterable[tuple[str, Exhibit]]) -> str:
 
 
 def page(every: Sequence[Seed], numbers: Numbers) -> str:
-    """Return the text of docs/published.md.
+    """Write the page docs/published.md: reproduced numbers beside the numbers of each paper or note.
 
     Parameters
     ----------
@@ -232,7 +233,7 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
 
 
 def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
-    """Reproduce all papers in a folder, and compare their numbers with intervals.
+    """Reproduce all papers and notes in a folder, and exit with an error for numbers outside their intervals.
 
     Parameters
     ----------

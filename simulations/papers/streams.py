@@ -28,14 +28,14 @@ SENSORS |= {"Volt": "q8calibVolt.dat", "Temperature": "q8calibHumTemp.dat"}
 
 
 class Method(Protocol):
-    """Method that takes blocks of rows and has directions (d, rank)."""
+    """Streaming method: takes blocks of rows, and has orthonormal directions (d, rank)."""
 
     @property
     def vectors(self) -> Array:
-        """Directions (d, rank)."""
+        """Orthonormal directions (d, rank)."""
 
     def update(self, rows: Array) -> None:
-        """Update the directions by a block of rows.
+        """Update the directions by a block of rows (n, d).
 
         Parameters
         ----------
@@ -51,13 +51,14 @@ class PowerMethod:
     """
 
     def __init__(self, d: int, rank: int, *, rng: np.random.Generator, block: int = 0) -> None:
+        """Start from random orthonormal directions."""
         self.vectors: Array = qr(rng.standard_normal((d, rank)), mode="economic")[0]
         self._block = block or d
         self._product = np.zeros((d, rank))
         self._seen = 0
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Add rows to the product of the block, and turn the directions when the block is full.
+        """Add rows to the block's product ``X.T @ X @ V``, and take its Q factor as V when the block is full.
 
         Parameters
         ----------
@@ -80,6 +81,7 @@ class FrequentDirections:
     """
 
     def __init__(self, d: int, rank: int, *, ell: int = 0) -> None:
+        """Start with a sketch of 2 ell zero rows; ell is twice the rank by default."""
         self.rank = rank
         self.ell = ell or 2 * rank
         self.sketch = np.zeros((2 * self.ell, d))
@@ -87,7 +89,7 @@ class FrequentDirections:
         self._used = 0
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Write rows into the sketch, and shrink the sketch when full.
+        """Append rows to the sketch, and shrink the sketch whenever it is full.
 
         Parameters
         ----------
@@ -103,11 +105,11 @@ class FrequentDirections:
 
     @property
     def vectors(self) -> Array:
-        """Directions (d, rank)."""
+        """Leading right singular vectors (d, rank) of the sketch."""
         return np.asarray(svd(self.sketch, full_matrices=False)[2][: self.rank].T)
 
     def _shrink(self) -> None:
-        """Subtract the ell-th squared singular value from all, and write the remaining rows into the sketch."""
+        """Subtract the ell-th squared singular value from all squares, and keep the rows that remain."""
         _, sigma, right = svd(self.sketch, full_matrices=False)
         delta = float(sigma[self.ell - 1] ** 2) if sigma.size >= self.ell else 0.0
         shorter = np.sqrt(sigma[: self.ell - 1] ** 2 - delta)
@@ -124,12 +126,13 @@ class Grouse:
     """
 
     def __init__(self, d: int, rank: int, *, rng: np.random.Generator, step: float = 2.0) -> None:
+        """Start from random orthonormal directions; ``step`` is the numerator of the step size."""
         self.vectors: Array = qr(rng.standard_normal((d, rank)), mode="economic")[0]
         self.step = step
         self._seen = 0
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Turn the directions towards the residual of each row.
+        """Rotate the subspace towards each row, by an angle of step times score norm times residual norm over t.
 
         Parameters
         ----------
@@ -141,7 +144,7 @@ class Grouse:
             weights = row @ self.vectors
             residual = row - self.vectors @ weights
             size, extent = float(np.linalg.norm(weights)), float(np.linalg.norm(residual))
-            angle = self.step * size * extent / self._seen
+            angle = self.step * size * extent / self._seen  # step / t times the norms of projection and residual
             if 0 < angle < np.pi / 2:
                 towards = np.sin(angle) * residual / extent
                 turn = (np.cos(angle) - 1) * (self.vectors @ weights) / size + towards
@@ -159,6 +162,7 @@ class Spirit:
     def __init__(
         self, d: int, rank: int = 3, *, forgetting: float = 1.0, low: float = 0.95, high: float = 0.98, hold: int = 1
     ) -> None:
+        """Start with the first canonical vectors as directions, and small energies."""
         self.forgetting, self.low, self.high, self.hold = forgetting, low, high, hold
         self.rank = self.largest = rank
         self._directions = np.eye(d, rank)  # columns; those beyond the rank are not used
@@ -167,7 +171,7 @@ class Spirit:
         self._seen, self._changed = 0, 1
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Follow each row, and adapt the rank.
+        """Turn the directions towards each row, and adapt the rank to the captured energy.
 
         Parameters
         ----------
@@ -185,11 +189,11 @@ class Spirit:
 
     @property
     def vectors(self) -> Array:
-        """Directions (d, rank)."""
+        """Orthonormal directions (d, rank), by a QR decomposition."""
         return np.asarray(qr(self._directions[:, : self.rank], mode="economic")[0])
 
     def _follow(self, row: Array) -> None:
-        """Turn each direction towards a row (d,), and subtract its share from the row."""
+        """Turn each direction towards the residual row (d,), and subtract the direction's part from the residual."""
         residual = row
         for j in range(self.rank):
             direction = self._directions[:, j]
@@ -200,7 +204,7 @@ class Spirit:
             self._directions[:, j] = direction / np.linalg.norm(direction)
 
     def _adapt(self) -> None:
-        """Change the rank if the captured share of the energy leaves the band."""
+        """Raise the rank if the captured share of the energy is below ``low``, lower the rank if above ``high``."""
         if self._captured < self.low * self._all:
             self.rank += 1
             fresh = np.arange(len(self._directions)) == self.rank - 1
@@ -215,7 +219,7 @@ class Spirit:
 
 
 def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: bool = False) -> Array:
-    """Draw Gaussian rows in a random basis, mean zero.
+    """Draw Gaussian rows of mean zero with a power-law spectrum in a random orthonormal basis.
 
     Parameters
     ----------
@@ -240,7 +244,7 @@ def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: boo
 
 
 def sensors(folder: str) -> dict[str, Path]:
-    """Return the files of the sensor network in a folder.
+    """Return the paths of the sensor network's files in a folder, by measured quantity.
 
     Parameters
     ----------
@@ -264,7 +268,7 @@ def sensors(folder: str) -> dict[str, Path]:
 
 
 def readings(path: str, *, centre: bool, rows: int = 0) -> Array:
-    """Read the rows of a sensor file.
+    """Read the rows of a sensor file, the first ones or all, optionally centred.
 
     Parameters
     ----------
@@ -285,7 +289,7 @@ def readings(path: str, *, centre: bool, rows: int = 0) -> Array:
 
 
 def error(X: Array, vectors: Array) -> float:
-    """Return the mean squared error of projection (equation 15).
+    """Return the mean squared error per row of the projection on directions (equation 15).
 
     Parameters
     ----------
@@ -303,7 +307,7 @@ def error(X: Array, vectors: Array) -> float:
 
 
 def offline(X: Array, k: int) -> Array:
-    """Return the best directions, by an SVD of all rows.
+    """Return the leading right singular vectors of all rows, the best directions.
 
     Parameters
     ----------
@@ -321,7 +325,7 @@ def offline(X: Array, k: int) -> Array:
 
 
 def sapca_as_printed(d: int) -> Tracker:
-    """Return SAPCA with the rule that the paper prints.
+    """Return the adaptive-rank tracker SAPCA with the paper's rule for the rank, without hysteresis.
 
     Parameters
     ----------
@@ -337,7 +341,7 @@ def sapca_as_printed(d: int) -> Tracker:
 
 
 def methods_of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
-    """Return the methods of constant rank.
+    """Return functions that make the streaming methods of constant rank, by name.
 
     Parameters
     ----------
@@ -359,7 +363,7 @@ def methods_of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
 
 
 def methods(d: int) -> dict[str, Method]:
-    """Return all methods that the figures compare.
+    """Return new instances of all streaming methods that the figures compare, by name.
 
     Parameters
     ----------
@@ -381,7 +385,7 @@ def methods(d: int) -> dict[str, Method]:
 
 
 def feed(method: Method, X: Array, block: int = BLOCK) -> Method:
-    """Give all rows to a method.
+    """Update a method with all rows, block by block.
 
     Parameters
     ----------
@@ -403,7 +407,7 @@ def feed(method: Method, X: Array, block: int = BLOCK) -> Method:
 
 
 def bounds(X: Array) -> dict[str, Method]:
-    """Return SPCA and the power method with the lowest and highest rank that SAPCA had (figures 1e, 1f).
+    """Return SPCA of the lowest and highest rank that SAPCA had, and the power method of the lowest (figures 1e, 1f).
 
     Parameters
     ----------
@@ -428,7 +432,7 @@ def bounds(X: Array) -> dict[str, Method]:
 
 
 def follow(X: Array, running: Mapping[str, Method], points: int = 20) -> Iterator[Row]:
-    """Yield the error on the rows so far, and the rank, of each method at evenly spaced times.
+    """Update all methods block by block, and yield error on the rows so far, and rank, at evenly spaced times.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ DIGIT = 3
 
 
 def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
-    """List the steps.
+    """List the steps (computations with one table each) that reproduce the figures of Cheung et al. 2022.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
 
 
 def _vary(name: str, case: Row, sizes: Sequence[Any]) -> list[Step]:
-    """Return the curves by number of parties, and by number of local iterations (figures 6 and 7)."""
+    """List the steps of curves by number of parties, and by number of local iterations (figures 6 and 7)."""
     many, fixed, iterations, parties = sizes
     by_parties = [
         Step(f"{name.format('clients')}-{p}", _curve, {**case, "parties": p, "iterations": fixed}) for p in many
@@ -131,7 +131,7 @@ def _vary(name: str, case: Row, sizes: Sequence[Any]) -> list[Step]:
 
 
 def matrix(name: str, path: str = "") -> Array:
-    """Load or draw a data set.
+    """Load or draw a data set as a matrix, with the scaling that the paper uses.
 
     Parameters
     ----------
@@ -183,14 +183,14 @@ def densities(pattern: str, columns: int, rows: int) -> Array:
 
 
 def _curve(*, data: str, path: str, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
-    """Yield the authors' mean distance by period, and the distance without their memory of earlier periods."""
+    """Yield the authors' mean distance by period: with vectors of earlier periods in the sum, and without."""
     X = matrix(data, path)
     for reset, lists in ((False, "as published"), (True, "reset")):
         yield from ({"lists": lists, **row} for row in _by_period(X, parties, seeds, reset=reset, **options))
 
 
 def _starts(*, data: str, path: str, seeds: int) -> Iterable[Row]:
-    """Yield mean and extremes of the angle to the exact PCA of three parties, over start vectors."""
+    """Yield mean, least and largest angle to the exact PCA over random start vectors, for three parties."""
     X = matrix(data, path)
     truth = pooled_pca(X, 1).transform(X)
     merged = _accuracy(_run("vertical", X, 3, n_components=1, solver="merge", rank=1), truth)["angle"]
@@ -202,7 +202,7 @@ def _starts(*, data: str, path: str, seeds: int) -> Iterable[Row]:
 
 
 def _by_period(X: Array, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
-    """Yield the mean distance over the seeds after each period."""
+    """Yield the authors' distance after each communication period, mean over the seeds."""
     runs = [distances(X, parties, seed=seed, **options) for seed in range(seeds)]
     for period, distance in enumerate(np.mean(runs, axis=0)):
         yield {"period": period, "distance": float(distance)}
@@ -220,7 +220,7 @@ def _splits_by_period(*, data: str, path: str, parties: int, seeds: int, split: 
 
 
 def _angles(*, data: str, path: str, components: Sequence[int]) -> Iterable[Row]:
-    """Yield the angle of each method to the exact scores, and the bytes of the party that sends most."""
+    """Yield the angle of each method to the exact scores, and the bytes of the largest sender."""
     X = matrix(data, path)
     for k in components:
         truth = pooled_pca(X, k).transform(X)
@@ -236,7 +236,7 @@ def _angles(*, data: str, path: str, components: Sequence[int]) -> Iterable[Row]
 
 
 def _kernels(*, data: str, path: str) -> Iterable[Row]:
-    """Yield the angles of the average of the parties' kernels, the exact kernel PCA, and Nystrom's approximation."""
+    """Yield the angles to the exact kernel PCA of averaged kernels, of `vertical-kernel`, and of Nystrom landmarks."""
     X = matrix(data, path)
     for kernel, gamma in (("rbf", 1 / (X.shape[1] * X.var())), ("sigmoid", 1 / X.shape[1]), ("rbf", 15.0)):
         common = {"kernel": kernel, "gamma": gamma, "n_components": 1}
@@ -255,7 +255,7 @@ def _kernels(*, data: str, path: str) -> Iterable[Row]:
 
 
 def _pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Yield the value ``X' u`` of each pixel by each method, and the pixel's cluster by k-means (figures 10 and 11)."""
+    """Yield each pixel's value ``X.T @ u`` by each method, and its k-means cluster (figures 10 and 11)."""
     pictures = images(matrix(data, path), parties)
     for pixel in range(next(iter(pictures.values())).shape[1]):
         values = {name: float(image[0, pixel]) for name, image in pictures.items()}
@@ -267,28 +267,28 @@ def _pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
 
 
 def _kernel_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Yield the value of each pixel by the kernel of the images and by that of the pixels (figure 12)."""
+    """Yield each pixel's value by kernel PCA of the images and of the pixels (figure 12)."""
     return _by_pixel(kernel_images(matrix(data, path), parties))
 
 
 def _graph_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Yield the value of each pixel with a server and over graphs (figure 14)."""
+    """Yield each pixel's value if parties merge vectors at a server, or with neighbours in graphs (figure 14)."""
     return _by_pixel(graph_images(matrix(data, path), parties))
 
 
 def _by_pixel(pictures: dict[str, Array]) -> Iterable[Row]:
-    """Yield a row for each pixel, with the value of each picture."""
+    """Yield a row for each pixel: its number, and its value in each picture."""
     for pixel, values in enumerate(zip(*pictures.values(), strict=True)):
         yield {"pixel": pixel, **dict(zip(pictures, map(float, values), strict=True))}
 
 
 def _run(method: str, X: Array, parties: int, **options: Any) -> PCAModel:
-    """Run a method on equal numbers of columns at each party."""
+    """Run a method on columns of X that are dealt out to the parties in nearly equal numbers."""
     return run(method, np.array_split(X, parties, axis=1), **options)
 
 
 def _accuracy(model: PCAModel, truth: Array) -> Row:
-    """Return the largest angle to the exact scores in degrees, rounds, and bytes of the largest sender."""
+    """Return the largest angle in degrees to the exact scores, the rounds, and the bytes of the largest sender."""
     assert model.scores_ is not None
     angle = float(principal_angles(model.scores_, truth).max())
     return {"angle": angle, "rounds": model.rounds, "bytes up": max(model.bytes_up_by_party)}
@@ -300,7 +300,7 @@ CURVES |= {"warm": "parties, warm start", "scaled": "parties, weight scaling"}
 
 
 def _draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
-    """Draw all figures as PNG, and return their names."""
+    """Draw all figures of the paper as PNG, and return their names."""
     names = []
     for name in dict.fromkeys(key.rpartition("-")[0] for key in results if key[:2] in {"6-", "7-", "8-"}):
         lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.rpartition("-")[0] == name}
@@ -319,7 +319,7 @@ def _draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
 
 
 def _solid_and_dotted(lines: dict[str, list[Row]], column: str, what: str, other: str) -> list[Line]:
-    """Return lines of the distance by period: solid for the first value of a column, dotted for the second."""
+    """Return lines of distance by period: solid for the first value of a column, dotted for the other."""
     curves = []
     for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
         first = rows[0][column]
@@ -334,7 +334,7 @@ AXES = {"xlabel": "communication period (0: isolated)", "ylabel": "distance (equ
 
 
 def _splits(target: Path, results: dict[str, list[Row]]) -> None:
-    """Draw the distance by period with different columns, and different rows, at the parties (figure 9)."""
+    """Draw distance by period: a panel for columns, and a panel for rows, split among the parties (figure 9)."""
     panels = []
     for split, what in (("vertical", "columns"), ("horizontal", "rows")):
         lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
@@ -344,7 +344,7 @@ def _splits(target: Path, results: dict[str, list[Row]]) -> None:
 
 
 def _grid(target: Path, rows: Sequence[Row]) -> None:
-    """Draw images named 'down, across' with their correlation to the first of the line (figures 12 and 14)."""
+    """Draw images named 'row, column' in a grid, each with its correlation to the first of its row (figures 12, 14)."""
     names = [name.partition(", ") for name in rows[0] if name != "pixel"]
     down, across = (list(dict.fromkeys(parts)) for parts in ([n[0] for n in names], [n[2] for n in names]))
     side = int(np.sqrt(len(rows)))
@@ -361,7 +361,7 @@ def _grid(target: Path, rows: Sequence[Row]) -> None:
 
 
 def _images(target: Path, rows: Sequence[Row]) -> None:
-    """Draw an image and its clusters for each method (figures 10 and 11)."""
+    """Draw each method's image above the image of its clusters (figures 10 and 11)."""
     names = [name for name in rows[0] if name != "pixel" and not name.endswith(" cluster")]
     side = int(np.sqrt(len(rows)))
     with figure(target, 2, len(names), figsize=(1.8 * len(names), 3.9)) as axes:
@@ -380,7 +380,7 @@ TITLES = {
 
 
 def _figures(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
-    """Return the sections: tables of angles, then the figures."""
+    """Draw all figures, and return the report's texts by heading: tables of angles, then figures."""
     tables = {name: markdown(rows, ".2g") for name, rows in results.items() if name.split("-")[0] in TITLES}
     titled = {f"{TITLES[name.split('-')[0]]}: {name.partition('-')[2]}": text for name, text in tables.items()}
     return {**titled, **{f"Figure {name}": f"![]({name}.png)" for name in _draw(results, folder)}}

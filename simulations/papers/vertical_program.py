@@ -22,7 +22,7 @@ def distances(
     aligned: bool = False,
     seed: int = 0,
 ) -> Array:
-    """Return the distance of the merged vector from that of all columns, as the authors compute both.
+    """Return the distance of the parties' merged leading vector to that of all columns after each period.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def distances(
 
 
 def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
-    """Compute the images of figures 10 to 12.
+    """Compute each method's image ``X.T @ u`` of the pixels, and its k-means clusters, for figures 10 and 11.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]
 
 
 def kernel_images(X: Array, parties: int) -> dict[str, Array]:
-    """Compute the images of figure 12 by AKPCA and by KPCA, of all columns, merged, and isolated.
+    """Compute the images of figure 12 by two kernel PCAs, of rows (AKPCA) and of columns (KPCA).
 
     AKPCA takes the kernel of the rows and projects on its leading eigenvector u: ``X' u``. KPCA takes the kernel of the
     columns, m x m, whose leading component is the image. The paper does not say how parties merge that; here each
@@ -134,7 +134,7 @@ def kernel_images(X: Array, parties: int) -> dict[str, Array]:
 
 
 def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
-    """Compute the images of figure 14, of all columns, with a server, and over graphs.
+    """Compute the images of figure 14: vectors of all columns, merged at a server, or merged over graphs.
 
     Over a graph each party merges its vector and its neighbours', once, and projects its columns on that, here with the
     sign that is nearer to the server's.
@@ -169,17 +169,17 @@ def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, 
 
 
 def _merge(values: list[float], vectors: list[Array]) -> Array:
-    """Merge the vectors of the parties by their eigenvalues."""
+    """Return the sum of the parties' leading vectors, weighted by their eigenvalues, with aligned signs."""
     return columns.merge_vectors(values, vectors, faithful=False, scaled=False)
 
 
 def _bright(image: Array, X: Array) -> Array:
-    """Return an image with the sign that is bright where the columns of ``X`` are large."""
+    """Return an image with the sign that correlates with the mean row of X."""
     return -image if image @ X.mean(axis=0) < 0 else image
 
 
 def _align_signs(pictures: dict[str, Array]) -> dict[str, Array]:
-    """Return images named 'method, how' with the signs that are nearer to the method's first image."""
+    """Give images named 'method, variant' the sign that correlates with the method's first image."""
     first: dict[str, Array] = {}
     for name, image in pictures.items():
         reference = first.setdefault(name.partition(", ")[0], image)
@@ -188,19 +188,19 @@ def _align_signs(pictures: dict[str, Array]) -> dict[str, Array]:
 
 
 def _rows_pca(X: Array, iterations: int) -> tuple[float, Array]:
-    """Return size and leading vector of the rows' product, by power iteration."""
+    """Return the leading eigenvalue and vector (n,) of the rows' covariance over the columns, by power iteration."""
     return columns.power_iteration(columns.local_product(X, faithful=True), np.ones(len(X)), iterations)
 
 
 def _kernel_pca(X: Array, iterations: int = 0, gamma: float = 0.25) -> tuple[float, Array]:
-    """Return size and vector of the leading component of the sigmoid kernel of the rows."""
+    """Return the root of the leading eigenvalue, and the eigenvector (n,), of the rows' centred sigmoid kernel."""
     K = columns.Kernel("sigmoid", gamma=gamma, coef0=1.0).matrix(columns.packed_gram(X), len(X))
     pairs, _, _ = columns.kernel_pairs(columns.centre_kernel(K), 1)
     return float(np.sqrt(max(0.0, pairs.values[0]))), pairs.vectors[:, 0]
 
 
 def _columns_kernel_pca(X: Array) -> tuple[float, Array]:
-    """Return the size of the columns' leading kernel component, and its value for each column.
+    """Return the root of the leading eigenvalue of the columns' sigmoid kernel, and that times its vector.
 
     The authors' gamma would saturate the sigmoid of sums over so many rows: of their mean it does not.
     """
@@ -209,6 +209,6 @@ def _columns_kernel_pca(X: Array) -> tuple[float, Array]:
 
 
 def _clusters(image: Array) -> Array:
-    """Return clusters of pixels by value, numbered from dark to bright."""
+    """Return the k-means cluster of each pixel by its value, numbered from dark to bright."""
     clusters = KMeans(CLUSTERS, n_init=5, random_state=0).fit(image[:, None])
     return np.asarray(np.argsort(np.argsort(clusters.cluster_centers_[:, 0]))[clusters.labels_], dtype=np.float64)

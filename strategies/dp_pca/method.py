@@ -77,7 +77,7 @@ CARD = method.MethodCard(
 
 
 class DPPCA(method.Strategy):
-    """Strategy of DP-PCA, which needs only the sum of the replies and their number.
+    """Strategy of DP-PCA: differentially private components from noisy sums of the parties' rows.
 
     Attributes
     ----------
@@ -111,6 +111,7 @@ class DPPCA(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Run the release that the options choose; with infinite epsilon run exact pooled moments."""
         options = self.options
         if not options.private:
             pooling = yield from method.pooled_moments(self)
@@ -123,7 +124,7 @@ class DPPCA(method.Strategy):
     # The two ways
 
     def _release_unbounded(self) -> method.Fitting:
-        """Release directions in shells about a private centre, and variances along the components."""
+        """Fit from noisy sums of row directions in distance shells about a private centre, without a clipping bound."""
         options, d = self.options, self.quorum.features
         centre, centre_error, shift = np.zeros(d), math.inf, math.inf
         for prefix in ("", "nearer_"):
@@ -161,16 +162,16 @@ class DPPCA(method.Strategy):
         return solution.with_details(notes=notes, measurements={"shells": len(shells)})
 
     def _choose_shells(self, counts: method.Array, deviation: float, shift: float) -> method.Array:
-        """Return the shells to ask for, from noisy numbers of rows about a centre that has moved since."""
+        """Choose distance shells from noisy counts of rows by distance, allowing for the centre's shift since."""
         options = self.options
         edge = self._noise_norm("directions", "products", math.sqrt(2 * self.quorum.features))
         shells = choose_shells(counts, deviation, edge, options.n_components, centre_shift=shift)
         return shells if options.release == "shells" else single_shell(shells[-1, 1])
 
     def _noise_norm(self, phase: str, name: str, times: float) -> float:
-        """Return a number of deviations of a field's noise in a later phase, for rows of length 1.
+        """Return ``times`` standard deviations of a field's summed noise in a phase, for rows of length 1.
 
-        The result is infinite without shells, where rows far off must not change anything.
+        Return infinity for ``release='directions'``: the reach is then not enlarged, and distant rows change nothing.
         """
         if self.options.release == "directions":
             return math.inf
@@ -179,12 +180,12 @@ class DPPCA(method.Strategy):
     def _estimate_variances(
         self, all_shells: Combined, sums: method.Fields, deviations: dict[str, float], centre_error: float
     ) -> scatter.Denoised:
-        """Return the components with estimated variances, and their number above the noise of sums and centre."""
+        """Return components with estimated variances, total variance, and the number that stand out of the noise."""
         estimate, sigma, d = all_shells.denoised, deviations["squares"], self.quorum.features
         values, total = scatter.make_descending(sums["squares"][:-1], sigma), float(sums["squares"].sum())
         if len(all_shells.traces) > 1:  # the sums of several shells know the variances better
             values = estimate.pairs.values
-        # rows without variance are all in one direction, and as near as the centre is off
+        # rows as near as the centre is wrong may all point in one direction: the share that this may explain
         min_total = total - scatter.NORMAL_99 * sigma * math.sqrt(values.size + 1)
         max_rows = float(sums["rows"]) + scatter.LIPSCHITZ_TAIL * deviations["rows"]
         centre_share = min(1.0, centre_error**2 * max_rows / min_total) if min_total > 0 else 1.0
@@ -201,7 +202,7 @@ class DPPCA(method.Strategy):
         return estimate._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=detectable)
 
     def _release_clipped(self) -> method.Fitting:
-        """Release the sum and the second moment of rows that are clipped to the options' bound."""
+        """Fit from the noisy sum and second moment of rows clipped to the option ``clip``, in one round."""
         bound = self.options.clip
         assert bound is not None  # of a release that is not unbounded
         sums, noise = yield from self._release_sums("joint", {}, bound)
@@ -221,14 +222,14 @@ class DPPCA(method.Strategy):
     def _release_sums(
         self, phase: str, request: Mapping[str, method.Array], bound: float = 1.0
     ) -> Generator[method.Round, Any, tuple[method.Fields, dict[str, float]]]:
-        """Ask for the sums of a phase, and return the sums and the deviations of their noise in units of the data."""
+        """Ask for a phase's noisy sums, and return the sums and their noise deviations in units of the data."""
         if BOUND_FIELD in REQUEST_FIELDS[phase]:
             request = {**request, "bound": np.asarray(bound)}
         sums: method.Total = yield method.SumRound(phase, request)
         return self._in_units(phase, sums, bound)
 
     def _in_units(self, phase: str, sums: method.Total, bound: float) -> tuple[method.Fields, dict[str, float]]:
-        """Return the sums of a phase and the deviations of their noise, in units of the data."""
+        """Convert a phase's sums and noise deviations from integer steps to units of the data."""
         unit = {"sum": bound, "products": bound**2, "squares": bound**2}
         steps = {name: unit.get(name, 1.0) / FIELD_STEPS[name] for name in sums}
         deviations = self.options.noise(phase).deviations
@@ -236,7 +237,7 @@ class DPPCA(method.Strategy):
         return values, {name: deviations[name] * step * math.sqrt(sums.parties) for name, step in steps.items()}
 
     def _row_count(self, noisy_count: float) -> int:
-        """Return the number of rows of all parties, and refuse a number below what the components need."""
+        """Round the noisy row count to an integer that allows the requested components, or refuse it."""
         rows = round(noisy_count)
         if self.options.count == "noised":
             rows = max(rows, 2, self.options.n_components)  # a count that noise made too small ends no run
@@ -244,7 +245,7 @@ class DPPCA(method.Strategy):
         return rows
 
     def _noisy_centre(self, sums: method.Fields, noise: dict[str, float], bound: float) -> scatter.NoisyCentre:
-        """Return the mean of the clipped rows of all parties, with its noise."""
+        """Return the noisy mean of all parties' clipped rows, with the noise deviations of sum and count."""
         rows = self._row_count(float(sums["rows"]))
         # the mean of clipped rows is no longer than the bound, but with its noise it may be
         shortened = clip_rows(sums["sum"][None] / rows, bound)[0]
@@ -253,7 +254,7 @@ class DPPCA(method.Strategy):
     def _solution(
         self, estimate: scatter.Denoised, centre: method.Array, rows: int, bounds: Mapping[str, float]
     ) -> method.Solution:
-        """Return the solution of denoised eigenpairs, with measurements of the privacy."""
+        """Return the solution from denoised eigenpairs, with epsilon, noise multipliers and notes."""
         options, k = self.options, self.options.n_components
         hidden_note = f"components {estimate.detectable + 1} to {k} do not stand out of the noise"
         measured = {
@@ -272,6 +273,7 @@ class DPPCA(method.Strategy):
 
     @override
     def build_model(self, solution: method.Solution) -> method.PCAModel:
+        """Build the model, with intervals of variances, and NaN variances if none stands out of the noise."""
         # variances of components that do not stand out of the noise would be numbers of the noise
         model, detectable = super().build_model(solution), int(solution.measurements.get("components_above_noise", 1))
         if self.intervals is not None:
@@ -286,7 +288,7 @@ class DPPCA(method.Strategy):
         return replace(model, singular_values_=unknown, noise_variance_=np.nan)
 
     def _notes(self) -> list[str]:
-        """Return notes on the limits of the run's privacy."""
+        """Return notes for the model on what the run's differential privacy does not cover."""
         options, notes = self.options, []
         if options.noise_seed:
             notes.append(f"not private: fixed noise seed {options.noise_seed}")

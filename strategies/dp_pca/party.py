@@ -72,7 +72,7 @@ REQUIRED_OPTIONS = {
 
 
 def _refuse_removed_release(release: object) -> object:
-    """Refuse the name of a release that earlier versions had."""
+    """Refuse the name of a release that no longer exists, and return any other name unchanged."""
     if release == "two-stage":
         raise PydanticCustomError(
             "gone",
@@ -113,12 +113,12 @@ class DPOptions(method.Options):
     @model_validator(mode="before")
     @classmethod
     def _default_count(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Make the row count public where rows are replaced, since the number of rows then needs no noise."""
+        """Default ``count`` to 'public' for the replace-one relation, under which row counts need no noise."""
         return {"count": "public", **values} if values.get("relation") == "replace-one" else values
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:
-        """Refuse missing options, options that contradict each other, and noise too large for any sum."""
+        """Refuse missing or contradictory options, and privacy parameters whose noise would hide any sum."""
         missing = ["clip"] if self.release == "joint" and self.clip is None and self.private else []
         missing += ["honest-parties"] if not self.honest_parties and self.trust == "distributed" else []
         if missing:
@@ -146,17 +146,17 @@ class DPOptions(method.Options):
 
     @property
     def unbounded(self) -> bool:
-        """True for a release that needs no bound on the length of rows."""
+        """True for the releases 'shells' and 'directions', which need no bound on the length of rows."""
         return BUDGET_SHARES[self.release] is UNBOUNDED_SHARES
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Names of the release's questions in their order."""
+        """Names of the release's questions, one for each noisy sum, in their order."""
         return tuple(BUDGET_SHARES[self.release]) if self.private else ("moments",)
 
     @property
     def max_shells(self) -> int:
-        """Largest number of shells of the release."""
+        """Largest number of shells (ranges of distance from the centre) of the release."""
         return MAX_SHELLS if self.release == "shells" else 1
 
     @property
@@ -165,7 +165,7 @@ class DPOptions(method.Options):
         return privacy.gaussian_multiplier(float(self.epsilon), self.delta)
 
     def noise(self, phase: str) -> Noise:
-        """Return the noise that each party adds in a phase.
+        """Return the noise multiplier and the standard deviations by field that each party adds in a phase.
 
         Parameters
         ----------
@@ -218,7 +218,7 @@ class DPOptions(method.Options):
         }
 
     def replacement_epsilon(self) -> float:
-        """Return the epsilon of the noise where a row is replaced by another and the number of rows is known.
+        """Return the epsilon that the run's noise gives for replacing one row, if row counts are known.
 
         Returns
         -------
@@ -233,25 +233,25 @@ class DPOptions(method.Options):
         return privacy.gaussian_epsilon(privacy.compose_multipliers(multipliers), self.delta)
 
     def _field_weights(self, phase: str) -> dict[str, float]:
-        """Return the weights of a phase's fields, with that of a noisy row count."""
+        """Return the relative weights of a phase's fields in the noise, including a noisy row count's weight."""
         weights = FIELD_WEIGHTS[_base_phase(phase)]
         return {**weights, "rows": COUNT_WEIGHT} if "rows" in weights and self.count == "noised" else weights
 
 
 def _base_phase(phase: str) -> str:
-    """Return the name of a phase without the prefix of its repetition."""
+    """Return the name of a phase without the prefix ``nearer_`` of a repeated phase."""
     return phase.removeprefix("nearer_")
 
 
 def _sensitivity(relation: privacy.Relation, weights: Mapping[str, float]) -> float:
-    """Return the sensitivity of all fields of a phase together."""
+    """Return the joint L2 sensitivity of a phase's weighted fields to adding, removing or replacing one row."""
     product_weight = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares", "energies")))
     sum_weight, count_weight = weights.get("sum", 0.0), weights.get("rows", 0.0)
     return privacy.sensitivity(relation, sums=sum_weight, products=product_weight, count=count_weight)
 
 
 class Noise(NamedTuple):
-    """Noise that a party adds in a phase: all noise, or with ``trust='distributed'`` a share.
+    """Noise that a party adds in a phase: noise multiplier, and standard deviations by field in integer steps.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ REQUEST_FIELDS = {
 
 
 def _noisy_question(phase: str, options: DPOptions) -> method.Question:
-    """Return the question of a phase of the release."""
+    """Return the question for the noisy sums of one phase, with its limits in integer steps."""
     k, replies = options.n_components, SHELL_REPLY_FIELDS if phase == "directions" else REPLY_FIELDS
     sizes = {"octaves": private_scatter.OCTAVES, "shells": options.max_shells, "k": k, "k+1": k + 1}
     return method.Question(
@@ -304,7 +304,7 @@ def _noisy_question(phase: str, options: DPOptions) -> method.Question:
 
 
 def dp_script(config: method.RunConfig, options: DPOptions) -> method.Questions:
-    """Return the questions of DP-PCA: the noisy sums of the release, and the projection of the last round.
+    """Return the questions of DP-PCA: the noisy sums of the release's phases, and the projection of rows.
 
     Parameters
     ----------
@@ -342,12 +342,13 @@ def dp_script(config: method.RunConfig, options: DPOptions) -> method.Questions:
 
 
 class DPPCAClient(method.Client):
-    """Client of DP-PCA, which returns each noisy sum once: the journal counts releases and their budget."""
+    """Client of DP-PCA: adds noise to its sums, and records each release and its privacy budget in the journal."""
 
     options: DPOptions
 
     @override
     def require_ready(self) -> None:
+        """Refuse unsound noise options, and more rows than integer sums can hold."""
         self._check_noise()
         if self.options.private and len(self.data) > privacy.MAX_ROWS:
             raise method.DataError(
@@ -381,6 +382,7 @@ class DPPCAClient(method.Client):
         options, node, multiplier = self.options, self.site.node, self.options.noise(phase).multiplier
 
         def permit(run_multipliers: Sequence[float], other_multipliers: Sequence[float]) -> None:
+            """Refuse a release that, with the journal's earlier releases, exceeds the site's budget."""
             if node.epsilon_budget is not None:
                 budget = {"epsilon": node.epsilon_budget, "delta": node.delta_budget}
                 total = options.multiplier
@@ -390,7 +392,7 @@ class DPPCAClient(method.Client):
         return self._noisy_sums(phase, request)
 
     def _noisy_sums(self, phase: str, request: method.Fields) -> dict[str, method.Array]:
-        """Return the sums of a phase over this party's rows in integer steps, with noise."""
+        """Return the sums of a phase over this party's rows, with discrete Gaussian noise, in integer steps."""
         options, d = self.options, self.data.shape[1]
         source = privacy.system_randomness()
         if options.noise_seed:
@@ -408,7 +410,7 @@ class DPPCAClient(method.Client):
         return reply
 
     def _integer_sum(self, name: str, phase: str, request: method.Fields) -> method.Array:
-        """Return a field of a phase without noise, which a row never changes by more than the field's sensitivity."""
+        """Return a field's noiseless sum over this party's rows in integer steps, with bounded sensitivity."""
         data, centre = self.data, request.get("centre", np.zeros(self.data.shape[1]))
         if name == "rows":
             return np.asarray(float(len(data) * privacy.GRID_STEPS))
@@ -425,7 +427,7 @@ class DPPCAClient(method.Client):
         return statistic(data, centre, bound)
 
     def _require_possible(self, request: method.Fields) -> None:
-        """Refuse distances outside the public range of lengths."""
+        """Refuse a request whose bound or shell ends lie outside the public range of lengths."""
         minimum, maximum = 2.0**private_scatter.MIN_EXPONENT, 2.0**private_scatter.MAX_EXPONENT
         ends = request.get("shells", np.zeros((0, 3)))[:, private_scatter.SHELL_END]
         for name, distances in (("bound", request.get("bound", minimum)), ("shells", ends)):
@@ -437,6 +439,7 @@ class DPPCAClient(method.Client):
 
     @override
     def permit_survivors(self, dropped: int) -> None:
+        """Refuse to open a sum if too few honest parties remain to make the noise large enough."""
         # whoever dropped out may have been honest: the others must be as many as the noise is made for
         options, node = self.options, self.site.node
         if node.data and options.trust == "distributed" and options.honest_parties > node.honest_parties - dropped:
@@ -447,7 +450,7 @@ class DPPCAClient(method.Client):
             )
 
     def _check_noise(self) -> None:
-        """Refuse options that would make the noise too small or known."""
+        """Refuse options under which the noise would be absent, too small, known, or not allowed by this site."""
         options, node = self.options, self.site.node
         has_data = bool(node.data)
         if has_data and not options.private:

@@ -77,7 +77,7 @@ FIRST_PASS_ROWS = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and no
 
 @dataclass(frozen=True)
 class RowsUsed:
-    """Rows that a pass uses.
+    """Rows of one pass (all rows, or all but held-out rows): their number, mean, total variance and rounding.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class RowsUsed:
 
 @dataclass(frozen=True)
 class SharedComponents:
-    """Result of a pass: the PCA of its rows, and the shared components for each strength.
+    """Result of a pass: the pooled PCA of its rows, and the shared components V for each strength c.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class SharedComponents:
 
 
 class Personalised(method.Strategy):
-    """Strategy of personalised PCA: chooses mu unless the user named mu, and then finds V.
+    """Strategy of personalised PCA: chooses the strength mu by held-out rows, and fits shared components V.
 
     The model's measurements have the errors of the parties' components and their distance from V.
 
@@ -152,6 +152,7 @@ class Personalised(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Choose mu by held-out rows if requested, fit the shared components, and report errors."""
         mus, measured = self.options.grid, dict[str, float]()
         notes = ["scores are by each party's own components; the model holds the shared ones"]
         if self.options.mu == "held-out":
@@ -176,12 +177,13 @@ class Personalised(method.Strategy):
 
     @override
     def squared_error(self, model: method.PCAModel) -> float:
+        """Return the mean squared error of the parties' own components, from their report."""
         return self._error
 
     # The steps of a pass
 
     def _measure_rows(self, prefix: str) -> Generator[method.Round, Any, RowsUsed]:
-        """Ask for the mean and variances of the rows that a pass uses."""
+        """Ask for the number, mean and variances of the rows of a pass, which its phase ``prefix`` names."""
         rows_text = FIRST_PASS_ROWS if prefix else ALL_ROWS
         if f"{prefix}start" in self.script:
             replies = yield method.Round(f"{prefix}start")
@@ -206,7 +208,7 @@ class Personalised(method.Strategy):
         return RowsUsed(prefix, int(pooled.n), mean, request, float(diagonal.sum()), error_bound)
 
     def _require_enough_rows(self, rows: float) -> None:
-        """Refuse more components than the rows of the first pass."""
+        """Refuse a run whose first pass, without the held-out rows, has fewer rows than components."""
         if self.options.n_components > rows:
             raise method.ConfigError(
                 f"run-config: 'n-components' is {self.options.n_components}, and all parties together have {rows} rows "
@@ -214,7 +216,7 @@ class Personalised(method.Strategy):
             )
 
     def _fit_pooled(self, used: RowsUsed, notes: list[str]) -> Generator[method.Round, Any, eigen.Eigenpairs]:
-        """Return the PCA of the rows used: the limit of mu to infinity, and the start of V."""
+        """Fit the pooled PCA of a pass's rows by block iteration: the start of the shared components V."""
         d = used.mean.size
         block = random_block(d, self.options.width(self.public), self.config.seed)
         iteration = block_iteration.BlockIteration(block, self.options.n_components, trace=used.total)
@@ -232,9 +234,9 @@ class Personalised(method.Strategy):
     def _share_components(
         self, used: RowsUsed, mus: Sequence[float], notes: list[str]
     ) -> Generator[method.Round, Any, SharedComponents]:
-        """Return the shared components for all values of mu of a pass."""
+        """Fit the shared components V for each value of mu, by rounds that sum the parties' projections of V."""
         pairs = yield from self._fit_pooled(used, notes)
-        unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected
+        unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected  # never zero
         strengths, V = np.array(mus) * unit, np.repeat(pairs.vectors[None], len(mus), axis=0)
         iterations, shift = 0, np.inf
         if not (0 < mus[0] < math.inf):
@@ -259,7 +261,7 @@ class Personalised(method.Strategy):
     def _solution(
         self, used: RowsUsed, components: SharedComponents, mu: float, notes: list[str], choice: dict[str, float]
     ) -> method.Fitting:
-        """Return the shared components by their variance, with the errors of the parties' own components."""
+        """Ask for the parties' report, and return V ordered by variance with errors and distances measured."""
         finite = components.strengths[np.isfinite(components.strengths)]
         request = {"shared": components.shared[0], "strengths": finite, **used.centre}
         sums: method.Total = yield method.SumRound("report", request)
@@ -285,12 +287,12 @@ class Personalised(method.Strategy):
 
 
 def _pool_heads(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[moments.Head, method.Array]:
-    """Return count and mean of the rows used and the diagonal of their scatter, in an order that the data fix."""
+    """Pool count, mean and diagonal of the scatter of a pass's rows, independently of the replies' order."""
     ordered = sorted(replies, key=lambda reply: (reply.rows, *(value.tobytes() for value in reply.fields.values())))
     heads = []
     for reply in ordered:
         used_rows, mean, remainder = (reply.fields[name] for name in ("used", "mean", "remainder"))
-        expected = reply.rows - (reply.rows // 5 if holds_out else 0)
+        expected = reply.rows - (reply.rows // 5 if holds_out else 0)  # a fifth is held out
         if used_rows != expected:
             raise method.ContractError(
                 f"{reply.sender}: it used {int(used_rows)} rows, expected {expected} of its {reply.rows}"
@@ -302,6 +304,6 @@ def _pool_heads(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[mo
 
 
 def _best_mu(errors: method.Array, total: float) -> tuple[tuple[float], int]:
-    """Return the mu of the least validation error and its index; of equal errors, the mu that shares most."""
+    """Return the mu of the least held-out error (of nearly equal ones the largest mu), and its index."""
     best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * total)[-1])
     return ((0.0, *MU_GRID, math.inf)[best],), best

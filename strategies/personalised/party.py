@@ -50,7 +50,7 @@ HELD_OUT_PREFIX = "held-out "
 def centre_fields(
     config: method.RunConfig, options: "PersonalisedOptions", prefix: str
 ) -> tuple[method.Field, method.Field]:
-    """Return the fields of the mean about which a pass' sums are. All questions of a pass send the same mean.
+    """Return the request fields of a pass's mean and its rounding error, constant over the questions of the pass.
 
     Parameters
     ----------
@@ -87,22 +87,24 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
+        """What summed projectors and held-out errors tell of single sites."""
         return {"personalised": SITE_DISCLOSURE}
 
     @property
     @override
     def exposes(self) -> str:
+        """Kind of information on rows: "distribution" if mu is chosen by held-out rows, else none."""
         return "distribution" if self.mu == "held-out" else ""  # two sums: over all rows, and over all but a fifth
 
     @property
     def grid(self) -> tuple[float, ...]:
-        """Values of mu of the first pass, or the single value that the user named."""
+        """Values of the strength mu to fit: `MU_GRID` if mu is chosen by held-out rows, else the option's value."""
         if self.mu == "held-out":
             return MU_GRID
         return (math.inf if self.mu == "infinity" else float(self.mu),)
 
     def width(self, public: method.Public) -> int:
-        """Return the number of columns of a block for the PCA of all rows.
+        """Return the number of columns of the pooled PCA's block: n_components + 10, at most the features.
 
         Parameters
         ----------
@@ -118,7 +120,7 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
 
 
 def personalised_script(config: method.RunConfig, options: PersonalisedOptions) -> method.Questions:
-    """Return the questions of personalised PCA: a pass or two, a report, and the projection of the last round.
+    """Return the questions of personalised PCA: one or two passes, a report of errors, and the projection.
 
     Parameters
     ----------
@@ -163,7 +165,7 @@ def personalised_script(config: method.RunConfig, options: PersonalisedOptions) 
 def _pass_questions(
     config: method.RunConfig, options: PersonalisedOptions, prefix: str, strengths: int
 ) -> method.Questions:
-    """Return the questions of a pass: mean and variances, the pooled PCA, and the shared components."""
+    """Return the questions of one pass: mean and variances, products for the pooled PCA, and shared components."""
     used = method.Field("used", (), dtype="int64", kind="count")
     start = method.Question(
         reply=method.Payload((used, *method.HEAD[1:], method.Field("diagonal", ("d",), kind="size"))),
@@ -195,26 +197,26 @@ def _pass_questions(
 
 
 def _max_deviation(request: method.Fields, public: method.Public) -> method.Array:
-    """Return the largest deviation (d,) of rows within `bound` from the mean of the request."""
+    """Return each feature's largest deviation of a value within `bound` from the request's mean."""
     deviation: method.Array = row_limits.reach(request, public) + np.abs(request["remainder"])
     return deviation
 
 
 def _max_total(request: method.Fields, public: method.Public) -> float:
-    """Return a limit on the sum of squares of all rows about the mean of the request, with room for rounding."""
+    """Return a limit on the total sum of squares of all rows about the request's mean, twice to allow rounding."""
     reach = _max_deviation(request, public)
     return 2.0 * row_limits.MAX_ROWS * float(reach @ reach)
 
 
 def _product_limits(request: method.Fields, public: method.Public) -> method.SumLimits:
-    """Return limits on the sum of the products of all rows' scatters with a block."""
+    """Return limits on the entries of the summed scatters' product with the requested block."""
     reach = _max_deviation(request, public)
     with np.errstate(over="ignore"):  # what is not finite is refused
         return {"product": 2.0 * row_limits.MAX_ROWS * np.outer(reach, reach @ np.abs(request["block"]))}
 
 
 def _report_limits(request: method.Fields, public: method.Public) -> method.SumLimits:
-    """Return limits on the sums of the parties' reports."""
+    """Return limits on the summed reports: squared error, subspace distance and Gram matrix."""
     k, total = request["shared"].shape[1], _max_total(request, public)
     return {"error": np.array(total), "distance": np.array(2.0 * public.parties * k), "gram": np.full((k, k), total)}
 
@@ -227,12 +229,13 @@ MEAN_KEY = "own mean of rows"
 
 
 class PersonalisedClient(method.Client):
-    """Client of personalised PCA, which keeps its own components and uses its own components to project."""
+    """Client of personalised PCA, which stores its own components and projects its rows with them."""
 
     options: PersonalisedOptions
 
     @override
     def require_ready(self) -> None:
+        """Refuse a choice of mu for which this site's rows allow no held-out fold."""
         super().require_ready()
         if self.options.mu == "held-out":
             require_fold(self.site.node, len(self.data))
@@ -259,6 +262,7 @@ class PersonalisedClient(method.Client):
 
     @override
     def projection(self, request: method.Fields) -> method.Projection:
+        """Return the projection with the party's own components, if it has computed any."""
         projection = super().projection(request)
         if COMPONENTS_KEY not in self.site.state:
             return projection
@@ -269,16 +273,16 @@ class PersonalisedClient(method.Client):
 
 
 def _answer_start(party: PersonalisedClient, prefix: str) -> method.Fields:
-    """Return the count and mean of the rows used, and the diagonal of their scatter."""
+    """Return count and mean of a party's rows in a pass, and the diagonal of their scatter."""
     head, diagonal = moments.head_and_diagonal(party.pass_rows(prefix))
     fields = method.head_fields(head, diagonal)
     return {"used": fields["count"], "mean": head.mean, "remainder": fields["remainder"], "diagonal": diagonal}
 
 
 def _centred_rows(party: PersonalisedClient, request: method.Fields, prefix: str) -> LocalRows:
-    """Return the rows used, about the mean of the request.
+    """Return a party's rows of a pass, centred by the request's mean.
 
-    Of more rows than features, the local mean is computed once in a pass.
+    With more rows than features, the local mean is computed once and stored.
     """
     rows, local_head = party.pass_rows(prefix), None
     (n, d), name = rows.shape, f"{MEAN_KEY} {len(rows)}"
@@ -291,7 +295,7 @@ def _centred_rows(party: PersonalisedClient, request: method.Fields, prefix: str
 
 
 def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str) -> method.Fields:
-    """Return the party's projector times the shared components (m, d, k), after an iteration at each strength."""
+    """Update the party's components at each strength, and return their projectors times V (m, d, k)."""
     rows, state = _centred_rows(party, request, prefix), party.site.state
     V, strengths = request["shared"], request["strengths"]
     key = f"{prefix}{COMPONENTS_KEY}"
@@ -308,7 +312,7 @@ def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str
 
 
 def _answer_choose(party: PersonalisedClient, request: method.Fields) -> method.Fields:
-    """Return squared errors on the rows held out: of local components, of each strength's, and of the shared ones."""
+    """Return squared errors on held-out rows: of local PCA, of the components at each strength, and of V."""
     rows, V = _centred_rows(party, request, HELD_OUT_PREFIX), request["shared"]
     held_out = centre_local_rows(party.data[party.held_out], request["mean"], request["remainder"])
     local = party.site.state[f"{HELD_OUT_PREFIX}{COMPONENTS_KEY}"][0]
@@ -318,7 +322,7 @@ def _answer_choose(party: PersonalisedClient, request: method.Fields) -> method.
 
 
 def _answer_report(party: PersonalisedClient, request: method.Fields) -> method.Fields:
-    """Return error and distance of a party's own components, or of the shared components without strength."""
+    """Return a party's projection error, the distance of its components from V, and its Gram matrix of V."""
     rows, state = _centred_rows(party, request, ""), party.site.state
     V, strength = request["shared"], request["strengths"]
     local = V

@@ -80,16 +80,16 @@ CARD = method.MethodCard(
 
 
 def _deviations(values: method.Array) -> method.Array:
-    """Return the roots of eigenvalues, with the largest root in place of a root that may be rounding.
+    """Return the roots of descending eigenvalues, with the largest root in place of roots that may be rounding.
 
-    Along such a direction no row is then far off.
+    Scores divided by the largest root are small, so no row is an outlier along such a direction.
     """
     roots = np.sqrt(np.maximum(values, 0.0))
     return np.asarray(np.where(roots > ROUNDING_DEVIATION_SHARE * roots[0], roots, roots[0]))
 
 
 def _coincidence_error() -> method.DataError:
-    """Return the error for rows most of which coincide."""
+    """Return the `DataError` to raise if most rows coincide, so that no robust variance exists."""
     return method.DataError(
         "most rows lie in one place: without those that may be far off there is no variance; leave out columns "
         "in which most rows are alike, or use p-cov"
@@ -97,7 +97,7 @@ def _coincidence_error() -> method.DataError:
 
 
 class Robust(method.Strategy):
-    """Strategy of ROBUST: eigenvectors of the covariance of the rows that are not far off.
+    """Strategy of ROBUST: eigenvectors of the covariance of all rows but outliers, found by spatial signs.
 
     Attributes
     ----------
@@ -132,6 +132,7 @@ class Robust(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
+        """Find the spatial median, leave outliers out in two steps, and return robust components."""
         self.excluded_parties = []
         sums = yield from self._sum_over_rows("start", {})
         rows = int(sums["rows"])
@@ -173,16 +174,16 @@ class Robust(method.Strategy):
     def _find_survivors(
         self, step: str, step_request: dict[str, method.Array], vectors: method.Array, units: method.Array
     ) -> Generator[method.Round, Any, tuple[dict[str, method.Array], float, method.Array, eigen.Eigenpairs]]:
-        """Find the rows that count along directions (m, d) of a ``step``, and their covariance.
+        """Find the survivors (rows that are no outliers along directions (m, d)), and their mean and covariance.
 
         Returns
         -------
         survivors : dict
-            Request by which each party finds those of its rows that count.
+            Request fields by which each party finds its survivors.
         far_share : float
-            Share of the rows that does not count.
+            Share of the rows that are outliers.
         shift : ndarray of shape (d,)
-            Mean of the rows that count, about the centre.
+            Mean of the survivors, about the centre.
         pairs : Eigenpairs
             Eigenpairs of their covariance along the directions.
         """
@@ -204,7 +205,7 @@ class Robust(method.Strategy):
         spreads = directions.spreads
         pairs = eigen.leading_eigenpairs(np.asfortranarray(covariance * spreads * spreads[:, None]), m)
         varying = int(np.count_nonzero(pairs.values > ROUNDING_DEVIATION_SHARE**2 * pairs.values[0]))
-        if varying < m:  # the others follow from these, and not from rounding
+        if varying < m:  # replace eigenvectors that are rounding by a complement of the others
             complement = np.linalg.qr(pairs.vectors[:, :varying], mode="complete")[0][:, varying:]
             pairs = replace(pairs, vectors=np.hstack([pairs.vectors[:, :varying], complement]))
         return request, far_share, vectors.T @ (directions.middles + spreads * mean), pairs
@@ -216,10 +217,10 @@ class Robust(method.Strategy):
         variances: method.Array,
         mean_squares: method.Array,
     ) -> Generator[method.Round, Any, method.Solution]:
-        """Return the k directions of the largest variances by medians, and set the limits of rows.
+        """Return the solution from the k directions of largest robust variance, and set the outlier `limits`.
 
-        The directions ``vectors`` are (m, d), ``variances`` (m,) are by medians, and ``mean_squares`` (m,) are those of
-        the rows that count. The limits follow from what the components leave of these rows.
+        The directions ``vectors`` are (m, d), ``variances`` (m,) come from medians, and ``mean_squares`` (m,) from
+        the survivors, the rows that are no outliers. The limits follow from the survivors' squared errors.
         """
         if not variances.any():
             raise _coincidence_error()
@@ -256,7 +257,7 @@ class Robust(method.Strategy):
     def _find_centre(
         self, request: dict[str, method.Array]
     ) -> Generator[method.Round, Any, tuple[dict[str, method.Array], float]]:
-        """Return the next request, about the centre where the rows' signs add up to zero, and the mean sign there."""
+        """Search the spatial median, where the rows' unit directions add up to zero; return request and mean sign."""
         divisor = request["scale"] if request["scale"].size else np.ones_like(request["centre"])
         search = spatial_signs.median_search(request["centre"] / divisor)
         for step in range(1, self.options.max_rounds + 1):
@@ -273,7 +274,7 @@ class Robust(method.Strategy):
     def _sign_scatter(
         self, request: dict[str, method.Array]
     ) -> Generator[method.Round, Any, tuple[method.Array, dict[str, float]]]:
-        """Return the sign covariance (d, d) of parties that are alike, with measurements of their differences."""
+        """Return the spatial sign covariance (d, d) of the rows, and measurements of differences between parties."""
         scatter, measured = yield from self._pooled_matrix("signs", request, self.quorum.features)
         typical_difference = measured.get("unlike_parties", 0.0)
         if typical_difference > MAX_TYPICAL_DIFFERENCE:
@@ -286,7 +287,7 @@ class Robust(method.Strategy):
     def _pooled_matrix(
         self, phase: str, request: dict[str, method.Array], size: int
     ) -> Generator[method.Round, Any, tuple[method.Array, dict[str, float]]]:
-        """Return the matrix of a phase over all rows; with ``robust-parties`` the mean of similar parties' matrices."""
+        """Ask for a phase's scatter, and return its mean over all rows, or over similar parties (robust-parties)."""
         measured: dict[str, float] = {}
         if not self.options.robust_parties:
             sums: method.Total = yield method.SumRound(phase, request)
@@ -299,7 +300,7 @@ class Robust(method.Strategy):
         return matrix, measured
 
     def _mean_of_similar(self, replies: Sequence[method.Reply], size: int) -> tuple[method.Array, dict[str, float]]:
-        """Return the mean of the parties' scatters, each of trace 1, without scatters that are unlike their median."""
+        """Return the mean of the parties' trace-1 scatters without those far from their median, and differences."""
         matrices = [moments.unpack_symmetric(reply.fields["scatter"], size) for reply in replies]
         matrices = [matrix / (np.trace(matrix) or 1.0) for matrix in matrices]
         median_matrix = spatial_signs.median_of_matrices(matrices)
@@ -321,7 +322,7 @@ class Robust(method.Strategy):
     def _mean_and_scatter(
         self, phase: str, request: dict[str, method.Array], size: int
     ) -> Generator[method.Round, Any, tuple[float, method.Array, method.Array]]:
-        """Return the share of rows that do not count, and the mean and mean products of the others.
+        """Return the share of rows that are outliers, and the weighted mean and mean products of the other rows.
 
         With ``robust-parties`` the mean is the median of the parties' means.
         """
@@ -338,7 +339,7 @@ class Robust(method.Strategy):
         return 1 - weight / rows, mean, size * matrix
 
     def _sum_over_rows(self, phase: str, request: method.Fields) -> Generator[method.Round, Any, method.Fields]:
-        """Return the sums of a phase over all rows, with the number of rows.
+        """Ask for a phase's sums over all rows, and return the sums and the number of rows as ``rows``.
 
         With ``robust-parties`` the sums are over parties that are not left out, each of which counts as at most twice
         the median party.
@@ -356,9 +357,11 @@ class Robust(method.Strategy):
 
     @override
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
+        """Return the request fields for projecting rows, with variances and outlier limits."""
         fields = super().loadings(model, solution)
         return {**fields, "variances": model.explained_variance_, "limits": self.limits}
 
     @override
     def run_projection(self, model: method.PCAModel, request: method.Fields) -> method.Program:
+        """Let every party project its rows, without checking a squared error."""
         yield method.Round("project", request)

@@ -45,7 +45,7 @@ SITE_DISCLOSURE = (
 
 
 class RobustOptions(method.Options):
-    """Options of ROBUST: components, scaling, parties at fault, and the search for the median."""
+    """Options of ROBUST: components, scaling, robustness against faulty parties, and the search for the median."""
 
     scale: bool = False
     """Divide each feature by its median absolute deviation."""
@@ -58,6 +58,7 @@ class RobustOptions(method.Options):
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
+        """What sums about chosen centres tell of single sites."""
         return {"robust": SITE_DISCLOSURE}
 
 
@@ -73,7 +74,7 @@ UNITS_FIELD = method.Field("units", ("m",), kind="positive")
 
 
 def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Questions:
-    """Return the questions of ROBUST: local medians, steps to the median, directions about the median, and variances.
+    """Return the questions of ROBUST: spatial median, sign covariance, outlier search in two steps, and variances.
 
     Parameters
     ----------
@@ -135,7 +136,7 @@ def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Qu
 
 
 def _step_questions(step: str) -> method.Questions:
-    """Return the questions by which rows far off are left out; a run sends the directions of a step once for all."""
+    """Return the questions of one outlier search: score histograms, whitened sign covariance, and inliers' sums."""
     vectors, middles, spreads = (
         method.Field("vectors", ("m", "d"), kind="orthonormal rows", constant=f"{step}vectors"),
         method.Field("middles", ("m",), constant=f"{step}middles"),
@@ -187,13 +188,13 @@ def _step_questions(step: str) -> method.Questions:
 
 
 def _sizes(public: method.Public) -> dict[str, int]:
-    """Return the sizes of the symbols in the questions' shapes."""
+    """Return the values of the symbols in field shapes: m directions, m + 1, packed triangle, and bins."""
     m = direction_count(public.features, public.options.n_components)
     return {"m": m, "m+1": m + 1, "triangle": moments.packed_size(m), "bins": spatial_signs.BINS}
 
 
 def direction_count(features: int, components: int) -> int:
-    """Return the number of directions along which a run looks for rows far off.
+    """Return the number m of directions searched for outliers: all features, but at most 200 or n_components.
 
     Parameters
     ----------
@@ -211,12 +212,12 @@ def direction_count(features: int, components: int) -> int:
 
 
 def _start_limits(options: RobustOptions, request: method.Fields, public: method.Public) -> method.SumLimits:
-    """Return limits on the sums of the parties' medians, octaves and deviations, times rows."""
+    """Return limits on the first sums: medians, binary logarithms of distance floors, and deviations, times rows."""
     bound, d = public.config.bound, public.features
     limits = {
         "count": np.array(float(MAX_ROWS)),
         "location": np.full(d, MAX_ROWS * bound),
-        "octave": np.array(MAX_ROWS * 1100.0),
+        "octave": np.array(MAX_ROWS * 1100.0),  # log2 of a float64 is less in size
     }
     if options.scale:
         limits |= {"measured": np.full(d, float(MAX_ROWS)), "nearness": np.full(d, MAX_ROWS * MAX_SCALE_RATIO / bound)}
@@ -224,7 +225,7 @@ def _start_limits(options: RobustOptions, request: method.Fields, public: method
 
 
 def _limits_per_row(**per_row: float) -> Callable[[method.Fields, method.Public], method.SumLimits]:
-    """Return a function that limits sums by what a row adds at most, for as many rows as a sum can have."""
+    """Return a limit function for sums to which each of up to `MAX_ROWS` rows adds at most the given values."""
     limits = {name: np.array(maximum * MAX_ROWS) for name, maximum in per_row.items()}
     return lambda request, public: limits
 
@@ -233,13 +234,13 @@ def _limits_per_row(**per_row: float) -> Callable[[method.Fields, method.Public]
 
 
 class RobustClient(method.Client):
-    """Client of ROBUST, which returns sums of the directions of its rows and counts of their scores."""
+    """Client of ROBUST, which replies with sums of its rows' unit directions and histograms of their scores."""
 
     options: RobustOptions
 
     @cached_property
     def median(self) -> method.Array:
-        """Spatial median (d,) of the party's rows."""
+        """Spatial median (d,) of the party's own rows, stored over the rounds."""
         if MEDIAN_KEY not in self.site.state:
             d = self.data.shape[1]
             mean = sum(rows.sum(axis=0) for rows in self.centred_rows(np.zeros(d))) / len(self.data)
@@ -250,7 +251,7 @@ class RobustClient(method.Client):
         return self.site.state[MEDIAN_KEY][0]
 
     def floor(self, scale: method.Array) -> float:
-        """Return the distance within which a row counts less, by the party's rows alone.
+        """Return the distance from a centre below which rows get less weight, from the party's own rows.
 
         Parameters
         ----------
@@ -269,7 +270,7 @@ class RobustClient(method.Client):
         return float(self.site.state[name][0])
 
     def whitened(self, request: method.Fields) -> Iterator[tuple[method.Array, method.Array]]:
-        """Yield the rows about the centre, and their scores along the directions in spreads, chunk by chunk.
+        """Yield centred rows, and their scores along the directions minus middles over spreads, chunk by chunk.
 
         Parameters
         ----------
@@ -290,7 +291,7 @@ class RobustClient(method.Client):
     def weigh_rows(
         self, step: str, request: method.Fields
     ) -> Iterator[tuple[method.Array, method.Array, method.Array]]:
-        """Yield the weight of each row with what `whitened` yields, chunk by chunk.
+        """Yield outlier weights (0 to 1), centred rows and whitened scores of the party's rows, chunk by chunk.
 
         Parameters
         ----------
@@ -315,7 +316,7 @@ class RobustClient(method.Client):
             yield survivors.row_weights(whitened), rows, whitened
 
     def suppress_small_counts(self, tallies: Iterable[NDArray[np.int64]]) -> method.Array:
-        """Return the histograms of the rows without counts below the site's minimum.
+        """Add up histograms of chunks, and merge bins whose counts are below the site's ``min-rows``.
 
         Parameters
         ----------
@@ -332,7 +333,7 @@ class RobustClient(method.Client):
         return np.array([spatial_signs.merge_small_bins(histogram, min_rows) for histogram in counts], dtype=np.float64)
 
     def count_survivors(self, parts: Iterable[tuple[method.Array, method.Array]]) -> method.Array:
-        """Return the histograms of the rows that count, or of all rows where few do not count.
+        """Return histograms of values of the rows that are no outliers, or of all rows if outliers are too few.
 
         Parameters
         ----------
@@ -352,7 +353,7 @@ class RobustClient(method.Client):
         return self.suppress_small_counts([inside, outside] if few_outside else [inside])
 
     def centred_rows(self, centre: method.Array, scale: method.Array = NO_SCALE) -> Iterator[method.Array]:
-        """Yield the rows about a centre, chunk by chunk, divided by a scale where there is a scale.
+        """Yield the party's rows less a centre, divided by the scale if one is given, chunk by chunk.
 
         Parameters
         ----------
@@ -371,6 +372,7 @@ class RobustClient(method.Client):
 
     @override
     def project(self, request: method.Fields) -> method.Fields:
+        """Write scores, T2 and SPE of the party's rows; reply with the row count and a zero error."""
         with scores.outlier_file(self.site.node.scores, request["limits"]) as stream:
             statistics = request["components"], request["variances"], request["limits"]
             outliers = scores.OddRows(*statistics, len(self.data), stream)
@@ -379,7 +381,7 @@ class RobustClient(method.Client):
 
 
 def _answer_start(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the party's median and distance floor, and with ``scale`` the deviations of features, times rows."""
+    """Return n times the party's median and log2 of its distance floor, and with ``scale`` inverse deviations."""
     n = len(party.data)
     floor = party.floor(NO_SCALE)
     reply = {"count": np.asarray(n), "location": n * party.median, "octave": np.asarray(n * np.log2(floor))}
@@ -399,26 +401,26 @@ def _answer_start(party: RobustClient, request: method.Fields) -> method.Fields:
 
 
 def _answer_median(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the sums of the rows' signs about the centre, and of their inverse distances."""
+    """Return the sums of a party's unit directions of rows from the centre, and of their inverse distances."""
     rows = party.centred_rows(request["centre"], request["scale"])
     sums = spatial_signs.sign_sums(rows, party.data.shape[1], _distance_floor(party, request))
     return {"count": np.asarray(sums.rows), "signs": sums.signs, "weight": np.asarray(sums.weight * request["unit"])}
 
 
 def _distance_floor(party: RobustClient, request: method.Fields) -> float:
-    """Return the party's floor, or a larger floor where a sum has no room for rows as near as that."""
+    """Return the distance below which rows get less weight: the party's own, or the limit of inverse distances."""
     return max(party.floor(request["scale"]), float(request["unit"]) / MAX_INVERSE_DISTANCE)
 
 
 def _answer_signs(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the sign covariance of the rows about the centre, times rows."""
+    """Return the sum of outer products (packed) of the party's unit directions of rows from the centre."""
     rows = party.centred_rows(request["centre"], request["scale"])
     scatter = spatial_signs.sign_scatter(rows, party.data.shape[1], _distance_floor(party, request))
     return {"count": np.asarray(len(party.data)), "scatter": moments.pack(scatter)}
 
 
 def _answer_scores(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return histograms of the rows' scores along each direction."""
+    """Return histograms (m, bins) of the party's scores along each direction, without small counts."""
     rows = party.centred_rows(request["centre"], request["scale"])
     tallies = (spatial_signs.tally(chunk @ request["vectors"].T / request["units"]) for chunk in rows)
     histograms = party.suppress_small_counts(tallies)
@@ -426,7 +428,7 @@ def _answer_scores(party: RobustClient, request: method.Fields) -> method.Fields
 
 
 def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the sign covariance of the whitened rows, times rows."""
+    """Return the sum of outer products (packed) of the unit directions of the party's whitened rows."""
     m = len(request["middles"])
     scatter = np.zeros((m, m))
     for _, whitened in party.whitened(request):
@@ -436,7 +438,7 @@ def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
 
 
 def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return histograms of the whitened rows' scores along each direction, and of their distances from the middle."""
+    """Return histograms of whitened rows' scores along each requested direction and of their lengths."""
     vectors = request["shape_vectors"]
     tallies = [
         spatial_signs.tally(spatial_signs.shape_values(whitened, vectors)) for _, whitened in party.whitened(request)
@@ -447,9 +449,9 @@ def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields)
 
 
 def _answer_survivors(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the weight, sum and scatter of the whitened rows, each weighted by its place.
+    """Return the total weight, weighted sum and weighted scatter of the party's whitened rows, outliers at 0.
 
-    All are zero where fewer rows count than the site's minimum.
+    All are zero if fewer than ``min-rows`` rows have a positive weight.
     """
     m, inside, weight = len(request["middles"]), 0, 0.0
     shift, scatter = np.zeros(m), np.zeros((m, m))
@@ -470,7 +472,7 @@ def _answer_survivors(step: str, party: RobustClient, request: method.Fields) ->
 
 
 def _answer_variances(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return histograms of the scores of the rows that count along each direction."""
+    """Return histograms (m, bins) of the scores, along each direction, of the party's rows that are no outliers."""
     weighted_scores = (
         (weights, rows @ request["turned"].T / request["units"])
         for weights, rows, _ in party.weigh_rows(SECOND_STEP_PREFIX, request)
@@ -479,7 +481,7 @@ def _answer_variances(party: RobustClient, request: method.Fields) -> method.Fie
 
 
 def _answer_errors(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the histogram of the distances of the rows that count from all components."""
+    """Return the histogram of distances from the components' span of the party's rows that are no outliers."""
     components = request["components"]
     weighted_errors = (
         (weights, row_lengths(rows - rows @ components.T @ components)[:, None] / request["unit"])

@@ -61,13 +61,14 @@ STEP_SUMS = Payload(
 
 
 def limits(request: Fields, max_score: float) -> SumLimits:
-    """Return limits of sums over rows, each counted once.
+    """Return public limits of Harmony's sums: counts, unit scores, scores and objective, over at most `MAX_ROWS` rows.
 
     Parameters
     ----------
     request : mapping of str to ndarray
+        Field ``centres`` (steps, clusters, k).
     max_score : float
-        Largest size of a score.
+        Largest absolute value of a score.
 
     Returns
     -------
@@ -78,18 +79,20 @@ def limits(request: Fields, max_score: float) -> SumLimits:
         "counts": np.array(rows),
         "units": np.array(rows),
         "sums": np.array(rows * max_score),
+        # unit vectors are at most 2 apart, and the entropy over m clusters is at most log(m)
         "objective": np.array(rows * (4 + harmony.CLUSTER_WIDTH * np.log(request["centres"].shape[1] + 1))),
     }
 
 
 def read_steps(request: Fields, batch: int) -> harmony.Steps:
-    """Return the steps that a server sent, checked against each other.
+    """Return the Harmony steps (centres, penalties, moves) that the server sent, after checking their shapes.
 
     Parameters
     ----------
     request : mapping of str to ndarray
         Fields of `STEP_FIELDS`, and ``components``.
     batch : int
+        Number of the party.
 
     Returns
     -------
@@ -110,14 +113,16 @@ def read_steps(request: Fields, batch: int) -> harmony.Steps:
 
 
 def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
-    """Return the sums over a party's rows, in the party's own part of the fields, and zeros in the others' parts.
+    """Return a party's counts and score sums by cluster, placed in its own batch's slot, with zeros elsewhere.
 
     Parameters
     ----------
     request : mapping of str to ndarray
+        Fields of `STEP_FIELDS`, and ``components``.
     parts : iterator of ndarray of shape (m, k)
         Scores of the party's rows.
     batch : int
+        Number of the party.
 
     Returns
     -------
@@ -132,16 +137,18 @@ def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
 
 
 def write_corrected(scores: str, request: Fields, parts: Iterator[Array], batch: int) -> None:
-    """Write the scores that Harmony has corrected, beside a site's own scores.
+    """Write a site's scores after Harmony's batch correction to a file beside the scores file.
 
     Parameters
     ----------
     scores : str
         Path of the site's scores; empty: nothing is written.
     request : mapping of str to ndarray
+        Fields of `STEP_FIELDS`, and ``components``.
     parts : iterator of ndarray of shape (m, k)
         Scores of the site's rows.
     batch : int
+        Number of the party.
     """
     steps = read_steps(request, batch)
     names = ",".join(f"harmony{j + 1}" for j in range(steps.centres.shape[2]))
@@ -156,7 +163,7 @@ ClusterFields = Generator[Round, Any, dict[str, Array]]
 
 
 def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -> ClusterFields:
-    """Return the steps of Harmony as fields for the sites; the log of the model has the steps, too.
+    """Run Harmony by sums: return its centres, penalties and moves as fields, and log them in the model.
 
     Parameters
     ----------
@@ -192,9 +199,9 @@ def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -
 def _converge_step(
     request: Fields, steps: harmony.Steps, centres: Array, penalty: Array, free: int
 ) -> Generator[Round, Any, tuple[harmony.Steps, Total, int]]:
-    """Return a further step after which no row changes clusters, the sums of the step, and the number of questions.
+    """Iterate one clustering step until few rows change clusters; return steps, last sums and number of questions.
 
-    In the first ``free`` questions no batch is kept from a cluster.
+    In the first ``free`` questions the penalty on clusters that a batch dominates is not updated.
     """
     counts, moved_share, questions = np.zeros(penalty.shape), 1.0, 0
     while True:
@@ -208,11 +215,11 @@ def _converge_step(
         units = harmony.normalise_rows(total["units"])
         centres = np.where(units.any(axis=1, keepdims=True), units, centres)
         if questions >= free:
-            penalty = (penalty - harmony.DIVERSITY * harmony.log_excess(counts)) / 2
+            penalty = (penalty - harmony.DIVERSITY * harmony.log_excess(counts)) / 2  # damped: mean with the last one
 
 
 def _objective(total: Total) -> float:
-    """Return Harmony's objective over all rows: distances, mixing of the rows' shares, and unevenness of clusters."""
+    """Return Harmony's objective over all rows: the parties' distances and entropies plus the diversity penalty."""
     counts = total["counts"]
     uneven = float((counts * harmony.log_excess(counts)).sum())
     return float(total["objective"]) + harmony.CLUSTER_WIDTH * harmony.DIVERSITY * uneven

@@ -58,7 +58,7 @@ MIXTURE_FIELDS = (
 
 
 class ClusterOptions(PCAOptions):
-    """Options of the stage: how many clusters a run finds, and how."""
+    """Options of the clustering stage: the number of clusters, and the algorithm."""
 
     clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
     """Find so many clusters among the scores of all rows, if sites allow it (docs/clusters.md); 0: none."""
@@ -67,7 +67,7 @@ class ClusterOptions(PCAOptions):
 
 
 class Clusters(RowsStage):
-    """Stage that finds clusters of the scores of all rows, between a method's fit and the last round."""
+    """Stage that clusters the scores of all rows (k-means, mixture or Harmony) after a method's fit."""
 
     Options = ClusterOptions
     needs = ("rows",)
@@ -78,20 +78,24 @@ class Clusters(RowsStage):
     @property
     @override
     def exposes(self) -> str:
+        """Kind of information that clustering can show of single rows: their scores."""
         return "scores"
 
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
+        """What Harmony's sums tell of single sites; nothing for other clusterings."""
         return {"harmony": harmony.SITE_DISCLOSURE} if self.options.clustering == "harmony" else {}
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
+        """Add the clustering's questions before the projection, and the clusters to the projection's request."""
         options, last = self.options, questions.get("project")
         if last is None:  # the method goes on as another one, whose script has it
             return questions
 
         def sizes(public: Public) -> dict[str, int]:
+            """Return the values of the symbols in field shapes: steps t, starts s, clusters m, components k."""
             steps = {"t": harmony.MAX_CORRECTIONS + 1, "parties": public.parties}
             return {**last.sizes(public), **steps, "k": public.features, "s": STARTS, "m": options.clusters}
 
@@ -115,7 +119,7 @@ class Clusters(RowsStage):
         return {**method_questions, **cluster_questions, "project": closing}
 
     def _cells_question(self, projection_fields: tuple[Field, ...], last: Question) -> Question:
-        """Return the question how many rows are nearest to each centre, and for the sums of the rows' scores."""
+        """Return the question of a k-means step: per centre, the count of nearest rows and the sum of their scores."""
         sums = (Field("counts", ("s", "m"), kind="size"), Field("sums", ("s", "m", "k")))
         return Question(
             request=Payload((*projection_fields, Field("centres", ("<=s", "<=m", "<=k")))),
@@ -126,7 +130,7 @@ class Clusters(RowsStage):
         )
 
     def _shares_question(self, projection_fields: tuple[Field, ...], last: Question) -> Question:
-        """Return the question for sums over rows that are shared out by the probabilities of a mixture."""
+        """Return the question of a mixture's EM step: sums of rows weighted by their cluster probabilities."""
         mixture = (Field("means", ("<=m", "<=k")), *(replace(item, optional=False) for item in MIXTURE_FIELDS))
         sums = (Field("counts", ("m",), kind="size"), Field("sums", ("m", "k")), Field("products", ("m", "k", "k")))
         return Question(
@@ -138,9 +142,10 @@ class Clusters(RowsStage):
         )
 
     def _harmony_question(self, projection_fields: tuple[Field, ...], last: Question) -> Question:
-        """Return the question for the sums of a step of Harmony."""
+        """Return the question of a Harmony step: counts and score sums per cluster and party."""
 
         def answer(party: RowsClient, request: Fields) -> Fields:
+            """Return a party's sums of a Harmony step, with its partition as the batch."""
             return harmony.local_sums(request, self.points(party, request), party.site.node.partition_id)
 
         return Question(
@@ -154,7 +159,7 @@ class Clusters(RowsStage):
     # A party
 
     def points(self, party: RowsClient, request: Fields, *, all_rows: bool = False) -> Iterator[Array]:
-        """Project the rows of the run, or every row of the site, to scores, chunk by chunk.
+        """Project a party's rows that take part, or all rows of its site, to scores, chunk by chunk.
 
         Parameters
         ----------
@@ -177,6 +182,7 @@ class Clusters(RowsStage):
 
     @override
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> None:
+        """Write each row's cluster, or its corrected scores, beside the site's scores; observe nothing."""
         node, points = party.site.node, self.points(party, request, all_rows=True)
         if self.options.clustering == "harmony":
             harmony.write_corrected(node.scores, request, points, node.partition_id)
@@ -187,6 +193,7 @@ class Clusters(RowsStage):
 
     @override
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
+        """Cluster the scores by rounds of sums, log the clusters in the model, and return them as fields."""
         options = self.options
         variances = model.explained_variance_
         if options.clustering == "harmony":
@@ -209,7 +216,7 @@ class Clusters(RowsStage):
 
 
 def _cell_limits(request: Fields, max_score: float) -> SumLimits:
-    """Return limits of sums over rows whose scores are at most ``max_score`` in size, with room for rounding."""
+    """Return limits of k-means sums over at most `MAX_ROWS` rows with scores up to ``max_score``, times two."""
     distance = np.abs(request["centres"]).max(axis=(0, 1)) + max_score
     with np.errstate(over="ignore"):  # what is not finite is refused
         inertia = 2 * MAX_ROWS * np.square(distance).sum()
@@ -217,6 +224,7 @@ def _cell_limits(request: Fields, max_score: float) -> SumLimits:
 
 
 def _share_limits(request: Fields, max_score: float) -> SumLimits:
+    """Return limits of a mixture's EM sums over at most `MAX_ROWS` rows with scores up to ``max_score``."""
     distance = np.abs(request["means"]) + max_score
     with np.errstate(over="ignore"):
         products = 2 * MAX_ROWS * distance[:, :, None] * distance[:, None]
@@ -229,7 +237,7 @@ def _share_limits(request: Fields, max_score: float) -> SumLimits:
 
 
 def _max_score(last: Question, request: Fields, public: Public) -> float:
-    """Return the largest size of a score: its square is in the sum of squares that limits the last question's error."""
+    """Return a bound on the absolute value of a score: the root of the projection question's limit on squared error."""
     assert last.limits is not None
     return float(np.sqrt(last.limits(request, public)["squared"]))
 
@@ -238,7 +246,7 @@ def _max_score(last: Question, request: Fields, public: Public) -> float:
 
 
 def _local_cells(request: Fields, parts: Iterator[Array]) -> Fields:
-    """Return, for each set of centres, counts of the rows nearest to each centre, and sums of scores and distances."""
+    """Return a party's k-means sums for each set of centres: counts, score sums and squared distances."""
     centres = request["centres"]
     require_axes(request["components"], centres)
     cells = clustering.CellSums.empty(centres)
@@ -248,7 +256,7 @@ def _local_cells(request: Fields, parts: Iterator[Array]) -> Fields:
 
 
 def _local_shares(request: Fields, parts: Iterator[Array]) -> Fields:
-    """Return sums over a party's rows that are shared out by the probabilities of a mixture."""
+    """Return a party's EM sums for a mixture: rows weighted by cluster probabilities, and the log-density."""
     mixture = read_mixture(request, "means")
     shares = clustering.MixtureSums.empty(mixture)
     for points in parts:
@@ -258,11 +266,12 @@ def _local_shares(request: Fields, parts: Iterator[Array]) -> Fields:
 
 
 def require_axes(components: Array, *arrays: Array) -> None:
-    """Refuse centres or covariances of other dimensions than there are components.
+    """Refuse centres or covariances whose last axis is not the number of components.
 
     Parameters
     ----------
     components : ndarray of shape (k, d)
+        Components of the run.
     *arrays : ndarray
         Arrays whose last axis must have length k.
 
@@ -276,7 +285,7 @@ def require_axes(components: Array, *arrays: Array) -> None:
 
 
 def labels(points: Array, means: Array, mixture: clustering.Mixture | None) -> tuple[NDArray[np.intp], Array]:
-    """Return the cluster of each point, and the distance to its centre, or in a mixture the cluster's probability.
+    """Return each point's cluster, with its distance to the centre, or in a mixture the cluster's probability.
 
     Parameters
     ----------
@@ -301,7 +310,7 @@ def labels(points: Array, means: Array, mixture: clustering.Mixture | None) -> t
 
 
 def read_mixture(request: Fields, means: str) -> clustering.Mixture:
-    """Return the mixture that a server sent, or refuse parameters that no mixture has.
+    """Return the Gaussian mixture that the server sent, or refuse weights and covariances that define none.
 
     Parameters
     ----------
@@ -331,13 +340,14 @@ def read_mixture(request: Fields, means: str) -> clustering.Mixture:
 
 
 def write_clusters(scores: str, request: Fields, points: Iterator[Array]) -> None:
-    """Write the cluster of each row, and the distance to its centre or its probability, beside a site's own scores.
+    """Write each row's cluster, with its distance or probability, to a file beside the site's scores file.
 
     Parameters
     ----------
     scores : str
         Path of the site's scores; empty: nothing is written.
     request : mapping of str to ndarray
+        ``components``, ``centres`` (m, k), and of a mixture ``weights`` and ``covariances``.
     points : iterator of ndarray of shape (m, k)
         Scores of the site's rows.
     """
@@ -363,7 +373,7 @@ ClusterFields = Generator[Round, Any, dict[str, Array]]
 def _fit_k_means(
     model: PCAModel, projection: Fields, clusters: int, seed: int
 ) -> Generator[Round, Any, tuple[Array, Array, float, int]]:
-    """Return centres, counts of rows, sum of squared distances, and number of steps."""
+    """Run k-means by sums from several starts; return the best centres, row counts, inertia and number of steps."""
     variances, max_move, steps = model.explained_variance_, np.inf, 0
     centres = clustering.draw_starts(variances, clusters, STARTS, seed)
     while max_move > clustering.CENTRE_TOLERANCE * np.sqrt(variances[0]) and steps < MAX_STEPS:
@@ -381,7 +391,7 @@ def _fit_k_means(
 def _fit_mixture(
     model: PCAModel, projection: Fields, start: clustering.Mixture, regular: float
 ) -> Generator[Round, Any, tuple[dict[str, Array], Array, float, int]]:
-    """Return the fields of a mixture, counts of rows, mean logarithm of the density, and number of steps."""
+    """Fit a mixture by EM; return its parameters, expected row counts, mean log-density and number of steps."""
     mixture, density, gain, steps = start, -np.inf, np.inf, 0
     while gain > MIN_DENSITY_GAIN and steps < MAX_STEPS:
         request = {"means": mixture.means, "weights": mixture.weights, "covariances": mixture.covariances}

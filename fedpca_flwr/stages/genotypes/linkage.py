@@ -32,7 +32,7 @@ COMPLETE, GAPPED = "neighbours", "gapped_neighbours"
 
 
 def linkage_questions() -> Questions:
-    """Return two questions, of which a run asks the shorter if no call is missing: a number per pair is enough then.
+    """Return the questions for sums over pairs of neighbouring variants, without and with missing calls.
 
     Returns
     -------
@@ -43,12 +43,13 @@ def linkage_questions() -> Questions:
 
 
 def _question(numbers: int) -> Question:
-    """Return the question for sums over pairs, with so many numbers of each pair, and the chromosomes' first variants.
+    """Return the question for ``numbers`` sums per pair of variants in a band, and for chromosome beginnings.
 
     A chromosome begins where names CHROMOSOME:POSITION:ALLELE:ALLELE change, without such names at the first variant.
     """
 
     def answer(party: RowsClient, request: Fields) -> Fields:
+        """Return a party's sums over pairs of variants in a band, and marks where chromosomes begin."""
         features, names = party.public.features, party.site.table.names
         start, width, window = int(request["start"]), _width(party.public), int(party.options.prune_window)
         if start >= features:
@@ -73,24 +74,25 @@ def _question(numbers: int) -> Question:
 
 
 def _starts(public: Public) -> range:
-    """Return the first variant of each question's band."""
+    """Return the index of the first variant of each question's band."""
     return range(0, public.features, _width(public))
 
 
 def _width(public: Public) -> int:
-    """Return the number of variants of a question: as few questions as `MAX_PAIRS` allows, all with the same number."""
+    """Return the number of variants per question, so that no question has more than about `MAX_PAIRS` pairs."""
     d = max(public.features, 1)
-    questions = -(-d * (int(public.options.prune_window) - 1) // MAX_PAIRS)
+    questions = -(-d * (int(public.options.prune_window) - 1) // MAX_PAIRS)  # -(-a // b) is a / b rounded up
     return -(-d // questions)
 
 
 def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Generator[Round, Any, NDArray[np.bool_]]:
-    """Return which variants pruning leaves out; without ``prune`` none.
+    """Return a mask of the variants that linkage pruning leaves out: all False without the option ``prune``.
 
     Parameters
     ----------
     public : Public
     counts : AlleleCounts
+        Allele counts of all rows.
     options : GenotypeOptions
 
     Returns
@@ -117,7 +119,7 @@ def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Gener
                 "false, or was altered on its way"
             ) from None
         linked[start : start + len(correlated)] = correlated[: d - start]
-    begins = np.rint(total["chromosomes"])
+    begins = np.rint(total["chromosomes"])  # every party adds 1 where a chromosome begins
     if not ((begins == 0) | (begins == total.parties)).all() or begins[0] == 0:
         raise ContractError("the parties' variants are not of the same chromosomes: give all sites the same 'variants'")
     return ~linkage.prune_variants(linked, counts, begins > 0, options.prune_window, options.prune_step)

@@ -77,7 +77,7 @@ COUNTS = {"called": 1, "alleles": 2, "squares": 4}
 
 
 def _alleles(party: RowsClient, request: Fields) -> Fields:
-    """Return the calls of each variant, the copies of the counted allele, and the sum of squares."""
+    """Return a party's row count and, per variant, its calls, copies of the counted allele and their squares."""
     rows, called, alleles, squares = count_alleles(party.raw_rows)
     return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
 
@@ -101,7 +101,7 @@ MAX_COPIES = 2.0
 
 
 class GenotypeOptions(PCAOptions):
-    """Options of the stage: whether rows are genotypes, and which variants count."""
+    """Options of the genotype stage: whether rows are genotypes, and how variants are pruned by linkage."""
 
     genotypes: Annotated[bool, Limits(examples=[])] = False
     """Rows are genotypes: 0, 1 or 2 copies of an allele, or missing (docs/genotypes.md)."""
@@ -124,15 +124,17 @@ class GenotypeProjection(Projection):
 
     @override
     def centred(self, rows: Rows) -> Iterator[Array]:
+        """Standardise genotypes by mean and scale, missing calls as zero, chunk by chunk."""
         return standardised_chunks(rows, self.mean, self.scale)
 
     @override
     def squared_error(self) -> float:
+        """Return the total squared error of the standardised genotypes after projection."""
         return self.vault.squared_error(np.zeros_like(self.mean), np.empty(0), self.components)
 
 
 class Genotypes(RowsStage):
-    """Stage that counts alleles of all rows before a method on standardised genotypes.
+    """Stage that asks for allele counts of all rows, and runs the method on genotypes standardised by them.
 
     Attributes
     ----------
@@ -155,14 +157,17 @@ class Genotypes(RowsStage):
     @classmethod
     @override
     def fits(cls, card: MethodCard) -> bool:
+        """Return whether the method pools rows and is exact."""
         return card.pools_rows and card.exact
 
     @override
     def method_config(self, config: RunConfig) -> RunConfig:
+        """Return the run-config with `bound` 2, the largest number of copies of an allele."""
         return config.model_copy(update={"bound": MAX_COPIES})
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
+        """Check the options, ask for allele counts first, and send frequencies with later requests."""
         options = self.options
         if not options.genotypes:
             raise ConfigError(
@@ -202,6 +207,7 @@ class Genotypes(RowsStage):
 
     @override
     def require_ready(self, party: RowsClient) -> None:
+        """Refuse, once in a run, rows that are no genotypes or calls that the site does not permit."""
         if not (party.journal.has_begun() or CHECKED_KEY in party.site.state):
             require_genotypes(party.raw_rows)
             permit_calls(party.site.node, party.site.table)
@@ -209,6 +215,7 @@ class Genotypes(RowsStage):
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
+        """Store the allele frequencies and pruned variants when they first arrive, after a check."""
         if FREQUENCIES.name in request and FREQUENCIES.name not in party.site.state:
             frequencies = request[FREQUENCIES.name]
             if not frequencies.size:
@@ -223,12 +230,14 @@ class Genotypes(RowsStage):
 
     @override
     def rows(self, party: RowsClient, rows: Rows) -> Rows:
+        """Return standardised genotypes once the frequencies are known, else the rows unchanged."""
         if FREQUENCIES.name not in party.site.state:
             return rows
         return standardise(rows, *party.site.state[FREQUENCIES.name])
 
     @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
+        """Return the projection of standardised genotypes, if mean and scale fit the stored frequencies."""
         frequencies = party.site.state[FREQUENCIES.name][0]
         expected = {"mean": 2 * frequencies, "scale": genotype_deviation(frequencies)}
         if any(not np.array_equal(request[name], value) for name, value in expected.items()):
@@ -239,19 +248,21 @@ class Genotypes(RowsStage):
 
     @override
     def head(self) -> PooledCentre | None:
+        """Return count, zero mean and variances of the standardised genotypes, from the allele counts."""
         assert self.counts is not None
         zero, diagonal = np.zeros_like(self.counts.called), np.where(self.pruned, 0.0, self.counts.diagonal)
         return PooledCentre(Head(self.counts.rows, zero, zero), diagonal)
 
     @override
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
+        """Ask for allele counts and pruning, then run the method with frequencies in its requests."""
         self.counts = counts = yield from pooled_counts()
         self.pruned = yield from linkage.pruned_variants(run.public, counts, self.options)
         broadcast = {"frequencies": counts.frequencies, "left_out": self.pruned.astype(np.float64)}
         later_broadcast = by_transport(run.config, clear=dict.fromkeys(broadcast, np.empty(0)), masked=broadcast)
 
         def put(question: Round) -> Program:
-            """Add the frequencies, and which variants are left out, to the first question that has such fields."""
+            """Yield the question, with allele frequencies and pruned variants added if it has such fields."""
             nonlocal broadcast
             names = {field.name for field in run.script[question.phase].request.fields} & broadcast.keys()
             if names:
@@ -266,6 +277,7 @@ class Genotypes(RowsStage):
 
     @override
     def model(self, run: PCAStrategy, model: PCAModel, solution: Solution) -> tuple[PCAModel, Solution]:
+        """Return model and solution with mean and deviations of the genotypes, which follow from frequencies."""
         assert self.counts is not None
         # the method has subtracted the mean, up to rounding
         mean, unit = 2 * self.counts.frequencies, genotype_deviation(self.counts.frequencies)
@@ -273,12 +285,13 @@ class Genotypes(RowsStage):
 
 
 def _bounded(question: Question, config: RunConfig) -> Question:
-    """Return a question whose limits follow from this configuration's bound, of rows divided by their deviations."""
+    """Return the question with limits for standardised genotypes: the bound of ``config`` over the deviations."""
     limits = question.limits
     if limits is None:
         return question
 
     def within(request: Fields, public: Public) -> SumLimits:
+        """Return the limits under the stage's `bound`, for rows divided by the genotypes' deviations."""
         if FREQUENCIES.name in request:
             if not request[FREQUENCIES.name].size:
                 raise ContractError(f"{SERVER}: 'frequencies' is empty, and sums of genotypes are limited by them")
@@ -289,7 +302,7 @@ def _bounded(question: Question, config: RunConfig) -> Question:
 
 
 def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
-    """Return the allele counts of all rows.
+    """Ask for the parties' allele counts, and return their sum after checking that genotypes can have such counts.
 
     Returns
     -------
@@ -314,11 +327,12 @@ def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
 
 
 def require_genotypes(rows: Rows) -> None:
-    """Refuse rows that are no genotypes.
+    """Refuse rows with values other than 0, 1, 2 and missing, which are no genotypes.
 
     Parameters
     ----------
     rows : rows of shape (n, d)
+        Rows of a party.
 
     Raises
     ------
@@ -335,11 +349,12 @@ def require_genotypes(rows: Rows) -> None:
 
 
 def genotype_notes(counts: AlleleCounts, pruned: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
-    """Return the notes on genotypes for the reader of the model.
+    """Return the model's notes on genotypes: variants, constant variants, missing calls and pruning.
 
     Parameters
     ----------
     counts : AlleleCounts
+        Allele counts of all rows.
     pruned : ndarray of bool of shape (d,)
         Variants that count for nothing.
     options : GenotypeOptions
