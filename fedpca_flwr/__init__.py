@@ -18,7 +18,7 @@ from fedpca_flwr.errors import (
 )
 
 if TYPE_CHECKING:
-    from fedpca_flwr.flower import FedPCA, client_app
+    from fedpca_flwr.flower import FedPCA, client_app, client_loadings
     from fedpca_flwr.model.federation import Federation
     from fedpca_flwr.model.model import PCAModel
     from fedpca_flwr.model.reference import pooled_pca, principal_angles
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedpca_flwr.simulations.comparing import compare
     from fedpca_flwr.simulations.engines import run
     from fedpca_flwr.simulations.estimator import FederatedPCA
+    from fedpca_flwr.simulations.local_grid import LocalGrid
     from fedpca_flwr.site.readers import read
     from fedpca_flwr.strategies import METHODS
     from fedpca_flwr.strategies.adaptive import Adaptive
@@ -60,9 +61,11 @@ PUBLIC_MODULES = {
     "FedPCA": "fedpca_flwr.flower",
     "FederatedPCA": "fedpca_flwr.simulations.estimator",
     "Federation": "fedpca_flwr.model.federation",
+    "LocalGrid": "fedpca_flwr.simulations.local_grid",
     "METHODS": "fedpca_flwr.strategies",
     "battery": "fedpca_flwr.simulations.battery",
     "client_app": "fedpca_flwr.flower",
+    "client_loadings": "fedpca_flwr.flower",
     "compare": "fedpca_flwr.simulations.comparing",
     "SecondMoments": "fedpca_flwr.model.second_moments",
     "PCAModel": "fedpca_flwr.model.model",
@@ -93,6 +96,7 @@ __all__ = [
     "FedPCAError",
     "FederatedPCA",
     "Federation",
+    "LocalGrid",
     "PCAModel",
     "PartyError",
     "Personalised",
@@ -110,6 +114,7 @@ __all__ = [
     "__version__",
     "battery",
     "client_app",
+    "client_loadings",
     "compare",
     "pooled_pca",
     "principal_angles",

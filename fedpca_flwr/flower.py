@@ -14,26 +14,36 @@ Both get the same method and options: a party answers only the questions of its 
 server asks.
 """
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
-from flwr.client import Client
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.constant import MessageTypeLegacy
-from flwr.server import ServerConfig
-from flwr.server.compat import start_grid
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.common import Parameters
+from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
-from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
+from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.server import PCAServer, numerical_libraries, watch_grid
+from fedpca_flwr.protocol import messages
+from fedpca_flwr.protocol.client import PCAClient, RefusingClient
+from fedpca_flwr.protocol.quorum import DEFAULT_PCA_NAME, Results
+from fedpca_flwr.protocol.server import numerical_libraries, remind, watch_grid
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.strategies import FACTORY, METHODS
+
+MakeClient = Callable[[Context, Context], PCAClient | RefusingClient]
+"""Function of a PCA's own context, and of the app's, that returns the party's client."""
 
 
 class FedPCA(Strategy):
@@ -41,8 +51,11 @@ class FedPCA(Strategy):
 
     Parameters
     ----------
-    method : str
-        A method of this project, as in ``flwr run``: ``"p-cov"``, or with options ``"sub-it block-size=10"``.
+    method : str or PCAStrategy
+        A method of this project, as in ``flwr run``: ``"p-cov"``, or with options ``"sub-it block-size=10"``. Or a
+        strategy of `flwr.server` that is to run on a grid, as ``PooledCovariance(n_components=5)``.
+    name : str
+        Name of this PCA, if an app has several (`PCAClientApp.add_pca`).
     **options
         The method's options and the keys of a run, with underscores: ``n_components``, ``clients``, ``scale``.
 
@@ -57,9 +70,17 @@ class FedPCA(Strategy):
         For a value that is not allowed; the error names the values that are.
     """
 
-    def __init__(self, method: str = "p-cov", **options: Any) -> None:
-        """Make the method's strategy, with the options checked."""
-        self.strategy: PCAStrategy = FACTORY.strategy(_run_config(method, options))
+    def __init__(self, method: str | PCAStrategy = "p-cov", *, name: str = DEFAULT_PCA_NAME, **options: Any) -> None:
+        if isinstance(method, PCAStrategy):
+            if options:
+                raise ConfigError(f"{method!r} has its options already: give {', '.join(options)} to its class")
+            self.strategy: PCAStrategy = method
+        else:
+            self.strategy = FACTORY.strategy(_run_config(method, options))
+        self.strategy.quorum.pca_name = name
+        self._nodes: messages.GridNodes | None = None
+        self._awaited: dict[str, ClientProxy] = {}
+        self._deadline = self.strategy.config.round_deadline
 
     def __repr__(self) -> str:
         """Write the class, with its strategy in brackets."""
@@ -70,38 +91,77 @@ class FedPCA(Strategy):
         """Model of the finished run, once `start` has returned."""
         return self.strategy.model
 
-    def start(  # type: ignore[override]  # nothing is trained: there are no arrays to begin with, nor a number of rounds
-        self, grid: Grid, *, timeout: float | None = None
+    @override
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Run all rounds of the method on a grid, and return the components and the bytes of each round.
 
         Parameters
         ----------
         grid : Grid
+            Flower's grid.
+        initial_arrays : ArrayRecord, optional
+            Must be empty or None: a PCA begins with nothing.
+        num_rounds : int, optional
+            Must be at least ``strategy.rounds`` if given: the method says when it has ended.
         timeout : float, optional
             Seconds that a round may take; by default the run's ``round_deadline``.
+        train_config, evaluate_config : ConfigRecord, optional
+            Must be empty or None: options are given to `FedPCA`, and clients evaluate nothing.
+        evaluate_fn : callable, optional
+            Function of the last round's number and the model's arrays, which is called once at the end.
 
         Returns
         -------
         Result
-            ``arrays``: components (k, d), mean (d,) and explained variances (k,); with data split by columns the scores
-            (n, k) and variances. ``train_metrics_clientapp``: of each round its bytes up and down and its seconds.
+            ``arrays``: ``components`` (k, d), ``mean`` (d,), ``scale`` (d,), by which centred rows are divided (1 for
+            unscaled rows), and ``variances`` (k,); with data split by columns ``scores`` (n, k) and ``variances``.
+            ``train_metrics_clientapp``: of each round its bytes up and down and its seconds.
 
         Raises
         ------
+        ConfigError
+            If an argument of other strategies is given that has no meaning here.
         FedPCAError
             If a party is missing, or something is wrong: a PCA of a part of the rows is never returned.
         """
-        run_on(grid, self.strategy, timeout)
-        model = self.model
-        parameters = [model.scores_] if model.components_ is None else [model.components_, model.mean_]
-        arrays = ArrayRecord([array for array in (*parameters, model.explained_variance_) if array is not None])
-        result = Result(arrays=arrays)
-        for number, entry in enumerate(model.log["rounds"], start=1):
-            metrics = {"bytes-up": sum(entry["up"]), "bytes-down": sum(entry["down"]), "seconds": entry["seconds"]}
-            result.train_metrics_clientapp[number] = MetricRecord(metrics)
+        self._require_meaning(initial_arrays, num_rounds, train_config, evaluate_config)
+        self._deadline = self.strategy.config.round_deadline if timeout is None else timeout
+        result = Result()
+        with watch_grid(grid) as errors:
+            try:
+                for server_round in itertools.count(1):
+                    questions = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
+                    replies = grid.send_and_receive(questions, timeout=self._deadline)
+                    arrays, metrics = self.aggregate_train(server_round, replies)
+                    if metrics is not None:
+                        result.train_metrics_clientapp[server_round] = metrics
+                    if arrays is not None:
+                        result.arrays = arrays
+                        break
+            except FedPCAError as error:
+                if not errors:
+                    raise
+                raise _grid_error(errors[0], error) from errors[0]
+            except Exception as error:
+                if not errors:
+                    raise
+                raise _grid_error(errors[0]) from error
+        if evaluate_fn is not None:
+            evaluation = evaluate_fn(server_round, result.arrays)
+            if evaluation is not None:
+                result.evaluate_metrics_serverapp[server_round] = evaluation
         return result
 
+    @override
     def summary(self) -> None:
         """Print the method's name, title and rounds, and what the server sees."""
         card = self.strategy.card
@@ -111,45 +171,206 @@ class FedPCA(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Raise NotImplementedError, because `start` asks the questions itself."""
-        raise NotImplementedError("FedPCA.start(grid) asks the questions itself: they depend on the answers")
+        """Return the messages of a round's question, a message for each party; none after the last round.
+
+        Parameters
+        ----------
+        server_round : int
+            Number of the round, from 1.
+        arrays, config : ArrayRecord, ConfigRecord
+            Not used.
+        grid : Grid
+            Flower's grid.
+
+        Returns
+        -------
+        list of Message
+        """
+        if self._nodes is None or server_round == 1:
+            self._nodes = messages.GridNodes(grid)
+            self.strategy.initialize_parameters(self._nodes)  # refuses a second run
+        questions = self.strategy.configure_fit(server_round, Parameters([], ""), self._nodes)
+        if not questions:
+            return []
+        self._awaited = {node.cid: node for node, _ in questions}
+        fields, ttl = self.strategy.request_fields, self._deadline
+        return [messages.question_message(node.cid, ins, fields, server_round, ttl) for node, ins in questions]
 
     @override
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-        """Raise NotImplementedError, because `start` takes the answers itself."""
-        raise NotImplementedError("FedPCA.start(grid) takes the answers itself")
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Take the replies to a round's question; replies are checked, and may be added up, as they come.
 
-    configure_evaluate = configure_train
+        Parameters
+        ----------
+        server_round : int
+            Number of the round, from 1.
+        replies : iterable of Message
+            Replies of the parties.
+
+        Returns
+        -------
+        arrays : ArrayRecord or None
+            The model after the last round, as `start` returns it.
+        metrics : MetricRecord or None
+            Bytes up and down and seconds of the round.
+        """
+        if self.strategy.done:
+            return None, None
+        results: Results = []
+        failures: list[BaseException] = []
+        with remind(lambda: self.strategy.log_awaited_parties(list(self._awaited.values()))):
+            for reply in replies:
+                node = self._awaited.pop(str(reply.metadata.src_node_id), None)
+                if node is None:  # nobody asked it
+                    continue
+                try:
+                    result = messages.fit_result(reply)
+                except Exception as failure:  # of the node, its app, or a reply without our records
+                    failures.append(failure)
+                    continue
+                self.strategy.receive(node, result)
+                results.append((node, result))
+        self.strategy.aggregate_fit(server_round, results, failures)
+        entry = self.strategy.round_log[-1]
+        metrics = {"bytes-up": sum(entry["up"]), "bytes-down": sum(entry["down"]), "seconds": entry["seconds"]}
+        return self._model_arrays() if self.strategy.done else None, MetricRecord(metrics)
 
     @override
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Any:
-        """Raise NotImplementedError, because nothing is evaluated at clients."""
-        raise NotImplementedError("FedPCA evaluates nothing at clients")
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return []
+
+    @override
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return None
+
+    def _require_meaning(
+        self,
+        initial_arrays: ArrayRecord | None,
+        num_rounds: int | None,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+    ) -> None:
+        """Refuse arguments of `start` that other strategies have and a PCA has no use for, all at once."""
+        faults = []
+        if initial_arrays:
+            faults.append(f"initial_arrays has {len(initial_arrays)} arrays, and a PCA begins with none: leave it out")
+        if num_rounds is not None and num_rounds < self.strategy.rounds:
+            name, rounds = self.strategy.card.name, self.strategy.rounds
+            faults.append(f"num_rounds is {num_rounds}, and '{name}' takes up to {rounds} rounds: leave it out")
+        for key, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+            if config:
+                names = ", ".join(map(str, config))
+                faults.append(f"{key} has {names}, which no client of a PCA reads: give options to FedPCA")
+        if faults:
+            raise ConfigError("\n".join(faults))
+
+    def _model_arrays(self) -> ArrayRecord:
+        """Return the arrays of the model by name."""
+        model = self.model
+        if model.components_ is None:
+            arrays = {"scores": model.scores_, "variances": model.explained_variance_}
+        else:
+            arrays = {
+                "components": model.components_,
+                "mean": model.mean_,
+                "scale": np.ones_like(model.mean_) if model.scale_ is None else model.scale_,
+                "variances": model.explained_variance_,
+            }
+        return ArrayRecord({name: Array(array) for name, array in arrays.items() if array is not None})
 
 
 class PCAClientApp(ClientApp):
     """ClientApp that answers the questions of `FedPCA`, and passes all other messages to the user's own functions.
 
+    Each PCA has a part of the context's state for itself, so that neither another PCA nor the user's functions meet
+    its records.
+
     Parameters
     ----------
-    client_fn : callable
-        Makes the client of a context.
+    client : callable
+        Function of the PCA's own context and the app's that makes the client for the PCA of the default name.
+    mods : list of callable, optional
+        Flower's mods, around all functions of the app. In secure runs they see masked answers.
+    name : str
+        Name of the PCA that `client` answers.
     """
 
-    def __init__(self, client_fn: Callable[[Context], Client]) -> None:
-        """Make the inner ClientApp that answers the questions of `FedPCA`."""
-        super().__init__()
-        self._pca = ClientApp(client_fn, mods=[one_blas_thread])
+    def __init__(self, client: MakeClient, mods: list[Mod] | None = None, name: str = DEFAULT_PCA_NAME) -> None:
+        super().__init__(mods=mods)
+        self._clients = {name: client}
+        self._classic_mods = [*(mods or []), one_blas_thread]
+        for register in (self.train, self.query):
+            register(messages.ACTION, mods=[one_blas_thread])(self._answer)
+
+    def add_pca(self, name: str, rows: Callable[[Context], ArrayLike], method: str = "p-cov", **options: Any) -> None:
+        """Add another PCA, which `FedPCA` with the same name may run, once in a Flower run.
+
+        Parameters
+        ----------
+        name : str
+            Name of the PCA.
+        rows : callable
+            Returns the party's rows for a Flower context, as for `client_app`.
+        method : str
+            A method, as for `FedPCA`.
+        **options
+            Options, as for `FedPCA`.
+
+        Raises
+        ------
+        ConfigError
+            If the app has a PCA of this name, or for a value that is not allowed.
+        """
+        if name in self._clients:
+            raise ConfigError(f"this app has a PCA '{name}' already: give each PCA a name of its own")
+        self._clients[name] = _client_of_rows(rows, method, options)
 
     @override
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a question of `FedPCA`, or pass another message to the user's functions."""
-        fields = message.content.config_records.get("fitins.config", ConfigRecord())
-        ours = message.metadata.message_type == MessageTypeLegacy.GET_PROPERTIES or "phase" in fields
-        return self._pca(message, context) if ours else super().__call__(message, context)
+        name = messages.pca_name(message)
+        if name is None or message.metadata.message_type in (messages.QUERY, messages.TRAIN):
+            return super().__call__(message, context)
+        with _pca_context(context, name) as pca_context:  # of Flower's classic server
+            client = self._client(name, pca_context, context).to_client()
+            return ClientApp(lambda _: client, mods=self._classic_mods)(message, pca_context)
+
+    def _answer(self, message: Message, context: Context) -> Message:
+        """Answer a message of `FedPCA`, and store the loadings at the end of the run."""
+        name = messages.pca_name(message) or DEFAULT_PCA_NAME
+        with _pca_context(context, name) as pca_context:
+            if _loadings_record(name) in context.state:
+                text = f"this app has answered its PCA '{name}' of this Flower run: "
+                remedy = "give each PCA a name of its own, with FedPCA(..., name=...) and app.add_pca(name, ...)"
+                client: PCAClient | RefusingClient = FACTORY.refusing_client(pca_context, ContractError(text + remedy))
+            else:
+                client = self._client(name, pca_context, context)
+            answer, loadings = messages.answer_message(message, client)
+        if loadings is not None:
+            arrays = {"components": loadings.components, "mean": loadings.mean, "scale": loadings.scale}
+            record = ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
+            context.state[_loadings_record(name)] = record
+        return answer
+
+    def _client(self, name: str, pca_context: Context, context: Context) -> PCAClient | RefusingClient:
+        """Return the client of a PCA, or one that refuses if this app has no PCA of this name."""
+        if name in self._clients:
+            return self._clients[name](pca_context, context)
+        names = ", ".join(f"'{known}'" for known in self._clients)
+        return FACTORY.refusing_client(pca_context, ConfigError(f"this app has no PCA of that name; it has {names}"))
 
 
-def client_app(rows: Callable[[Context], ArrayLike], method: str = "p-cov", **options: Any) -> ClientApp:
+def client_app(
+    rows: Callable[[Context], ArrayLike],
+    method: str = "p-cov",
+    *,
+    mods: list[Mod] | None = None,
+    name: str = DEFAULT_PCA_NAME,
+    **options: Any,
+) -> PCAClientApp:
     """Make a ClientApp for a party that holds an array or a data frame.
 
     Outside a simulation the rows are the site's own data, and its node-config may have all keys of a site. With
@@ -161,31 +382,57 @@ def client_app(rows: Callable[[Context], ArrayLike], method: str = "p-cov", **op
         Returns the party's rows, an array or a data frame (n, d), for a Flower context.
     method : str
         A method, as for `FedPCA`; server and clients need the same.
+    mods : list of callable, optional
+        Flower's mods, around all functions of the app. In secure runs they see masked answers.
+    name : str
+        Name of this PCA, as for `FedPCA`.
     **options
         Options, as for `FedPCA`.
 
     Returns
     -------
-    ClientApp
+    PCAClientApp
+        The ClientApp; `PCAClientApp.add_pca` adds further PCAs.
     """
-    run_config = _run_config(method, options)
-
-    def client_fn(context: Context) -> Client:
-        """Make the party's client with the rows for its context."""
-        return FACTORY.client_of_rows(context, rows(context), run_config).to_client()
-
-    return PCAClientApp(client_fn)
+    return PCAClientApp(_client_of_rows(rows, method, options), mods, name)
 
 
-def run_on(grid: Grid, strategy: PCAStrategy, timeout: float | None = None) -> PCAModel:
+def client_loadings(context: Context, name: str = DEFAULT_PCA_NAME) -> Loadings:
+    """Return the loadings that a finished PCA of this Flower run left at a client.
+
+    ``client_loadings(context).part_of_scores(rows)`` are the scores of rows, without any further message. With data
+    split by columns they are the party's part of the scores.
+
+    Parameters
+    ----------
+    context : Context
+        Flower's context of the client.
+    name : str
+        Name of the PCA, as for `FedPCA`.
+
+    Returns
+    -------
+    Loadings
+        Components, mean and scale.
+
+    Raises
+    ------
+    ContractError
+        If no PCA of this name has ended at this client in this run.
+    """
+    record = context.state.array_records.get(_loadings_record(name))
+    if record is None:
+        raise ContractError(f"no PCA '{name}' has ended at this client: run FedPCA(..., name='{name}') first")
+    return Loadings(record["components"].numpy(), record["mean"].numpy(), record["scale"].numpy())
+
+
+def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
     """Run a strategy on a Flower grid and return its model.
 
     Parameters
     ----------
     grid : Grid
     strategy : PCAStrategy
-    timeout : float, optional
-        Seconds that a round may take; by default the run's ``round_deadline``.
 
     Returns
     -------
@@ -196,16 +443,7 @@ def run_on(grid: Grid, strategy: PCAStrategy, timeout: float | None = None) -> P
     FedPCAError
         What the strategy or a party raised, or what the grid itself raised at the server.
     """
-    seconds = strategy.config.round_deadline if timeout is None else timeout
-    config = ServerConfig(num_rounds=strategy.rounds, round_timeout=seconds)
-    with watch_grid(grid) as errors:
-        try:
-            start_grid(grid=grid, server=PCAServer(strategy), config=config)
-        except FedPCAError as error:
-            if not errors:
-                raise
-            text = f"{type(errors[0]).__name__}: {errors[0]}"
-            raise FedPCAError(f"the grid of the server failed, and no node, with {text} ({error})") from errors[0]
+    FedPCA(strategy).start(grid)
     return strategy.model
 
 
@@ -227,6 +465,37 @@ def one_blas_thread(message: Message, context: Context, call_next: ClientAppCall
     """
     with numerical_libraries().limit(limits=1, user_api="blas"):
         return call_next(message, context)
+
+
+def _client_of_rows(rows: Callable[[Context], ArrayLike], method: str, options: dict[str, Any]) -> MakeClient:
+    """Return a function that makes the client of a party with rows of the app."""
+    run_config = _run_config(method, options)
+    return lambda pca_context, context: FACTORY.client_of_rows(pca_context, partial(rows, context), run_config)
+
+
+@contextmanager
+def _pca_context(context: Context, name: str) -> Iterator[Context]:
+    """Yield the context of a PCA, whose state is a part of the app's; a named PCA is a run of its own for the site."""
+    prefix = f"fedpca {name}: "
+    state = RecordDict(
+        {key.removeprefix(prefix): record for key, record in context.state.items() if key.startswith(prefix)}
+    )
+    run_id: Any = context.run_id if name == DEFAULT_PCA_NAME else f"{context.run_id} {name}"
+    yield replace(context, run_id=run_id, state=state)
+    for key in [key for key in context.state if key.startswith(prefix)]:
+        del context.state[key]
+    context.state.update({prefix + key: record for key, record in state.items()})
+
+
+def _loadings_record(name: str) -> str:
+    """Return the name of the record with the loadings of a PCA."""
+    return f"fedpca loadings of {name}"
+
+
+def _grid_error(error: Exception, consequence: FedPCAError | None = None) -> FedPCAError:
+    """Return the error of a run whose grid, at the server, raised an error."""
+    suffix = f" ({consequence})" if consequence is not None else ""
+    return FedPCAError(f"the grid of the server failed, and no node, with {type(error).__name__}: {error}{suffix}")
 
 
 def _run_config(method: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from logging import WARNING
@@ -11,16 +11,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from flwr import app, client, clientapp, serverapp, simulation
+from flwr import app, serverapp, simulation
 from scipy import sparse
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.flower import one_blas_thread, run_on
+from fedpca_flwr.flower import MakeClient, PCAClientApp, run_on
 from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, to_array
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.simulations.loopback import site_of_party
 from fedpca_flwr.simulations.parties import Parties
 from fedpca_flwr.site.readers import read
@@ -69,7 +70,7 @@ def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
             _start_ray()
-            client_app = clientapp.ClientApp(_client_fn(run_config, site, folder, parties), mods=[one_blas_thread])
+            client_app = PCAClientApp(_make_client(run_config, site, folder, parties))
             simulation.run_simulation(server_app, client_app, len(parties.rows), backend_config=BACKEND)
     return strategy.model
 
@@ -95,10 +96,8 @@ def _start_ray() -> None:
         ) from error
 
 
-def _client_fn(
-    run_config: dict[str, Any], site: dict[str, Any], folder: str, parties: Parties
-) -> Callable[[app.Context], client.Client]:
-    """Return the function that makes a party's client in a worker process, with rows from a file in ``folder``."""
+def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, parties: Parties) -> MakeClient:
+    """Return the function that makes a client in a worker process."""
     names, places = parties.names, parties.places  # workers are sent these, and not the rows
 
     def load(node: NodeConfig, config: RunConfig) -> Table:
@@ -106,14 +105,13 @@ def _client_fn(
         (site_config,) = Path(folder).glob(f"{node.partition_id}.*")
         return read(str(site_config))._replace(names=names[node.partition_id], row_positions=places[node.partition_id])
 
-    def client_fn(context: app.Context) -> client.Client:
-        """Make the client of the party that Flower's context names."""
+    def make_client(pca_context: app.Context, context: app.Context) -> PCAClient | RefusingClient:
         site_config = site_of_party(site, int(context.node_config["partition-id"]))
         node_config = {**context.node_config, "may-show": "inner products", **site_config}
-        party_context = replace(context, node_config=node_config, run_config=run_config)
-        return FACTORY.client(party_context, load).to_client()
+        party_context = replace(pca_context, node_config=node_config, run_config=run_config)
+        return FACTORY.client(party_context, load)
 
-    return client_fn
+    return make_client
 
 
 def save(stem: Path, rows: Rows) -> None:

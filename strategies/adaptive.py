@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field as Limits
 from typing_extensions import override
 
@@ -25,8 +24,10 @@ from fedpca_flwr.maths import eigen, moments, refine
 from fedpca_flwr.maths.factors import trapezoid_size
 from fedpca_flwr.maths.forecast import CODED_STEPS, Forecast, Survey
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.card import method_questions
+from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.registry import Method
+from fedpca_flwr.protocol.script import max_questions
 from fedpca_flwr.protocol.transport import relay
 from fedpca_flwr.questions import method
 
@@ -249,17 +250,13 @@ class AdaptiveClient(method.Client):
     """All methods by name, as the strategy's."""
 
     @override
-    def fit(
-        self, parameters: list[NDArray[Any]], config: dict[str, Any]
-    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        """Answer the survey, or pass the message on to the client of the method that it names."""
+    def responder(self, config: Mapping[str, Any]) -> PCAClient | RefusingClient:
         if "method" not in config:
-            return super().fit(parameters, config)
+            return self
         try:
-            inner = self._chosen_client(str(config["method"]))
+            return self._chosen_client(str(config["method"]))
         except Exception as error:
-            return [], 0, self._report_error(error)
-        return inner.fit(parameters, config)
+            return RefusingClient(self._report_error(error))
 
     def _chosen_client(self, text: str) -> PCAClient:
         """Return a client of the method that the server chose, with this party's policy, data and journal.
@@ -322,6 +319,20 @@ class Adaptive(method.Strategy):
     def exact(self) -> bool:
         """True if the chosen method's run is exact; before the choice, if no target angle is set."""
         return self._inner.exact if self._inner else not self.options.target
+
+    @property
+    @override
+    def rounds(self) -> int:
+        """Largest number of rounds: before the choice, those of the survey and of any two methods."""
+        if self._inner is not None:
+            return super().rounds
+        keys = {"n-components": self.options.n_components}
+        cards = [self.registry[name].strategy.card for name in CANDIDATE_METHODS]
+        scripts = [
+            method_questions(card.script, self.config, method_text.parse_options(card.name, card.options, keys))
+            for card in cards
+        ]
+        return super().rounds + sum(sorted(max_questions(script, self.public) for script in scripts)[-2:])
 
     @override
     def aggregate(self) -> method.Fitting:

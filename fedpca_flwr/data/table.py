@@ -99,9 +99,10 @@ def participating_rows(table: Table, round_rows: int) -> Rows:
     Rows of shape (n, d)
         With their weights, if the table has weights.
     """
+    included = slice(None) if table.excluded is None else ~table.excluded
+    rows = table.rows if table.excluded is None else table.rows[included]
     if table.weights is not None:
-        return weight_rows(table.rows, table.weights)
-    rows = table.rows if table.excluded is None else table.rows[~table.excluded]
+        return weight_rows(rows, table.weights[included])
     return rows[: len(rows) - len(rows) % round_rows]
 
 

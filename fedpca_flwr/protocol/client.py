@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import Rows
+from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.journal import Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, max_reply_cost, no_alternatives, require_party_memory
@@ -223,6 +224,7 @@ class PCAClient(NumPyClient):
         self.question_number = 0
         self.alternatives: Alternatives = no_alternatives
         # whether answers are sums over rows without noise, from which few rows could be read
+        self.loadings: Loadings | None = None  # once the run has ended
         self._sums_rows = card.split == "rows" and not card.differentially_private
 
     def continue_from(self, previous: PCAClient, questions: Questions) -> None:
@@ -367,7 +369,9 @@ class PCAClient(NumPyClient):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        """Answer a question: return the arrays, the number of rows (1 if secret) and the party's statement."""
+        responder = self.responder(config)
+        if responder is not self:
+            return responder.fit(parameters, config)
         try:
             self._permit()
             phase = str(config.get("phase", ""))
@@ -384,6 +388,34 @@ class PCAClient(NumPyClient):
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Return an error: runs ask no questions by Flower's evaluate, and `fit` refuses this phase."""
         return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
+
+    def responder(self, config: Mapping[str, Any]) -> PCAClient | RefusingClient:
+        """Return the client that answers a question: this client, or that of a method which this method continues with.
+
+        Parameters
+        ----------
+        config : mapping of str
+            Config of the question.
+
+        Returns
+        -------
+        PCAClient or RefusingClient
+        """
+        return self
+
+    def reply_fields(self, phase: str) -> list[str]:
+        """Return the names of the arrays in the reply to a question of the script.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+
+        Returns
+        -------
+        list of str
+        """
+        return [field.name for field in self.script[phase].reply.fields]
 
     # Inside
 
@@ -477,6 +509,7 @@ class RefusingClient(NumPyClient):
         """Store the error report."""
         super().__init__()
         self.report = report
+        self.loadings: Loadings | None = None
 
     @override
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -494,3 +527,31 @@ class RefusingClient(NumPyClient):
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Return the error report as metrics, with loss 0 and 0 rows."""
         return 0.0, 0, self.report
+
+    def responder(self, config: Mapping[str, Any]) -> RefusingClient:
+        """Return this client, which answers every question.
+
+        Parameters
+        ----------
+        config : mapping of str
+            Config of the question.
+
+        Returns
+        -------
+        RefusingClient
+        """
+        return self
+
+    def reply_fields(self, phase: str) -> list[str]:
+        """Return no names, as no array leaves.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+
+        Returns
+        -------
+        list of str
+        """
+        return []

@@ -195,6 +195,10 @@ class Journal(ABC):
         """Delete the secrets of this run."""
 
 
+class SimulatedContext(Context):
+    """Context of a party that is simulated in the server's own process: its rows are nobody's own."""
+
+
 RECORD_NAME = "journal"
 
 

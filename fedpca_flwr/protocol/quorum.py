@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from logging import WARNING
 from typing import Any
 
-from flwr.common import GetPropertiesIns
+from flwr.common import GetPropertiesIns, Scalar
 from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -27,6 +27,12 @@ from fedpca_flwr.protocol.replies import failure_reason
 
 Results = list[tuple[ClientProxy, Any]]
 """Flower's results of one round: `FitRes` by client."""
+
+PCA_KEY = "fedpca"
+"""Key in the config of every question, which marks the message as ours; its value is the name of the PCA."""
+
+DEFAULT_PCA_NAME = "pca"
+"""Name of the only PCA of a Flower run."""
 
 MAX_NAMED_PARTIES = 10
 """Parties that a line about waiting names."""
@@ -66,6 +72,8 @@ class Quorum:
         Number of clients that are asked at the same time when they join; 0 for all.
     partition_by_client : dict of str to int
         The partition that each of Flower's clients claimed first.
+    pca_name : str
+        Name of the PCA among those of a Flower run.
     """
 
     def __init__(
@@ -84,7 +92,8 @@ class Quorum:
         self.covariates = ""
         self.max_concurrent = 0
         self.partition_by_client: dict[str, int] = {}
-        self._names: dict[int, str] = {}  # of the parties by partition, as far as they are known
+        self.pca_name = DEFAULT_PCA_NAME
+        self._names: dict[int, str] = {}  # of the parties, as far as they have said them
         self._member_ids: frozenset[str] = frozenset()
         self._parties: list[dict[str, Any]] = []
 
@@ -310,10 +319,10 @@ class Quorum:
     def _ask_properties(self, client: ClientProxy) -> Any:
         """Return the metrics with a client's statement, or a text why the client does not answer."""
         try:
-            return client.get_properties(
-                GetPropertiesIns(config={"settings": self.settings}), timeout=self.config.join_deadline, group_id=0
-            ).properties
-        except Exception as failure:  # Flower may raise any exception here
+            config: dict[str, Scalar] = {PCA_KEY: self.pca_name, "settings": self.settings}
+            ins = GetPropertiesIns(config)
+            return client.get_properties(ins, timeout=self.config.join_deadline, group_id=0).properties
+        except Exception as failure:  # Flower raises what it likes here
             return failure_reason(failure, "join-deadline")
 
     def _missing_parties(self, answered: set[int], infos: Sequence[PartyInfo | ErrorReport]) -> list[int]:

@@ -99,7 +99,7 @@ class Registry(Mapping[str, Method]):
         Parameters
         ----------
         name : str
-            Name of the method.
+            Name of the method; capitals and underscores do not matter.
 
         Returns
         -------
@@ -111,9 +111,10 @@ class Registry(Mapping[str, Method]):
         ConfigError
             If there is no such method; the error lists all names and suggests the nearest.
         """
-        if name in self:
-            return self[name]
-        plain = name.lower() == "pca"  # the nearest name to "pca" would be an approximate method
+        spelling = name.lower().replace("_", "-")
+        if spelling in self:
+            return self[spelling]
+        plain = name.lower() == "pca"  # whose nearest name is that of an approximate method
         near = ["p-cov"] if plain else difflib.get_close_matches(name[:MAX_KEY_CHARACTERS], self, n=1)
         hint = f"did you mean '{near[0]}'?" if near else ""
         raise ConfigError(

@@ -7,6 +7,7 @@ party whose numbers are out of all proportion to those of the others. Reasons of
 Flower's may quote anything.
 """
 
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -31,6 +32,9 @@ FAILURE_REASONS = (
 )
 """Flower's texts, and what we say instead."""
 
+EXCEPTION_CLASS = re.compile(r"^RuntimeError <class '(?:\w{1,40}\.){0,9}(\w{1,40})'>")
+"""Start of Flower's reason for an exception of an app; the exception's own text may quote rows, and is never told."""
+
 
 def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
     """Return a short reason for a failed reply, recognised from the text of Flower's error.
@@ -48,10 +52,11 @@ def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
         The reason.
     """
     text = f"{type(failure).__name__} {failure}" if isinstance(failure, BaseException) else ""
-    template = next(
-        (our_text for flower_text, our_text in FAILURE_REASONS if flower_text in text), "it failed; see its own log"
-    )
-    return template.format(deadline=deadline)
+    template = next((our_text for flower_text, our_text in FAILURE_REASONS if flower_text in text), "")
+    if template:
+        return template.format(deadline=deadline)
+    kind = EXCEPTION_CLASS.search(text)
+    return f"its app raised {kind[1]}; see its own log" if kind else "it failed; see its own log"
 
 
 MAX_SAFE_MAGNITUDE = 1e140

@@ -4,10 +4,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import NamedTuple
 
 from flwr.app import Message
@@ -118,7 +118,7 @@ class ReplyPoller:
         Returns
         -------
         iterable of Message
-            The replies that came in time.
+            The replies that come in time, each as soon as it is there.
         """
         since = time.monotonic()
         ids = list(self._grid.push_messages(messages))
@@ -131,8 +131,7 @@ class ReplyPoller:
             starts_polling, self._polling = not self._polling and bool(sent), self._polling or bool(sent)
         if starts_polling:
             Thread(target=self._poll, daemon=True).start()
-        replies = [pending.reply.result() for pending in sent.values()]
-        return [*arrived, *(reply for reply in replies if reply is not None)]
+        return _in_order_of_arrival(arrived, [pending.reply for pending in sent.values()])
 
     def _poll(self) -> None:
         """Ask the grid for replies until none is pending, with pauses that grow with the time waited."""
@@ -159,6 +158,42 @@ class ReplyPoller:
         """Remove the pending entries with these message ids, and return the entries in order."""
         with self._lock:
             return [self._pending.pop(name) for name in names]
+
+
+def _in_order_of_arrival(arrived: list[Message], pending: list[Future[Message | None]]) -> Iterator[Message]:
+    """Yield replies that are there, and those that are still to come, but for those that come too late."""
+    while arrived:
+        yield arrived.pop(0)
+    completed = as_completed(pending)
+    del pending  # so that no reply is held once it is yielded
+    for future in completed:
+        reply = future.result()
+        if reply is not None:
+            yield reply
+
+
+@contextmanager
+def remind(log_awaited: Callable[[], None]) -> Iterator[None]:
+    """Log during a with statement, ever more rarely, whose replies are still awaited.
+
+    Parameters
+    ----------
+    log_awaited : callable
+        Function that writes the line of the log.
+    """
+    over = Event()
+
+    def wait_and_log() -> None:
+        patience = FIRST_REMINDER_SECONDS
+        while not over.wait(patience):
+            log_awaited()
+            patience *= 2
+
+    Thread(target=wait_and_log, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 FitAnswers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, FitRes] | BaseException]]
@@ -215,12 +250,14 @@ class PCAServer(Server):
 
         results: list[tuple[ClientProxy, FitRes]] = []
         failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
-        with ThreadPoolExecutor(self.max_workers or len(fits)) as pool:
-            futures, patience = [pool.submit(ask, *fit) for fit in fits], FIRST_REMINDER_SECONDS
-            while wait(futures, patience).not_done:
-                questions = zip(futures, fits, strict=True)
-                self.strategy.log_awaited_parties([client for future, (client, _) in questions if not future.done()])
-                patience *= 2
+        futures: list[Future[tuple[ClientProxy, FitRes]]] = []
+
+        def log_awaited() -> None:
+            questions = zip(futures, fits, strict=False)
+            self.strategy.log_awaited_parties([client for future, (client, _) in questions if not future.done()])
+
+        with ThreadPoolExecutor(self.max_workers or len(fits)) as pool, remind(log_awaited):
+            futures += [pool.submit(ask, *fit) for fit in fits]
             for future in futures:
                 failure = future.exception()
                 if failure is not None:

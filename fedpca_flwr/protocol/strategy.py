@@ -35,7 +35,7 @@ from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_s
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.progress import log_progress
 from fedpca_flwr.protocol.question import NO_FIELDS, Program, Public, Round
-from fedpca_flwr.protocol.quorum import Quorum, Results
+from fedpca_flwr.protocol.quorum import PCA_KEY, Quorum, Results
 from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector
 from fedpca_flwr.protocol.script import max_questions
 from fedpca_flwr.protocol.transport import ServerTransport
@@ -84,7 +84,7 @@ class Factory(Protocol):
         """
 
     def client_of_rows(
-        self, context: Context, rows: ArrayLike, run_config: Mapping[str, Any]
+        self, context: Context, rows: Callable[[], ArrayLike], run_config: Mapping[str, Any]
     ) -> PCAClient | RefusingClient:
         """Return the client (a party's half) for a Flower context, with rows that the caller loaded.
 
@@ -92,8 +92,8 @@ class Factory(Protocol):
         ----------
         context : Context
             Flower's context of the party.
-        rows : array-like of shape (n, d)
-            Rows of the party.
+        rows : callable
+            Function that returns the rows of the party (n, d).
         run_config : mapping of str
             Run-config as Flower has it.
 
@@ -303,6 +303,11 @@ class PCAStrategy(Strategy):
         }
 
     @property
+    def request_fields(self) -> list[str]:
+        """Names of the arrays of this round's question, in their order."""
+        return [field.name for field in self.script[self._round.phase].request.fields]
+
+    @property
     def model(self) -> PCAModel:
         """Model of a finished run; an error before the end.
 
@@ -337,7 +342,7 @@ class PCAStrategy(Strategy):
             The client.
         """
         run_config = cls._run_config(keywords)
-        return cls.factory.client_of_rows(context, rows, run_config)
+        return cls.factory.client_of_rows(context, lambda: rows, run_config)
 
     @classmethod
     def _run_config(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -377,7 +382,7 @@ class PCAStrategy(Strategy):
             self._program = self.transport.plain_rounds(self.program(), self)
             self._round = next(self._program)
         current, question, public = self._round, self.script[self._round.phase], self.public
-        config: dict[str, Scalar] = {"phase": current.phase}
+        config: dict[str, Scalar] = {PCA_KEY: self.quorum.pca_name, "phase": current.phase}
         if current.method:
             config["method"] = current.method
         shared, instructions, self._sent_bytes = _serialize(current.request), [], {}
@@ -482,16 +487,13 @@ class PCAStrategy(Strategy):
     def _log_round(self, phase: str, replies: list[Reply]) -> None:
         """Append the phase, bytes and seconds of a round to the log of rounds."""
         sizes, last_place = {reply.party: reply.nbytes for reply in replies}, self.quorum.initial_parties
+        sent = [(self.quorum.partition_by_client.get(cid, last_place), size) for cid, size in self._sent_bytes.items()]
+        sent += [(party, 0) for party in self.quorum.dropped.keys() - {party for party, _ in sent}]
         entry: dict[str, Any] = {
             "round": len(self.round_log) + 1,
             "phase": phase,
             "up": [sizes.get(party, 0) for party in sorted({*sizes, *self.quorum.dropped})],
-            "down": [
-                self._sent_bytes[cid]
-                for cid in sorted(
-                    self._sent_bytes, key=lambda cid: self.quorum.partition_by_client.get(cid, last_place)
-                )
-            ],
+            "down": [size for _, size in sorted(sent)],
             "seconds": round(time.monotonic() - self._round_start, 3),
         }
         self.round_log.append(entry)

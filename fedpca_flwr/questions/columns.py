@@ -314,13 +314,14 @@ def _project(party: ColumnsClient, request: Fields) -> Fields:
     projected = local.T @ U
     with np.errstate(all="ignore"):  # whatever was asked, nothing of the rows shows in an error
         party.write_scores(U * singular)
+        positive = singular > 0
+        components = np.where(positive, projected / np.where(positive, singular, 1.0), 0.0).T
+        # what is longer than a whole unit vector, of which it is this party's part, is rounding
+        components[np.linalg.norm(components, axis=1) > 1 + 1e-6] = 0.0
+        digest, columns = run_digest(U, singular), party.site.table.columns
+        party.loadings = Loadings(components, local.mean, local.scale, digest, columns)
         if party.site.node.loadings:
-            positive = singular > 0
-            components = np.where(positive, projected / np.where(positive, singular, 1.0), 0.0).T
-            # a party's part of a unit vector is no longer than 1: a longer part comes from rounding
-            components[np.linalg.norm(components, axis=1) > 1 + 1e-6] = 0.0
-            loadings = Loadings(components, local.mean, local.scale, run_digest(U, singular), party.site.table.columns)
-            loadings.save(party.site.node.loadings)
+            party.loadings.save(party.site.node.loadings)
     return {"squared": np.asarray(max(0.0, local.energy - float(np.vdot(projected, projected))))}
 
 

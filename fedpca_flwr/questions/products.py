@@ -312,7 +312,7 @@ class OpenedProducts:
         error_bound : ndarray of shape (d, 1)
             Bound on the rounding of each entry.
         """
-        self._blocks, self._error_bound = np.hstack([self._blocks, W]), error_bound
+        self._blocks, self._error_bound = np.hstack([self._blocks, W]), np.maximum(self._error_bound, error_bound)
         self._products = np.hstack([self._products, product])
 
     def product(self, earlier_part: Array, new_part: Array) -> tuple[Array, Array]:

@@ -500,6 +500,7 @@ class RowsClient(PCAClient):
             Observers' functions, through which chunks of the rows pass.
         """
         rows, node = self.site.table.rows, self.site.node
+        self.loadings = projection.loadings()
         if node.scores or watches:
             with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(projection.components)) as append:
                 for part in self.row_parts:
@@ -509,4 +510,4 @@ class RowsClient(PCAClient):
                     for centred in chunks:
                         append(centred @ projection.components.T)
         if node.loadings:
-            projection.loadings().save(node.loadings)
+            self.loadings.save(node.loadings)

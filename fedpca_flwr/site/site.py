@@ -54,7 +54,7 @@ class Site:
     Attributes
     ----------
     rows_from_caller : bool
-        Whether a caller of `fedpca_flwr.run` passed the rows, and so may hear what is wrong in them.
+        Whether a caller passed the rows: that of `fedpca_flwr.run`, who may hear what is wrong in them, or an app.
     """
 
     def __init__(self, context: Context, load: LoadTable, methods: Mapping[str, Method]) -> None:
@@ -458,7 +458,7 @@ class Site:
                 self.journal.record_refusal(type(error).__name__)  # this site takes no part in the run
         elif has_own_data and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
-        show_local = self.rows_from_caller and isinstance(error, DataError | PartyError)
+        show_local = self.rows_from_caller and not has_own_data and isinstance(error, DataError | PartyError)
         detail = error.local if show_local else error.local and SEE_LOG
         message = "; ".join(filter(None, (str(error), detail)))[:MAX_MESSAGE_CHARACTERS]
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}

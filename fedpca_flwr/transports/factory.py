@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,11 +15,11 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded
 from fedpca_flwr.data.frames import as_rows, column_labels
 from fedpca_flwr.data.table import Table, check_rows
-from fedpca_flwr.errors import ConfigError, TravelError
+from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.compatibility import require_compatible
-from fedpca_flwr.protocol.journal import Context
+from fedpca_flwr.protocol.journal import Context, SimulatedContext
 from fedpca_flwr.protocol.registry import Registry
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
@@ -127,7 +127,7 @@ class RunFactory:
         return client
 
     def client_of_rows(
-        self, context: Context, rows: ArrayLike, run_config: Mapping[str, Any]
+        self, context: Context, rows: Callable[[], ArrayLike], run_config: Mapping[str, Any]
     ) -> PCAClient | RefusingClient:
         """Return a party's client in a user's own Flower app, which loads the rows itself.
 
@@ -138,8 +138,8 @@ class RunFactory:
         ----------
         context : Context
             Flower's context of the node.
-        rows : array_like
-            Array or data frame (n, d).
+        rows : callable
+            Returns the party's array or data frame (n, d). What it raises is reported without its text.
         run_config : mapping of str to object
             Configuration of the run.
 
@@ -149,19 +149,37 @@ class RunFactory:
             The client.
         """
         ray = sys.modules.get("ray")  # Flower simulates parties in actors of Ray; starting Ray makes no actor
-        simulated = ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
-        node_defaults = {} if simulated else {"data": APP_ROWS_PLACEHOLDER}
+        in_actor = ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+        is_simulated = in_actor or isinstance(context, SimulatedContext)
+        node_defaults = {} if is_simulated else {"data": APP_ROWS_PLACEHOLDER}
         node_config = {**node_defaults, **_site_keys(context.node_config)}
         app_context = replace(context, run_config=dict(run_config), node_config=node_config)
-        names = tuple(map(str, column_labels(rows)))
 
         def load(node: NodeConfig, config: RunConfig) -> Table:
             """Return the app's rows as a checked table."""
+            table = rows()
             if config.levels:
-                return encoded(rows, config.levels_by_column, "this site", node.min_rows, node.round_rows)
-            return check_rows(as_rows(rows, "this site"), names)
+                return encoded(table, config.levels_by_column, "this site", node.min_rows, node.round_rows)
+            return check_rows(as_rows(table, "this site"), tuple(map(str, column_labels(table))))
 
         return self.client(app_context, load)
+
+    def refusing_client(self, context: Context, error: FedPCAError) -> RefusingClient:
+        """Return the client of a party that cannot take part.
+
+        Parameters
+        ----------
+        context : Context
+            Flower's context of the node.
+        error : FedPCAError
+            What the party reports.
+
+        Returns
+        -------
+        RefusingClient
+            A client that answers every question with the report of the error.
+        """
+        return RefusingClient(Site(context, local_table, self.methods).report(error))
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:
         """Refuse method options given as run-config keys; keys that no method knows pass."""

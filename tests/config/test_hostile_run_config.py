@@ -3,7 +3,6 @@
 import difflib
 import json
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS, ErrorReport
-from fedpca_flwr.site_app import client_fn
+from fedpca_flwr.site_app import site_client
 from fedpca_flwr.strategies import FACTORY
 from tests.refusals import refused, unnamed
 
@@ -78,8 +77,8 @@ def party_reports(config):
     """Return a party's answers to a run-config, asked in each way; nothing is raised, whose text would travel."""
     reports = []
     for ask in ("get_properties", "fit", "evaluate"):
-        flower_client: Any = client_fn(Context(1, 1, {"partition-id": 1, "num-partitions": 3}, RecordDict(), config))
-        client = flower_client.numpy_client
+        context = Context(1, 1, {"partition-id": 1, "num-partitions": 3}, RecordDict(), config)
+        client = site_client(context, context)
         arguments = {"get_properties": [{}], "fit": [[], {"phase": "moments"}], "evaluate": [[], {}]}[ask]
         answer = getattr(client, ask)(*arguments)
         reports.append(answer if ask == "get_properties" else answer[2])
@@ -147,8 +146,7 @@ def test_no_text_is_raised_by_a_site_that_notes_it(method, text, tmp_path):
     config = {"method": method.format(text), "n-components": 2}
     for phase in ("moments", "digest", "summary", "project"):
         context = Context(1, 1, {**node, "data": str(tmp_path / "rows.npy")}, RecordDict(), config)
-        flower_client: Any = client_fn(context)
-        client = flower_client.numpy_client
+        client = site_client(context, context)
         for metrics in (client.get_properties({}), client.fit([], {"phase": phase})[2], client.evaluate([], {})[2]):
             assert "failed with" not in metrics.get("message", "")
             str(metrics).encode()

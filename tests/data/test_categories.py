@@ -97,7 +97,7 @@ def test_a_flower_app_hands_over_data_frames_with_categories():
     node = {"partition-id": 0, "num-partitions": 3, "min-rows": 20}
     context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config={})
     own = METHODS.run_config({"method": "p-cov", "n-components": 2, "scale": True, "levels": json.dumps(LEVELS)})
-    client = FACTORY.client_of_rows(context, table(), own)
+    client = FACTORY.client_of_rows(context, table, own)
     counts = np.asarray(client.site.table.rows)[:, 3:].sum(axis=0)
     assert counts.sum() == 2 * 150
     assert not ((counts > 0) & (counts < 20)).any()
@@ -137,7 +137,10 @@ def test_levels_are_counted_among_the_rows_that_take_part(round_rows, tmp_path):
     node = {"partition-id": 0, "num-partitions": 3, "round-rows": round_rows, "min-rows": 10}
     run = METHODS.run_config({"method": "p-cov", "n-components": 2, "scale": True, "levels": declared})
     of_file = Context(1, 1, {**node, "data": str(tmp_path / "rows.csv"), "categories": "ward"}, RecordDict(), run)
-    for client in (FACTORY.client(of_file), FACTORY.client_of_rows(Context(1, 1, node, RecordDict(), {}), frame, run)):
+    for client in (
+        FACTORY.client(of_file),
+        FACTORY.client_of_rows(Context(1, 1, node, RecordDict(), {}), lambda: frame, run),
+    ):
         fields, rows_told, said = client.fit([], {"phase": "moments"})
         assert "error" not in said
         assert rows_told == n - n % round_rows

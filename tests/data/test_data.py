@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from fedpca_flwr.data import datasets
+from fedpca_flwr.data.table import Table, participating_rows
 from fedpca_flwr.errors import ConfigError, DataError
 from tests.refusals import refused
 
@@ -135,3 +136,9 @@ def test_without_torchvision_the_extra_is_named(monkeypatch):
         datasets.load("cifar10")
     with refused(ConfigError, ".[vision]"):
         datasets.download("mnist", "somewhere")
+
+
+def test_people_left_out_stay_out_of_weighted_rows():
+    rows, missing = np.arange(8.0).reshape(4, 2), np.zeros(2, dtype=np.int64)
+    table = Table(rows, missing, weights=np.array([1.0, 4.0, 1.0, 1.0]), excluded=np.arange(4) == 2)
+    assert len(participating_rows(table, 1)) == 3

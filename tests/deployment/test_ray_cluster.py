@@ -26,18 +26,18 @@ def cluster(monkeypatch):
 
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_gives_the_bits_of_loopback(tmp_path, monkeypatch):
-    honest = ray_engine._client_fn
+    honest = ray_engine._make_client
 
     def noted(*arguments):
         make = honest(*arguments)
 
-        def client_fn(context):
+        def make_client(*contexts):
             (tmp_path / ray.get_runtime_context().get_node_id()).touch()
-            return make(context)
+            return make(*contexts)
 
-        return client_fn
+        return make_client
 
-    monkeypatch.setattr(ray_engine, "_client_fn", noted)
+    monkeypatch.setattr(ray_engine, "_make_client", noted)
     parties = cut(rows(400), 100, 100, 100, 100)
     assert not differences(*(run("p-cov", parties, n_components=3, engine=engine) for engine in ("ray", "loopback")))
     assert len(list(tmp_path.iterdir())) == 2

@@ -91,29 +91,29 @@ def test_every_method_is_simulated():
 
 
 def instead_of(monkeypatch, party, fit):
-    """Let a simulated party answer ``fit(its own fit, instructions)``."""
-    honest = ray_engine._client_fn
+    """Let a simulated party answer ``fit(its own fit, arrays, config)``."""
+    honest = ray_engine._make_client
 
     def broken(*arguments):
         make = honest(*arguments)
 
-        def client_fn(context):
-            client = make(context)
+        def make_client(pca_context, context):
+            client = make(pca_context, context)
             if context.node_config["partition-id"] == party:
                 answers = client.fit
-                client.fit = lambda ins: fit(answers, ins)
+                client.fit = lambda *question: fit(answers, *question)
             return client
 
-        return client_fn
+        return make_client
 
-    monkeypatch.setattr(ray_engine, "_client_fn", broken)
+    monkeypatch.setattr(ray_engine, "_make_client", broken)
 
 
 def test_a_party_that_fails_is_dropped_by_survivors(monkeypatch):
-    def until_the_sum(answers, instructions):
-        if instructions.config["phase"] == "moments":
+    def until_the_sum(answers, arrays, config):
+        if config["phase"] == "moments":
             raise RuntimeError
-        return answers(instructions)
+        return answers(arrays, config)
 
     instead_of(monkeypatch, 3, until_the_sum)
     parties = hospitals(180, 100, 70, 50)
@@ -125,6 +125,6 @@ def test_a_party_that_fails_is_dropped_by_survivors(monkeypatch):
 
 
 def test_a_process_that_dies_in_the_simulation_is_named(monkeypatch):
-    instead_of(monkeypatch, 1, lambda answers, instructions: os._exit(1))
+    instead_of(monkeypatch, 1, lambda answers, *question: os._exit(1))
     with refused(QuorumError, 3, "client 1", match="process"):
         run("p-cov", hospitals(250, 100, 50), n_components=2, engine="ray")

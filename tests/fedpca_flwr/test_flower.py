@@ -5,24 +5,27 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedpca_flwr import (
     ConfigError,
     ContractError,
+    DataError,
     FedPCA,
     FedPCAError,
+    LocalGrid,
     PooledCovariance,
     SubspaceIteration,
     client_app,
+    client_loadings,
     run,
 )
 from fedpca_flwr.strategies import FACTORY, METHODS
-from tests.grid import GridOfThisProcess
-from tests.harness import identities
+from tests.harness import differences, identities, own
 from tests.options import option_values
 from tests.refusals import refused
 
@@ -36,15 +39,22 @@ def rows_of(context: Context):
 def by_messages(method, node=lambda party: {}, rows=rows_of, **options):
     """Run a strategy of the Message API, and return the strategy and its result."""
     strategy = FedPCA(method, clients=3, **options)
-    return strategy, strategy.start(GridOfThisProcess(3, client_app(rows, method, **options), node))
+    return strategy, strategy.start(LocalGrid(client_app(rows, method, **options), [node(party) for party in range(3)]))
 
 
 @pytest.mark.parametrize(("method", "options"), [("p-cov", {}), ("sub-it block-size=3", {"scale": True})])
 def test_the_message_api_gives_the_bits_of_run(method, options):
     strategy, result = by_messages(method, n_components=2, **options)
     expected = run(method, PARTIES, n_components=2, **options)
-    found = (expected.components_, expected.mean_, expected.explained_variance_)
-    assert [array.tobytes() for array in result.arrays.to_numpy_ndarrays()] == [array.tobytes() for array in found]
+    scale = np.ones(4) if expected.scale_ is None else expected.scale_
+    arrays = {
+        "components": expected.components_,
+        "mean": expected.mean_,
+        "scale": scale,
+        "variances": expected.explained_variance_,
+    }
+    found = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
+    assert found == {name: array.tobytes() for name, array in arrays.items()}
     assert strategy.model.rounds == expected.rounds == len(result.train_metrics_clientapp) - 1
     told = result.train_metrics_clientapp.values()
     assert [sum(entry[key] for entry in told) for key in ("bytes-up", "bytes-down")] == [
@@ -74,13 +84,13 @@ def test_a_strategy_is_for_one_run():
     strategy, _ = by_messages("p-cov", n_components=2)
     components = strategy.model.components_
     with refused(ContractError, "'p-cov' has run already"):
-        strategy.start(GridOfThisProcess(3, client_app(rows_of, "p-cov", n_components=2)))
+        strategy.start(LocalGrid(client_app(rows_of, "p-cov", n_components=2), 3))
     assert strategy.model.components_ is components
     assert repr(strategy) == "FedPCA(PooledCovariance(n_components=2))"
     assert repr(SubspaceIteration(n_components=3, block_size=5)) == "SubspaceIteration(n_components=3, block_size=5)"
 
 
-class GridWithRetries(GridOfThisProcess):
+class GridWithRetries(LocalGrid):
     """A user's grid, whose `send_and_receive` is the user's."""
 
     calls = 0
@@ -92,9 +102,9 @@ class GridWithRetries(GridOfThisProcess):
 
 def test_a_users_send_and_receive_is_called_and_stays():
     strategy = FedPCA("p-cov", n_components=2, clients=3)
-    grid = GridWithRetries(3, client_app(rows_of, "p-cov", n_components=2))
+    grid = GridWithRetries(client_app(rows_of, "p-cov", n_components=2), 3)
     strategy.start(grid)
-    assert grid.calls == 3 * 3  # of each party what it holds, its moments and the last round
+    assert grid.calls == 3 + 2  # of each party what it holds; the moments and the last round
     assert "send_and_receive" not in vars(grid)
 
 
@@ -103,7 +113,7 @@ def test_an_error_of_the_grid_is_not_told_as_the_nodes(monkeypatch):
         raise NotImplementedError("no such link")
 
     monkeypatch.setattr(GridWithRetries, "send_and_receive", fails)
-    grid = GridWithRetries(3, client_app(rows_of, "p-cov", n_components=2))
+    grid = GridWithRetries(client_app(rows_of, "p-cov", n_components=2), 3)
     with refused(FedPCAError, "grid of the server", "NotImplementedError", "no such link"):
         FedPCA("p-cov", n_components=2, clients=3).start(grid)
 
@@ -111,7 +121,7 @@ def test_an_error_of_the_grid_is_not_told_as_the_nodes(monkeypatch):
 def by_components(strategy, rounds: int | None = None, **options) -> None:
     """Run a strategy as Flower's ServerApp does with `server_fn`, on its own `Server`."""
     app = ClientApp(client_fn=lambda context: type(strategy).client(context, rows_of(context), **options).to_client())
-    grid = GridOfThisProcess(3, app, own_key="of the app's own", seed="another meaning")
+    grid = LocalGrid(app, 3, {"own_key": "of the app's own", "seed": "another meaning"})
     start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=rounds or strategy.rounds))
 
 
@@ -150,7 +160,7 @@ def test_options_that_differ_between_sides_are_named(method):
     def settings(**options):
         return FedPCA(method, clients=3, **{**needed, **options}).strategy.quorum.settings
 
-    party = FACTORY.client_of_rows(context, PARTIES[0], METHODS.run_config({"method": method, **needed}))
+    party = FACTORY.client_of_rows(context, lambda: PARTIES[0], METHODS.run_config({"method": method, **needed}))
     answer = party.get_properties({"settings": settings(output="elsewhere", round_deadline=5.0)})
     assert "at the server" not in answer.get("message", "")
     tried = 0
@@ -178,7 +188,7 @@ def method_options(method):
 
 
 def test_a_run_whose_sides_differ_ends_at_the_door():
-    grid = GridOfThisProcess(3, client_app(rows_of, "sapca", n_components=2), lambda party: {})
+    grid = LocalGrid(client_app(rows_of, "sapca", n_components=2), 3)
     with refused(ConfigError, "'center'", "client 0", "client 2"):
         FedPCA("sapca", clients=3, n_components=2, center=False).start(grid)
 
@@ -199,3 +209,150 @@ def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeyp
         with refused(Exception, lacking):
             by_messages("p-cov", node, **options)
     by_messages("p-cov", lambda party: {**known[party], "journal": str(tmp_path / str(party))}, **options)
+
+
+# Both faces of Flower
+
+
+def nodes_of(method, tmp_path):
+    """Return the parties' rows or columns, and the keys of their node-configs."""
+    if METHODS[method].strategy.card.split == "rows":
+        return [
+            np.random.default_rng(i).normal(size=(n, 6)) * np.arange(6, 0, -1) for i, n in enumerate((50, 40, 60))
+        ], {}
+    columns = np.split(np.random.default_rng(0).normal(size=(40, 7)) * np.arange(7, 0, -1), [3, 5], axis=1)
+    if method != "vertical-scores":
+        return columns, {}
+    loadings = [tmp_path / f"{party}.npz" for party in range(3)]
+    run("vertical", columns, n_components=2, loadings=loadings)
+    return columns, {"loadings": loadings}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_both_faces_give_the_same_bits(method, tmp_path):
+    parties, files = nodes_of(method, tmp_path)
+    rows = lambda context: parties[context.node_config["partition-id"]]  # noqa: E731
+    secure = {"secure_aggregation": True, "bound": 1e3} if method == "vertical-scores" else {}
+    kind = METHODS[method].strategy
+    models = []
+    for face in ("messages", "classic"):
+        options = {**own(method), **secure, **({} if secure else {"n_components": 2})}
+        grid = LocalGrid(client_app(rows, method, **options), 3)
+        for party, context in enumerate(grid.contexts.values()):
+            context.node_config.update({key: str(paths[party]) for key, paths in files.items()})
+        strategy = kind(clients=3, **options)
+        if face == "messages":
+            FedPCA(strategy).start(grid)
+        else:
+            start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=strategy.rounds))
+        models.append(strategy.model)
+    assert not differences(*models)
+
+
+def scores_after(app, grid):
+    """Run FedAvg on a grid whose app trains nothing and reports its scores, and return the scores of each client."""
+    scores = {}
+
+    @app.train()
+    def train(message, context):
+        scores[context.node_config["partition-id"]] = client_loadings(context).part_of_scores(rows_of(context))
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
+
+    fedavg = FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
+    fedavg.start(grid, ArrayRecord([np.zeros(2)]), num_rounds=1, train_config=ConfigRecord({"phase": 1.0}))
+    return scores
+
+
+def test_fedavg_after_the_pca_has_the_scores_at_its_clients():
+    """Its config may have a key of ours, and the PCA's records are not in the way of the app's own."""
+    options = {"n_components": 2, "scale": True}
+    app = client_app(rows_of, "p-cov", **options)
+    grid = LocalGrid(app, 3)
+    for context in grid.contexts.values():
+        context.state["mine"] = ArrayRecord([np.ones(3)])
+    with refused(ContractError, "no PCA 'pca' has ended"):
+        client_loadings(grid.contexts[1])
+    result = FedPCA("p-cov", clients=3, **options).start(grid)
+    components, mean, scale = (result.arrays[name].numpy() for name in ("components", "mean", "scale"))
+    for party, found in scores_after(app, grid).items():
+        np.testing.assert_allclose(found, (PARTIES[party] - mean) / scale @ components.T, atol=1e-12)
+    assert all("mine" in context.state for context in grid.contexts.values())
+
+
+def test_flowers_own_loop_runs_a_pca():
+    strategy = FedPCA("sub-it", n_components=2, clients=3)
+    grid = LocalGrid(client_app(rows_of, "sub-it", n_components=2), 3)
+    result = Strategy.start(strategy, grid, ArrayRecord(), num_rounds=strategy.strategy.rounds)
+    expected = run("sub-it", PARTIES, n_components=2)
+    assert result.arrays["components"].numpy().tobytes() == expected.components_.tobytes()
+
+
+def test_a_run_may_have_several_pcas_each_with_a_name():
+    app = client_app(rows_of, "p-cov", n_components=2)
+    app.add_pca("three", lambda context: rows_of(context)[:30], "sub-it", n_components=3)
+    grid = LocalGrid(app, 3)
+    two = FedPCA("p-cov", n_components=2, clients=3)
+    three = FedPCA("sub-it", name="three", n_components=3, clients=3)
+    for pca in (two, three):
+        pca.start(grid)
+    assert (
+        three.model.components_.tobytes()
+        == run("sub-it", [X[:30] for X in PARTIES], n_components=3).components_.tobytes()
+    )
+    assert client_loadings(grid.contexts[1], "three").components.shape == (3, 4)
+    with refused(ContractError, "has answered its PCA 'pca'", "name of its own"):
+        FedPCA("p-cov", n_components=2, clients=3).start(grid)
+    with refused(ConfigError, "no PCA of that name", "'three'"):
+        FedPCA("p-cov", name="four", n_components=2, clients=3).start(grid)
+    with refused(ConfigError, "'three' already"):
+        app.add_pca("three", rows_of)
+
+
+def test_mods_of_the_app_stand_around_the_pca():
+    """They see each message of a PCA, and what they raise is told by its kind alone."""
+    messages = []
+
+    def note(message, context, call_next):
+        messages.append(message.metadata.message_type)
+        return call_next(message, context)
+
+    def fail(message, context, call_next):
+        raise ZeroDivisionError("patient 17")
+
+    app = client_app(rows_of, "p-cov", n_components=2, mods=[note])
+    FedPCA("p-cov", n_components=2, clients=3).start(LocalGrid(app, 3))
+    assert messages == ["query.fedpca"] * 3 + ["train.fedpca"] * 6
+    grid = LocalGrid(client_app(rows_of, "p-cov", n_components=2, mods=[fail]), 3)
+    with refused(FedPCAError, "ZeroDivisionError") as caught:
+        FedPCA("p-cov", n_components=2, clients=3).start(grid)
+    assert "patient" not in str(caught.value)
+
+
+@pytest.mark.parametrize("raised", [ValueError("patient 17"), DataError("rows", local="patient 17")], ids=repr)
+def test_what_a_function_of_rows_raises_at_a_site_has_no_data(raised):
+    def rows(context):
+        if context.node_config["partition-id"] == 1:
+            raise raised
+        return rows_of(context)
+
+    with refused(FedPCAError, "client 1", "log") as caught:
+        by_messages("p-cov", rows=rows, n_components=2)
+    assert "patient" not in str(caught.value)
+
+
+def test_arguments_of_other_strategies_are_refused_by_name():
+    strategy = FedPCA("sub-it", n_components=2, clients=3)
+    grid = LocalGrid(client_app(rows_of, "sub-it", n_components=2), 3)
+    config = ConfigRecord({"lr": 0.1})
+    with refused(ConfigError, "initial_arrays", "num_rounds is 1", "train_config has lr", "evaluate_config has lr"):
+        strategy.start(grid, ArrayRecord([np.ones(2)]), 1, train_config=config, evaluate_config=config)
+    seen = []
+    result = strategy.start(grid, ArrayRecord(), 500, evaluate_fn=lambda number, arrays: seen.append(arrays))
+    assert seen == [result.arrays]
+    with refused(ConfigError, "n_components", "its options already"):
+        FedPCA(PooledCovariance(n_components=2), n_components=3)
+
+
+def test_a_methods_name_may_be_in_capitals():
+    assert FedPCA("SUB_IT block-size=3").strategy.card.name == "sub-it"

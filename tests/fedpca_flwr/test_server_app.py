@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedpca_flwr import run, server_app, site_app
+from fedpca_flwr import LocalGrid, run, server_app, site_app
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.errors import ConfigError, QuorumError
@@ -21,7 +21,6 @@ from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.state import files
 from fedpca_flwr.strategies import METHODS
-from tests.grid import GridOfThisProcess
 from tests.harness import finish, proxy_of, server_of
 from tests.refusals import refused, unnamed
 
@@ -65,7 +64,7 @@ def test_an_error_is_told_once_and_without_a_traceback(monkeypatch, capsys, capl
 def simulated(parties, folder, **values):
     """Return the model of a run with both apps on a grid of this process."""
     config = METHODS.run_config({**values, "output": str(folder / "model")})
-    main(GridOfThisProcess(parties, site_app.app, **config), **config)
+    main(LocalGrid(site_app.app, parties, config), **config)
     return PCAModel.load(folder / "model")
 
 

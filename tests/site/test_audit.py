@@ -287,11 +287,12 @@ def test_a_sites_log_has_time_run_phase_and_bytes(sites, monkeypatch, capfd):
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "level", logging.NOTSET)
     getattr(logger.manager, "_clear_cache")()  # noqa: B009 - of the standard library, and not in its types
-    site_app.client_fn(context_of(server_of("p-cov", PARTIES, n_components=2), 0))
+    context = context_of(server_of("p-cov", PARTIES, n_components=2), 0)
+    site_app.site_client(context, context)
     assert not logger.handlers
     for party in (0, 1):
         context = context_of(sites, party)
-        proxy_of(sites, party).make = lambda context=context: site_app.client_fn(context)
+        proxy_of(sites, party).make = lambda context=context: site_app.site_client(context, context).to_client()
     finish(sites)
     answered = [event for event in events_of(sites) if event.kind == "answer"]
     assert answered

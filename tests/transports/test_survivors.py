@@ -95,6 +95,16 @@ def test_a_party_that_drops_late_is_in_the_result(method, at):
         assert any("squared error is not measured" in note for note in model.log["notes"]) == (at in AFTER)
 
 
+def test_bytes_stand_beside_the_party_that_they_went_to():
+    running = server("p-cov")
+    drop(running, 1, "shares")
+    rounds = finish(running).log["rounds"]
+    assert {len(entry[way]) for entry in rounds for way in ("up", "down")} == {5}
+    assert rounds[1]["down"][1] > 0
+    assert [entry["down"][1] for entry in rounds[2:]] == [0] * 4
+    assert all(size > 0 for party, size in enumerate(rounds[-1]["down"]) if party != 1)
+
+
 @pytest.mark.parametrize("rounds", [("keys", "keys"), ("keys", "sum"), ("shares", "agree"), ("sum", "reveal")], ids=str)
 def test_several_may_drop_out_down_to_the_threshold(rounds):
     parties = cut(rows(490) + 2, *[70] * 7)

@@ -1,0 +1,236 @@
+"""Questions and replies as messages of Flower's Message API, and a grid's nodes as the clients of a run.
+
+Messages have types of their own, ``query.fedpca`` and ``train.fedpca``, so that an app's other messages never meet
+them. A question has the records ``config`` (the phase, and the name of the PCA) and ``arrays`` (the fields of the
+question by name); a reply has ``party`` (the party's statement), ``arrays`` and ``metrics``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetParametersIns,
+    GetParametersRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    Parameters,
+    Status,
+)
+from flwr.common.constant import SUPERLINK_NODE_ID, SType
+from flwr.server import SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+from typing_extensions import override
+
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.protocol.client import PCAClient, RefusingClient
+from fedpca_flwr.protocol.quorum import PCA_KEY
+
+ACTION = "fedpca"
+"""Action of our messages, by which Flower tells an app's functions apart."""
+
+QUERY = f"{MessageType.QUERY}.{ACTION}"
+TRAIN = f"{MessageType.TRAIN}.{ACTION}"
+
+CLASSIC_RECORDS = ("fitins.config", "getpropertiesins.config")
+"""Records in which Flower's classic server sends the config of a question."""
+
+
+def identify_run(grid: Grid) -> None:
+    """Set the run of the messages that this process makes, as Flower's ServerApp process does, unless it is set.
+
+    Parameters
+    ----------
+    grid : Grid
+        Grid that knows the run.
+    """
+    try:
+        is_known = TaskIdentity.run_id == grid.run.run_id
+    except RuntimeError:  # not set
+        is_known = False
+    if not is_known:
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, grid.run.run_id, SUPERLINK_NODE_ID
+
+
+class Node(ClientProxy):
+    """Node of a grid, which states what it holds; the questions of a round are sent together (`question_message`).
+
+    Parameters
+    ----------
+    node_id : int
+        Flower's id of the node.
+    grid : Grid
+        Flower's grid.
+    """
+
+    def __init__(self, node_id: int, grid: Grid) -> None:
+        super().__init__(str(node_id))
+        self.node_id = node_id
+        self._grid = grid
+
+    @override
+    def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
+        content = RecordDict({"config": ConfigRecord(dict(ins.config))})
+        question = Message(content, self.node_id, QUERY, group_id=str(group_id or ""), ttl=timeout)
+        replies = list(self._grid.send_and_receive([question], timeout=timeout))
+        if not replies:
+            raise TimeoutError("no reply within its deadline")
+        properties = dict(_content(replies[0]).config_records["party"])
+        return GetPropertiesRes(Status(Code.OK, ""), properties)  # type: ignore[arg-type]  # checked as a statement
+
+    @override
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        raise NotImplementedError
+
+    @override
+    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+        raise NotImplementedError
+
+    @override
+    def get_parameters(self, ins: GetParametersIns, timeout: float | None, group_id: int | None) -> GetParametersRes:
+        raise NotImplementedError
+
+    reconnect = evaluate  # type: ignore[assignment]  # none of these is asked
+
+
+class GridNodes(SimpleClientManager):
+    """Nodes of a grid, as many as are connected whenever they are listed.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        identify_run(grid)
+
+    @override
+    def all(self) -> dict[str, ClientProxy]:
+        return {str(node_id): Node(node_id, self.grid) for node_id in self.grid.get_node_ids()}
+
+
+def question_message(node: str, question: FitIns, fields: Sequence[str], server_round: int, ttl: float) -> Message:
+    """Return the message of a question to a node.
+
+    Parameters
+    ----------
+    node : str
+        Id of the node.
+    question : FitIns
+        Arrays and config of the question.
+    fields : sequence of str
+        Names of the arrays.
+    server_round : int
+        Number of the round.
+    ttl : float
+        Seconds within which the reply must come.
+
+    Returns
+    -------
+    Message
+    """
+    content = RecordDict(
+        {"arrays": _array_record(question.parameters, fields), "config": ConfigRecord(dict(question.config))}
+    )
+    return Message(content, int(node), TRAIN, group_id=str(server_round), ttl=ttl)
+
+
+def fit_result(reply: Message) -> FitRes:
+    """Return the result that a node's reply holds.
+
+    Parameters
+    ----------
+    reply : Message
+        Reply to the message of a question.
+
+    Returns
+    -------
+    FitRes
+        Arrays, number of rows and statement of the party; nothing of these is checked.
+
+    Raises
+    ------
+    RuntimeError
+        If the node's app raised an error, or the reply never came.
+    KeyError
+        If the reply lacks a record.
+    """
+    content = _content(reply)
+    tensors = [array.data for array in content.array_records["arrays"].values()]
+    rows: Any = content.metric_records["metrics"]["num-examples"]
+    party: dict[str, Any] = dict(content.config_records["party"])
+    return FitRes(Status(Code.OK, ""), Parameters(tensors, SType.NUMPY), rows, party)
+
+
+def answer_message(message: Message, client: PCAClient | RefusingClient) -> tuple[Message, Loadings | None]:
+    """Return a client's reply to a message of our types.
+
+    Parameters
+    ----------
+    message : Message
+        Message of the type `QUERY` or `TRAIN`.
+    client : PCAClient or RefusingClient
+        Client of the party.
+
+    Returns
+    -------
+    reply : Message
+    loadings : Loadings or None
+        Loadings by which the party projects rows; None before the last question.
+    """
+    config: dict[str, Any] = dict(message.content.config_records["config"])
+    if message.metadata.message_type == QUERY:
+        return Message(RecordDict({"party": ConfigRecord(client.get_properties(config))}), reply_to=message), None
+    request = [array.numpy() for array in message.content.array_records["arrays"].values()]
+    responder = client.responder(config)
+    arrays, rows, party = responder.fit(request, config)
+    names = responder.reply_fields(str(config["phase"])) if arrays else []  # none with the report of an error
+    record = ArrayRecord({name: Array(array) for name, array in zip(names, arrays, strict=True)})
+    metrics = MetricRecord({"num-examples": rows})
+    content = RecordDict({"arrays": record, "metrics": metrics, "party": ConfigRecord(dict(party))})
+    return Message(content, reply_to=message), responder.loadings
+
+
+def pca_name(message: Message) -> str | None:
+    """Return the name of the PCA whose server sent a message, in either of Flower's ways.
+
+    Parameters
+    ----------
+    message : Message
+        A message of any app.
+
+    Returns
+    -------
+    str or None
+        The name; None for a message of something else.
+    """
+    records = message.content.config_records
+    if message.metadata.message_type in (QUERY, TRAIN):
+        return str(records["config"][PCA_KEY])
+    for record in CLASSIC_RECORDS:
+        if PCA_KEY in records.get(record, {}):
+            return str(records[record][PCA_KEY])
+    return None
+
+
+def _content(reply: Message) -> RecordDict:
+    """Return the records of a reply, or raise the error that came in its place."""
+    if reply.has_error():
+        raise RuntimeError(reply.error.reason)
+    return reply.content
+
+
+def _array_record(parameters: Parameters, names: Sequence[str]) -> ArrayRecord:
+    """Return serialised arrays under their names."""
+    named: Mapping[str, bytes] = dict(zip(names, parameters.tensors, strict=True))
+    return ArrayRecord({name: Array("", (), SType.NUMPY, data) for name, data in named.items()})
