@@ -244,6 +244,17 @@ def on_request(server: PCAServer, party: int, phase: str, change: Callable[[list
     _answers(server, party, altered)
 
 
+def on_config(server: PCAServer, party: int, phase: str, config: Mapping[str, Any]) -> None:
+    """Let the config of every request of a phase to one party have other values."""
+
+    def altered(ins, honest):
+        if ins.config["phase"] == phase:
+            ins = type(ins)(ins.parameters, {**ins.config, **config})
+        return honest(ins)
+
+    _answers(server, party, altered)
+
+
 class Heard(NamedTuple):
     """A question to a party, and its answer."""
 

@@ -400,6 +400,8 @@ class RunConfig(Config):
     """With secure aggregation: no value of anyone's rows is larger in size. It may be generous."""
     survivors: Annotated[int, Field(ge=0)] = 0
     """With secure aggregation: parties that must be left if others drop out; 0: all."""
+    minimum: Annotated[int, Field(ge=0)] = 0
+    """Without secure aggregation: parties that suffice when the join-deadline passes; 0: all."""
     max_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Without secure aggregation: end the run if a party holds more than this share of a component; 0: never."""
     reference: bool = True
@@ -444,11 +446,17 @@ class RunConfig(Config):
         return "surviving" if self.survivors else "masked"
 
     @model_validator(mode="after")
-    def _require_secure_survivors(self) -> Self:
-        """Refuse `survivors` without secure aggregation."""
+    def _require_possible_survivors(self) -> Self:
         if self.survivors and not self.secure_aggregation:
             raise refusal(
                 f"'survivors' is {self.survivors}, but secure-aggregation is false; it is an option of secure "
                 "aggregation"
             )
+        if self.minimum and self.secure_aggregation:
+            raise refusal(
+                f"'minimum' is {self.minimum}, but secure-aggregation is true: there 'survivors' says how many parties "
+                "suffice"
+            )
+        if self.minimum and self.clients and self.minimum > self.clients:
+            raise refusal(f"'minimum' is {self.minimum}, but 'clients' is {self.clients}: at most as many can suffice")
         return self

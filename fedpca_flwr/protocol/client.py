@@ -24,7 +24,7 @@ from typing_extensions import override
 from fedpca_flwr.config.method_text import require_same_settings, shared_settings
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
@@ -374,6 +374,8 @@ class PCAClient(NumPyClient):
             return responder.fit(parameters, config)
         try:
             self._permit()
+            if self.site.config.minimum:
+                self._permit_parties(str(config.get("parties", "")))
             phase = str(config.get("phase", ""))
             request = self._accept_question(phase, parameters)
             self.store_request(request)
@@ -425,6 +427,27 @@ class PCAClient(NumPyClient):
         self.require_ready()
         if self._sums_rows:
             self.site.permit_moments(self.card, self.data, sums_only=self.transport.sums_only)
+
+    def _permit_parties(self, parties: str) -> None:
+        """Refuse a question of a run in which too few parties take part, or other parties than at its first question.
+
+        Parameters
+        ----------
+        parties : str
+            Partitions of the parties that take part, separated by spaces.
+        """
+        minimum, members = self.site.config.minimum, set(parties.split())
+        if len(members) < minimum or str(self.site.node.partition_id) not in members:
+            raise ContractError(
+                f"the server names {len(members)} parties that take part; the run needs at least 'minimum' = {minimum} "
+                "of them, and this one"
+            )
+        previous = self.journal.load_secret("parties")
+        if previous is None:
+            self.journal.store_secret("parties", parties.encode())
+            logger.info("run %s: %s parties take part: %s", self.site.run_id, len(members), " ".join(sorted(members)))
+        elif previous != parties.encode():
+            raise ContractError("the server names other parties that take part than with its first question")
 
     def _permit_sizes(self, nbytes: int, memory: int) -> None:
         """Refuse a reply of too many bytes, or whose computation needs more memory than there is."""

@@ -29,13 +29,19 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
     Raises
     ------
     ConfigError
-        For `features` if the sites hold different columns, for `weights` and `levels` with a method that accepts none,
-        for `levels` that are not scaled, and for a `max-share` if the server does not see each party's part.
+        For `minimum` with a method that needs all parties, for `features` if the sites hold different columns, for
+        `weights` and `levels` with a method that accepts none, for `levels` that are not scaled, and for a `max-share`
+        if the server does not see each party's part.
     """
     if config.features and card.split != "rows":
         raise ConfigError(
             f"run-config: 'features' names the columns of all sites, and with '{card.name}' each has others: leave it "
             "out"
+        )
+    if config.minimum and not card.pools_rows:
+        raise ConfigError(
+            f"run-config: 'minimum' is {config.minimum}, and '{card.name}' needs all parties; methods that do not: "
+            f"{_methods_with('pools_rows', methods)}"
         )
     for key, field in {"weights": "weighted", "levels": "mixed"}.items():
         if getattr(config, key) and not getattr(card, field):

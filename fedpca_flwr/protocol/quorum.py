@@ -102,6 +102,11 @@ class Quorum:
         """Number of parties at the start of the run, including parties that dropped out later."""
         return self.expected + len(self.dropped)
 
+    @property
+    def members(self) -> list[int]:
+        """Partitions of the parties that take part."""
+        return sorted(self.partition_by_client[cid] for cid in self._member_ids if cid in self.partition_by_client)
+
     def gather(self, client_manager: ClientManager) -> list[ClientProxy]:
         """Return the clients of the run when all are online; the first call also checks their statements.
 
@@ -173,7 +178,7 @@ class Quorum:
             raise QuorumError(f"several clients say they are '{duplicates[0]}': give each a name of its own")
         if missing := self._missing_parties({reply.party for reply in replies}, infos):
             reasons = sorted({failure_reason(failure) for failure in failures}) or ["no reply"]
-            self._drop(missing, "; ".join(reasons))
+            self._drop(missing, "; ".join(reasons), self.config.survivors)
             self._member_ids = frozenset(nodes)
         parties = [{"party": r.party, "name": r.name, "rows": r.rows} for r in replies]
         previous = [party for party in self._parties if party["party"] not in self.dropped]
@@ -211,14 +216,15 @@ class Quorum:
         suffix = f" and {len(ordered) - MAX_NAMED_PARTIES} others" if len(ordered) > MAX_NAMED_PARTIES else ""
         return admission.party_labels(ordered[:MAX_NAMED_PARTIES], self._names) + suffix
 
-    def _drop(self, missing: Sequence[int], reasons: str) -> None:
-        """Record parties that dropped out; raise an error without `survivors`, or if fewer parties remain."""
-        survivors, remaining = self.config.survivors, self.expected - len(missing)
+    def _drop(self, missing: Sequence[int], reasons: str, sufficient: int) -> None:
+        """Record parties that dropped out, or raise an error if the run cannot continue without the parties."""
+        remaining = self.expected - len(missing)
         who = admission.party_labels(missing, self._names)
         why = "A result without them would not be the PCA of all rows, so the run ends"
-        if survivors:
-            why = f"{remaining} are left, and the run needs at least 'survivors' = {survivors} of them"
-        if not survivors or remaining < survivors:
+        if sufficient:
+            key = "minimum" if self.config.minimum else "survivors"
+            why = f"{remaining} are left, and the run needs at least '{key}' = {sufficient} of them"
+        if not sufficient or remaining < sufficient:
             raise QuorumError(f"{len(missing)} of {self.expected} clients did not answer: {who} ({reasons}). {why}")
         self.expected = remaining
         self.dropped.update({party: admission.party_labels([party], self._names) for party in missing})
@@ -243,7 +249,7 @@ class Quorum:
                 )
             previous_count = len(online)
             if time.monotonic() > deadline:
-                if 0 < self.config.survivors <= len(online):
+                if 0 < (self.config.survivors or self.config.minimum) <= len(online):
                     return online
                 who = admission.party_labels(self._absent_parties(online), self._names) or "all"
                 raise QuorumError(
@@ -265,11 +271,14 @@ class Quorum:
         """
         statements: dict[str, PartyInfo | ErrorReport | str] = {}
         before = -1
-        # with survivors, until no further client joins before the deadline
-        while before < len(statements) < max(self.expected, 1):
+        while before < len(statements) < max(self.expected, 1):  # if some suffice, until nobody comes any more
             before = len(statements)
             self._wait(client_manager, before + 1, deadline)
             self._admit_new_clients(client_manager, statements)
+        if self.config.minimum:
+            admitted = {info.partition_id for info in statements.values() if isinstance(info, PartyInfo)}
+            if missing := self._missing_parties(admitted, ()):
+                self._drop(missing, "it had not joined when the join-deadline passed", self.config.minimum)
         self.features = _smallest_mode(
             statement.features for statement in statements.values() if isinstance(statement, PartyInfo)
         )
@@ -311,9 +320,9 @@ class Quorum:
                     party_infos, partitions=partitions, same_features=self.same_features
                 )
         admission.raise_all(faults)
-        if silent and not self.config.survivors:
+        if silent and not (self.config.survivors or self.config.minimum):
             if missing := self._missing_parties({statement.partition_id for statement in party_infos}, party_infos):
-                self._drop(missing, silent)
+                self._drop(missing, silent, 0)
             log(WARNING, "the run has its %s clients, and goes on without others (%s)", self.expected, silent)
 
     def _ask_properties(self, client: ClientProxy) -> Any:

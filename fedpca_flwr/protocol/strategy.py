@@ -385,6 +385,8 @@ class PCAStrategy(Strategy):
         config: dict[str, Scalar] = {PCA_KEY: self.quorum.pca_name, "phase": current.phase}
         if current.method:
             config["method"] = current.method
+        if self.config.minimum:
+            config["parties"] = " ".join(map(str, self.quorum.members))
         shared, instructions, self._sent_bytes = _serialize(current.request), [], {}
         for client in clients:
             party = self.quorum.partition_by_client.get(client.cid, -1)

@@ -8,6 +8,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.sums import exceeds
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Program, Questions, SumRound
+from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.replies import StreamingSum, stream_replies
 from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, sum_parts
 
@@ -23,6 +24,13 @@ class Clear(Transport):
 
 class ClearServer(Clear, ServerTransport):
     """Server's side of the clear transport, which adds up the parties' answers on arrival."""
+
+    @override
+    def notes(self, quorum: Quorum) -> list[str]:
+        if not quorum.dropped:
+            return []
+        absent = ", ".join(name for _, name in sorted(quorum.dropped.items()))
+        return [f"the PCA of {quorum.expected} of {quorum.initial_parties} parties: {absent} did not take part"]
 
     @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
