@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from logging import WARNING
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from flwr import app, serverapp, simulation
@@ -69,18 +70,23 @@ def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -
             run_on(grid, strategy)
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
-            _start_ray()
             client_app = PCAClientApp(_make_client(run_config, site, folder, parties))
-            simulation.run_simulation(server_app, client_app, len(parties.rows), backend_config=BACKEND)
+            with _running_ray():
+                simulation.run_simulation(server_app, client_app, len(parties.rows), backend_config=BACKEND)
     return strategy.model
 
 
-def _start_ray() -> None:
-    """Start Ray unless it runs, or raise an error at once if Ray cannot be imported or does not start."""
+@contextmanager
+def _running_ray() -> Iterator[None]:
+    """Start Ray, or leave a Ray that runs already as it is: Flower would shut it down at the end.
+
+    Flower itself would wait for parties until the join-deadline if Ray does not start.
+    """
     try:
         import ray
 
-        if not ray.is_initialized():
+        was_running = ray.is_initialized()
+        if not was_running:
             search_path = os.pathsep.join(sys.path)  # workers have this process's environment, and not its path
             ray.init(runtime_env={"env_vars": {"PYTHONPATH": search_path}}, **BACKEND["init_args"])
     except ImportError as error:
@@ -94,6 +100,8 @@ def _start_ray() -> None:
             "memory and /dev/shm have room and whether a RAY_ADDRESS is set that nobody answers at, or use "
             'engine="loopback", which gives the same bits in this process'
         ) from error
+    with mock.patch.object(ray, "shutdown") if was_running else nullcontext():
+        yield
 
 
 def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, parties: Parties) -> MakeClient:

@@ -1,6 +1,7 @@
 """Flower's simulation, in one Ray of this process: the bits of loopback in every way, and faults by name."""
 
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -52,10 +53,9 @@ NIGHTLY = [
 @pytest.fixture(scope="module", autouse=True)
 def one_ray():
     """One Ray for all simulations of this file, with one worker: every start of either takes seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ray_engine.BACKEND["init_args"], "num_cpus", 1)
-        patch.setattr(ray, "shutdown", lambda *args, **kwargs: None)
-        yield
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ray.init(num_cpus=1, runtime_env={"env_vars": path}, **ray_engine.BACKEND["init_args"])
+    yield
     ray.shutdown()
 
 
@@ -128,3 +128,10 @@ def test_a_process_that_dies_in_the_simulation_is_named(monkeypatch):
     instead_of(monkeypatch, 1, lambda answers, *question: os._exit(1))
     with refused(QuorumError, 3, "client 1", match="process"):
         run("p-cov", hospitals(250, 100, 50), n_components=2, engine="ray")
+
+
+def test_a_ray_that_runs_already_stays():
+    job = ray.get_runtime_context().get_job_id()
+    run("p-cov", hospitals(250, 100, 50), n_components=2, engine="ray")
+    assert ray.is_initialized()
+    assert ray.get_runtime_context().get_job_id() == job
