@@ -117,13 +117,37 @@ def open_frame(X: Any) -> Frame | None:
         rows, columns = (X.coords[dim].to_index() if dim in X.coords else () for dim in X.dims)
         return Frame(tuple(columns), lambda: X.values, rows)
     if hasattr(kind, "with_format") and hasattr(kind, "column_names"):  # a data set of Hugging Face
-        return Frame(tuple(X.column_names or ()), lambda: _to_narwhals(X.with_format("arrow")[:]))
+        return _dataset_frame(X)
     data = _to_narwhals(X)
     if data is None:
         return None
     if not hasattr(data, "iter_columns"):  # lazy
         return Frame(tuple(data.collect_schema().names()), data.collect)
     return Frame(tuple(data.columns), lambda: data, X.index if hasattr(kind, "iloc") else ())
+
+
+def _dataset_frame(dataset: Any) -> Frame:
+    """Return a data set of Hugging Face as a table; a single column of images or arrays has a row for each of them."""
+    kinds = {name: type(feature).__name__ for name, feature in (dataset.features or {}).items()}
+    nested = [name for name, kind in kinds.items() if kind not in ("Value", "ClassLabel")]
+    if not nested:
+        return Frame(tuple(dataset.column_names or ()), lambda: _to_narwhals(dataset.with_format("arrow")[:]))
+    if len(kinds) > 1:
+        raise DataError(
+            f"columns with images or lists stand beside others: {labels_text(nested)}; give one of them alone, as "
+            f"dataset.select_columns('{nested[0]}'), or columns of numbers only"
+        )
+
+    def values() -> NDArray[Any]:
+        """Return a row of all pixels for each image."""
+        images = [np.asarray(image) for image in dataset.with_format("numpy")[:][nested[0]]]
+        shapes = sorted({image.shape for image in images})
+        if len(shapes) > 1:
+            sizes = ", ".join(" x ".join(map(str, shape)) for shape in shapes[:3])
+            raise DataError(f"the images or lists of column '{nested[0]}' differ in size ({sizes}): make them equal")
+        return np.stack(images).reshape(len(images), -1)
+
+    return Frame((), values)
 
 
 def _to_narwhals(X: Any) -> Any:

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import PIL.Image
 import pyarrow as pa
 import pytest
 from scipy import sparse
@@ -19,6 +20,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.site.readers import read
 from tests.families import cut, rows
+from tests.harness import differences
 from tests.refusals import refused, unnamed
 
 NAMES = ["age", "bmi", "pulse", "weight"]
@@ -392,3 +394,34 @@ def test_a_model_of_tables_has_a_note(usual):
     (note,) = [note for note in fit(frames).log["notes"] if "'bmi'" in note and "far from" in note]
     assert "party 1" in note
     assert "1 value" in note
+
+
+def local_dataset(images=None, **columns):
+    from datasets import Dataset, Features, Image, Value  # a second, of every worker
+
+    features = {name: Value("float64") for name in columns} | ({"image": Image()} if images else {})
+    return Dataset.from_dict({**columns, **({"image": images} if images else {})}, features=Features(features))
+
+
+def test_a_partition_of_a_data_set_is_a_party():
+    """Flower Datasets gives such objects: `FederatedDataset.load_partition(i)`."""
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    dataset = local_dataset(**dict(zip("abc", X.T, strict=True)))
+    parts = [dataset.shard(3, party, contiguous=True) for party in range(3)]
+    expected = run("p-cov", [pd.DataFrame(part, columns=list("abc")) for part in np.split(X, 3)], n_components=2)
+    assert not differences(run("p-cov", parts, n_components=2), expected)
+
+
+def test_images_of_a_data_set_are_rows_of_pixels():
+    pixels = np.random.default_rng(0).integers(0, 255, size=(40, 6, 5), dtype=np.uint8)
+    images = [PIL.Image.fromarray(image) for image in pixels]
+    labels = [float(number % 3) for number in range(40)]
+    dataset = local_dataset(images, label=labels)
+    rows = np.split(pixels.reshape(40, -1), 2)
+    parts = [dataset.select_columns("image").shard(2, party, contiguous=True) for party in range(2)]
+    assert not differences(run("p-cov", parts, n_components=2), run("p-cov", rows, n_components=2))
+    with refused(DataError, "'image'", "dataset.select_columns('image')"):
+        run("p-cov", [dataset, dataset], n_components=2)
+    uneven = local_dataset([*images[:3], PIL.Image.fromarray(pixels[0, :4])])
+    with refused(DataError, "'image'", "4 x 5", "6 x 5"):
+        run("p-cov", [uneven, uneven], n_components=2)
