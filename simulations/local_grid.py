@@ -1,5 +1,6 @@
 """`LocalGrid`: a Flower grid whose nodes are in this process, for tests and notebooks."""
 
+import secrets
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
@@ -15,8 +16,6 @@ from typing_extensions import override
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.journal import SimulatedContext
 from fedpca_flwr.protocol.messages import identify_run
-
-RUN_ID = 1
 
 
 class LocalGrid(Grid):
@@ -54,13 +53,13 @@ class LocalGrid(Grid):
             raise ConfigError(f"nodes is {nodes!r}: a grid needs at least one node")
         self.app = app
         self.run_config = dict(run_config or {})
-        self._run = Run.create_empty(RUN_ID)
+        self._run = Run.create_empty(secrets.randbits(62))
         self._replies: dict[str, Message] = {}
         self._lock = Lock()  # nodes answer in turn, whatever thread asks
         self.contexts: dict[int, Context] = {}
         for number, own in enumerate(node_configs):
             node_config = {"partition-id": number, "num-partitions": len(node_configs), **own}
-            self.contexts[number + 1] = kind(RUN_ID, number + 1, node_config, RecordDict(), self.run_config)
+            self.contexts[number + 1] = kind(self._run.run_id, number + 1, node_config, RecordDict(), self.run_config)
         identify_run(self)
 
     def run_app(self, app: ServerApp) -> None:
@@ -71,7 +70,7 @@ class LocalGrid(Grid):
         app : ServerApp
             The ServerApp, which has the grid's run-config.
         """
-        app(self, Context(RUN_ID, 0, {}, RecordDict(), self.run_config))
+        app(self, Context(self._run.run_id, 0, {}, RecordDict(), self.run_config))
 
     @override
     def set_run(self, run: Run) -> None:

@@ -159,6 +159,7 @@ def test_the_wheels_commands_work_beside_decoys(installed, tmp_path, decoys):
 
 SIMULATED = """
 import sys
+import tomllib
 from importlib import import_module
 
 import numpy as np
@@ -177,6 +178,20 @@ run_simulation(app.server, app.client, 3, backend_config=resources)
 
 
 @pytest.mark.engine
+def test_example_apps_can_be_built_and_published(tmp_path):
+    for example in COMPONENTS:
+        folder = tmp_path / example
+        shutil.copytree(EXAMPLES / example, folder)
+        command = [str(Path(sys.executable).with_name("flwr")), "build", "--app", str(folder)]
+        built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert "fedpca." in built.stdout, built
+        settings = tomllib.loads((folder / "pyproject.toml").read_text())
+        assert settings["tool"]["flwr"]["app"]["fab-format-version"] == 1
+        assert (folder / settings["project"]["license"]["file"]).read_text() == (ROOT / "LICENSE").read_text()
+        assert (folder / "README.md").read_text().startswith("---\n")
+
+
+@pytest.mark.engine
 @pytest.mark.parametrize("example", COMPONENTS)
 def test_example_apps_run_from_the_wheel(installed, tmp_path, example):
     decoy(tmp_path, *DECOYS[0])
@@ -184,7 +199,8 @@ def test_example_apps_run_from_the_wheel(installed, tmp_path, example):
     shutil.copy(EXAMPLES / example / f"{name}.py", tmp_path)
     output = said(installed, SIMULATED, tmp_path, name)
     assert "PCAModel(p-cov: 2 components" in output
-    model, rows = PCAModel.load(tmp_path / "model"), datasets.load("digits").all_rows()
+    (file,) = tmp_path.glob("model-*.npz")
+    model, rows = PCAModel.load(file), datasets.load("digits").all_rows()
     assert principal_angles(model, pooled_pca(rows, COMPONENTS[example])).max <= 1e-6
     if example == "components-then-model":
         assert float(output.split("accuracy")[1].split()[0]) > 0.95

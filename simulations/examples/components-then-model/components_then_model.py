@@ -20,7 +20,11 @@ def main(grid: Grid, context: Context) -> None:
     pca.start(grid)
     fedavg = FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
     result = fedavg.start(grid, ArrayRecord([np.zeros((21, 10))]), num_rounds=15)
-    print(pca.model.save("model"), f"accuracy {result.train_metrics_clientapp[15]['accuracy']:.3f}", sep="\n")
+    print(
+        pca.model.save(f"model-{context.run_id}"),
+        f"accuracy {result.train_metrics_clientapp[15]['accuracy']:.3f}",
+        sep="\n",
+    )
 
 
 def pixels(context: Context) -> np.ndarray:

@@ -14,7 +14,7 @@ server = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     strategy = FedPCA("sub-it", n_components=5, clients=3)
     strategy.start(grid)
-    print(strategy.model.save("model"), strategy.model.summary(), sep="\n")
+    print(strategy.model.save(f"model-{context.run_id}"), strategy.model.summary(), sep="\n")
 
 
 def rows(context: Context) -> np.ndarray:

@@ -13,15 +13,18 @@ from fedpca_flwr import PooledCovariance
 
 
 class Saved(PooledCovariance):
+    file: str
+
     def aggregate_fit(self, *answers: Any) -> Any:
         result = super().aggregate_fit(*answers)
         if self.done:
-            print(self.model.save("model"), self.model.summary(), sep="\n")
+            print(self.model.save(self.file), self.model.summary(), sep="\n")
         return result
 
 
 def server_fn(context: Context) -> ServerAppComponents:
     strategy = Saved(n_components=5, clients=3)
+    strategy.file = f"model-{context.run_id}"
     return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=strategy.rounds))
 
 
