@@ -53,7 +53,7 @@ class Adjustment:
     slopes: Array
 
     def residuals(self, centred: Array) -> Array:
-        """Subtract the covariates' part from centred rows.
+        """Return the residuals of centred rows after the regression on the covariates.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class Adjustment:
         return residual_rows
 
     def residual_scatter(self, S: Array) -> Array:
-        """Compute the scatter of the residuals from the scatter of the rows.
+        """Compute the scatter (d, d) of the regression's residuals from the scatter of the rows.
 
         Parameters
         ----------
@@ -98,7 +98,7 @@ class Adjustment:
         return residual
 
     def residual_diagonal(self, diagonal: Array, covariates: Array) -> Array:
-        """Compute the diagonal of `residual_scatter` without the full scatter.
+        """Compute the diagonal of the residuals' scatter, without the scatter itself.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class Adjustment:
         return np.where(residual <= MIN_RESIDUAL_SHARE * diagonal, 0.0, residual)
 
     def equivalent_loadings(self, loadings: Array) -> Array:
-        """Return loadings on centred rows that give the scores of their residuals.
+        """Return loadings that give, on centred rows, the scores that the given loadings give on the residuals.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class Adjustment:
         return equivalent
 
     def diagonal_error_bound(self, error_bound: Array) -> Array:
-        """Bound the rounding error of `residual_diagonal`.
+        """Bound the rounding error of the diagonal of the residuals' scatter.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ def fit_adjustment(S: Array, covariate_columns: NDArray[np.int64]) -> tuple[Adju
 
 
 def harmonising_unit(diagonal: Array, n: float, deviation: Array) -> Array:
-    """Return divisors that give a party's features the deviations within all parties.
+    """Return divisors that give a party's features the standard deviations that they have within all parties.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ class UnitMismatch(NamedTuple):
 
 
 def find_unit_mismatches(rows: Array, means: Array, deviations: Array) -> Sequence[UnitMismatch]:
-    """Find features that a party seems to have in another unit than most of its peers.
+    """Find features that a party seems to have in another unit (cm, not m) than most of its K - 1 peers.
 
     If there are only two parties, the second one is named.
 
@@ -261,7 +261,7 @@ def find_unit_mismatches(rows: Array, means: Array, deviations: Array) -> Sequen
 
 
 def _peers_in_other_unit(logs: Array, signs: Array, party: int, peers: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return the peers (K - 1, d) that share a feature's unit with most peers, while this party has another unit.
+    """Return which peers (K - 1, d) share a unit of the feature with most peers, while this party has another.
 
     Each peer must be near this party or distant from it: a ratio in between is no change of unit.
     """

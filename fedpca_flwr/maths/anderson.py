@@ -25,7 +25,7 @@ OBJECTIVE_SLACK = 1e-9  # share of the function's size by which rounding may mak
 
 
 class Anderson:
-    """An accelerated fixed point iteration whose map and objective the caller computes.
+    """An accelerated fixed point iteration x <- g(x), whose map g and objective the caller computes.
 
     `point` is the point whose image the iteration needs next. It always satisfies ``is_valid``.
 
@@ -45,7 +45,7 @@ class Anderson:
         self._best_objective = -np.inf
 
     def add(self, image: Array, objective: float) -> None:
-        """Take the image of `point` and choose the next point.
+        """Take the image g(x) of the current point x and its objective, and choose the next point.
 
         Parameters
         ----------
@@ -65,7 +65,7 @@ class Anderson:
         self.point = candidate if self._is_valid(candidate) else image
 
     def _combine(self) -> Array:
-        """Return the combination of the last images whose residual is smallest."""
+        """Return the combination of the last images whose residual, the same combination of g(x) - x, is smallest."""
         images = np.array(self._images).T
         residuals = images - np.array(self._points).T
         steps = np.diff(residuals)

@@ -42,7 +42,7 @@ LEVEL_SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz v
 
 
 def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None) -> float:
-    """Bound eigenvalue j + 1 from a bound on the matrix outside the span.
+    """Bound eigenvalue j + 1 of a matrix from Ritz pairs and a bound on the matrix outside their span.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None
 
 
 def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None = None) -> float:
-    """Bound eigenvalue j + 1 from the random first block of an iteration.
+    """Bound eigenvalue j + 1 of a matrix, but for a small probability, from the random first block of an iteration.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None =
 
 
 def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
-    """Bound the largest eigenvalue from a random first block of any width.
+    """Bound the largest eigenvalue of a matrix, but for a small probability, from a random first block of any width.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
 
 
 def _lowest_excluded_level(ritz: Ritz, j: int, start: FirstBlock, levels: list[float], bound: float) -> float:
-    """Return the lowest of descending levels above which the first block would show every eigenvector.
+    """Return the lowest of descending levels above which no eigenvalue can be hidden from the random first block.
 
     The block shows at least ``bound`` of any direction.
     """
@@ -144,7 +144,7 @@ def _lowest_excluded_level(ritz: Ritz, j: int, start: FirstBlock, levels: list[f
 
 
 class HiddenEigenvector:
-    r"""The matrix F: the part of the first block along an eigenvector that the first j Ritz pairs miss.
+    r"""The part F of a random first block that lies along an eigenvector which the first j Ritz pairs miss.
 
     After a restart the block depends on the eigenvalue, and so its part along the first pairs does not quite cancel. As
     :math:`(\lambda - \theta_i) u_i^T x = r_i^T x`, quotients of differences remain, times the residuals of these pairs.
@@ -168,7 +168,7 @@ class HiddenEigenvector:
         self._residuals, self._rest = _compress_residuals(ritz.residuals, start.columns)
 
     def norm_bound(self, eigenvalue: float) -> float:
-        """Bound the Frobenius norm of F at an eigenvalue, with little excess.
+        """Bound the Frobenius norm of the block's part F along a missed eigenvector of a given eigenvalue.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class HiddenEigenvector:
         return float(np.hypot(np.linalg.norm(self._residuals @ weights), rest))
 
     def crude_norm_bound(self, eigenvalue: float) -> float:
-        """Bound `norm_bound` at an eigenvalue and above, times the distance to the lowest Ritz value.
+        """Bound `norm_bound` for all eigenvalues from a given one on, times the distance to the lowest Ritz value.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class HiddenEigenvector:
 
 
 def _compress_residuals(residuals: Array, width: int) -> tuple[Array, Array]:
-    """Return coordinates (b, m) of residuals (d, m) in few directions, and the lengths (m,) of the remainders.
+    """Return coordinates (b, m) of residuals (d, m) in b directions, and the lengths (m,) of what these leave.
 
     In a block Krylov space the residuals lie in the span of the next block, but for rounding.
     """
@@ -221,7 +221,7 @@ def _compress_residuals(residuals: Array, width: int) -> tuple[Array, Array]:
 
 
 def least_overlap(columns: int, directions: int, probability: float = MISS_PROBABILITY) -> float:
-    """Return the smallest part of any direction that a random block shows, but for a small probability.
+    """Return the smallest share of any unit vector that a random block has in its span, but for a small probability.
 
     The overlap is the smallest singular value of a Gaussian matrix (columns, directions) of variance 1/3 (Edelman 1988;
     Chen and Dongarra 2005, lemma 4.1); uniform numbers between -1 and 1 show as much.
@@ -247,7 +247,7 @@ def least_overlap(columns: int, directions: int, probability: float = MISS_PROBA
 
 
 def bound_outside_last_block(ritz: Ritz, start: Array, product_count: int) -> float:
-    """Bound the matrix orthogonal to the last block of a plain iteration.
+    """Bound the norm of a matrix on the complement of the last block of a subspace iteration.
 
     If no eigenvalue outside is larger than the last Ritz value and its residual, the part of eigenvector i that the
     block lacks falls as the powers of their ratio (Saad 2011, theorem 5.2).
@@ -284,7 +284,7 @@ def _trial_levels(lowest: float, above: float) -> list[float]:
 
 
 def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float = np.inf) -> float:
-    """Return the largest norm of F at ``level`` and above: twice the maximum on a grid, as F varies slowly.
+    """Return the largest norm of the hidden part F for eigenvalues from a level on: twice the maximum on a grid.
 
     The search ends as soon as the norm is certain to be more than ``allowed``.
     """
@@ -307,7 +307,7 @@ def _is_positive_definite(matrix: Array) -> bool:
 
 
 class AngleBounds:
-    """Bounds on the angles of an iteration's Ritz vectors, which only become sharper while the iteration goes on.
+    """Bounds on the angles between an iteration's Ritz vectors and eigenvectors, which only become sharper with time.
 
     `proven` says whether the latest bound presumes nothing; otherwise the bound presumes that no eigenvalue occurs more
     often than the first block has columns. `leading_bound` is for the first `last_pair` pairs: k, or more if pair k is
@@ -331,7 +331,7 @@ class AngleBounds:
         self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
 
     def update(self, products: ProductBasis, ritz: Ritz, start: FirstBlock, product_count: int) -> None:
-        """Take the newest products of the iteration.
+        """Sharpen the bounds by the newest products of the matrix with blocks.
 
         Parameters
         ----------
@@ -348,7 +348,7 @@ class AngleBounds:
         self._rest = self._bound_outside(product_count)
 
     def can_reach(self, tolerance: float) -> bool:
-        """Return whether the residuals allow a certificate of the first k components.
+        """Return whether the residuals are small enough for a certificate of the first k components.
 
         Parameters
         ----------
@@ -367,7 +367,7 @@ class AngleBounds:
         return not separated or eigen.sine_theorem(self._ritz.residual_norm(k), gap) <= tolerance
 
     def leading_bound(self) -> tuple[float, int]:
-        """Bound the angle of the first k components.
+        """Bound the angle in degrees between the spans of the first k Ritz vectors and of the first k eigenvectors.
 
         The matrix does not determine components that are tied with the next one, or whose variance float64 cannot tell
         from zero. Of tied components the bound is the angle to the nearest of their bases.
@@ -397,7 +397,7 @@ class AngleBounds:
         return min(90.0, first + second), distinct
 
     def cuts(self, max_pairs: int, tolerance: float) -> list[tuple[int, float]]:
-        """List the numbers of leading pairs that are certified together, presuming nothing.
+        """List the numbers of leading Ritz vectors whose span is certified without presumption, with the angles.
 
         Parameters
         ----------
@@ -415,7 +415,7 @@ class AngleBounds:
         return [(j, self.angle(j)) for j in candidates if self.certifies(j, tolerance)]
 
     def certifies(self, j: int, tolerance: float) -> bool:
-        """Return whether the first j of more pairs are certified, presuming nothing.
+        """Return whether the span of the first j Ritz vectors is certified without any presumption.
 
         Parameters
         ----------
@@ -435,7 +435,7 @@ class AngleBounds:
         return lower_bound <= tolerance and self.angle(j) <= tolerance and self.proven
 
     def angle(self, j: int) -> float:
-        """Bound the angle of the first j Ritz vectors.
+        """Bound the angle in degrees between the spans of the first j Ritz vectors and of the first j eigenvectors.
 
         Parameters
         ----------
@@ -453,7 +453,7 @@ class AngleBounds:
         return eigen.sine_theorem(self._ritz.residual_norm(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
 
     def eigenvalue(self, j: int, level: float | None = None) -> float:
-        """Bound eigenvalue j + 1.
+        """Bound eigenvalue j + 1 of the matrix from above.
 
         Parameters
         ----------
@@ -481,7 +481,7 @@ class AngleBounds:
         return ceiling
 
     def level(self, tolerance: float) -> float:
-        """Return the largest eigenvalue after the first `last_pair` that still gives the certificate.
+        """Return the largest eigenvalue after the first `last_pair` Ritz pairs with which the certificate still holds.
 
         Parameters
         ----------
@@ -499,11 +499,11 @@ class AngleBounds:
 
     @property
     def following(self) -> float:
-        """Lower bound on the eigenvalue after the first `upto`."""
+        """Lower bound on the eigenvalue after the first `upto` Ritz pairs."""
         return float(self._ritz.values[self.last_pair]) if self._ritz.values.size > self.last_pair else np.inf
 
     def add_ceilings(self, ceilings: dict[int, float]) -> None:
-        """Take bounds on eigenvalues that a probe found.
+        """Take upper bounds on eigenvalues that a probe found.
 
         Parameters
         ----------
@@ -513,7 +513,7 @@ class AngleBounds:
         self._ceilings |= {i: min(ceiling, self._ceilings.get(i, np.inf)) for i, ceiling in ceilings.items()}
 
     def _bound_outside(self, product_count: int) -> float:
-        """Bound the matrix orthogonal to the span."""
+        """Bound the norm of the matrix on the complement of the Ritz vectors' span."""
         values, error = self._ritz.values, self._ritz.error
         rounding = np.sqrt(values.size) * error + 4 * float(np.finfo(np.float64).eps) * self.trace
         bounds: list[float] = [max(0.0, self.trace - float(values.sum())) + rounding]
@@ -525,7 +525,7 @@ class AngleBounds:
 
 
 def describe_cuts(cuts: list[tuple[int, float]]) -> str:
-    """Say which single components and clusters of components are certified.
+    """Describe in words which single components and which clusters of components are certified.
 
     Components between two cuts are turned by no more than the angles of both cuts together.
 
@@ -566,7 +566,7 @@ def _format_ranges(numbers: list[int]) -> str:
 
 
 class Probe:
-    """A second block Krylov iteration that looks for eigenvectors which the first j Ritz vectors leave.
+    """A second block Krylov iteration that looks for eigenvectors which the first j Ritz vectors miss.
 
     It tells whether eigenvalue j + 1 is below a level. More vectors than j are left out if more have converged well
     enough. `block` (d, b) is the block to multiply with ``A`` next, and `top_value` a lower bound, or nearly so, on an
@@ -600,7 +600,7 @@ class Probe:
         self.top_value = 0.0
 
     def add(self, V: Array, AV: Array, *, error: float) -> None:
-        """Take the product of ``A`` with the last block.
+        """Take the product of the matrix ``A`` with the probe's last block.
 
         Parameters
         ----------
@@ -628,11 +628,11 @@ class Probe:
 
     @property
     def room(self) -> int:
-        """Number of dimensions outside both spans."""
+        """Number of dimensions outside the spans of the Ritz vectors and of the probe."""
         return self._products.room - self.j
 
     def ceilings(self, level: float) -> dict[int, float]:
-        """Return bounds on eigenvalues of ``A`` if the remaining matrix is certainly below a level.
+        """Return upper bounds on eigenvalues of ``A`` if what remains of it is certainly below a level.
 
         Parameters
         ----------

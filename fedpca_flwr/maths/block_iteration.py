@@ -107,7 +107,7 @@ class BlockIteration:
         self.product_count = self._probes = self._idle = 0
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0, renewal_product: Array | None = None) -> bool:
-        """Take the product with a block and choose the next `block`.
+        """Take the product AV of the matrix with a block V, and choose the next `block`.
 
         Parameters
         ----------
@@ -201,14 +201,14 @@ class BlockIteration:
         return self.precision_limited or self.above_edge > 0 or nothing_left
 
     def _reset_bound(self) -> None:
-        """Forget the certificate of the last round."""
+        """Discard the certificate of the last round."""
         self.proven, self.determined_count = False, self.k
         for name in ("_bound", "cuts"):
             self.__dict__.pop(name, None)
 
     @cached_property
     def _bound(self) -> float:
-        """Certificate if nothing hides from the blocks; of a tie, the angle to the nearest of its bases."""
+        """Angle bound if no eigenvector hides from the blocks; for tied eigenvalues, to the nearest eigenbasis."""
         if self.ritz.values.size < self.k:
             return 90.0
         bound, self.determined_count = self._angles.leading_bound()
@@ -216,7 +216,7 @@ class BlockIteration:
         return bound
 
     def _set_pairs(self) -> None:
-        """Take the Ritz pairs, or the sketch's if their angle is within the bound, which then grows by the angle."""
+        """Set the Ritz pairs, or the sketch's if both are within the bound of each other, which grows by the angle."""
         if self.ritz.values.size >= self.k:
             pairs = self.ritz.pairs(self.k)
             self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)
@@ -227,7 +227,7 @@ class BlockIteration:
                 self.pairs, self._bound = better, min(90.0, self._bound + angle)
 
     def _choose_block(self, AV: Array) -> None:
-        """Choose the next block, and vectors to renew if the error of their products will soon be all that remains."""
+        """Choose the next block, and vectors whose products are asked anew if their error would soon dominate."""
         if not self.accelerated:
             self.block = np.asarray(qr(AV, mode="economic")[0])
         elif self._sketch is not None:
@@ -241,14 +241,14 @@ class BlockIteration:
             self.renewal_vectors = self.ritz.leading_vectors(self.k)
 
     def _begin_probe(self) -> bool:
-        """Start a fresh random block that looks for hidden eigenvalues."""
+        """Start a probe: a fresh random block that looks for hidden eigenvalues."""
         last_pair, level = self._angles.last_pair, self._angles.level(self.tolerance)
         self._probe = Probe(self.ritz, last_pair, level, self.width, turn=self._probes)
         self._probes, self.block, self.renewal_vectors = self._probes + 1, self._probe.block, None
         return False
 
     def _add_to_probe(self, probe: Probe, V: Array, AV: Array, error: float) -> bool:
-        """Take the product with a probe's block, which ends once nothing hides or a hidden eigenvalue is found."""
+        """Take the product with a probe's block; the probe ends once no eigenvalue can hide, or one is found."""
         self.product_count, level = self.product_count + 1, self._angles.level(self.tolerance)
         probe.add(V, AV, error=error)
         if ceilings := probe.ceilings(level):
@@ -286,7 +286,7 @@ def certificate_measurements(iteration: BlockIteration) -> dict[str, float]:
 
 
 def shortfall_notes(iteration: BlockIteration, limit_text: str) -> list[str]:
-    """Say why an iteration ended before all components were certified.
+    """Return notes that say why an iteration ended before all components were certified.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ def assign_to_nearest(points: Array, centres: Array) -> tuple[NDArray[np.intp], 
 
 @dataclass
 class CellSums:
-    """Sums over the points in each cell of several sets of centres, which a step of k-means needs.
+    """Count and sum of the points nearest to each centre, for several sets of centres, as a step of k-means needs.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class CellSums:
 
     @classmethod
     def empty(cls, centres: Array) -> Self:
-        """Create the sums of no points.
+        """Create sums over no points.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class CellSums:
         return cls(np.zeros(centres.shape[:2]), np.zeros(centres.shape), np.zeros(len(centres)))
 
     def add(self, points: Array, centres: Array) -> None:
-        """Add points to the sums.
+        """Add points to the sums of their nearest centres.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ class CellSums:
             self.inertia[i] += squares.sum()
 
     def step(self, centres: Array) -> Array:
-        """Move the centres to the means of their cells.
+        """Return the centres after a step of k-means: the means of their nearest points.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class Mixture:
     covariances: Array
 
     def log_densities(self, points: Array) -> Array:
-        """Compute the logarithm of each component's weighted density.
+        """Compute the logarithm of each component's density at each point, times the component's weight.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class Mixture:
         return log_joint
 
     def responsibilities(self, points: Array) -> tuple[Array, Array]:
-        """Compute the probabilities of the components given each point.
+        """Compute the posterior probability of each component given each point.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class Mixture:
 
 @dataclass
 class MixtureSums:
-    """Sums over points that are shared out by a mixture, which a step of expectation-maximisation needs.
+    """Sums over points weighted by their responsibilities, as a step of expectation-maximisation needs.
 
     Points are taken about the means of this mixture, so points far from zero lose no digits.
 
@@ -224,7 +224,7 @@ class MixtureSums:
 
     @classmethod
     def empty(cls, mixture: Mixture) -> Self:
-        """Create the sums of no points.
+        """Create sums over no points.
 
         Parameters
         ----------
@@ -240,7 +240,7 @@ class MixtureSums:
         return cls(np.zeros(m), np.zeros((m, k)), np.zeros((m, k, k)), 0.0)
 
     def add(self, points: Array, mixture: Mixture) -> None:
-        """Add points to the sums.
+        """Add points, weighted by the responsibilities of a mixture's components.
 
         Parameters
         ----------
@@ -259,7 +259,7 @@ class MixtureSums:
             self.products[j] += weighted.T @ deviations
 
     def step(self, means: Array, ridge: float) -> Mixture:
-        """Compute the mixture of the greatest likelihood given the sums.
+        """Return the mixture of the greatest expected likelihood given the sums (M-step).
 
         Parameters
         ----------

@@ -32,7 +32,7 @@ ORTHONORMALITY_TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Coded:
-    """Encoded numbers.
+    """Numbers in code: compressed integers, and the scales by which the integers are multiplied.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Coded:
 
 
 def quantise(values: Array, bits: int, block: int) -> Coded:
-    """Round numbers to few bits, each block of consecutive numbers by a scale of its own.
+    """Round numbers to integers of few bits; each block of consecutive numbers has a scale of its own.
 
     No number is off by more than half its scale.
 
@@ -120,7 +120,7 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
 
 
 def power_of_two_unit(size: float) -> float:
-    """Return the power of two in which numbers of a size travel: scales are float32, whatever the unit of the data.
+    """Return the power of two near a size, by which numbers are divided so that float32 scales hold any unit.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def power_of_two_unit(size: float) -> float:
 
 
 def encode_block(block: Array, bits: int) -> Coded:
-    """Encode a block, each column by a scale of its own.
+    """Encode a block of columns as integers of few bits, each column with a scale of its own.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def decode_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
 
 
 def decode_orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
-    """Decode a block and return the nearest orthonormal columns, which both sides use.
+    """Decode a block and return the nearest block with orthonormal columns, which server and party both compute.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def decode_orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) ->
 
 
 def encode_components(vectors: Array, bits: int) -> tuple[Coded, int]:
-    """Encode orthonormal columns, in more bytes if few bits would not leave the columns nearly orthonormal.
+    """Encode orthonormal columns, with more bits if the given bits would not leave the columns nearly orthonormal.
 
     A column of many features with one large entry is far from itself in 8 bits: all small entries become zero.
 
@@ -260,7 +260,7 @@ def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Decompress bytes, never using more memory than their expected size, whatever the code claims.
+    """Decompress bytes, never into more memory than their expected size, whatever the compressed bytes claim.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Quantise:
-    """A codec that rounds every entry to few bits, each 128 entries by a scale of their own.
+    """A codec of packed triangles that rounds each entry to few bits; each 128 entries have a scale of their own.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ class Quantise:
     bits: int
 
     def encode(self, triangle: Array, d: int) -> Coded:
-        """Encode a packed triangle.
+        """Encode a packed triangle as integers of few bits.
 
         Parameters
         ----------
@@ -321,7 +321,7 @@ class Quantise:
         return quantise(triangle, self.bits, SCALE_BLOCK)
 
     def decode(self, coded: Coded, d: int) -> Array:
-        """Decode a packed triangle.
+        """Decode a packed triangle from integers of few bits.
 
         Parameters
         ----------
@@ -340,7 +340,7 @@ class Quantise:
 
 @dataclass(frozen=True)
 class SharedStep:
-    """A codec of integer multiples of a step that is the same at every party: the integers could be summed.
+    """A codec of integer multiples of a step that is the same at every party, so that the integers could be added.
 
     The integers are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]``
     of the symmetric matrix, which are small if neighbouring features are similar, as pixels are. The codec chooses the
@@ -355,7 +355,7 @@ class SharedStep:
     step: float
 
     def encode(self, triangle: Array, d: int) -> Coded:
-        """Encode a packed triangle.
+        """Encode a packed triangle as multiples of the shared step.
 
         Parameters
         ----------
@@ -386,7 +386,7 @@ class SharedStep:
         return Coded(np.empty(0, np.float32), np.concatenate([np.array([best_index], np.uint8), code]))
 
     def decode(self, coded: Coded, d: int) -> Array:
-        """Decode a packed triangle.
+        """Decode a packed triangle from multiples of the shared step.
 
         Parameters
         ----------
@@ -416,7 +416,7 @@ class SharedStep:
 
 
 def mixed_differences(triangle: Array, d: int) -> Array:
-    """Compute ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of a symmetric matrix.
+    """Compute the differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of a symmetric matrix.
 
     Parameters
     ----------
@@ -435,7 +435,7 @@ def mixed_differences(triangle: Array, d: int) -> Array:
 
 
 def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
-    """Forecast how many bytes `SharedStep` needs for a triangle.
+    """Forecast the bytes of a triangle in `SharedStep`'s code from the entropy of its entries, for several steps.
 
     The forecast is the entropy of multiples of a step whose sizes are distributed exponentially about their mean, for
     each `FORECAST_RUN` consecutive entries. It is some tenth more than LZMA needs for covariances.
@@ -460,7 +460,7 @@ def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
 
 
 def _entropy_bits(entries: Array, steps: Array) -> Array:
-    """Return the entropy of `forecast_bytes` of the given entries in bits, for each of ``steps`` (m,)."""
+    """Return the entropy in bits of entries rounded to multiples of a step, for each of ``steps`` (m,)."""
     starts = np.arange(0, entries.size, FORECAST_RUN)
     sizes = np.diff(starts, append=entries.size)
     means = np.add.reduceat(np.abs(entries), starts) / sizes
@@ -469,7 +469,7 @@ def _entropy_bits(entries: Array, steps: Array) -> Array:
 
 @dataclass(frozen=True)
 class LowRank:
-    """A codec of the leading eigenvectors times the roots of their eigenvalues.
+    """A codec that keeps the leading eigenvectors of a matrix, times the square roots of their eigenvalues.
 
     Half of the first omitted eigenvalue is assumed in every omitted direction (see `Factor.with_floor`); it travels as
     the last of the scales.
@@ -486,7 +486,7 @@ class LowRank:
     bits: int
 
     def encode(self, triangle: Array, d: int) -> Coded:
-        """Encode a packed triangle.
+        """Encode a packed triangle by the leading eigenvectors of its matrix.
 
         Parameters
         ----------
@@ -507,7 +507,7 @@ class LowRank:
         return Coded(np.append(coded.scales, floor), coded.code)
 
     def decode(self, coded: Coded, d: int) -> Array:
-        """Decode a packed triangle.
+        """Decode a packed triangle from leading eigenvectors.
 
         Parameters
         ----------
@@ -537,7 +537,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A codec of products with random vectors that both sides make from a seed (Nyström).
+    """A codec of a matrix's products with random vectors, which both sides draw from one seed (Nystroem method).
 
     The codec is for comparison: it takes the same bytes as `LowRank`, and its result is worse.
 
@@ -556,7 +556,7 @@ class Sketch:
     seed: int
 
     def encode(self, triangle: Array, d: int) -> Coded:
-        """Encode a packed triangle.
+        """Encode a packed triangle by products of its matrix with random vectors.
 
         Parameters
         ----------
@@ -576,7 +576,7 @@ class Sketch:
         return quantise(products.T.reshape(-1), self.bits, d)
 
     def decode(self, coded: Coded, d: int) -> Array:
-        """Decode a packed triangle.
+        """Decode the Nystroem approximation of a packed triangle from products with random vectors.
 
         Parameters
         ----------

@@ -45,7 +45,7 @@ Name = Literal["rbf", "sigmoid", "linear", "polynomial"]
 
 @dataclass(frozen=True)
 class Columns:
-    """A party's columns X (n, f), centred and scaled: a factor of matrix products, as an array is.
+    """A party's columns X (n, f), centred and scaled chunk by chunk, which stand for an array in matrix products.
 
     Each product is one pass over the rows, chunk by chunk; sparse rows stay sparse.
 
@@ -81,7 +81,7 @@ class Columns:
 
     @cached_property
     def energy(self) -> float:
-        """Trace of ``X X'``."""
+        """Sum of squares of all entries of X: the trace of ``X X'``."""
         rounded = len(self.data) * float(np.vdot(self._remaining_mean, self._remaining_mean))
         return max(0.0, math.fsum(map(chunk_energy, self._chunks())) - rounded)
 
@@ -98,11 +98,11 @@ class Columns:
 
     @property
     def T(self) -> Transposed:  # noqa: N802  # an array's name
-        """The transpose, for products ``X' Q``."""
+        """The transpose of X, for products ``X' Q``."""
         return Transposed(self)
 
     def transposed_times(self, Q: Array) -> Array:
-        """Compute ``X' Q``.
+        """Compute the product ``X' Q`` chunk by chunk.
 
         Parameters
         ----------
@@ -124,12 +124,12 @@ class Columns:
 
     @property
     def _remaining_mean(self) -> Array:
-        """Part (f,) of the mean that is not yet subtracted from the chunks."""
+        """Part (f,) of the columns' mean that is not yet subtracted from the chunks."""
         return self.remainder / self._divisor
 
     @property
     def _divisor(self) -> Array:
-        """Divisors (f,), infinite for columns that are taken for zero."""
+        """Divisors (f,) of the columns; infinite for columns that count as constant."""
         return np.where(self.zero, np.inf, self.scale)
 
     def _chunks(self) -> Iterator[Any]:
@@ -200,7 +200,7 @@ def packed_gram(X: Array) -> Array:
 
 
 def leading_directions(X: Array, rank: int) -> Array:
-    """Compute ``U diag(s)`` of the leading singular triplets.
+    """Compute ``U diag(s)``, the leading left singular vectors U of X times their singular values s.
 
     The largest entry of each column is positive: signs would disclose more than inner products do.
 
@@ -222,7 +222,7 @@ def leading_directions(X: Array, rank: int) -> Array:
 
 
 def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
-    """Merge all parties' `leading_directions`; the result is exact if no party omitted a singular value.
+    """Compute the leading left singular vectors of all parties' columns side by side from their `leading_directions`.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
 
 
 def projection_energies(X: Array | Columns, U: Array) -> Array:
-    """Compute ``|X' u|^2`` for each column u of ``U``.
+    """Compute the squared length ``|X' u|^2`` of the projection on each column u of ``U``.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def order_free_sum(arrays: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel function of rows.
+    """A kernel function of pairs of rows: linear, RBF, sigmoid or polynomial.
 
     ``rbf`` is exp(-gamma |x - y|^2), ``sigmoid`` tanh(gamma x'y + coef0), and ``polynomial`` (gamma x'y + coef0)^degree
     (Cheung et al. 2022, equations 11 and 12; there the sigmoid has -gamma, and in the authors' program +gamma, which is
@@ -322,7 +322,7 @@ class Kernel:
             return sums if self.name == "linear" else (self.gamma * sums + self.coef0) ** self.degree
 
     def error_bound(self, packed: Array, n: int, input_error: float) -> float:
-        """Bound the spectral norm of the error of the centred `matrix`.
+        """Bound the spectral norm of the rounding error of the centred kernel matrix.
 
         Parameters
         ----------
@@ -374,7 +374,7 @@ class Kernel:
 
 
 def packed_distances(X: Array) -> Array:
-    """Compute squared distances of rows from differences: nothing cancels.
+    """Compute the packed triangle of squared distances between rows, from differences, so that nothing cancels.
 
     Parameters
     ----------
@@ -391,7 +391,7 @@ def packed_distances(X: Array) -> Array:
 
 
 def landmark_sums(X: Array, landmarks: NDArray[np.int64], *, distances: bool) -> Array:
-    """Compute squared distances, or inner products, of rows with landmark rows.
+    """Compute squared distances, or inner products, between all rows and some landmark rows.
 
     Parameters
     ----------
@@ -411,7 +411,7 @@ def landmark_sums(X: Array, landmarks: NDArray[np.int64], *, distances: bool) ->
 
 
 def centre_kernel(K: Array) -> Array:
-    """Centre a kernel matrix in feature space: ``H K H`` with ``H = I - 1 1' / n``.
+    """Centre a kernel matrix K in feature space: ``H K H`` with ``H = I - 1 1' / n``.
 
     Parameters
     ----------
@@ -488,7 +488,7 @@ def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigen
 
 
 def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
-    """Compute scikit-learn's default for gamma, ``1 / (m var X)`` with var over all entries of X (n, m) of all parties.
+    """Compute scikit-learn's default of the parameter gamma, ``1 / (m var X)``, for all parties' columns X (n, m).
 
     Parameters
     ----------
@@ -539,7 +539,7 @@ def power_iteration(product: Callable[[Array], Array], start: Array, steps: int)
 
 
 def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
-    """Return the product with a party's matrix (n, n).
+    """Return the function that multiplies a vector by a party's ``X X'`` (n, n), or by the covariance of its rows.
 
     Parameters
     ----------
@@ -560,7 +560,7 @@ def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
 
 
 def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool, scaled: bool) -> Array:
-    """Merge p vectors to ``sum w_i a_i``, weighted by their eigenvalues (Cheung et al. 2022, equation 13).
+    """Merge p vectors a_i to ``sum w_i a_i`` with weights from their eigenvalues (Cheung et al. 2022, equation 13).
 
     Parameters
     ----------
@@ -596,7 +596,7 @@ def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful
 
 
 def project_on_direction(X: Array, u: Array) -> Array:
-    """Project rows on the direction ``m`` of ``X' u``, to ``X m m'`` (equation 14), which has rank 1.
+    """Project rows of X on the unit vector m along ``X' u``: ``X m m'``, of rank 1 (Cheung et al. 2022, equation 14).
 
     Parameters
     ----------
@@ -616,7 +616,7 @@ def project_on_direction(X: Array, u: Array) -> Array:
 
 
 def orthogonal_direction(u: Array, basis: Array) -> Array:
-    """Orthogonalise a vector against a basis and normalise the result.
+    """Return the unit vector along the part of a vector that is orthogonal to a basis.
 
     If only rounding is left of the vector, or the vector is zero (a component without variance), any direction serves:
     the result is made from the axis with the smallest part in the basis.
@@ -641,7 +641,7 @@ def orthogonal_direction(u: Array, basis: Array) -> Array:
 
 
 def deflate(X: Array, basis: Array) -> Array:
-    """Remove directions from a party's columns.
+    """Project the columns of a party on the complement of a basis.
 
     Parameters
     ----------

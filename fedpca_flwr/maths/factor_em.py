@@ -44,7 +44,7 @@ NEGATIVE_TOLERANCE = 1e-6  # rounding may leave an eigenvalue of a scatter below
 
 
 class FactorGaussian(NamedTuple):
-    """A Gaussian whose covariance has few directions.
+    """A Gaussian whose covariance is that of q factors plus noise of equal variance in all directions.
 
     Parameters
     ----------
@@ -65,12 +65,12 @@ class FactorGaussian(NamedTuple):
 
     @property
     def loadings(self) -> Array:
-        """Loadings W (d, q)."""
+        """Loadings W (d, q) of the factors."""
         return self.basis * np.sqrt(self.variances - self.noise)
 
 
 class FactorSums(NamedTuple):
-    """Sums over rows for a step of EM.
+    """Expected sums over rows with missing values, as a step of expectation-maximisation needs.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class FactorSums(NamedTuple):
 
 
 def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Array) -> FactorSums:
-    """Compute the E-step over rows.
+    """Compute the E-step: the expected sums of rows with missing values under a model of few factors.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Ar
 
 
 def _within_group_sums(groups: Groups, triangles: Array, model: FactorGaussian, unit: Array) -> FactorSums:
-    """Return the part of the sums that comes from the scatters R of groups; their A have the given triangles.
+    """Return what the scatters within groups add to the sums, given the groups' posterior covariances (triangles).
 
     A filled row is x_o and W_u e, with ``e = N V_o'x_o``. So of the products of filled rows with V the rows o are ``R
     V_o Z``, and the rows u ``W_u N (V_o'R V_o) Z``, with ``Z = I + N' W_u'V_u``. The triangles are (g, q (q + 1) / 2).
@@ -184,7 +184,7 @@ def fill_by_factors(centred: Array, factors: Array) -> Array:
 
 
 def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scale: Array, components: Array) -> float:
-    """Compute the squared error that components leave of rows filled by `fill_by_factors`.
+    """Compute the squared error that components leave of rows whose missing values a factor model fills.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scal
 
 
 def fill_rows(centred: Array, covariance: Array | None, factors: Array | None) -> Array:
-    """Fill missing values by a covariance (`fill_by_covariance`) or by factors (`fill_by_factors`).
+    """Fill missing values by their expectation under a covariance, or else under a model of few factors.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def fill_rows(centred: Array, covariance: Array | None, factors: Array | None) -
 
 
 def _posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float) -> tuple[Array, Array, Array]:
-    """Return for each row the triangle of A (n, q (q + 1) / 2), log det A^-1 (n,), and the expected factors (n, q)."""
+    """Return each row's factor posterior: covariance (triangle), minus its log determinant, and mean."""
     q = W.shape[1]
     i, j = np.triu_indices(q)
     grams = _grams((~missing).astype(np.float64), W) / s + np.eye(q)
@@ -258,7 +258,7 @@ def _posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float
 
 
 def _grams(chosen: Array, W: Array) -> Array:
-    """Return for each row of 0 and 1 (n, d) the product ``W'W`` (q, q) over the chosen rows of ``W`` (d, q)."""
+    """Return for each row of 0 and 1 (n, d) the Gram matrix (q, q) of the loadings of its features with a 1."""
     i, j = np.triu_indices(W.shape[1])
     return _unpack_symmetric(chosen @ (W[:, i] * W[:, j]), W.shape[1])
 
@@ -272,7 +272,7 @@ def _unpack_symmetric(triangles: Array, q: int) -> Array:
 
 
 class FactorEM:
-    """An EM iteration of a model with few factors, in the unit in which features have variances of 1 in the mean.
+    """An expectation-maximisation for a model of few factors, in the unit in which variances are 1 on average.
 
     Attributes: `model` is the model whose sums the iteration needs next; `mean` (d,) is the mean m' of the last step;
     `vectors` (d, q) are the best approximations, in the span of the last V, to eigenvectors of T; `values` (q,) are
@@ -305,7 +305,7 @@ class FactorEM:
         self._anderson = Anderson(_to_vector(mean, basis @ turn, 1.0), _is_valid)
 
     def add(self, sums: FactorSums) -> None:
-        """Take the sums of all rows that `model` gives.
+        """Take the sums that all rows have under the current `model`, and choose the next model.
 
         Parameters
         ----------
@@ -340,17 +340,17 @@ class FactorEM:
 
 
 def _to_vector(mean: Array, block: Array, noise: float) -> Array:
-    """Return mean, block and log noise in a vector."""
+    """Return mean, loadings and logarithm of the noise as one vector, which the acceleration combines."""
     return np.concatenate([mean, block.ravel(), [math.log(noise)]])
 
 
 def _from_vector(point: Array, d: int, q: int) -> tuple[FactorGaussian, Array]:
-    """Return the model of such a vector, and the turn of its block."""
+    """Return the model of a vector of `_to_vector`, and the rotation that makes its loadings orthogonal."""
     noise = math.exp(point[-1])
     basis, sizes, turn = svd(point[d:-1].reshape(d, q), full_matrices=False, check_finite=False)
     return FactorGaussian(point[:d], basis, noise + (sizes**2).clip(min=MIN_VARIANCE_EXCESS * noise), noise), turn
 
 
 def _is_valid(point: Array) -> bool:
-    """Return whether such a vector is finite and its noise is within float64's reach."""
+    """Return whether a vector of `_to_vector` is finite and its noise variance is within float64's range."""
     return bool(np.isfinite(point).all() and abs(point[-1]) < -math.log(2 * MIN_EIGENVALUE))

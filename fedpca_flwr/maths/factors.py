@@ -26,7 +26,7 @@ QR_PANEL_COLUMNS = 32  # how many columns LAPACK reflects at once; more are slow
 
 @dataclass(frozen=True)
 class Factor:
-    """Count, mean and a factor of the scatter of some rows.
+    """Count, mean and a factor R of the scatter of some rows: the scatter is R'R, plus an omitted rest.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Factor:
 
     @property
     def error(self) -> float:
-        """Bound on the spectral norm of the difference to the true scatter."""
+        """Bound on the spectral norm of the difference between the factor's scatter and the true scatter."""
         return max(self.floor, self.omitted - self.floor)
 
     def diagonal(self) -> Array:
@@ -65,7 +65,7 @@ class Factor:
         return squares
 
     def times(self, V: Array) -> Array:
-        """Multiply the scatter with a block.
+        """Multiply the factor's scatter with a block.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Factor:
         return self.rows.T @ (self.rows @ V) + self.floor * V
 
     def with_floor(self) -> Factor:
-        """Assume half of the first omitted eigenvalue in every omitted direction.
+        """Return the factor with half of the first omitted eigenvalue in each omitted direction: half the error.
 
         The omitted eigenvalues lie between zero and that number, so this halves the error bound, at no bytes: the
         assumed variance is subtracted from the rows. The rows must be orthogonal, as `truncated_factor` makes them.
@@ -97,7 +97,7 @@ class Factor:
 
 
 def triangular_factor(data: Rows) -> tuple[Head, Array]:
-    """Compute the triangular factor of the centred rows, in chunks.
+    """Compute the triangular factor R of the centred rows, with R'R their scatter, by QR in chunks.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
 
 
 def truncated_factor(data: Rows, rank: int) -> Factor:
-    """Compute the best factor of a given rank: leading eigenvectors, as orthogonal rows.
+    """Compute the best factor of a given rank of rows: the leading eigenvectors of their scatter, scaled.
 
     With fewer rows than features no (d, d) matrix is formed.
 
@@ -161,7 +161,7 @@ def truncated_factor(data: Rows, rank: int) -> Factor:
 
 
 def truncate_moments(moments: Moments, rank: int) -> Factor:
-    """Compute the best factor of a given rank of a scatter that was formed.
+    """Compute the best factor of a given rank of a scatter.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def truncate_moments(moments: Moments, rank: int) -> Factor:
 
 
 def stack_factors(parts: list[Factor]) -> Factor:
-    """Stack the factors of several parties.
+    """Stack the factors of several parties into a factor of the pooled scatter.
 
     The parts themselves fix their order, so permuting them changes no bit.
 
@@ -204,7 +204,7 @@ def stack_factors(parts: list[Factor]) -> Factor:
 
 
 def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
-    """Compute the leading eigenpairs of ``rows.T @ rows + floor * identity`` from singular values: nothing is squared.
+    """Compute the leading eigenpairs of a factor's scatter from singular values, so that no number is squared.
 
     Rows are orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed if there are fewer
     rows than features. The features go in by descending size: then the rounding of a feature is relative to its own
@@ -239,7 +239,7 @@ def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
 
 
 def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Callable[[int], Array]]:
-    """Return the singular values (h,) of ``rows[:, order]`` (m, d), and a function for the right vectors.
+    """Return the singular values (h,) of ``rows[:, order]`` (m, d), and a function that gives right singular vectors.
 
     The function gives the first k right singular vectors; h = min(m, d).
     """
@@ -266,7 +266,7 @@ def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Call
 
 
 def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
-    """Return the precision of the first k of the singular values ``s`` (h,) and their ``vectors`` (d, k).
+    """Return the precision of the first k pairs, from all singular values ``s`` (h,) and k ``vectors`` (d, k).
 
     Rounding changes each feature by some 1e-15 of its own size, and LAPACK's iteration by up to `SVD_TOLERANCE`: ``E
     diag(sizes)`` with ``|E| <= error``. To first order that turns vector i towards those that follow, W, by ``(s_i |E D
@@ -288,7 +288,7 @@ def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
 
 
 def _append_rows(R: Array, rows: Array) -> Array:
-    """Return the triangular factor (min(h + m, d), d) of ``R`` (h, d), a triangle, above ``rows`` (m, d)."""
+    """Return the triangular factor of ``rows`` (m, d) below an earlier triangular factor ``R`` (h, d)."""
     d = rows.shape[1]
     triangle: Array
     if len(R) < d:
@@ -300,7 +300,7 @@ def _append_rows(R: Array, rows: Array) -> Array:
 
 
 def pack_trapezoid(R: Array) -> Array:
-    """Pack the entries on and above the diagonal row by row.
+    """Pack the entries of a triangular factor (h, d) on and above the diagonal, row by row.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ def pack_trapezoid(R: Array) -> Array:
 
 
 def unpack_trapezoid(packed: Array, h: int, d: int) -> Array:
-    """Unpack a triangular factor.
+    """Unpack a triangular factor (h, d) that `pack_trapezoid` packed.
 
     Parameters
     ----------

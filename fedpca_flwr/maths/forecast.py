@@ -33,7 +33,7 @@ step that is small beside all rows is large."""
 
 @dataclass(frozen=True)
 class Survey:
-    """Numbers of a party, before a method is chosen.
+    """Numbers that a party sends before a method is chosen: eigenvalues, a sketch of its scatter, sizes in code.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """Differences between the parties, each from 0 (none) to about 1.
+    """Four measures of how much the parties' data differ, each from 0 (not at all) to about 1.
 
     Parameters
     ----------
@@ -79,12 +79,12 @@ class Heterogeneity:
 
     @property
     def score(self) -> float:
-        """Mean of the four numbers, each at most 1."""
+        """Mean of the four measures, each cut at 1."""
         parts = (self.means, self.covariances, self.spectra, self.variances)
         return float(np.mean(np.minimum(parts, 1.0)))
 
     def as_dict(self) -> dict[str, float]:
-        """Return the score and the four numbers by name.
+        """Return the score and the four measures by name.
 
         Returns
         -------
@@ -96,7 +96,7 @@ class Heterogeneity:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The pooled data, as far as surveys of all parties tell.
+    """Estimates of the pooled scatter from all parties' surveys, from which the cost of methods is forecast.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class Forecast:
 
     @classmethod
     def from_surveys(cls, surveys: Sequence[Survey]) -> Forecast:
-        """Make the forecast from the surveys of all parties, in any order.
+        """Create the forecast from the surveys of all parties, in any order.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class Forecast:
         return cls(pooled, counts, total, variances, spectrum, heterogeneity, party_codes)
 
     def krylov_rounds(self, k: int, block: int, tolerance: float) -> int:
-        """Count the rounds that block Krylov will need until its certificate reaches a tolerance.
+        """Forecast the rounds of a block Krylov iteration until its certificate reaches a tolerance.
 
         The loop itself runs on the diagonal matrix of the forecast eigenvalues: from a Gaussian start the number of
         rounds does not depend on the basis.
@@ -185,7 +185,7 @@ class Forecast:
         return iteration.product_count
 
     def coded_bytes(self, step: float) -> float:
-        """Forecast the bytes of a party's scatter in multiples of a step, on average.
+        """Forecast the mean bytes of a party's scatter, coded in multiples of a step.
 
         Parameters
         ----------
@@ -238,7 +238,7 @@ def make_survey(data: Rows, block: Array, max_features: int) -> Survey:
 
 
 def _gram_eigenvalues(data: Rows) -> Array:
-    """Return the eigenvalues (d,), descending, of the scatter of fewer rows than features, through inner products."""
+    """Return the eigenvalues (d,), descending, of a scatter of fewer rows than features, from the rows' Gram matrix."""
     values = np.zeros(data.shape[1])
     _, R = triangular_factor(data)
     leading = eigvalsh(R @ R.T, check_finite=False) if len(R) else np.zeros(0)
@@ -247,7 +247,7 @@ def _gram_eigenvalues(data: Rows) -> Array:
 
 
 def _heterogeneity(surveys: Sequence[Survey], between: float, total: float) -> Heterogeneity:
-    """Return the differences between the parties."""
+    """Return the measures of how much the parties' data differ."""
     counts = np.array([survey.head.n for survey in surveys], dtype=np.float64)
     weights = counts / counts.sum()
     traces = np.array([survey.variances.sum() for survey in surveys]) / counts

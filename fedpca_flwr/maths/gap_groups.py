@@ -24,7 +24,7 @@ MAX_ELEMENTS = 2**22  # how many elements of rows are held at once; a group that
 
 
 class Patterns(NamedTuple):
-    """Patterns of missing values among rows.
+    """Patterns of missing values: which features are missing together, and which rows have which pattern.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Patterns(NamedTuple):
 
     @classmethod
     def from_rows(cls, rows: Rows) -> Patterns:
-        """Find the patterns of rows.
+        """Create the patterns of missing values of some rows.
 
         Parameters
         ----------
@@ -59,16 +59,16 @@ class Patterns(NamedTuple):
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Rows of each pattern (p,)."""
+        """Number of rows of each pattern (p,)."""
         return np.bincount(self.of, minlength=len(self.missing))
 
     @property
     def without_values(self) -> NDArray[np.bool_]:
-        """Pattern, if any, whose rows have no value at all (p,)."""
+        """Mask of the patterns (p,) in which every feature is missing."""
         return np.asarray(self.missing.all(axis=1))
 
     def common_rows(self, min_rows: int, multiple: int) -> NDArray[np.bool_]:
-        """Select rows whose pattern enough rows have, or that have no values, in a multiple of some number.
+        """Select rows whose pattern enough rows share, or that have no values, rounded to a multiple of a number.
 
         Rows in excess of the multiple are the last of the largest group, or the whole group if too few would remain.
 
@@ -115,7 +115,7 @@ def select_rows(rows: Rows, selected: NDArray[np.bool_]) -> Blocks:
 
 @dataclass(frozen=True)
 class Groups:
-    """Moments of some groups of rows.
+    """Moments of groups of rows that have the same missing features.
 
     Parameters
     ----------
@@ -136,11 +136,11 @@ class Groups:
 
     @property
     def has_scatter(self) -> NDArray[np.bool_]:
-        """Groups of several rows (g,): groups of a single row have no scatter."""
+        """Mask of the groups (g,) of more than one row; a single row has no scatter."""
         return self.counts > 1
 
     def scatter(self, group: int) -> Array:
-        """Compute the scatter of a group's rows about their mean.
+        """Compute the scatter of the rows of a group about their mean.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class Groups:
         return sum((piece.T @ piece for piece in self.residuals(group)), start=np.zeros(()))
 
     def scatter_products(self, block: Array) -> Iterator[tuple[NDArray[np.int64], Array]]:
-        """Compute the scatters times a block without forming the scatters.
+        """Compute the products of all groups' scatters with a block, without the scatters.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class Groups:
 
 
 class ObservedMoments(NamedTuple):
-    """Moments of the observed values of each feature.
+    """Counts, means and squares of the observed values of each feature.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class ObservedMoments(NamedTuple):
 
 
 class GappedRows:
-    """Rows with missing values, and their patterns.
+    """Rows with missing values, read in groups of rows that have the same missing features.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ class GappedRows:
         return ObservedMoments(self.counts, self.reference, remainder, squares)
 
     def groups(self) -> Iterator[Groups]:
-        """Read all groups but that of rows without values: small groups together, a large group alone.
+        """Yield all groups of rows that have values: small groups together, a large group alone.
 
         Yields
         ------
@@ -281,7 +281,7 @@ class GappedRows:
             yield self._stream_group(int(large))
 
     def _load_groups(self, indices: NDArray[np.int64]) -> Groups:
-        """Load the rows of small groups."""
+        """Return the moments of small groups, whose rows are loaded together."""
         selected = np.zeros(len(self.patterns.missing), dtype=bool)
         selected[indices] = True
         parts = list(self._rows_of_patterns(selected))

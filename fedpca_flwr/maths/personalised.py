@@ -41,25 +41,25 @@ MAX_FINAL_STEPS = 200  # how many improvements there are at most at the end of a
 
 
 def scatter_times(rows: Array | LocalRows, X: Array) -> Array:
-    """Compute ``Y' Y X`` for rows Y.
+    """Multiply ``Y' Y``, the scatter matrix of a party's rows Y about zero, by a matrix X with d rows.
 
     Parameters
     ----------
     rows : ndarray of shape (..., n, d) or LocalRows
         The rows Y.
     X : ndarray of shape (..., d, r)
-        The right factor.
+        The matrix to multiply.
 
     Returns
     -------
     ndarray of shape (..., d, r)
-        The product.
+        The product ``Y' Y X``.
     """
     return rows.times(X) if isinstance(rows, LocalRows) else transpose(rows) @ (rows @ X)
 
 
 def row_energy(rows: Array | LocalRows) -> float:
-    """Sum the squares of a party's rows.
+    """Sum the squares of all entries of a party's rows: the trace of their scatter matrix.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def row_energy(rows: Array | LocalRows) -> float:
 
 
 def largest_eigenvalue(rows: Array | LocalRows) -> float:
-    """Compute the largest eigenvalue of ``Y' Y`` for a party's rows.
+    """Compute the largest eigenvalue of ``Y' Y``, the scatter matrix of a party's rows Y about zero.
 
     Parameters
     ----------
@@ -92,23 +92,25 @@ def largest_eigenvalue(rows: Array | LocalRows) -> float:
 
 
 def penalty_strength(noise: float, spread: float) -> float:
-    """Compute the strength c of the penalty from the model's variances.
+    """Compute the weight of the penalty that draws a party's components to the shared ones, from two variances.
 
     Parameters
     ----------
     noise, spread : float
-        Variances s2 of the noise and sU2 of the parties about V.
+        Variance of the noise in the rows, and variance of the parties' components about the shared components.
 
     Returns
     -------
     float
-        The strength.
+        The weight, in squared units of the data.
     """
     return noise * (1 + noise) / spread
 
 
 def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -> Array:
-    """Compute the paper's f_i (equation 4), with U turned towards V first, since |P_V(U)| depends on the rotation.
+    """Compute a party's negative log posterior, up to a constant, in personalised PCA (Ozkara et al. 2023, equation 4).
+
+    U is first rotated towards V, since the length of its projection to the tangent space at V depends on the rotation.
 
     Parameters
     ----------
@@ -117,7 +119,7 @@ def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -
     U, V : ndarray of shape (..., d, r)
         The party's components and the shared components.
     noise, spread : float
-        Variances s2 of the noise and sU2 of the parties about V.
+        Variance of the noise in the rows, and variance of the parties' components about the shared components.
 
     Returns
     -------
@@ -135,17 +137,17 @@ def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -
 
 
 def subspace_distance(U: Array, V: Array) -> Array:
-    """Compute ``r - |V'U|^2``: the sum of the squared sines of the principal angles.
+    """Sum the squared sines of the principal angles between the spans of two orthonormal bases: ``r - |V'U|^2``.
 
     Parameters
     ----------
     U, V : ndarray of shape (..., d, r)
-        Orthonormal columns.
+        Orthonormal columns that span the two subspaces.
 
     Returns
     -------
     ndarray of shape (...)
-        The distance.
+        The sum for each pair of bases.
     """
     sines = U - V @ (transpose(V) @ U)  # the difference itself would lose digits near 0
     squares: Array = np.square(sines).sum(axis=(-1, -2))
@@ -153,9 +155,9 @@ def subspace_distance(U: Array, V: Array) -> Array:
 
 
 def project_components(U: Array, V: Array) -> Array:
-    """Project V to the span of a party's components: the reply in the closed form.
+    """Project the shared components V to the span of a party's components U: ``U U' V``.
 
-    The server needs only the sum of these replies.
+    The server of the closed form receives only the sum of these projections over the parties.
 
     Parameters
     ----------
@@ -174,7 +176,7 @@ def project_components(U: Array, V: Array) -> Array:
 
 
 def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, start: Array) -> Array:
-    """Compute leading eigenvectors of ``Y'Y + c V V'`` for rows Y.
+    """Compute the leading eigenvectors of ``Y'Y + c V V'``, for a party's rows Y and the shared components V.
 
     The result is exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else it is improved
     from ``start`` within a Krylov space, so that no objective ever rises.
@@ -197,10 +199,12 @@ def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, sta
     """
     c = np.asarray(c, np.float64)[..., None, None]
     (n, d), r = rows.shape[-2:], V.shape[-1]
+    # a matrix F with F'F = Y'Y; LocalRows may have none (None), and then only multiply Y'Y by vectors
     factor = rows.factor if isinstance(rows, LocalRows) else rows
     if factor is None or n + r > d:
         ritz_pairs = _rayleigh_ritz(lambda X: scatter_times(rows, X) + c * (V @ (transpose(V) @ X)), start)
         return _replace_unresolved(*ritz_pairs, V)
+    # with B the rows of F and of sqrt(c) V', the matrix is B'B, and B'w its eigenvectors for eigenvectors w of B B'
     prior, N = np.sqrt(c) * V, factor.shape[-2]
     shape = np.broadcast_shapes(factor.shape[:-2], prior.shape[:-2])
     gram = np.empty((*shape, N + r, N + r))  # its lower triangle is read
@@ -214,7 +218,7 @@ def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, sta
 
 
 def _rayleigh_ritz(product: Callable[[Array], Array], U: Array) -> tuple[Array, Array]:
-    """Return the best directions in the span of U, A U, A A U (Rayleigh-Ritz), and their values, descending."""
+    """Return leading Ritz values, descending, and vectors of A from the span of U, AU, AAU; ``product(X)`` is AX."""
     blocks = [U]
     for _ in range(KRYLOV_BLOCKS - 1):
         blocks.append(np.linalg.qr(product(blocks[-1])).Q)
@@ -226,7 +230,7 @@ def _rayleigh_ritz(product: Callable[[Array], Array], U: Array) -> tuple[Array, 
 
 
 def _replace_unresolved(values: Array, vectors: Array, V: Array) -> Array:
-    """Replace eigenvectors (..., d, r) that float64 does not tell from noise by directions of V."""
+    """Replace eigenvectors (..., d, r) whose eigenvalues are below the rounding error by directions of V (d, r)."""
     certain = values > rounding_bound(vectors.shape[-2]) * values[..., :1]
     if certain.all():
         return vectors
@@ -236,13 +240,13 @@ def _replace_unresolved(values: Array, vectors: Array, V: Array) -> Array:
 
 
 def _complete_basis(vectors: Array, fill: Array) -> Array:
-    """Complete orthonormal columns (d, q) by the directions that ``fill`` (d, r) has outside their span."""
+    """Complete q orthonormal columns to r, by the leading directions of ``fill`` (d, r) orthogonal to their span."""
     directions, _, _ = np.linalg.svd(fill - vectors @ (vectors.T @ fill), full_matrices=False)
     return np.hstack([vectors, directions[:, : fill.shape[1] - vectors.shape[1]]])
 
 
 def converged_components(rows: Array | LocalRows, V: Array, c: float, start: Array) -> Array:
-    """Improve `personal_components` of a party until they stay in their place.
+    """Iterate to the leading eigenvectors of ``Y'Y + c V V'`` until their span no longer changes (one party's rows Y).
 
     Parameters
     ----------
@@ -268,7 +272,9 @@ def converged_components(rows: Array | LocalRows, V: Array, c: float, start: Arr
 
 
 def local_components(rows: Array | LocalRows, fill: Array) -> Array:
-    """Compute a party's own PCA: the end c = 0, or its limit if the rank is below r.
+    """Compute the r principal components of one party's rows, completed from ``fill`` if their rank is below r.
+
+    This is the limit of personalised PCA as the weight c of the penalty goes to 0.
 
     Parameters
     ----------
@@ -294,7 +300,7 @@ def local_components(rows: Array | LocalRows, fill: Array) -> Array:
 
 
 def _leading(rows: Array | LocalRows, r: int) -> Eigenpairs:
-    """Return leading eigenpairs of ``Y' Y`` for a party's rows."""
+    """Return the r leading eigenpairs of ``Y' Y``, the scatter of a party's rows Y, by block Krylov iteration."""
     d = rows.shape[-1]
     iteration = BlockIteration(random_block(d, min(r + 10, d), seed=0), r, trace=row_energy(rows))
     while not iteration.add(iteration.block, scatter_times(rows, iteration.block)):
@@ -306,9 +312,10 @@ def _leading(rows: Array | LocalRows, r: int) -> Eigenpairs:
 
 
 def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float) -> Array:
-    """Compute the gradient of a party's part with respect to U, on the manifold.
+    """Compute the gradient of a party's objective ``-|Y U|^2 / 2 + c |P_V(U)|^2 / 2`` with respect to its components U.
 
-    Fact 1 of the paper has half of the first term; finite differences say that this is right.
+    P_V is the projection to the tangent space at V. Fact 1 of the paper has half of the first term; finite differences
+    confirm the gradient computed here.
 
     Parameters
     ----------
@@ -329,7 +336,9 @@ def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float
 
 
 def shared_gradient(U: Array, V: Array) -> Array:
-    """Compute the gradient of ``|P_V(U)|^2 / 2`` with respect to V (Fact 1).
+    """Compute the gradient of ``|P_V(U)|^2 / 2`` with respect to V, for P_V the projection to the tangent space at V.
+
+    Fact 1 of the paper.
 
     Parameters
     ----------
@@ -347,10 +356,10 @@ def shared_gradient(U: Array, V: Array) -> Array:
 def gradient_step(
     rows: Array | LocalRows, U: Array, V: Array, c: Array | float, largest: Array | float
 ) -> tuple[Array, Array]:
-    """Take a party's step of Algorithm 1.
+    """Take one Riemannian gradient step on a party's components U, and one on its copy of the shared components V.
 
-    Steps are ``1 / (largest + c)`` and for V (in units of 1 / c) one: the stability limits of both parts, which the
-    paper's tuned rates miss as soon as n changes.
+    One iteration of Algorithm 1 of the paper. The step length of U is ``1 / (largest + c)`` and that of V is ``1 / c``,
+    which the penalty's weight c cancels: the stability limits, which hold for any number of rows n.
 
     Parameters
     ----------
@@ -374,7 +383,9 @@ def gradient_step(
 
 
 def perpca(rows: Array, start: Array, shared_count: int, *, iterations: int = 100) -> Array:
-    """Run PerPCA for parties with equally many rows.
+    """Run PerPCA (Shi and Kontar 2022): fit components that all parties share, and others for each party alone.
+
+    All parties have equally many rows.
 
     Parameters
     ----------

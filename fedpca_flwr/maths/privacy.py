@@ -77,13 +77,13 @@ from fedpca_flwr.maths.private_scatter import (
 )
 from fedpca_flwr.maths.rows import Rows, chunks, row_lengths
 
-# numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
-# are missing, at least
+# most candidates proposed at once (their arrays fit a processor's cache), and how many candidates are proposed beyond
+# twice as many as are missing (about every second is accepted)
 MAX_PROPOSALS, MIN_SPARE_PROPOSALS = 2**14, 16
-COINS_PER_WORD = 10  # coins that one random word has beside a sign and 53 bits
-# for each pattern of the bits of so many coins: how many come before the first that is 1
+COINS_PER_WORD = 10  # bits of a random 64-bit word that are coin tosses, beside a sign and the 53 bits of a uniform
+# for each integer of COINS_PER_WORD bits: the number of its trailing zeros (all are zeros in the first, 0)
 ZEROS_BEFORE_ONE = np.array([COINS_PER_WORD, *((i & -i).bit_length() - 1 for i in range(1, 2**COINS_PER_WORD))])
-# a probability of at most 1 is computed to this in float64: a hundred times what its rounding errors add up to
+# bound on the float64 error of an acceptance probability: a hundred times the sum of its rounding errors
 PROBABILITY_ERROR = 2.0**-45
 # variance by which whole noise is larger than continuous noise that protects as well; half of it is needed, so that it
 # suffices for entries that have half the variance too
@@ -100,36 +100,37 @@ Relation = Literal["add-remove", "replace-one"]
 
 
 def sensitivity(relation: Relation, *, sums: float = 0.0, products: float = 0.0, count: float = 0.0) -> float:
-    """Compute the sensitivity of ``(sums * sum u, products * sum uu', count * n)`` for rows with ``|u| <= 1``.
+    """Compute the sensitivity of ``(sums * sum u, products * sum uu', count * n)`` over n rows u with ``|u| <= 1``.
 
     Parameters
     ----------
     relation : str
-        "add-remove" or "replace-one".
+        How neighbouring data sets differ: by one row more or less ("add-remove"), or in one row ("replace-one").
     sums, products, count : float, optional
-        Weights of the sums.
+        Weights of the sum of rows, of the sum of their outer products, and of the number of rows.
 
     Returns
     -------
     float
-        The sensitivity.
+        Largest Euclidean distance between the values of this statistic on two neighbouring data sets.
     """
     if relation == "add-remove":
         return math.hypot(sums, products, count)
+    # the largest a^2 (2 - 2t) + b^2 (2 - 2t^2) over cosines t of the two rows: at t = -a^2 / 2b^2, else at t = -1
     if sums**2 <= 2 * products**2 and products:
         return (sums**2 + 2 * products**2) / (math.sqrt(2) * products)
     return 2 * sums
 
 
 def gaussian_delta(epsilon: float, multiplier: float) -> float:
-    """Compute the delta of a noise multiplier at an epsilon (Balle and Wang, theorem 8), without cancellation.
+    """Compute the smallest delta for which Gaussian noise is (epsilon, delta)-private (Balle and Wang, theorem 8).
 
     Parameters
     ----------
     epsilon : float
         The epsilon.
     multiplier : float
-        Deviation of the noise over the sensitivity.
+        Standard deviation of the noise over the sensitivity.
 
     Returns
     -------
@@ -138,23 +139,24 @@ def gaussian_delta(epsilon: float, multiplier: float) -> float:
     """
     if multiplier == math.inf:
         return 0.0
+    # exp(first) - exp(second), by logarithms so that no digits cancel
     first = float(scipy.special.log_ndtr(0.5 / multiplier - epsilon * multiplier))
     second = epsilon + float(scipy.special.log_ndtr(-0.5 / multiplier - epsilon * multiplier))
     return -math.exp(first) * math.expm1(min(0.0, second - first))
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Compute the smallest noise multiplier that is (epsilon, delta)-private.
+    """Compute the smallest noise multiplier for which Gaussian noise is (epsilon, delta)-private.
 
     Parameters
     ----------
     epsilon, delta : float
-        The privacy.
+        Parameters of differential privacy.
 
     Returns
     -------
     float
-        The multiplier; 0, no noise, for an infinite epsilon.
+        Standard deviation of the noise over the sensitivity; 0, no noise, for an infinite epsilon.
     """
     if epsilon == math.inf:
         return 0.0
@@ -168,12 +170,12 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """Compute the smallest epsilon of a noise multiplier at a delta.
+    """Compute the smallest epsilon for which Gaussian noise of a given multiplier is (epsilon, delta)-private.
 
     Parameters
     ----------
     multiplier : float
-        Deviation of the noise over the sensitivity.
+        Standard deviation of the noise over the sensitivity.
     delta : float
         The delta.
 
@@ -193,17 +195,17 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def compose_multipliers(multipliers: Iterable[float]) -> float:
-    """Compute the multiplier of a release that is as private as several together.
+    """Compute the noise multiplier of one Gaussian release that is exactly as private as several releases together.
 
     Parameters
     ----------
     multipliers : iterable of float
-        Multiplier of each release.
+        Standard deviation of each release's noise over its sensitivity.
 
     Returns
     -------
     float
-        The multiplier; infinity for no release.
+        The multiplier s, with ``1 / s^2`` the sum of ``1 / s_i^2``; infinity for no release.
     """
     costs = [s**-2 if s > 0 else math.inf for s in multipliers]
     total = math.fsum(costs) if math.inf not in costs else math.inf
@@ -211,7 +213,7 @@ def compose_multipliers(multipliers: Iterable[float]) -> float:
 
 
 def _find_root(function: Callable[[float], float], low: float, high: float, *, absolute: float) -> float:
-    """Return the point between two numbers where a function changes its sign."""
+    """Return the root of a function between ``low`` and ``high``, to the tolerance ``absolute`` (Brent's method)."""
     from scipy.optimize import brentq  # a tenth of a second to import, which every message of a deployment would cost
 
     return float(brentq(function, low, high, xtol=absolute, rtol=1e-14))
@@ -235,12 +237,12 @@ def system_randomness() -> Source:
 
 
 def seeded_randomness(*seed: int) -> Source:
-    """Return a source whose bytes are the same for the same seed, and so not private.
+    """Return a reproducible source of random bytes: the same for the same seed, and so not private.
 
     Parameters
     ----------
     *seed : int
-        The seed.
+        Entropy of the generator: nonnegative integers.
 
     Returns
     -------
@@ -251,7 +253,7 @@ def seeded_randomness(*seed: int) -> Source:
 
 
 def integer_deviation(deviation: float) -> int:
-    """Compute the deviation of integer noise that protects integers as continuous noise does.
+    """Compute the standard deviation at which discrete Gaussian noise is as private as given continuous Gaussian noise.
 
     Parameters
     ----------
@@ -267,7 +269,7 @@ def integer_deviation(deviation: float) -> int:
 
 
 def discrete_gaussian(size: int, deviation: int, source: Source) -> Integers:
-    r"""Draw independent integers from the discrete Gaussian distribution.
+    r"""Draw independent integers from the discrete Gaussian distribution around 0, exactly, by rejection sampling.
 
     Parameters
     ----------
@@ -301,7 +303,7 @@ def discrete_gaussian(size: int, deviation: int, source: Source) -> Integers:
 
 
 def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
-    r"""Draw integer noise for the sum of products of integer rows: the Gaussian mechanism for the Frobenius norm.
+    r"""Draw discrete Gaussian noise for a symmetric matrix, as a packed triangle, for the Frobenius norm.
 
     Parameters
     ----------
@@ -325,7 +327,9 @@ def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
 
 
 def _propose(size: int, deviation: int, source: Source) -> tuple[Integers, Mask]:
-    """Return proposed integers (size,), and whether each is accepted."""
+    """Return candidates for discrete Gaussian integers (size,), and whether rejection sampling accepts each (size,)."""
+    # of each random 64-bit word: 1 bit is the sign, 10 bits toss coins for k, and 53 bits decide the acceptance
+    # the absolute value k deviation + j is proposed with probability proportional to 2^-k, and j below the deviation
     words = np.frombuffer(source(8 * size), "<u8")
     negative = (words & np.uint64(1)).astype(np.bool_)
     k = ZEROS_BEFORE_ONE[(words >> np.uint64(1)) & np.uint64(2**COINS_PER_WORD - 1)]
@@ -340,16 +344,24 @@ def _propose(size: int, deviation: int, source: Source) -> tuple[Integers, Mask]
 
 
 def _accept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: int, source: Source) -> Mask:
-    """Return whether uniform numbers, by their first 53 bits, are below the acceptance probabilities of sizes."""
+    """Return whether rejection sampling accepts each candidate, of absolute value ``sizes``.
+
+    It does if a uniform number of first 53 bits ``bits`` is below the acceptance probability; k = sizes // deviation.
+    """
+    # the probability is 2^(k - 1) exp((1 - (size / deviation)^2) / 2): that of the Gaussian over that of the proposal
     margins = np.ldexp(np.exp((1 - (sizes / deviation) ** 2) / 2), k - 1) - bits * 2.0**-53
     accepted: Mask = margins > 0
+    # where rounding errors could decide, compare with more digits
     for i in np.flatnonzero(np.abs(margins) <= PROBABILITY_ERROR):
         accepted[i] = _accept_exactly(int(bits[i]), int(sizes[i]), deviation, source)
     return accepted
 
 
 def _accept_exactly(drawn: int, size: int, deviation: int, source: Source) -> bool:
-    """Return whether a number is accepted, decided by as many digits as necessary."""
+    """Return whether a uniform number of first 53 bits ``drawn`` is below the acceptance probability of ``size``.
+
+    More bits of both numbers are computed until they differ by more than the rounding error.
+    """
     bits = 53
     while True:
         with localcontext(prec=bits):
@@ -364,9 +376,10 @@ def _accept_exactly(drawn: int, size: int, deviation: int, source: Source) -> bo
 
 
 def _uniform_integers(limit: int, size: int, source: Source) -> Integers:
-    """Draw uniform integers from 0 to ``limit`` - 1, shape (size,)."""
+    """Draw uniform integers (size,) from 0 to ``limit`` - 1, by rejection of random 64-bit words that are too large."""
     values = np.empty(0, np.uint64)
-    fair = np.uint64(2**64 // limit * limit - 1)  # up to it each remainder is equally likely
+    # the largest word accepted: the words from 0 to it are a multiple of ``limit``, so each remainder is equally likely
+    fair = np.uint64(2**64 // limit * limit - 1)
     while values.size < size:
         words = np.frombuffer(source(8 * (size - values.size)), "<u8")
         values = np.concatenate([values, words[words <= fair] % np.uint64(limit)])
@@ -374,14 +387,14 @@ def _uniform_integers(limit: int, size: int, source: Source) -> Integers:
 
 
 def clip_rows(rows: Array, bound: float) -> Array:
-    """Shorten rows that are longer than a bound.
+    """Scale each row that is longer than a bound down to this Euclidean length.
 
     Parameters
     ----------
     rows : ndarray of shape (n, d)
         The rows.
     bound : float
-        Largest length.
+        Largest length of a row.
 
     Returns
     -------
@@ -395,20 +408,21 @@ def clip_rows(rows: Array, bound: float) -> Array:
 
 
 def round_to_grid(rows: Array, bound: float) -> Array:
-    """Clip rows and round to integers of ``bound / GRID_STEPS``.
+    """Shorten rows to a Euclidean length ``bound`` and round them to whole multiples of ``bound / GRID_STEPS``.
 
     Parameters
     ----------
     rows : ndarray of shape (n, d)
         The rows.
     bound : float
-        Largest length.
+        Largest length of a row.
 
     Returns
     -------
     ndarray of shape (n, d)
-        Integer rows no longer than `GRID_STEPS`.
+        Integer multiples of ``bound / GRID_STEPS``, as floats; no row is longer than `GRID_STEPS`.
     """
+    # rounding lengthens a row by at most half a step per feature: sqrt(d) / 2 steps
     margin = math.sqrt(rows.shape[1]) / (2 * GRID_STEPS)
     steps = clip_rows(rows, bound * (1 - margin))
     steps *= GRID_STEPS / bound
@@ -416,7 +430,7 @@ def round_to_grid(rows: Array, bound: float) -> Array:
 
 
 def integer_sum(data: Rows, centre: Array, bound: float) -> Array:
-    """Sum the clipped differences of rows and a centre, in grid steps.
+    """Sum the differences of rows and a centre, each shortened to a bound and rounded to multiples of a grid step.
 
     Parameters
     ----------
@@ -425,12 +439,12 @@ def integer_sum(data: Rows, centre: Array, bound: float) -> Array:
     centre : ndarray of shape (d,)
         The centre.
     bound : float
-        Largest length of a difference.
+        Largest length of a difference; the grid step is ``bound / GRID_STEPS``.
 
     Returns
     -------
     ndarray of shape (d,)
-        Integers.
+        The sum in grid steps: integers, as floats.
     """
     total = np.zeros(data.shape[1])
     for rows in _differences(data, centre):
@@ -439,7 +453,7 @@ def integer_sum(data: Rows, centre: Array, bound: float) -> Array:
 
 
 def integer_products(data: Rows, centre: Array, bound: float) -> Array:
-    """Sum ``vv'`` in squared grid steps, for ``v`` the clipped difference of a row and a centre.
+    """Sum the outer products vv' of the differences v of rows and a centre, shortened and rounded to integer multiples.
 
     Parameters
     ----------
@@ -448,20 +462,21 @@ def integer_products(data: Rows, centre: Array, bound: float) -> Array:
     centre : ndarray of shape (d,)
         The centre.
     bound : float
-        Largest length of a difference, in the unit of the data.
+        Largest length of a difference, in the unit of the data; the grid step is ``bound / GRID_STEPS``.
 
     Returns
     -------
     ndarray of shape (d (d + 1) / 2,)
-        Packed integers.
+        Packed triangle of the sum, in squared grid steps: integers, as floats.
     """
     return _sum_of_products((round_to_grid(rows, bound) for rows in _differences(data, centre)), data.shape[1])
 
 
 def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
-    """Sum products of the directions of rows from a centre, by shell, as `integer_products` does.
+    """Sum the outer products of rows' directions from a centre, for each range of distances ("shell"), as integers.
 
-    Each row is in one of the shells, whatever these are, and its direction is no longer than 1.
+    The direction of a row is its difference from the centre, of length 1, or shorter in proportion if the row is nearer
+    than the shell's length limit. It is rounded to multiples of ``1 / GRID_STEPS``. Each row is in exactly one shell.
 
     Parameters
     ----------
@@ -470,15 +485,17 @@ def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
     centre : ndarray of shape (d,)
         The centre.
     shells : ndarray of shape (s, 3)
-        The shells (`fedpca_flwr.maths.shells`).
+        For each shell: the distances where it begins and ends, and the distance up to which directions are shorter than
+        1 (0 if none is).
 
     Returns
     -------
     ndarray of shape (s, d (d + 1) / 2)
-        Packed integers of each shell.
+        Packed triangle of each shell's sum, in units of ``1 / GRID_STEPS^2``: integers, as floats.
     """
 
     def shell_rows(shell: int) -> Iterator[Array]:
+        """Yield the directions of the rows in one shell, rounded to integers (multiples of 1 / GRID_STEPS)."""
         for rows in _differences(data, centre):
             length = row_lengths(rows)
             in_shell = assign_shells(length, shells) == shell
@@ -492,7 +509,9 @@ def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
 
 
 def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
-    """Sum squared distances from a centre over the squared end of the shell, in squared grid steps.
+    """Sum (distance / end)^2 over the rows of each range of distances from a centre ("shell"), for the range's end.
+
+    Each ratio of distances is at most 1 and is rounded to multiples of ``1 / GRID_STEPS``.
 
     Parameters
     ----------
@@ -501,12 +520,12 @@ def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
     centre : ndarray of shape (d,)
         The centre.
     shells : ndarray of shape (s, 3)
-        The shells (`fedpca_flwr.maths.shells`).
+        For each shell: the distances where it begins and ends, and a third value that is not used here.
 
     Returns
     -------
     ndarray of shape (s,)
-        Integer of each shell.
+        Sum of each shell, in units of ``1 / GRID_STEPS^2``: integers, as floats.
     """
     total = np.zeros(len(shells))
     for rows in _differences(data, centre):
@@ -519,7 +538,7 @@ def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
 
 
 def integer_octave_counts(data: Rows, centre: Array) -> Array:
-    """Count rows by their distance from a centre, in grid steps.
+    """Count rows by distance from a centre, between successive powers of 2, and multiply each count by `GRID_STEPS`.
 
     Parameters
     ----------
@@ -531,16 +550,17 @@ def integer_octave_counts(data: Rows, centre: Array) -> Array:
     Returns
     -------
     ndarray of shape (OCTAVES,)
-        Counts (`fedpca_flwr.maths.private_scatter.octave_counts`) times `GRID_STEPS`.
+        Count for each exponent from `MIN_EXPONENT` to `MAX_EXPONENT`, times `GRID_STEPS`.
     """
     counts: Array = np.sum([octave_counts(rows) for rows in _differences(data, centre)], axis=0)
     return GRID_STEPS * counts
 
 
 def integer_score_squares(data: Rows, centre: Array, components: Array, bound: float) -> Array:
-    """Sum squared scores of the clipped differences on components, and their squared remainders, in squared grid steps.
+    """Sum the squared scores of rows on components, and the squared lengths that these leave, as integers.
 
-    The squares of a row are no longer, as a vector, than the square of its length.
+    The rows are differences from the centre, shortened to the bound; scores and remaining lengths are rounded to
+    multiples of ``bound / GRID_STEPS``. The squares of one row, as a vector, are no longer than its squared length.
 
     Parameters
     ----------
@@ -549,14 +569,14 @@ def integer_score_squares(data: Rows, centre: Array, components: Array, bound: f
     centre : ndarray of shape (d,)
         The centre.
     components : ndarray of shape (k, d)
-        The components.
+        Orthonormal components.
     bound : float
         Largest length of a difference.
 
     Returns
     -------
     ndarray of shape (k + 1,)
-        Integers.
+        Sums for the k components and for the remainder, in squared grid steps: integers, as floats.
     """
     total = np.zeros(len(components) + 1)
     for rows in _differences(data, centre):
@@ -565,13 +585,13 @@ def integer_score_squares(data: Rows, centre: Array, components: Array, bound: f
 
 
 def _differences(data: Rows, centre: Array) -> Iterator[Array]:
-    """Yield differences of rows and a centre in chunks that a processor's cache holds."""
+    """Yield the rows less a centre, in chunks of rows (arrays (rows, d) that fit a processor's cache)."""
     for chunk in chunks(data):
         yield np.subtract(chunk, centre, dtype=np.float64)
 
 
 def _sum_of_products(placed: Iterable[Array], d: int) -> Array:
-    """Return the packed scatter of rows about zero."""
+    """Return the packed triangle of the sum of the outer products of all rows in ``placed``, arrays of rows (n, d)."""
     total = np.zeros((d, d), order="F")
     for rows in _merge_chunks(placed):
         blas.dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
@@ -579,7 +599,7 @@ def _sum_of_products(placed: Iterable[Array], d: int) -> Array:
 
 
 def _merge_chunks(placed: Iterable[Array]) -> Iterator[Array]:
-    """Yield the same rows in larger chunks, of which syrk makes more."""
+    """Stack arrays of rows to larger ones, of at least `CHUNK_ELEMENTS` values, on which BLAS products are faster."""
     pending: list[Array] = []
     for rows in placed:
         pending.append(rows)

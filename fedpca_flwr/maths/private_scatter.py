@@ -32,7 +32,8 @@ from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.maths.rows import row_lengths
 
-# columns of shells: where a shell begins, where it ends, and up to where rows keep their length
+# columns of an array of shells (ranges of distances from a centre): where a shell begins, where it ends, and the
+# distance up to which the direction of a row has a length in proportion to the row's (0: all have length 1)
 SHELL_START, SHELL_END, SHELL_LENGTH_LIMIT = range(3)
 # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
 MIN_EXPONENT, MAX_EXPONENT = -500, 500
@@ -55,7 +56,7 @@ NORMAL_99 = 2.33  # in 99 of 100 cases a normal value is below so many standard 
 
 
 def row_directions(rows: Array) -> Array:
-    """Divide rows by their lengths; rows of length 0 stay.
+    """Divide each row by its Euclidean length, without overflow; rows of length 0 stay 0.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def row_directions(rows: Array) -> Array:
     Returns
     -------
     ndarray of shape (n, d)
-        Unit vectors.
+        Unit vectors, or 0.
     """
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
@@ -73,7 +74,7 @@ def row_directions(rows: Array) -> Array:
 
 
 def octave_counts(rows: Array) -> Array:
-    """Count the rows with a length from each power of two to the next.
+    """Count the rows whose Euclidean length is between two successive powers of 2, for each exponent of a fixed range.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ def octave_counts(rows: Array) -> Array:
     Returns
     -------
     ndarray of shape (OCTAVES,)
-        The counts.
+        Count for each exponent from `MIN_EXPONENT` to `MAX_EXPONENT`; the two ends include all rows beyond.
     """
     length = row_lengths(rows)
     exponent = np.where(np.isfinite(length), np.frexp(length)[1], MAX_EXPONENT)
@@ -92,40 +93,40 @@ def octave_counts(rows: Array) -> Array:
 
 
 def assign_shells(length: Array, shells: Array) -> NDArray[np.intp]:
-    """Find the shell of each row.
+    """Find which range of distances from the centre ("shell") contains the length of each centred row.
 
     Parameters
     ----------
     length : ndarray of shape (n,)
-        Lengths of the rows.
+        Lengths of the centred rows.
     shells : ndarray of shape (s, 3)
-        The shells (`fedpca_flwr.maths.shells`).
+        The ranges, ascending; the first column says where each begins.
 
     Returns
     -------
     ndarray of shape (n,)
-        Index of the shell.
+        Index of the range; rows before the first are in the first.
     """
     indices: NDArray[np.intp] = (length[:, None] >= shells[1:, SHELL_START]).sum(axis=1)
     return indices
 
 
 def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
-    """Compute scores of rows shortened to a bound, and the lengths that the components leave.
+    """Compute the scores of rows shortened to a bound, and the length of each row orthogonal to the components.
 
     Parameters
     ----------
     rows : ndarray of shape (n, d)
         The rows.
     components : ndarray of shape (k, d)
-        The components.
+        Orthonormal components.
     bound : float
-        Largest length.
+        Euclidean length to which longer rows are shortened.
 
     Returns
     -------
     ndarray of shape (n, k + 1)
-        Scores and remaining lengths.
+        Scores on the k components, and the length orthogonal to them.
     """
     unit = row_directions(rows)
     scores = unit @ components.T
@@ -134,14 +135,14 @@ def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
 
 
 class Reach(NamedTuple):
-    """The distance that rows reach from a centre.
+    """A distance from a centre within which most rows lie, read from noisy counts of rows by distance.
 
     Parameters
     ----------
     bound : float
         A power of two within which most rows lie.
     stands_out : bool
-        Whether noise alone does not explain the numbers; if it may, the bound is that of the largest number.
+        Whether some count is too large to be noise; if none is, the bound is that of the largest count.
     """
 
     bound: float
@@ -149,7 +150,7 @@ class Reach(NamedTuple):
 
 
 def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: int = 1) -> Reach:
-    """Find how far most rows reach, from their noisy counts by octave.
+    """Choose the length to which rows are clipped, from noisy counts of the rows between successive powers of 2.
 
     The bound is larger than `BOUND_ROW_SHARE` of the rows need if that makes noise and clipped lengths smaller
     together, and the noise is still small beside those rows (`MAX_NOISE_SHARE`).
@@ -157,11 +158,11 @@ def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: 
     Parameters
     ----------
     counts : ndarray of shape (OCTAVES,)
-        Noisy counts.
+        Noisy number of rows for each octave of lengths, a range between successive powers of 2.
     deviation : float
-        Standard deviation of their noise.
+        Standard deviation of the noise in each count.
     noise : float, optional
-        Noise, times the number of rows, in a mean of rows, or of their squares, that are shortened to a bound of 1.
+        Noise in the sum of rows, or of their squares, that are shortened to a bound of 1.
     power : int, optional
         1 for a mean of rows, 2 for a mean of their squares.
 
@@ -174,10 +175,11 @@ def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: 
     if not significant.any():
         return Reach(2.0 ** (int(counts.argmax()) + MIN_EXPONENT), False)
     filled = np.flatnonzero(significant)
+    # the octave within whose end the share of rows lies; larger ones are tried for less error by noise and clipping
     within = int(np.searchsorted(np.cumsum(significant), BOUND_ROW_SHARE * significant.sum()))
     best, best_error = within, np.inf
     for octave in filled[filled >= within].tolist():
-        with np.errstate(all="ignore"):  # a bound that is beyond float64 is none
+        with np.errstate(all="ignore"):  # a bound beyond float64 has an infinite error and is not chosen
             growth = np.exp2(power * (octave - within))
             error = np.hypot(growth * noise, growth * excess_beyond(significant, octave, power))
         if error < best_error and (octave == within or growth * noise <= MAX_NOISE_SHARE * significant.sum()):
@@ -186,16 +188,16 @@ def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: 
 
 
 def excess_beyond(counts: Array, octave: int, power: int) -> float:
-    """Sum the excess of rows beyond an octave over its end.
+    """Sum how much the lengths (or squared lengths) of rows exceed the upper end of an octave of lengths.
 
-    Lengths within an octave are spread evenly over their logarithms.
+    An octave is a range between successive powers of 2, in which lengths are taken as log-uniform.
 
     Parameters
     ----------
     counts : ndarray of shape (OCTAVES,)
-        Counts of rows.
+        Number of rows for each octave of lengths.
     octave : int
-        Index of the octave.
+        Index of the octave at whose end rows would be clipped.
     power : int
         1 for lengths, 2 for squared lengths.
 
@@ -205,28 +207,28 @@ def excess_beyond(counts: Array, octave: int, power: int) -> float:
         The excess in units of the octave's end, or of its square.
     """
     farther = octave + 1 + np.flatnonzero(counts[octave + 1 :])
-    spread = (1 - 0.5**power) / (power * np.log(2.0))
+    spread = (1 - 0.5**power) / (power * np.log(2.0))  # mean of x^power for x log-uniform on 1/2 to 1
     return float((counts[farther] * (np.exp2(power * (farther - octave)) * spread - 1)).sum())
 
 
 def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
-    """Move a centre by the noisy mean of the rows about this centre.
+    """Move a centre by the noisy mean of the rows about it, shrunk by the share of noise in the mean (James-Stein).
 
-    The mean is drawn towards the old centre as far as noise explains it (James and Stein 1961, the positive part).
+    The shrinkage is the positive part of that of James and Stein (1961).
 
     Parameters
     ----------
     centre : ndarray of shape (d,)
         The old centre.
     step : NoisyCentre
-        Mean of the rows about it.
+        Noisy mean of the rows less the old centre.
 
     Returns
     -------
     centre : ndarray of shape (d,)
         The new centre.
     radius : float
-        Its distance from the mean of the rows in 99 of 100 cases.
+        Bound on its distance from the mean of the clipped rows, in 99 of 100 cases.
     """
     length, noise = float(np.linalg.norm(step.value)), np.sqrt(step.value.size) * step.sum_deviation / step.rows
     retained_share = max(0.0, 1.0 - (noise / length) ** 2) if length else 0.0
@@ -234,14 +236,14 @@ def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
 
 
 def make_descending(noisy: Array, deviation: float) -> Array:
-    """Return the nearest variances that descend, in the order of their components.
+    """Fit descending variances to noisy ones (isotonic regression), none below half the noise's standard deviation.
 
     Parameters
     ----------
     noisy : ndarray of shape (k,)
-        Noisy variances.
+        Noisy variances, in the order of their components.
     deviation : float
-        Standard deviation of their noise.
+        Standard deviation of the noise in each variance.
 
     Returns
     -------
@@ -256,7 +258,7 @@ def make_descending(noisy: Array, deviation: float) -> Array:
 
 
 class NoisyCentre(NamedTuple):
-    """A centre computed from noisy sums, and the uncertainty of its position.
+    """A centre of rows, computed from a noisy sum and a noisy number of rows, and the uncertainty of its position.
 
     With m the mean of the n clipped rows, z the noise of their sum and g that of their number, the centre is
     ``c = (n m + z) / (n + g)``, shortened to the bound; so ``|c - m| <= (|z| + |g| |m|) / (n + g)``.
@@ -283,21 +285,24 @@ class NoisyCentre(NamedTuple):
 
     @property
     def radius(self) -> float:
-        """Distance of the centre from the mean of the rows, at most, in 99 of 100 cases.
+        """Bound on the centre's distance from the mean of the clipped rows, in 99 of 100 cases of the noise.
 
-        The formula above holds with ``|m|`` at most the bound, or at most the centre's length and this radius.
+        It is ``(|z| + |g| |m|) / (n + g)`` for noise z of the sum and g of the number n of rows, where the length of
+        the mean m is at most the bound of the rows, or at most the centre's length and this radius.
         """
+        # a normal vector of d values is longer than sqrt(d) + LIPSCHITZ_TAIL deviations in 1 of 100 cases at most
         z = self.sum_deviation * (np.sqrt(self.value.size) + LIPSCHITZ_TAIL)
         g, length = LIPSCHITZ_TAIL * self.count_deviation, np.linalg.norm(self.value)
         near = (z + g * length) / (self.rows - g) if self.rows > g else np.inf
         return float(min((z + g * self.bound) / self.rows, near, 2 * self.bound))
 
     def subtraction_eigenvalue(self) -> float:
-        """Bound the largest eigenvalue of ``n m m' - (n + g) c c'``, for rows without variance.
+        """Bound the largest eigenvalue that the error of the centre c gives the scatter of n rows that all equal m.
 
-        With e = c - m it is that of ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the
-        centre was shortened, for then ``|c| >= |m|``; if not, z has a random direction, and ``|z| - z'm / |m|`` stays
-        below `radius` too.
+        The matrix is ``n m m' - (n + g) c c'``, for noise g of the number of rows and noise z of their sum. With
+        e = c - m it is ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the centre was
+        shortened, for then ``|c| >= |m|``; if not, z has a random direction, and ``|z| - z'm / |m|`` stays below
+        `radius` too.
 
         Returns
         -------
@@ -310,20 +315,20 @@ class NoisyCentre(NamedTuple):
 
 
 class Denoised(NamedTuple):
-    """The eigenpairs behind a noisy scatter.
+    """Estimated leading eigenpairs of a scatter matrix of which only a noisy copy is known.
 
     Parameters
     ----------
     pairs : Eigenpairs
-        Eigenpairs, with eigenvalues without the noise.
+        Leading eigenvectors of the noisy scatter, with estimates of the eigenvalues of the scatter without noise.
     total : float
         Estimate of the trace.
     detectable : int
-        Number of pairs that the noise alone does not explain.
+        Number of pairs whose noisy eigenvalues are larger than noise alone makes them.
     coordinate_count : int
-        Number of coordinates that were not dropped.
+        Number of coordinates (features) that were not dropped.
     noisy : ndarray of shape (k,)
-        Eigenvalues with the noise.
+        Leading eigenvalues of the noisy scatter.
     """
 
     pairs: Eigenpairs
@@ -334,12 +339,11 @@ class Denoised(NamedTuple):
 
 
 def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
-    """Compute the leading eigenpairs behind a noisy scatter, of all coordinates or of some.
+    """Estimate the leading eigenpairs of a scatter matrix from a copy with Gaussian noise.
 
-    Coordinates may be dropped that do not stand out of the noise.
-
-    Fewer coordinates have less noise, and may hold less of the data. The result is the choice of which the noise leaves
-    more.
+    They are computed from all coordinates, or only from those whose diagonal value is well above the noise: whichever
+    leaves more variance of the data in the noisy eigenvectors. Fewer coordinates have less noise, and may hold less of
+    the data.
 
     Parameters
     ----------
@@ -353,7 +357,7 @@ def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float =
         Deviation of the noise on the diagonal, in squared units of the data; off the diagonal it is
         ``deviation / sqrt(2)``.
     excess : float, optional
-        Largest eigenvalue that a noisy centre gives rows without variance.
+        Largest eigenvalue that the error of a noisy centre gives the scatter of rows without variance.
 
     Returns
     -------
@@ -364,6 +368,7 @@ def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float =
     diagonal = np.diagonal(matrix)
     order = np.argsort(-diagonal, kind="stable")
     above = max(k, int((diagonal > COORDINATE_DEVIATIONS * deviation).sum()))
+    # two choices: the coordinates whose diagonal is well above the noise, and all
     choices: list[_CoordinateSubset] = []
     for count in sorted({above, d}):
         selected = np.sort(order[:count])
@@ -382,10 +387,10 @@ def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float =
 
 
 def count_detectable(noisy: Array, d: int, deviation: float, excess: float) -> int:
-    """Count the noisy eigenvalues that the noise alone does not explain.
+    """Count the eigenvalues of a noisy scatter that are larger than noise alone makes the largest in 99 of 100 cases.
 
-    The choice of features depends on the noise, but no part of its matrix has a larger eigenvalue than the matrix
-    (Cauchy).
+    The limit for all d features holds for a choice of features too, even one that depends on the noise: no principal
+    submatrix has a larger eigenvalue than the matrix (Cauchy interlacing).
 
     Parameters
     ----------
@@ -393,8 +398,10 @@ def count_detectable(noisy: Array, d: int, deviation: float, excess: float) -> i
         Noisy eigenvalues.
     d : int
         Number of features.
-    deviation, excess : float
-        As in `denoise`.
+    deviation : float
+        Standard deviation of the noise on the diagonal; off the diagonal it is ``deviation / sqrt(2)``.
+    excess : float
+        Largest eigenvalue that the error of a noisy centre gives the scatter of rows without variance.
 
     Returns
     -------
@@ -405,7 +412,7 @@ def count_detectable(noisy: Array, d: int, deviation: float, excess: float) -> i
 
 
 class _CoordinateSubset(NamedTuple):
-    """The noisy eigenpairs among some coordinates, and the edge of their noise."""
+    """Noisy eigenpairs of a scatter's submatrix of some coordinates, and half the largest eigenvalue of its noise."""
 
     coordinates: NDArray[np.intp]
     noisy: Eigenpairs
@@ -413,20 +420,20 @@ class _CoordinateSubset(NamedTuple):
 
     @property
     def spikes(self) -> Array:
-        """Visible eigenvalues, without the noise."""
+        """Estimated eigenvalues without noise, of those large enough to be seen in the noise."""
         behind = denoise_eigenvalues(self.noisy.values, self.edge)
         return behind[behind > self.edge]
 
     def explained_variance(self, max_spike: float) -> float:
-        """Return the variance of the data in the components, where no spike counts for more than ``max_spike``.
+        """Estimate the data's variance in the noisy components, where no eigenvalue counts for more than ``max_spike``.
 
-        A noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own (Benaych-Georges and Nadakuditi 2011,
-        theorem 2.2).
+        A noisy eigenvector has the cosine ``sqrt(1 - (q / spike)^2)`` with the eigenvector without noise, for its
+        eigenvalue "spike" and half the noise's largest eigenvalue q (Benaych-Georges and Nadakuditi 2011, theorem 2.2).
 
         Parameters
         ----------
         max_spike : float
-            Largest spike that counts in full.
+            Largest eigenvalue that counts in full.
 
         Returns
         -------
@@ -438,18 +445,20 @@ class _CoordinateSubset(NamedTuple):
 
 
 def noise_limit(d: int, deviation: float, excess: float = 0.0) -> float:
-    """Compute the limit that the leading eigenvalue of nothing but noise exceeds in 1 of 100 cases.
+    """Compute the value that the largest eigenvalue of a symmetric matrix of noise exceeds in 1 of 100 cases.
 
-    By Weyl's inequality the same holds for eigenvalue i if the data have i - 1 directions only. A spike above the edge
-    q moves as above, and has the deviation ``deviation sqrt(1 - (q / spike)^2)`` (Benaych-Georges, Guionnet and Maïda
-    2011).
+    By Weyl's inequality the same holds for eigenvalue i if the data have i - 1 directions only. An ``excess`` s above
+    the noise's edge ``q = deviation sqrt(d / 2)`` shows up as ``s + q^2 / s``, with the standard
+    deviation ``deviation sqrt(1 - (q / s)^2)`` (Benaych-Georges, Guionnet and Maïda 2011).
 
     Parameters
     ----------
     d : int
         Number of features.
-    deviation, excess : float
-        As in `denoise`.
+    deviation : float
+        Standard deviation of the noise on the diagonal; off the diagonal it is ``deviation / sqrt(2)``.
+    excess : float, optional
+        Largest eigenvalue that the error of a noisy centre adds to that of the noise.
 
     Returns
     -------
@@ -466,16 +475,16 @@ def noise_limit(d: int, deviation: float, excess: float = 0.0) -> float:
 
 
 def denoise_eigenvalues(theta: Array, edge: float) -> Array:
-    """Compute the eigenvalues behind noisy eigenvalues; half of each that the noise explains.
+    """Estimate the eigenvalues of a scatter from those of its noisy copy: theta becomes s with ``s + q^2 / s = theta``.
 
-    Never negative: the matrix behind is positive semidefinite.
+    The noise alone has eigenvalues up to 2q; a ``theta`` below this is halved. No result is negative.
 
     Parameters
     ----------
     theta : ndarray
         Noisy eigenvalues.
     edge : float
-        Half the largest eigenvalue of the noise, q.
+        Half the largest eigenvalue q of the noise.
 
     Returns
     -------

@@ -47,16 +47,17 @@ from fedpca_flwr.maths.eigen import (
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.krylov import ProductBasis, Ritz, random_block
 
-CORRECTION_BITS = 8  # bits of each value of an approximation's error on a block, as it travels
+CORRECTION_BITS = 8  # bits of each value of an approximation's error on a block, as it is sent
 MAX_BITS = 32  # most bits of each value of a block
-EXACT_ERROR_SHARE = 1e-9  # where a model is exact, errors are at most this share of the last variance
+# components are called exact if the error of their variances is at most this share of the last of these variances
+EXACT_ERROR_SHARE = 1e-9
 # the largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians, more
 # of features that do not vary alike
 PEAK_TO_RMS = 6.0
 
 
 def block_bits(number: int) -> int:
-    """Return the bits of each value of a correction's block.
+    """Return the bits with which each value of a block of columns is sent for a correction: 8 more each, up to 32.
 
     A correction shrinks the error on the block by some two digits. The error off the block counts in proportion to the
     components' part off the block, so the block's rounding must shrink alike: 8 bits more each time.
@@ -75,18 +76,18 @@ def block_bits(number: int) -> int:
 
 
 def correct_on_block(matrix: Array, V: Array, E: Array) -> Array:
-    """Compute ``M + E V' + V E' - V sym(V' E) V'``, which maps the orthonormal block ``V`` as ``M V + E`` does.
+    """Correct a symmetric matrix M to have the product ``M V + E`` with an orthonormal block V, by a symmetric change.
 
-    This is the symmetric block secant update for one block, on full matrices.
+    This is the symmetric block secant update ``M + E V' + V E' - V sym(V' E) V'``.
 
     Parameters
     ----------
     matrix : ndarray of shape (d, d)
-        The approximation M.
+        The symmetric approximation M of a matrix A.
     V : ndarray of shape (d, b)
-        Orthonormal block.
+        Orthonormal columns.
     E : ndarray of shape (d, b)
-        Error of ``M V``.
+        The error ``A V - M V``.
 
     Returns
     -------
@@ -107,28 +108,31 @@ def corrected_angle_bound(
     block: NDArray[Any] | None,
     on_first: float | None = None,
 ) -> tuple[float, float]:
-    """Bound the angle to the components of a matrix whose approximation was corrected, and the error of their values.
+    """Bound the errors of k components computed from an approximation of a matrix that was corrected on a block.
+
+    These are the largest angle between the two subspaces of components, and the error of the eigenvalues.
 
     Parameters
     ----------
     pairs : Eigenpairs
-        At least k eigenpairs of the approximation.
+        At least k leading eigenpairs of the approximation.
     k : int
         Number of components.
     error, on_block : float
-        Spectral norms of the approximation's error, everywhere and on the block.
+        Bounds on the spectral norm of the approximation's error, and of the product of this error and the block.
     block : ndarray of shape (d, b) or None
         Orthonormal block of the last correction; None before any.
     on_first : float, optional
-        Norm of the error on the block's first k columns, if known.
+        Bound on the spectral norm of the error's product with the block's first k columns, if known.
 
     Returns
     -------
     angle : float
         Bound on the angle in degrees.
     values_error : float
-        Bound on the error of the values.
+        Bound on the error of the eigenvalues.
     """
+    # split the approximation's eigenvectors into their parts inside and outside of the block's span
     values = np.append(pairs.values, pairs.following)
     rounded = rounding_bound(len(pairs.vectors)) * float(pairs.values[0])
     errors = CorrectionErrors(error + rounded, on_block + rounded, on_block + rounded, 1.0, 1.0)
@@ -141,7 +145,7 @@ def corrected_angle_bound(
     if block is not None:
         errors = errors._replace(first=float(np.linalg.norm(outside[:, :k], 2)))
     angle = 90.0
-    for end in range(k, values.size):
+    for end in range(k, values.size):  # the best bound over how many eigenvectors after the k-th count as "next"
         if block is not None and end > k:
             errors = errors._replace(next=float(np.linalg.norm(outside[:, k:end], 2)))
         angle = min(angle, _angle_bound(values, k, end, errors))
@@ -150,18 +154,18 @@ def corrected_angle_bound(
 
 
 class CorrectionErrors(NamedTuple):
-    """Bounds on the error F of a matrix that was corrected on a block, as spectral norms.
+    """Bounds on the error F of an approximate matrix that was corrected on a block of columns, as spectral norms.
 
     U are the first k eigenvectors of the corrected matrix, and W the next ones.
 
     Parameters
     ----------
     everywhere, on_block : float
-        Norm of F, and of F on the block.
+        Norm of F, and of its product with the block.
     on_first : float
-        Norm of F on the columns of the block that U is made of.
+        Norm of the product of F and the part of U that is in the span of the block.
     first, next : float
-        Distances of U and of W from the span of the block.
+        Distances of U and of W from the span of the block: norms of their parts orthogonal to it.
     """
 
     everywhere: float
@@ -172,22 +176,22 @@ class CorrectionErrors(NamedTuple):
 
     @property
     def norm_first(self) -> float:
-        """Bound on the spectral norm of F U."""
+        """Bound on the spectral norm of F U: the error F on the first k eigenvectors U."""
         return min(self.everywhere, self.on_first + self.everywhere * self.first)
 
     @property
     def norm_next(self) -> float:
-        """Bound on the spectral norm of F W."""
+        """Bound on the spectral norm of F W: the error F on the next eigenvectors W."""
         return min(self.everywhere, self.on_block + self.everywhere * self.next)
 
     @property
     def inner_first(self) -> float:
-        """Bound on the spectral norm of U'F U."""
+        """Bound on the spectral norm of U'F U: the error F within the span of the first k eigenvectors U."""
         return min(self.norm_first, self.on_first * (1 + 2 * self.first) + self.everywhere * self.first**2)
 
     @property
     def inner_next(self) -> float:
-        """Bound on the spectral norm of W'F W."""
+        """Bound on the spectral norm of W'F W: the error F within the span of the next eigenvectors W."""
         return min(self.norm_next, self.on_block * (1 + 2 * self.next) + self.everywhere * self.next**2)
 
     @property
@@ -198,7 +202,11 @@ class CorrectionErrors(NamedTuple):
 
 
 def _angle_bound(values: Array, k: int, end: int, errors: CorrectionErrors) -> float:
-    """Return a bound in degrees on the angle to the first k components, with the vectors W up to ``end``."""
+    """Bound the angle (degrees) between the first k eigenvectors of a matrix and of its approximation.
+
+    ``values`` are the approximation's eigenvalues; its eigenvectors k to ``end`` (W) are treated apart from the rest.
+    """
+    # gaps of the k-th eigenvalue of A to those of the rest Z and of W, less errors; bounds of the module's docstring
     last = float(values[k - 1]) - errors.inner_first
     to_rest = last - float(values[end]) - errors.everywhere
     if end == k:
@@ -212,11 +220,11 @@ def _angle_bound(values: Array, k: int, end: int, errors: CorrectionErrors) -> f
 
 
 class RefinedSketch:
-    """An approximation ``M`` of the scatter ``A``, corrected by products.
+    """An approximation M of a scatter matrix A, corrected to agree with all known products of A and blocks of columns.
 
-    It begins as ``M_0 = rows.T @ rows + floor * identity``.
+    It begins as ``M_0 = rows.T @ rows + floor * identity``, from a low-rank factor ("sketch").
 
-    Attribute `products` has all blocks so far and their products with ``A``; `error` bounds the spectral norm of
+    Attribute `products` has all blocks so far and their products with A; `error` bounds the spectral norm of
     ``A - M_0``.
 
     Parameters
@@ -230,12 +238,13 @@ class RefinedSketch:
         self.rows, self.floor, self.d = rows, sketch.floor, rows.shape[1]
         length = float(np.linalg.norm(rows))
         lost = length * float(limits.eps) + np.sqrt(rows.size) * float(limits.smallest_subnormal)
+        # rounding the rows R to R + L, with |L| <= lost, moves R'R by at most (2 |R| + |L|) |L|
         self.error: float = sketch.error + (2 * length + lost) * lost
         self.products = ProductBasis(self.d)
         self._image: Array = np.empty((self.d, 0))  # M_0 Q
 
     def product(self, V: Array) -> Array:
-        """Multiply the first approximation with a block.
+        """Multiply the uncorrected approximation ``M_0 = rows.T @ rows + floor * identity`` by a block V of columns.
 
         Parameters
         ----------
@@ -250,20 +259,20 @@ class RefinedSketch:
         return self.rows.T @ (self.rows @ V) + self.floor * V
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
-        """Take products that came again in full (`ProductBasis.renew`).
+        """Start again from the Ritz vectors in the span of all blocks, with new products of A and the first k of them.
 
         Parameters
         ----------
         ritz : Ritz
-            Ritz pairs in the span.
+            Ritz pairs of A in the span of all blocks.
         AU : ndarray of shape (d, k)
-            Products of the first k Ritz vectors.
+            Products of A and the first k Ritz vectors.
         """
         self.products.renew(ritz, AU)
         self._image = np.empty((self.d, 0))
 
     def next_block(self, width: int) -> Array:
-        """Choose the leading eigenvectors of ``M`` outside the span so far.
+        """Choose the next block to multiply A by: leading eigenvectors of M, made orthogonal to all earlier blocks.
 
         Parameters
         ----------
@@ -273,21 +282,21 @@ class RefinedSketch:
         Returns
         -------
         ndarray of shape (d, b)
-            Orthonormal block, with b <= width.
+            Orthonormal columns, with b <= width.
         """
         width, Q = min(width, self.products.room), self.products.Q
         if not width:
             return np.empty((self.d, 0))
         block = self.leading(width).vectors
-        for _ in range(2):
+        for _ in range(2):  # twice, as one projection leaves rounding errors
             block, _ = qr(block - Q @ (Q.T @ block), mode="economic")
         return block
 
     def leading(self, k: int) -> Eigenpairs:
-        """Compute the leading eigenpairs of ``M``.
+        """Compute the k leading eigenpairs of the corrected approximation M.
 
-        If few rows and products span less than everything, the matrix on their span suffices: ``M`` is a multiple of
-        the identity elsewhere, so a few random directions complete the basis.
+        If the sketch's rows and the products span fewer than d dimensions, M restricted to their span suffices: M is a
+        multiple of the identity on the orthogonal complement, so a few random directions complete the basis.
 
         Parameters
         ----------
@@ -310,7 +319,7 @@ class RefinedSketch:
 
     @property
     def outside_bound(self) -> float:
-        """Bound on ``A`` orthogonal to all blocks: ``lambda_max(P M_0 P) + error`` with ``P = 1 - Q Q'``."""
+        """Bound on the largest eigenvalue of P A P, for P = I - QQ': that of P M_0 P plus the error of M_0."""
         Q = self.products.Q
         rows = self.rows - (self.rows @ Q) @ Q.T
         gram = rows @ rows.T if len(rows) < self.d else rows.T @ rows
@@ -319,10 +328,11 @@ class RefinedSketch:
 
     @cached_property
     def _dense(self) -> Array:
+        """The uncorrected approximation ``M_0 = rows.T @ rows + floor * identity`` as a full matrix (d, d)."""
         return self.rows.T @ self.rows + self.floor * np.eye(self.d)
 
     def _change(self) -> Array:
-        """Return ``C`` with ``M = M_0 + C Q' + Q C'``."""
+        """Return C of the corrected matrix ``M = M_0 + C Q' + Q C'``; Q is an orthonormal basis of all blocks."""
         Q, count = self.products.Q, self._image.shape[1]
         self._image = np.hstack([self._image, self.product(Q[:, count:])])
         D = self.products.AQ - self._image
@@ -331,40 +341,45 @@ class RefinedSketch:
 
 
 def relative_rounding(bits: int) -> float:
-    """Compute the rounding deviation of numbers that share a scale over their own deviation.
+    """Compute the relative rounding error of values quantised to integers of some bits with one scale for all values.
+
+    The largest value is taken as `PEAK_TO_RMS` times the root mean square.
 
     Parameters
     ----------
     bits : int
-        Bits of a number.
+        Bits of each integer.
 
     Returns
     -------
     float
-        The ratio.
+        Standard deviation of the rounding error over that of the values.
     """
     return float(PEAK_TO_RMS / np.sqrt(12) / (2 ** (bits - 1) - 1))
 
 
 def entropy_bits(bits: int) -> float:
-    """Compute the bits of such a number once compressed: the entropy of a Gaussian.
+    """Compute the entropy, in bits, of a Gaussian value quantised to an integer of ``bits`` bits: its compressed size.
+
+    The largest value, which sets the scale, is taken as `PEAK_TO_RMS` standard deviations.
 
     Parameters
     ----------
     bits : int
-        Bits of a number before.
+        Bits of the integer before compression.
 
     Returns
     -------
     float
-        Number of bits.
+        Mean number of bits after ideal compression.
     """
+    # the differential entropy of the Gaussian in steps of the grid, 0.5 log2(2 pi e) + log2(deviation / step)
     return float(bits - 1 - np.log2(PEAK_TO_RMS) + 0.5 * np.log2(2 * np.pi * np.e))
 
 
 @dataclass(frozen=True)
 class Corrections:
-    """A forecast of the number of corrections that the scatters of some parties need.
+    """A forecast of how many corrections the sum of the parties' rounded scatter matrices needs.
 
     Parameters
     ----------
@@ -377,7 +392,7 @@ class Corrections:
     parties : int
         Number of parties.
     step : float
-        The scatters are in multiples of this, in squared units of the data.
+        Step to whose multiples each scatter is rounded, in squared units of the data.
     """
 
     spectrum: Array
@@ -387,7 +402,7 @@ class Corrections:
     step: float
 
     def count_needed(self, tolerance: float, max_corrections: int) -> int | None:
-        """Count the corrections until the bound reaches a tolerance.
+        """Forecast how many corrections are needed until the bound on the angle of the components meets a tolerance.
 
         Parameters
         ----------
@@ -404,7 +419,9 @@ class Corrections:
         d, b, deviation = self.spectrum.size, self.width, self.step / np.sqrt(12)
         everywhere = float(self.parties * deviation * 2 * np.sqrt(d))
         on_block = float(self.parties * deviation * (np.sqrt(d) + np.sqrt(b)))
-        reach, moved, rounded = on_block / np.sqrt(self.parties), np.inf, 0.0  # reach: of all parties' errors together
+        # reach: norm of the sum of the parties' independent errors on a block; moved: norm of the error that moved the
+        # vectors of the block; rounded: rounding error of the block
+        reach, moved, rounded = on_block / np.sqrt(self.parties), np.inf, 0.0
         for number in range(max_corrections + 1):
             if self._is_reached(tolerance, everywhere, on_block, partial(self._offset, moved=moved, rounded=rounded)):
                 return number
@@ -416,14 +433,21 @@ class Corrections:
         return None
 
     def _offset(self, last: int, moved: float, rounded: float) -> float:
-        """Return how far the eigenvectors up to ``last`` lie off a rounded block of vectors that an error ``moved``."""
+        """Estimate the sine of the angle between the ``last`` leading eigenvectors and a block that approximates these.
+
+        The block's vectors were computed with an error of norm ``moved`` in the matrix and then ``rounded`` (relative).
+        """
         if self.width >= self.spectrum.size and moved < np.inf:
             return 0.0
         gap = self.spectrum[last - 1] - (self.spectrum[self.width] if self.width < self.spectrum.size else 0.0)
         return min(1.0, float(moved / gap) + rounded) if gap > 0 else 1.0
 
     def _is_reached(self, tolerance: float, everywhere: float, on_block: float, offset: Callable[[int], float]) -> bool:
-        """Return whether a run ends: by `corrected_angle_bound`, and for exact components by their variances too."""
+        """Return whether the bound on the angle is within ``tolerance`` degrees, and exact components' variances too.
+
+        ``everywhere`` and ``on_block`` are norms of the error; ``offset(j)`` is the sine of the angle between the block
+        and the first j eigenvectors.
+        """
         values, k = np.append(self.spectrum, 0.0)[: max(self.k, self.width) + 1], self.k
         errors = CorrectionErrors(everywhere, on_block, on_block, offset(k), 0.0)
         angles = [_angle_bound(values, k, end, errors._replace(next=offset(end))) for end in range(k, values.size)]

@@ -31,10 +31,11 @@ from fedpca_flwr.maths.arrays import Array
 
 # elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache
 CACHE_ELEMENTS = 2**18
-# a feature with a larger share of entries that are not zero is centred densely: below it, nine tenths may cancel
+# a feature with a larger share of nonzero entries is centred densely; below it, at least a tenth of the subtracted
+# squares remains
 DENSE_SHARE = 0.9
 CHUNK_ENTRIES = 2**20  # how many entries a chunk of sparse rows has: 12 MiB, and as much again where they are converted
-ROW_OVERHEAD = 8  # a row counts as so many entries besides its own
+ROW_OVERHEAD = 8  # the cost of each sparse row, in entries, beside its own entries
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 Block = Any  # consecutive rows (m, d): an array, or a `scipy.sparse` array in CSR format, without duplicate entries
@@ -42,13 +43,13 @@ Block = Any  # consecutive rows (m, d): an array, or a `scipy.sparse` array in C
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows (n, d) that are read block by block.
+    """Rows (n, d) that are read block by block, anew in each pass, in the place of an array that need not fit memory.
 
     Parameters
     ----------
     read : callable
-        Gives all blocks, from the first row on, each time it is called; each block has as many rows as suits its
-        source.
+        Takes no argument and returns an iterable over all blocks (m, d) of consecutive rows, from the first row on;
+        each block has as many rows as suits its source.
     width : int
         Number of columns d.
     dtype : numpy.dtype
@@ -58,7 +59,7 @@ class Blocks:
     count : int, optional
         Number of rows n, if it is known before all rows were read.
     weights : ndarray of shape (n,), optional
-        Numbers above 0: a row counts so often in all sums; by default once.
+        Weight of each row in all sums, above 0; by default 1.
     """
 
     read: Callable[[], Iterable[Block]]
@@ -77,14 +78,16 @@ class Blocks:
         return self.count, self.width
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return self.shape[0]
 
     def __getitem__(self, chosen: slice | NDArray[np.bool_]) -> Blocks:
-        """Select rows by a slice or by a bool for each row."""
+        """Select rows by a slice or by a bool for each row; they are read lazily, block by block."""
         selected = np.zeros(len(self), dtype=bool)
         selected[chosen] = True
 
         def read() -> Iterator[Block]:
+            """Yield the selected rows of each block that has any."""
             start = 0
             for block in self.read():
                 indices = np.flatnonzero(selected[start : start + block.shape[0]])
@@ -96,7 +99,7 @@ class Blocks:
         return replace(self, read=read, count=int(selected.sum()), weights=weights)
 
     def cut(self, rows: int) -> Iterator[Block]:
-        """Read the rows in blocks of equal size.
+        """Read the rows in blocks of equally many rows, split and joined from the blocks of the source.
 
         Parameters
         ----------
@@ -106,7 +109,7 @@ class Blocks:
         Yields
         ------
         array or CSR array
-            The blocks.
+            Block of consecutive rows.
         """
         parts: list[Block] = []
         missing = rows
@@ -126,7 +129,7 @@ Rows = NDArray[Any] | Blocks
 
 
 def join_blocks(blocks: list[Block]) -> Block:
-    """Stack the rows of several blocks.
+    """Stack blocks of rows, all dense or all CSR, to one block.
 
     Parameters
     ----------
@@ -144,26 +147,26 @@ def join_blocks(blocks: list[Block]) -> Block:
 
 
 def chunks(data: Rows, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
-    """Read consecutive rows as dense arrays of about equal size.
+    """Read rows as dense arrays of consecutive rows, with about ``elements`` values each.
 
     Parameters
     ----------
     data : rows of shape (n, d)
         The rows.
     elements : int, optional
-        Elements of an array, which has at least 64 rows.
+        Number of values of an array; it has at least 64 rows all the same, but for the last.
 
     Yields
     ------
-    ndarray
-        The chunks.
+    ndarray of shape (m, d)
+        Consecutive rows.
     """
     width = data.width if isinstance(data, Blocks) else data.shape[1]
     yield from row_chunks(data, max(64, elements // max(1, width)))
 
 
 def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
-    """Read consecutive rows as dense arrays of equally many rows.
+    """Read rows as dense arrays of equally many consecutive rows.
 
     Parameters
     ----------
@@ -174,8 +177,8 @@ def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
 
     Yields
     ------
-    ndarray
-        The chunks.
+    ndarray of shape (rows, d)
+        Consecutive rows.
     """
     if isinstance(data, Blocks):
         yield from map(block_to_array, data.cut(rows))
@@ -185,21 +188,21 @@ def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
 
 
 def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int = 1) -> Iterator[Result]:
-    """Apply a function to each part in some threads, and yield the results in the order of the parts.
+    """Apply a function to each item of an iterable, in several threads, and yield the results in the items' order.
 
     Parameters
     ----------
     work : callable
-        The function.
+        Takes one item and returns its result.
     parts : iterable
-        The parts.
+        The items.
     threads : int, optional
-        Number of parts that are worked on at a time.
+        Number of threads.
 
     Yields
     ------
     object
-        Result of each part.
+        Result of each item.
     """
     if threads == 1:
         yield from map(work, parts)
@@ -208,26 +211,26 @@ def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int
         waiting: deque[Future[Result]] = deque()
         for part in parts:
             waiting.append(pool.submit(work, part))
-            if len(waiting) > threads:  # one more than threads, so that none is idle while a result is taken in
+            if len(waiting) > threads:  # one more task than threads, so that no thread idles while the caller works
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
 def weight_rows(data: Rows, weights: Array) -> Blocks:
-    """Give rows weights; rows of weight 0 are left out, and sparse rows become dense.
+    """Attach weights to rows; rows of weight 0 are left out, and sparse rows become dense.
 
     Parameters
     ----------
     data : rows of shape (n, d)
         The rows.
     weights : ndarray of shape (n,)
-        Their weights.
+        Weight of each row, at least 0.
 
     Returns
     -------
     Blocks
-        The weighted rows.
+        The rows with weights above 0, and these weights.
     """
     counts = np.asarray(weights, dtype=np.float64)
     decoded = Blocks(lambda: chunks(data), data.shape[1], data.dtype, count=len(data), weights=counts)
@@ -235,7 +238,7 @@ def weight_rows(data: Rows, weights: Array) -> Blocks:
 
 
 def weighted_count(data: Rows) -> int | float:
-    """Count the rows, or sum their weights.
+    """Count the rows, or sum their weights if they have any.
 
     Parameters
     ----------
@@ -252,7 +255,7 @@ def weighted_count(data: Rows) -> int | float:
 
 
 def row_weights(data: Rows) -> Array | None:
-    """Return the weights of rows.
+    """Return the weights of rows, or None if each row counts once.
 
     Parameters
     ----------
@@ -268,21 +271,21 @@ def row_weights(data: Rows) -> Array | None:
 
 
 def pair_with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Block, Array | None]]:
-    """Pair consecutive parts of rows with the weights of their rows.
+    """Pair each block of consecutive rows with the weights of these rows.
 
     Parameters
     ----------
     data : rows of shape (n, d)
         The rows.
     parts : iterable of array or CSR array
-        Consecutive parts of all rows.
+        Blocks of consecutive rows, which together are all rows.
 
     Yields
     ------
     part : array or CSR array
-        The part.
+        The block.
     weights : ndarray or None
-        Its weights.
+        Weight of each row of the block; None if each row counts once.
     """
     weights, start = row_weights(data), 0
     for part in parts:
@@ -292,7 +295,7 @@ def pair_with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Bloc
 
 
 def block_to_array(block: Block) -> NDArray[Any]:
-    """Return a block as an array in row-major layout.
+    """Return a block of rows, dense or CSR, as a dense array in row-major layout.
 
     Parameters
     ----------
@@ -308,14 +311,14 @@ def block_to_array(block: Block) -> NDArray[Any]:
 
 
 def as_blocks(data: Rows, elements: int) -> Blocks:
-    """Return rows as `Blocks`; an array is not copied.
+    """Return rows, an array or already `Blocks`, as `Blocks` that are read block by block; an array is not copied.
 
     Parameters
     ----------
     data : rows of shape (n, d)
         The rows.
     elements : int
-        Elements of a block of an array.
+        Number of values of a block, if the rows are an array.
 
     Returns
     -------
@@ -348,7 +351,7 @@ def row_major(array: NDArray[Any]) -> Rows:
 
 
 def is_mapped(array: object) -> bool:
-    """Return whether an array is a part of a mapped file.
+    """Return whether an array is a memory-mapped file or a view of one.
 
     Parameters
     ----------
@@ -384,7 +387,7 @@ def to_array(data: Rows) -> NDArray[Any]:
 
 
 def select_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
-    """Select some columns of rows, read block by block.
+    """Select columns of rows by index, lazily: as `Blocks` that select them when they are read.
 
     Parameters
     ----------
@@ -403,6 +406,7 @@ def select_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Row
 
 
 def _take_columns(block: Block, columns: NDArray[np.int64]) -> Block:
+    """Select columns of a block of rows, dense or CSR, in the given order."""
     if not sparse.issparse(block):
         return np.take(block, columns, axis=1)  # in the layout of whole rows
     taken_columns = block[:, columns]
@@ -411,7 +415,7 @@ def _take_columns(block: Block, columns: NDArray[np.int64]) -> Block:
 
 
 def sparse_rows(matrix: Any) -> Blocks:
-    """Return the rows of a `scipy.sparse` matrix (see `to_csr`).
+    """Return the rows of a `scipy.sparse` matrix as `Blocks` of one CSR block, without duplicate entries.
 
     Parameters
     ----------
@@ -478,7 +482,7 @@ def column_sums(data: Rows) -> Array:
 
 
 def max_magnitude(data: Rows) -> float:
-    """Find the largest absolute value that is not missing (NaN).
+    """Find the largest absolute value among all entries of rows, without the missing ones (NaN); 0 if there are none.
 
     Parameters
     ----------
@@ -496,7 +500,7 @@ def max_magnitude(data: Rows) -> float:
 
 
 class Transposed:
-    """The transpose X' (d, n) of rows X that are no array, as a factor of matrix products.
+    """The transpose X' (d, n) of rows X (n, d) that are not stored as an array, for products ``X' @ Y``.
 
     Parameters
     ----------
@@ -508,12 +512,13 @@ class Transposed:
         self.T = rows
 
     def __matmul__(self, Y: Array) -> Array:
+        """Multiply the transposed rows by a matrix: ``X' Y``."""
         product: Array = self.T.transposed_times(Y)
         return product
 
 
 class CentredBlock:
-    """``X - 1c'`` for a CSR block X (m, d), divided by a scale: a factor of matrix products, as an array is.
+    """Sparse rows less a centre, divided by a scale, for products with matrices: ``X - 1c'`` for a CSR block X (m, d).
 
     Attributes: `dense_columns` (f,) are the columns with hardly a zero; `dense` (m, f) are these columns, centred;
     `rest` (m, d) is the CSR array of the others, not centred, with zeros for the dense columns; `centre` (d,) is the
@@ -536,6 +541,7 @@ class CentredBlock:
 
     def __init__(self, block: Block, centre: Array, scale: Array | None = None) -> None:
         m, d = block.shape
+        # columns with hardly a zero are centred densely; of the others, values stay sparse and the centre is implied
         self.zeros = m - np.bincount(block.indices, minlength=d)
         self.dense_columns = dense_columns = np.flatnonzero(self.zeros < (1 - DENSE_SHARE) * m)
         self.dense = np.empty((m, 0))
@@ -554,10 +560,12 @@ class CentredBlock:
         self.rest = sparse.csr_array((values, block.indices, block.indptr), shape=block.shape)
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         rows: int = self.rest.shape[0]
         return rows
 
     def __matmul__(self, V: Array) -> Array:
+        """Multiply the centred and scaled rows by a matrix V (d, b): ``(X - 1c') V``, without a dense copy of X."""
         product: Array = self.rest @ V
         product -= self.centre @ V
         product += self.dense @ V[self.dense_columns]
@@ -565,16 +573,16 @@ class CentredBlock:
 
     @property
     def T(self) -> Transposed:  # noqa: N802  # an array's name
-        """The transpose, for products with its rows."""
+        """The transpose of the centred rows, for products ``T @ Y``."""
         return Transposed(self)
 
     def transposed_times(self, Y: Array) -> Array:
-        """Compute ``(X - 1c')' Y``.
+        """Multiply the transpose of the centred and scaled rows by a matrix Y: ``(X - 1c')' Y``.
 
         Parameters
         ----------
         Y : ndarray of shape (m, b)
-            The right factor.
+            A value for each row, in b columns.
 
         Returns
         -------
@@ -587,7 +595,7 @@ class CentredBlock:
         return product
 
     def rows(self, start: int, stop: int) -> Array:
-        """Return some of the rows as an array.
+        """Return consecutive centred and scaled rows as a dense array.
 
         Parameters
         ----------
@@ -605,7 +613,7 @@ class CentredBlock:
         return part
 
     def squares(self) -> Array:
-        """Sum the squares of each column.
+        """Sum the squares of the centred and scaled rows for each column.
 
         Returns
         -------
@@ -613,6 +621,7 @@ class CentredBlock:
             The sums.
         """
         rest = self.rest
+        # a stored entry x contributes (x - c)^2, and each zero of its column c^2
         deviations: Array = rest.data - self.centre[rest.indices]
         deviations *= deviations
         sums = np.bincount(rest.indices, weights=deviations, minlength=rest.shape[1]).astype(np.float64)
@@ -622,9 +631,9 @@ class CentredBlock:
 
 
 def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Iterator[Any]:
-    """Read rows less a centre and divided by a scale, chunk by chunk.
+    """Read rows in blocks, less a centre, divided by a scale, and multiplied by the roots of their weights.
 
-    Weighted rows are multiplied by the roots of their weights, so that their products are weighted sums.
+    With the roots of the weights, products ``X' X`` are weighted sums.
 
     Parameters
     ----------
@@ -638,7 +647,7 @@ def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Ite
     Yields
     ------
     ndarray or CentredBlock
-        The chunks.
+        Consecutive rows, dense or sparse.
     """
     for chunk, weights in pair_with_weights(data, native_chunks(data)):
         if sparse.issparse(chunk):
@@ -653,17 +662,17 @@ def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Ite
 
 
 def dense_rows(centred: Any) -> Iterator[Array]:
-    """Read a chunk of `centred_chunks` as arrays, sparse rows few at a time.
+    """Read a block of centred rows as dense arrays, of about `CHUNK_ENTRIES` values each if the block is sparse.
 
     Parameters
     ----------
     centred : ndarray or CentredBlock
-        The chunk.
+        The block.
 
     Yields
     ------
-    ndarray
-        Its rows.
+    ndarray of shape (m, d)
+        Consecutive rows.
     """
     if not isinstance(centred, CentredBlock):
         yield centred
@@ -675,12 +684,12 @@ def dense_rows(centred: Any) -> Iterator[Array]:
 
 
 def chunk_energy(centred: Any) -> float:
-    """Sum the squares of a chunk of `centred_chunks`.
+    """Sum the squares of all entries of a block of centred rows, dense or sparse.
 
     Parameters
     ----------
     centred : ndarray or CentredBlock
-        The chunk.
+        The block.
 
     Returns
     -------
@@ -693,7 +702,7 @@ def chunk_energy(centred: Any) -> float:
 
 
 def native_chunks(data: Rows) -> Iterator[Block]:
-    """Read consecutive rows as `chunks`, or as `sparse_chunks` if they are sparse.
+    """Read consecutive rows in blocks: dense arrays of about equal size, or CSR blocks if the rows are sparse.
 
     Parameters
     ----------
@@ -703,20 +712,20 @@ def native_chunks(data: Rows) -> Iterator[Block]:
     Returns
     -------
     iterator of array or CSR array
-        The chunks.
+        The blocks.
     """
     return sparse_chunks(data) if isinstance(data, Blocks) and data.sparse else chunks(data)
 
 
 def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]:
-    """Read sparse rows in CSR blocks of about equally many entries, whatever the blocks of their source.
+    """Read sparse rows in CSR blocks of about equally many stored entries, split and joined from the source's blocks.
 
     Parameters
     ----------
     data : Blocks
         Sparse rows.
     entries : int, optional
-        Entries of a block.
+        Stored entries of a block, where each row counts as `ROW_OVERHEAD` entries more.
 
     Yields
     ------
@@ -727,6 +736,7 @@ def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]
     pending_entries = 0
     for block in data.read():
         m = block.shape[0]
+        # cumulative cost of the rows, in entries: stored entries and ROW_OVERHEAD for each row
         ends: NDArray[np.int64] = block.indptr + ROW_OVERHEAD * np.arange(m + 1)
         start = 0
         while start < m:
@@ -742,7 +752,7 @@ def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]
 
 
 def row_lengths(rows: Array) -> Array:
-    """Compute the lengths of rows of any size.
+    """Compute the Euclidean length of each row, without overflow or underflow of the squares.
 
     Parameters
     ----------
@@ -762,7 +772,7 @@ def row_lengths(rows: Array) -> Array:
 
 
 def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
-    """Choose the fifth of the rows that is held out for validation, by a public seed.
+    """Choose the fifth of the rows held out for validation: those with the smallest digests, keyed by a public seed.
 
     Parameters
     ----------
@@ -780,7 +790,7 @@ def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
 
 
 def row_digests(rows: Rows, key: bytes) -> list[bytes]:
-    """Compute a keyed digest of each row.
+    """Compute a keyed BLAKE2b digest (16 bytes) of each row's bytes, where -0.0 counts as 0.0.
 
     Parameters
     ----------
@@ -802,7 +812,7 @@ def row_digests(rows: Rows, key: bytes) -> list[bytes]:
 
 
 def first_fifth(row_digests: Sequence[bytes]) -> NDArray[np.bool_]:
-    """Choose the fifth of the rows, rounded down, whose digests come first.
+    """Choose the fifth of the rows, rounded down, whose digests come first in byte order.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ from fedpca_flwr.maths.short_words import ShortWords
 
 WORD_BITS = 64
 BLOCK_VALUES = 2**13  # how many values are encoded or decoded at once
-MAX_PARTS = 16  # of which a party's value is the sum: so many digits of one place add up in a word before they carry
+MAX_PARTS = 16  # most numbers whose sum is a party's value: their digits of one place add up before they carry
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
 SHARE_BYTES = 33
@@ -53,16 +53,21 @@ Digits = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of named arrays in a vector of 64-bit words, which begins with a 1 for each party in the sum.
+    """A fixed-point encoding of named arrays ("fields") in a vector of 64-bit words, to be summed modulo 2^64.
+
+    The vector's first word is 1, so that the first word of the sum counts the parties in it. Each value is one or more
+    fixed-point integers ("digits"): the first holds the value rounded, and each further one what the digits before
+    rounded off.
 
     Parameters
     ----------
     limits : Mapping[str, Array]
-        By field, the largest size that each entry of the sum over all parties can have; of the field's shape.
+        By field, the largest absolute value of each entry of the sum over all parties; of the field's shape.
     words : int or Mapping[str, Digits]
-        How many words each value travels in, or by field its digits.
+        Number of digits of each value, with a word for each digit; or by field a tuple that says for each digit how
+        many values share a word.
     short : Mapping[str, ShortWords]
-        The fields after these, whose values share words altogether.
+        Encodings of further fields, which come last, whose values share words with all their digits.
     parties : int
         Largest number of vectors that are added up.
     """
@@ -74,12 +79,12 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Number of words of the vector."""
+        """Number of 64-bit words of an encoded vector, with the first, which counts the parties."""
         digit_words = sum(digits_size(limit.size, self.digits(name)) for name, limit in self.limits.items())
         return 1 + digit_words + sum(words.size for words in self.short.values())
 
     def digits(self, name: str) -> Digits:
-        """Return the digits of a field's values.
+        """Return for each digit of a field's values how many values share the 64-bit word of this digit.
 
         Parameters
         ----------
@@ -89,22 +94,23 @@ class Layout:
         Returns
         -------
         tuple of int
-            By digit, how many values share its word.
+            Number of values in a word for each digit, the most significant first.
         """
         return (1,) * self.words if isinstance(self.words, int) else self.words.get(name, (1,))
 
     def encode(self, *parts: Mapping[str, NDArray[Any]]) -> Words:
-        """Encode a party's vector for the sum of some parts, which is not rounded to float64 first.
+        """Encode a party's arrays as a vector of 64-bit words; its values are sums of several parts, added exactly.
 
         Parameters
         ----------
         *parts : mapping of str to ndarray
-            Fields of each part; a field that a part lacks is zero there.
+            Arrays by field of each part, of which the party's values are the sum (`MAX_PARTS` at most); a field that a
+            part lacks is zero there. Fields of `ShortWords` are those of the first part alone.
 
         Returns
         -------
         ndarray of shape (size,)
-            The vector.
+            The words.
 
         Raises
         ------
@@ -112,8 +118,8 @@ class Layout:
             If a value is not finite, or beyond the limit on the sum; the text has the field's name only.
         """
         assert len(parts) <= MAX_PARTS, len(parts)
-        vector, start = np.ones(self.size, np.int64), 1
-        for name, limit in self.limits.items():
+        vector, start = np.ones(self.size, np.int64), 1  # the first word stays 1
+        for name, limit in self.limits.items():  # digits are computed in blocks of values, and packed digit by digit
             values = [np.asarray(part[name], dtype=np.float64) for part in parts if name in part]
             if not values or any(value.shape != limit.shape for value in values):
                 raise ValueError(f"'{name}' is beyond its public limit")
@@ -136,7 +142,10 @@ class Layout:
         return vector.view(np.uint64)
 
     def _encode(self, values: Sequence[Array], exponents: Sequence[NDArray[np.int32]], digits: Integers) -> None:
-        """Add the digits of the sum of a few values (n,) each to ``digits`` (digits, n), which are zero."""
+        """Write the fixed-point digits of the sum of several arrays (n,) into ``digits`` (digits, n), which are zero.
+
+        Digit i is an integer multiple of ``2^-exponents[i]``, of what the digits before leave of a value.
+        """
         for value in values:
             remaining = value
             for i, exponent in enumerate(exponents):
@@ -149,19 +158,19 @@ class Layout:
     def decode(
         self, total: Words, near: Mapping[str, Array] | None = None
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Decode the sum of each field.
+        """Decode a sum of encoded vectors to the sum of each field's arrays, with what rounding to float64 loses.
 
         Parameters
         ----------
         total : ndarray of shape (size,)
-            Sum of vectors modulo 2^64.
+            Sum of all parties' vectors modulo 2^64.
         near : mapping of str to ndarray, optional
-            Values near the sums of residual fields.
+            By field, values that the decoder knows to be near the sums, for fields of `ShortWords` with residuals.
 
         Returns
         -------
         sums, remainders : dict of str to ndarray
-            The sums, and the part of each that rounding to float64 loses.
+            The sums by field, and the part of each that rounding to float64 loses (not for fields of `ShortWords`).
         """
         high, low = dict[str, Array](), dict[str, Array]()
         for name, limit in self.limits.items():
@@ -179,12 +188,12 @@ class Layout:
         return high, low
 
     def decode_exactly(self, total: Words, name: str) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
-        """Decode the sums of a field without any rounding.
+        """Decode the sums of one field exactly, as integers n and exponents e for the values ``n 2^-e``.
 
         Parameters
         ----------
         total : ndarray of shape (size,)
-            Sum of vectors modulo 2^64.
+            Sum of all parties' vectors modulo 2^64.
         name : str
             Name of the field.
 
@@ -204,7 +213,7 @@ class Layout:
         return numbers.reshape(limit.shape), last
 
     def _digits_of(self, total: Words, name: str) -> Integers:
-        """Return the digits (digits, n) of a field in a sum of vectors."""
+        """Return the fixed-point integers (digits, n) of a field's n values in a sum of encoded vectors."""
         start = 1
         for other in self.limits:
             if other == name:
@@ -218,7 +227,7 @@ class Layout:
         return np.stack(digits)
 
     def error_bound(self, parties: int) -> dict[str, Array]:
-        """Bound the rounding error of each entry of a sum over parties with a single part each.
+        """Bound the rounding error of each entry of a sum over parties, each of which encodes a single part.
 
         Parameters
         ----------
@@ -228,13 +237,13 @@ class Layout:
         Returns
         -------
         dict of str to ndarray
-            Bounds by field.
+            Bounds by field, of the field's shape.
         """
         bounds = {name: parties * self.resolution(name) * limit for name, limit in self.limits.items()}
         return bounds | {name: words.error_bound for name, words in self.short.items()}
 
     def resolution(self, name: str = "") -> float:
-        """Bound the rounding error of a field for each part of each party, in units of the limit.
+        """Bound the rounding error of a field's values, for each encoded part of each party, relative to the limit.
 
         Parameters
         ----------
@@ -244,14 +253,17 @@ class Layout:
         Returns
         -------
         float
-            The bound.
+            Bound on the error over the value's limit.
         """
         (*_, last) = self._exponents(name, np.full(1, 0.5))  # half a step, and the limit is half a power of two or more
         return float(np.ldexp(1.0, -last)[0])
 
     def _exponents(self, name: str, limit: Array) -> list[NDArray[np.int32]]:
-        """Return for each digit the powers of two that values are multiplied by."""
-        _, above = np.frexp(limit * (1 + 2.0**-40))  # the sum stays below 2^63, with all that is rounded
+        """Return for each digit the exponents e of its scale 2^e: the digit is an integer multiple of ``2^-e``.
+
+        ``limit`` (n,) bounds the sum of each value of the field over all parties.
+        """
+        _, above = np.frexp(limit * (1 + 2.0**-40))  # the sum stays below 2^63, with all rounding errors
         exponents = [WORD_BITS - 1 - above]
         for shared in self.digits(name)[1:]:
             exponents.append(exponents[-1] + further_digit_bits(WORD_BITS // shared, self.parties))
@@ -259,22 +271,22 @@ class Layout:
 
 
 def further_digit_bits(bits: int, parties: int) -> int:
-    """Compute the bits of a value that a further digit holds.
+    """Compute how many bits finer a further fixed-point digit of a value is than the digit before.
 
-    The rounding of all parties before, each half a step, stays within half of the digit, and the parts of all parties'
-    values within a word.
+    The digit holds the rounding error of the digit before, half a step for each party. The sum of these over all
+    parties fits into the digit's bits, and that over all parties' parts into a word.
 
     Parameters
     ----------
     bits : int
-        Bits of the digit.
+        Bits of a word that the digit has for the sum over all parties.
     parties : int
         Number of parties.
 
     Returns
     -------
     int
-        Number of bits.
+        Number of bits by which the digit's step is smaller.
 
     Raises
     ------
@@ -288,14 +300,14 @@ def further_digit_bits(bits: int, parties: int) -> int:
 
 
 def digits_size(values: int, digits: Digits) -> int:
-    """Count the words of some values.
+    """Count the 64-bit words that hold values of several digits each.
 
     Parameters
     ----------
     values : int
         Number of values.
     digits : tuple of int
-        Their digits.
+        For each digit of a value, how many values share the word of this digit.
 
     Returns
     -------
@@ -306,28 +318,31 @@ def digits_size(values: int, digits: Digits) -> int:
 
 
 def _flat(limit: Array) -> Array:
-    """Return limits (n,), or (1,) if a single limit is that of all."""
+    """Return limits of values as a vector (n,), or as (1,) if they are one number that was broadcast."""
     return limit.ravel()[:1] if not any(limit.strides) else limit.ravel()
 
 
 def _times_power(value: Array, exponent: NDArray[np.int32]) -> Array:
-    """Return ``value 2^exponent`` exactly; in a single multiplication if float64 holds that power."""
+    """Return ``value 2^exponent``, elementwise; by multiplication, which is faster, if float64 holds the power."""
     if np.abs(exponent).max(initial=0) < 1000:
         return value * np.ldexp(1.0, exponent)
     return np.asarray(np.ldexp(value, exponent))
 
 
 def _carry(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> None:
-    """Normalise numbers in place, so that each further digit is at most half a step of the digit before."""
+    """Carry in place between digits (digits, n), so that each further digit is at most half a step of the one before.
+
+    Digit i is in multiples of ``2^-exponents[i]``; the last digit is carried first.
+    """
     for i in range(len(digits) - 1, 0, -1):
         bits = int((exponents[i] - exponents[i - 1])[0])
-        carried = (digits[i] + (1 << (bits - 1))) >> bits
+        carried = (digits[i] + (1 << (bits - 1))) >> bits  # digits[i] / 2^bits, rounded to the nearest
         digits[i] -= carried << bits
         digits[i - 1] += carried
 
 
 def _join_numbers(numbers: Integers, shared: int) -> Integers:
-    """Join ``shared`` numbers in each word, modulo 2^64; the numbers of a word are a full stretch apart."""
+    """Pack ``shared`` numbers into each 64-bit word, modulo 2^64: number j in word j modulo the number of words."""
     if shared == 1:
         return numbers
     size, bits = -(-numbers.size // shared), WORD_BITS // shared
@@ -339,25 +354,31 @@ def _join_numbers(numbers: Integers, shared: int) -> Integers:
 
 
 def _split_words(words: Integers, shared: int) -> Integers:
-    """Split a sum of such words into its numbers, and zeros."""
+    """Split words that hold ``shared`` signed numbers each into these numbers, the lowest bits of all words first."""
     if shared == 1:
         return words
     bits, remaining, numbers = WORD_BITS // shared, words, []
     for _ in range(shared - 1):
-        number = (remaining << (WORD_BITS - bits)) >> (WORD_BITS - bits)  # its sign is that of its highest bit
+        # the lowest bits as a signed number, by an arithmetic shift to the top and back
+        number = (remaining << (WORD_BITS - bits)) >> (WORD_BITS - bits)
         numbers.append(number)
         remaining = (remaining - number) >> bits
     return np.concatenate([*numbers, remaining])
 
 
 def _decode_digits(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> tuple[Array, Array]:
-    """Return a few values (n,) of digits (digits, n), as ``high + low``."""
+    """Return the n values of fixed-point digits (digits, n) as two float64 arrays ``high + low``.
+
+    Digit i is in multiples of ``2^-exponents[i]``.
+    """
     digits = digits.copy()
-    _carry(digits, exponents)  # or the first ones would cancel, and with them what is rounded of the others
+    _carry(digits, exponents)  # else large first digits could cancel and leave the rounding errors of the others
     high, low = np.zeros(digits.shape[1]), np.zeros(digits.shape[1])
     for part, exponent in zip(reversed(digits), reversed(exponents), strict=True):
-        lower = part.astype(np.int32)  # half a word is exact in float64; signed, as -1 = 2^32 - 1 - 2^32 ...
-        upper = (part >> 32) + (lower < 0)  # ... would round off what further digits hold
+        # halves of a word are exact in float64; both are signed, since -1 as -2^32 + (2^32 - 1) would round off what
+        # further digits hold
+        lower = part.astype(np.int32)
+        upper = (part >> 32) + (lower < 0)
         for half, e in ((lower, exponent), (upper, exponent - 32)):  # the smallest first
             high, error = two_sum(_times_power(half.astype(np.float64), -e), high)
             low += error
@@ -365,29 +386,29 @@ def _decode_digits(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> 
 
 
 def _slices(size: int) -> Iterator[slice]:
-    """Return blocks of an array of ``size`` values, of which a processor's cache holds all temporary arrays."""
+    """Yield consecutive slices, of `BLOCK_VALUES` entries, of an array of ``size`` values."""
     return (slice(start, start + BLOCK_VALUES) for start in range(0, size, BLOCK_VALUES))
 
 
 def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
-    """Compute the mean number of arcs of honest parties from a gap to another gap, a bound on the probability of any.
+    """Compute the expected number of ordered pairs of gaps on a random ring: a bound on P(honest parties disconnected).
 
-    The h honest parties leave h intervals between them, over which the colluders are spread, every way as likely as
-    every other (stars and bars). For each of the h (h - 1) ordered pairs of intervals the probability that both are
-    gaps is that of the ways in which these hold ``k / 2`` colluders each (the degree k is even) and the rest is
-    anywhere.
+    Each party on the ring is joined to the ``k / 2`` next parties on either side. A gap is ``k / 2`` or more colluders
+    in a row; two gaps cut the honest parties apart. The h honest parties leave h intervals between them, over which
+    the colluders are spread, every way as likely as every other (stars and bars). For each of the h (h - 1) ordered
+    pairs of intervals, both are gaps if these hold ``k / 2`` colluders each and the other colluders are anywhere.
 
     Parameters
     ----------
     parties, colluding : int
         Number of parties, and of colluding parties among them.
     degree : int
-        Number of neighbours of a party.
+        Number of neighbours of a party, k, which is even.
 
     Returns
     -------
     Fraction
-        The mean number.
+        The expected number.
     """
     honest, free = parties - colluding, colluding - degree
     if honest < 2 or free < 0:
@@ -397,41 +418,41 @@ def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
 
 
 def min_degree(parties: int, colluding: int, bits: int) -> int:
-    """Compute the smallest even degree with which fewer than ``2**-bits`` arcs are expected.
+    """Compute the fewest neighbours on a random ring that keep honest parties connected but for probability 2^-bits.
 
     Parameters
     ----------
     parties, colluding : int
         Number of parties, and of colluding parties among them.
     bits : int
-        Bits of security.
+        Bits of security: the probability that honest parties are disconnected is at most ``2**-bits``.
 
     Returns
     -------
     int
-        Number of neighbours of a party.
+        Number of neighbours of a party, even.
     """
     return next(k for k in count(2, 2) if expected_arcs(parties, colluding, k) * 2**bits <= 1)
 
 
 def split_secret(secret: bytes, threshold: int, parties: int) -> list[bytes]:
-    """Split a secret into a share for each party.
+    """Split a secret into a share for each party (Shamir), any ``threshold`` of which give the secret.
 
-    Coefficients come from the operating system's randomness.
+    The polynomial's coefficients come from the operating system's randomness.
 
     Parameters
     ----------
     secret : bytes
         The secret, of 32 bytes.
     threshold : int
-        Number of shares that give the secret.
+        Number of shares that give the secret; fewer say nothing about it.
     parties : int
         Number of shares.
 
     Returns
     -------
     list of bytes
-        The shares.
+        Share of each party, of `SHARE_BYTES`: the polynomial at 1, 2, ... as big-endian integers.
 
     Raises
     ------
@@ -445,12 +466,14 @@ def split_secret(secret: bytes, threshold: int, parties: int) -> list[bytes]:
 
 
 def combine_shares(shares: Mapping[int, bytes]) -> bytes:
-    """Compute the secret from shares, which must be enough and all right.
+    """Compute the secret of `split_secret` from at least ``threshold`` of its shares (Shamir), all of which are used.
+
+    A wrong share gives a wrong secret, and an error only by chance.
 
     Parameters
     ----------
     shares : mapping of int to bytes
-        Shares by party, from 0.
+        Shares by index of the party, from 0.
 
     Returns
     -------
@@ -460,7 +483,7 @@ def combine_shares(shares: Mapping[int, bytes]) -> bytes:
     Raises
     ------
     ValueError
-        If the value shows that the shares do not belong together.
+        If the result is not below 2^256, as that of matching shares is.
     """
     value = interpolate({party + 1: int.from_bytes(share, "big") for party, share in shares.items()}, 0)
     if value >= 2**256:
@@ -469,14 +492,14 @@ def combine_shares(shares: Mapping[int, bytes]) -> bytes:
 
 
 def interpolate(points: Mapping[int, int], x: int) -> int:
-    """Compute the value at ``x`` of the polynomial of the lowest degree through points (Lagrange).
+    """Evaluate the polynomial of the lowest degree through given points at ``x``, modulo `PRIME` (Lagrange).
 
     Parameters
     ----------
     points : mapping of int to int
-        Values by node.
+        Value of the polynomial for each argument.
     x : int
-        The argument.
+        The argument at which to evaluate.
 
     Returns
     -------
@@ -495,7 +518,7 @@ def interpolate(points: Mapping[int, int], x: int) -> int:
 
 
 def _evaluate(coefficients: list[int], x: int) -> int:
-    """Return the value of a polynomial at ``x`` modulo `PRIME`."""
+    """Return the value at ``x``, modulo `PRIME`, of the polynomial with these coefficients, that of degree 0 first."""
     value = 0
     for coefficient in reversed(coefficients):  # Horner
         value = (value * x + coefficient) % PRIME
@@ -503,16 +526,16 @@ def _evaluate(coefficients: list[int], x: int) -> int:
 
 
 def min_survivors(parties: int) -> int:
-    """Compute the smallest number of parties with which a sum may go on: more than two thirds of all.
+    """Compute the smallest number of remaining parties with which a secure sum may continue: more than two thirds.
 
     Parameters
     ----------
     parties : int
-        Number of parties.
+        Number of parties at the start.
 
     Returns
     -------
     int
-        Number of survivors.
+        Number of parties that must remain.
     """
     return 2 * parties // 3 + 1

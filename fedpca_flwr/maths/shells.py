@@ -35,57 +35,59 @@ from fedpca_flwr.maths.private_scatter import (
     excess_beyond,
 )
 
-MAX_SHELLS = 6  # sums that a party sends at most
+MAX_SHELLS = 6  # most shells, and so most sums that a party sends
 MIN_ROWS_TO_NOISE, LENGTH_ROWS_TO_NOISE = 3.0, 40.0  # measured: `python -m fedpca_flwr.simulations.benchmarks privacy`
 INTERVAL_DEVIATIONS = 1.645  # a normal value is within so many standard deviations in 90 of 100 cases
-TIE_WEIGHT = 1e-6  # so much of what is below the edge is kept: it decides where nothing else does
-CERTAIN_DEVIATIONS = 6.0  # no noise of a thousand numbers is above so many standard deviations (1e-6)
-MEAN_SQUARE_IN_OCTAVE = 0.375 / np.log(2.0)  # mean square of what is spread evenly over the logarithms of 1/2 to 1
+TIE_WEIGHT = 1e-6  # weight of the matrices with their noise, which decides only where no eigenvalue is above the edge
+CERTAIN_DEVIATIONS = 6.0  # the largest of a thousand normal values is beyond so many deviations with probability 1e-6
+MEAN_SQUARE_IN_OCTAVE = 0.375 / np.log(2.0)  # mean square of values whose logarithms are uniform from 1/2 to 1
 
 
 def single_shell(end: float) -> Array:
-    """Return a single shell, of directions only.
+    """Return one shell (range of distances from a centre) for all rows, in which all rows count as unit directions.
 
     Parameters
     ----------
     end : float
-        Distance at which the shell ends.
+        Distance at which the shell ends; it begins at 0.
 
     Returns
     -------
     ndarray of shape (1, 3)
-        The shell.
+        Where the shell begins, where it ends, and 0: no row keeps its length.
     """
     return np.array([[0.0, end, 0.0]])
 
 
 def choose_shells(counts: Array, deviation: float, edge: float, k: int, *, centre_shift: float = 0.0) -> Array:
-    """Choose shells, the innermost first, by noisy numbers of rows in octaves of distances.
+    """Choose ranges of distances from a centre ("shells") that hold many rows each, by noisy numbers of rows.
 
     Parameters
     ----------
     counts : ndarray of shape (OCTAVES,)
-        Noisy numbers of rows (`fedpca_flwr.maths.private_scatter.octave_counts`).
+        Noisy number of rows for each octave of distances, a range between successive powers of 2.
     deviation : float
-        Standard deviation of their noise.
+        Standard deviation of the noise in each count.
     edge : float
-        The largest eigenvalue 2q of the noise in the sum of one shell.
+        Largest eigenvalue of the noise in the sum of one shell's products.
     k : int
         Number of components.
     centre_shift : float
-        How far the centre has moved since: nothing depends on distances of less than four times that.
+        Distance that the centre has moved since the counts: no shell but the first begins nearer than four times that.
 
     Returns
     -------
     ndarray of shape (s, 3)
-        For each shell the distance at which it begins, at which it ends, and up to which rows keep their length.
+        For each shell, the innermost first: the distance at which it begins, at which it ends, and up to which
+        directions have a length in proportion to the row's distance (0: all directions have length 1).
     """
     significant = np.where(counts > CERTAIN_DEVIATIONS * deviation, counts, 0.0)
     if not significant.any():
         return single_shell(2.0 ** (int(counts.argmax()) + MIN_EXPONENT))
+    # within[j]: rows in the octaves before j
     filled, within = np.flatnonzero(significant), np.concatenate([[0.0], np.cumsum(significant)])
     starts, end, min_rows = [0], len(significant), MIN_ROWS_TO_NOISE * k * edge
-    for octave in filled[::-1]:
+    for octave in filled[::-1]:  # from the outermost inward: begin a shell if it and the rest have enough rows
         enough = within[end] - within[octave] >= min_rows and within[octave] >= min_rows
         if enough and len(starts) < MAX_SHELLS and 2.0 ** (octave + MIN_EXPONENT - 1) >= 4 * centre_shift:
             starts.insert(1, octave)
@@ -95,6 +97,7 @@ def choose_shells(counts: Array, deviation: float, edge: float, k: int, *, centr
     for shell, start, end in zip(shells, starts, ends, strict=True):
         shell[SHELL_START] = 2.0 ** (start + MIN_EXPONENT - 1) if start else 0.0
         shell[SHELL_END] = 2.0 ** (end - 1 + MIN_EXPONENT)
+        # squared distances of the shell's rows, in units of its squared end
         energy = MEAN_SQUARE_IN_OCTAVE * (significant[start:end] * 4.0 ** np.arange(start - end + 1.0, 1.0)).sum()
         if energy >= LENGTH_ROWS_TO_NOISE * k * edge and shell[SHELL_END] >= 4 * centre_shift:
             shell[SHELL_LENGTH_LIMIT] = shell[SHELL_END]
@@ -102,20 +105,20 @@ def choose_shells(counts: Array, deviation: float, edge: float, k: int, *, centr
 
 
 class Combined(NamedTuple):
-    """The sums of all shells together.
+    """Components from noisy sums of products of directions, a sum for each range of distances ("shell").
 
     Parameters
     ----------
     denoised : Denoised
-        Eigenpairs of all shells.
+        Eigenpairs of the weighted sum over all shells.
     noisy : ndarray of shape (s, k)
-        Leading eigenvalues of each sum, with the noise.
+        Leading eigenvalues of each shell's sum, with the noise.
     traces : ndarray of shape (s,)
-        Trace of each sum.
+        Trace of each shell's sum, at least 1: about the number of its rows.
     squares : ndarray of shape (s,)
-        Estimates of the mean squared distance in each shell.
+        Estimated mean squared distance of the rows in each shell, in squared units of the data.
     deviation : float
-        Deviation of the noise on the diagonal of each sum.
+        Standard deviation of the noise on the diagonal of each sum.
     """
 
     denoised: Denoised
@@ -126,22 +129,25 @@ class Combined(NamedTuple):
 
 
 def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, deviation: float) -> Combined:
-    """Combine the noisy packed sums of shells to components.
+    """Estimate principal components from noisy sums of direction products, one for each range of distances ("shell").
 
-    Eigenvalues are those of the scatter; of a single shell, those of its sum.
+    Each sum is denoised and weighted by its shell's mean squared distance. Eigenvalues are those of the scatter; of a
+    single shell, those of its sum.
 
     Parameters
     ----------
     sums : ndarray of shape (s, d (d + 1) / 2)
-        Noisy sums of each shell.
+        For each shell, the packed triangle of the sum of outer products of its rows' directions, with noise.
     energies : ndarray of shape (s,)
-        Noisy sums of squared distances over the squared end of the shell.
+        For each shell, the sum of its rows' squared distances from the centre over the squared end of the shell, with
+        noise.
     shells : ndarray of shape (s, 3)
-        The shells.
+        For each shell the distance at which it begins, at which it ends, and up to which directions have a length in
+        proportion to the row's distance (0: all directions have length 1).
     d, k : int
         Number of features and of components.
     deviation : float
-        Deviation of the sums' diagonals, as in `fedpca_flwr.maths.private_scatter.denoise`.
+        Standard deviation of the noise on the diagonal of each sum; off the diagonal it is ``deviation / sqrt(2)``.
 
     Returns
     -------
@@ -166,12 +172,12 @@ def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, 
     for matrix, weight in zip(matrices, weights, strict=True):
         values, vectors = eigh(matrix)
         noisy.append(values[::-1][:k])
-        above = values > edge
+        above = values > edge  # the shrinkage of Gavish and Donoho (2017) for the Frobenius norm
         shrunk = vectors[:, above] * np.sqrt(weight * np.sqrt(values[above] ** 2 - edge**2))
         total += shrunk @ shrunk.T + TIE_WEIGHT * weight * matrix
     pairs = leading_eigenpairs(total, k)
     unit = shells[-1, SHELL_END] ** 2
-    with np.errstate(over="raise"):  # a false share can say that rows are as many as no rows are
+    with np.errstate(over="raise"):  # a party that sends false sums can make these as large as it likes
         pairs = replace(pairs, values=unit * pairs.values.clip(min=0.0), following=unit * max(pairs.following, 0.0))
         denoised_sum = Denoised(pairs, float(unit * np.trace(total)), 0, d, noisy[-1])
     return Combined(denoised_sum, np.array(noisy), traces, squares, deviation)
@@ -180,18 +186,19 @@ def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, 
 def variance_intervals(
     combination: Combined, squares: Array, rows: float, *, deviation: float, count_deviation: float, cut_bound: float
 ) -> Array:
-    """Compute intervals for the variances along components of rows that are shortened to a bound.
+    """Compute 90 % intervals for the variances along noisy components of rows that are shortened to a bound.
 
     An interval holds the variance of the shortened rows along the model's component, and the eigenvalue of their
     covariance, in 90 of 100 cases or more. No private interval holds that of all rows: one row that is far enough
     changes it at will, and the noise hides one row. Rows beyond the bound, as far as the counts show them, widen an
-    interval: by ``cut_bound``, and by the eigenvalues if there are several shells.
+    interval: by ``cut_bound``, and by the eigenvalues if there are several ranges of distances ("shells").
 
     Parameters
     ----------
     combination : Combined
-        The components. One that is off by the noise of its matrix has another variance: less by the share
-        ``(q / theta)^2`` that it lost to all others, and mixed with near ones by ``deviation / theta``.
+        The noisy components. With the noisy eigenvalue theta of its matrix, and half the largest eigenvalue q of the
+        noise, a component loses the share ``(q / theta)^2`` of its variance to all others, and mixes with near ones by
+        ``deviation / theta``.
     squares : ndarray of shape (k,)
         Noisy sums of squared scores of the shortened rows on the components, in squared units of the data.
     rows : float
@@ -199,12 +206,12 @@ def variance_intervals(
     deviation, count_deviation : float
         Standard deviations of the noise of ``squares`` and of ``rows``.
     cut_bound : float
-        Bound on the part of rows' squares beyond the bound, as far as it can be seen (`clipped_squares_bound`).
+        Bound on the sum of squares that rows lose by being shortened (`clipped_squares_bound`).
 
     Returns
     -------
     ndarray of shape (k, 2)
-        The ends, in squared units of the data.
+        Lower and upper end for each component, in squared units of the data.
     """
     values, theta = combination.denoised.pairs.values, combination.noisy.max(axis=0)
     edge = combination.deviation * np.sqrt(len(combination.denoised.pairs.vectors) / 2)
@@ -219,16 +226,17 @@ def variance_intervals(
 
 
 def clipped_squares_bound(counts: Array, deviation: float, bound: float) -> float:
-    """Bound the squares that rows lose if they are shortened, from noisy numbers of rows in octaves.
+    """Bound the sum of squared lengths that rows lose if they are shortened to a bound, from noisy counts by length.
 
-    In the octave after the last that stands out, as many rows count as noise may hide.
+    In the octave after the last whose count is surely not noise, the noise may hide rows: as many are assumed there as
+    the count and two standard deviations.
 
     Parameters
     ----------
     counts : ndarray of shape (OCTAVES,)
-        Noisy numbers of rows.
+        Noisy number of rows for each octave of lengths, a range between successive powers of 2.
     deviation : float
-        Standard deviation of their noise.
+        Standard deviation of the noise in each count.
     bound : float
         Length to which rows are shortened.
 

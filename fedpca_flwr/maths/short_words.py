@@ -25,14 +25,14 @@ MAX_EXACT_MULTIPLE = 2.0**51
 
 
 class WordSharing(NamedTuple):
-    """The way in which the values of a field share words.
+    """How many values of a named array ("field") are packed into a 64-bit word, and whether these are residuals.
 
     Parameters
     ----------
     values_per_word : int
-        Values in a word, two or more.
+        Number of values in a word, two or more.
     residual : bool
-        Whether the limits are those of the sum less a value that the server knows.
+        Whether the limits bound the difference of the sum and a value that the server knows, and not the sum itself.
     """
 
     values_per_word: int
@@ -41,15 +41,17 @@ class WordSharing(NamedTuple):
 
 @dataclass(frozen=True)
 class ShortWords:
-    """The words of a field in the sum over parties.
+    """An encoding of an array ("field") in 64-bit words with several fixed-point values each, to be summed modulo 2^64.
+
+    Values are rounded to integer multiples of a step, which are the digits, in a base B, of the words.
 
     Parameters
     ----------
     limit : ndarray
-        Bound on each entry of the sum, or of its difference to the value that the server knows; entries of limit 0 do
-        not travel.
+        Bound on each entry of the sum over parties, or of its difference to the value that the server knows; entries of
+        limit 0 are not sent.
     sharing : WordSharing
-        How values share words.
+        Number of values in a word, and whether these are residuals.
     parties : int
         Number of parties in the sum.
     """
@@ -60,16 +62,17 @@ class ShortWords:
 
     @cached_property
     def base(self) -> int:
-        """Largest integer B of which the power for the values of a word fits into the word."""
+        """Largest integer B with ``B**m <= 2**64``, for m values in a word."""
         base = round(2 ** (WORD_BITS / self.sharing.values_per_word))
         return base if base**self.sharing.values_per_word <= 2**WORD_BITS else base - 1
 
     @cached_property
     def step(self) -> Array:
-        """Steps of which the values are multiples, of the shape of the limits.
+        """Rounding step of each value, of the shape of the limits: values are sent as integer multiples of the step.
 
-        A `ValueError` is raised if the parties' rounding fills a word.
+        A `ValueError` is raised if the parties' rounding errors alone fill a digit.
         """
+        # a sum's digit is at most (B - 1) / 2 in size, of which each party's rounding takes up to half a step
         room = (self.base - 1) // 2 - (self.parties + 1) / 2
         if room < 1:
             raise ValueError(
@@ -79,28 +82,28 @@ class ShortWords:
 
     @cached_property
     def sent_positions(self) -> NDArray[np.intp]:
-        """Positions of the values that travel."""
+        """Flat positions of the values that are sent: those with a limit above 0."""
         return np.flatnonzero(self.step > 0)
 
     @property
     def size(self) -> int:
-        """Number of words of the field."""
+        """Number of 64-bit words that hold the field's values."""
         return -(-self.sent_positions.size // self.sharing.values_per_word)
 
     @property
     def error_bound(self) -> Array:
-        """Bound on the rounding error of each entry of the sum."""
+        """Bound on the rounding error of each entry of the sum: half a step for each party."""
         return self.parties / 2 * self.step
 
     def encode(self, value: Array, name: str) -> NDArray[np.int64]:
-        """Encode a party's value in words.
+        """Round a party's array to multiples of the steps, and pack several values into each 64-bit word.
 
         Parameters
         ----------
         value : ndarray
-            The value.
+            The array, of the shape of the limits.
         name : str
-            Name of the field.
+            Name of the field, for the error's text.
 
         Returns
         -------
@@ -119,20 +122,21 @@ class ShortWords:
         return self._join_digits(multiples)
 
     def decode(self, words: NDArray[np.int64], near: Array | None = None) -> Array:
-        """Decode the sum of values.
+        """Unpack the sum of all parties' words to the sum of their arrays.
 
         Parameters
         ----------
         words : ndarray of shape (size,)
-            Sum of words modulo 2^64.
+            Sum of the parties' words modulo 2^64.
         near : ndarray, optional
-            Value that the server knows to be near the sum.
+            Array that the server knows to be near the sum, if the limits bound their difference.
 
         Returns
         -------
         ndarray
-            The sum.
+            The sum, of the shape of the limits.
         """
+        # subtract the digits of ``near``; the rest has digits within B / 2, which are read off from the lowest
         offset = np.zeros(self.sent_positions.size) if near is None else self._multiples(near)
         remaining, half = words - self._join_digits(offset), self.base // 2
         digits = np.empty((self.size, self.sharing.values_per_word))
@@ -146,11 +150,11 @@ class ShortWords:
         return total.reshape(self.limit.shape)
 
     def _multiples(self, value: Array) -> Array:
-        """Return the integer multiples of the step that are nearest to the values that travel."""
+        """Return the integer multiples of the step that are nearest to the values that are sent."""
         return np.asarray(np.rint(value.flat[self.sent_positions] / self.step.flat[self.sent_positions]))
 
     def _join_digits(self, numbers: Array) -> NDArray[np.int64]:
-        """Join integers as the digits of words, modulo 2^64."""
+        """Pack integers as digits in base B into words, modulo 2^64: the first number of a word is its lowest digit."""
         padded = np.zeros(self.size * self.sharing.values_per_word, np.int64)
         padded[: numbers.size] = numbers
         digits, words = padded.reshape(-1, self.sharing.values_per_word), np.zeros(self.size, np.int64)

@@ -35,8 +35,8 @@ from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import row_lengths
 
-BINS_PER_OCTAVE = 8  # bins an octave, all of the same width
-# octaves of the unit that a histogram has; nearer and farther values are counted at its ends
+BINS_PER_OCTAVE = 8  # equal bins between two successive powers of 2
+# exponents of 2, in units, between which a histogram has bins on either side of zero; others count in its end bins
 MIN_OCTAVE, MAX_OCTAVE = -6, 4
 SIDE_BINS = BINS_PER_OCTAVE * (MAX_OCTAVE - MIN_OCTAVE)
 BINS = 2 * SIDE_BINS
@@ -48,11 +48,11 @@ BIN_EDGES: Array = np.concatenate(
 )
 """Ends of the bins, in units, from the farthest below zero to the farthest above it (BINS + 1,)."""
 
-NORMAL_MEDIAN_SIZE = 0.6744897501960817  # of the size of a standard normal value
+NORMAL_MEDIAN_SIZE = 0.6744897501960817  # median of the absolute value of a standard normal variable
 NORMAL_QUARTILE_RANGE = 2 * NORMAL_MEDIAN_SIZE  # the distance of a standard normal value's quartiles
 
 MAX_PASSES = 300
-SIGN_TOLERANCE = 1e-9  # of the mean sign, at which the search ends
+SIGN_TOLERANCE = 1e-9  # length of the mean direction of rows from a centre at which the search for their median ends
 
 CUT_SPREADS = 2.5
 """Spreads from which on a row counts less along a direction that stands out: of clean normal rows one in 80."""
@@ -87,14 +87,14 @@ FLOOR_SHARE = 0.25
 
 
 class SignSums(NamedTuple):
-    """Sums over rows about a centre.
+    """The sums over rows of a Weiszfeld step to the spatial median: unit directions from a centre, inverse distances.
 
     Parameters
     ----------
     signs : ndarray of shape (d,)
-        Sum of the directions u.
+        Sum of the unit vectors from the centre to the rows ("signs").
     weight : float
-        Sum of 1 / r.
+        Sum of the inverse distances of the rows from the centre.
     rows : float
         Number of rows.
     """
@@ -105,31 +105,31 @@ class SignSums(NamedTuple):
 
     @property
     def step(self) -> Array:
-        """Weiszfeld's step to the next centre (d,)."""
+        """Weiszfeld's step (d,) from the centre to the next: sum of unit directions over sum of inverse distances."""
         return self.signs / self.weight if self.weight > 0 else np.zeros_like(self.signs)
 
     @property
     def mean_sign_length(self) -> float:
-        """Length of the mean sign, which is 0 at the median."""
+        """Length of the mean of the rows' unit directions from the centre, which is 0 at their spatial median."""
         return float(np.linalg.norm(self.signs)) / self.rows
 
 
 def sign_sums(centred: Iterable[Array], d: int, floor: float) -> SignSums:
-    """Compute the sums of rows that are about the centre, chunk by chunk.
+    """Sum the unit directions of centred rows, and their inverse distances from the centre, over chunks of rows.
 
     Parameters
     ----------
     centred : iterable of ndarray of shape (n, d)
-        Rows less the centre.
+        Chunks of rows less the centre.
     d : int
         Number of features.
     floor : float
-        Distance below which a row counts less.
+        Smallest distance that is divided by: nearer rows have directions shorter than 1.
 
     Returns
     -------
     SignSums
-        The sums.
+        The sums, and the number of rows.
     """
     signs, weight, count = np.zeros(d), 0.0, 0
     for rows in centred:
@@ -142,21 +142,21 @@ def sign_sums(centred: Iterable[Array], d: int, floor: float) -> SignSums:
 
 
 def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
-    """Compute the sign covariance, times the number of rows, chunk by chunk.
+    """Sum the outer products ``u u'`` of the unit directions u of centred rows, over chunks: n sign covariances.
 
     Parameters
     ----------
     centred : iterable of ndarray of shape (n, d)
-        Rows less the centre.
+        Chunks of rows less the centre.
     d : int
         Number of features.
     floor : float
-        Distance below which a row counts less.
+        Smallest distance that is divided by: nearer rows have directions shorter than 1.
 
     Returns
     -------
     ndarray of shape (d, d)
-        The scatter of the signs.
+        The sum.
     """
     scatter = np.zeros((d, d))
     for rows in centred:
@@ -167,12 +167,12 @@ def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
 
 
 def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Array:
-    """Search the spatial median.
+    """Compute the spatial median of rows, the point of least summed distance, by accelerated Weiszfeld steps.
 
     Parameters
     ----------
     sums_about : callable
-        Gives the sums about any centre.
+        Takes a centre (d,) and returns the `SignSums` of the rows about it.
     start : ndarray of shape (d,)
         First centre.
 
@@ -191,21 +191,22 @@ def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Arr
 
 
 def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Array) -> Array:
-    """Replace the median by the nearest row if half of all rows or more equal this row, the true median.
+    """Replace an approximate spatial median by the row nearest to it, if at least half of all rows equal this row.
 
-    The search only comes near to it, and rounding would be the distance of most rows.
+    Such a row is the true median. Without the replacement, the distance of most rows from the median would be a
+    rounding error.
 
     Parameters
     ----------
     rows_about : callable
-        Gives the rows about any centre, chunk by chunk.
+        Takes a centre (d,) and yields the rows less this centre, in chunks (m, d).
     median : ndarray of shape (d,)
-        Result of the search.
+        Approximate median.
 
     Returns
     -------
     ndarray of shape (d,)
-        The row, or the median.
+        The row, or the approximate median.
     """
     distances = np.concatenate([row_lengths(rows) for rows in rows_about(median)])
     position = int(distances.argmin())
@@ -219,7 +220,7 @@ def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Arr
 
 
 def median_search(start: Array) -> Anderson:
-    """Create the search for a median, whose image is Weiszfeld's step and whose objective is minus the mean sign.
+    """Create an Anderson-accelerated fixed-point iteration for a spatial median, with finite centres only.
 
     Parameters
     ----------
@@ -229,23 +230,24 @@ def median_search(start: Array) -> Anderson:
     Returns
     -------
     Anderson
-        The accelerated iteration.
+        The iteration: its user adds the next centre by Weiszfeld's step, and minus the length of the mean direction as
+        the objective to be maximised.
     """
     return Anderson(start, lambda centre: bool(np.isfinite(centre).all()))
 
 
 def distance_floor(distances: Array) -> float:
-    """Compute the floor of rows from their distances.
+    """Compute the smallest distance that rows are divided by to make directions: a quarter of the median distance.
 
     Parameters
     ----------
     distances : ndarray of shape (n,)
-        Distances of the rows from their own median.
+        Distances of the rows from their own spatial median.
 
     Returns
     -------
     float
-        The floor; 1 if all rows are equal.
+        The floor, by the mean distance if the median is 0; 1 if all rows are equal.
     """
     typical = float(np.median(distances)) or float(distances.mean()) or 1.0 / FLOOR_SHARE
     return FLOOR_SHARE * typical
@@ -256,14 +258,14 @@ def distance_floor(distances: Array) -> float:
 
 @dataclass(frozen=True)
 class Directions:
-    """Orthonormal directions, with the middles and spreads of the rows' scores.
+    """Orthonormal directions, with the median ("middle") and robust deviation ("spread") of rows' scores along each.
 
     Parameters
     ----------
     vectors : ndarray of shape (m, d)
         The directions.
     middles, spreads : ndarray of shape (m,)
-        Median of the scores, and their median distance from it.
+        Median of the scores, and their median distance from it, scaled to be the deviation of normal scores.
     """
 
     vectors: Array
@@ -271,17 +273,17 @@ class Directions:
     spreads: Array
 
     def whitened(self, centred: Array) -> Array:
-        """Compute scores of rows, less the middles, in spreads.
+        """Compute the rows' scores along the directions, less their medians and over their robust deviations.
 
         Parameters
         ----------
         centred : ndarray of shape (n, d)
-            Rows about the centre.
+            Rows less the centre.
 
         Returns
         -------
         ndarray of shape (n, m)
-            Whitened scores.
+            Standardised ("whitened") scores, clipped to a finite size.
         """
         scores = (centred @ self.vectors.T - self.middles) / self.spreads
         return np.clip(scores, -MAX_WHITENED_SCORE, MAX_WHITENED_SCORE)
@@ -289,45 +291,47 @@ class Directions:
 
 @dataclass(frozen=True)
 class Survivors:
-    """A rule for the rows that count: not far off along a direction that stands out, nor by their distance.
+    """A robust rule that weights rows from 0 to 1: outliers along a direction, or by their distance, count less.
 
     Parameters
     ----------
     shape : Directions
-        Directions of the whitened rows.
+        Directions of the whitened rows, with their middles and spreads; a spread is enlarged where no rows lie far off.
     reach : ndarray of shape (2,)
-        Distances from the middle, in spreads, from which on a whitened row counts less, and nothing.
+        Lengths of a whitened row from which on it counts less, and from which on it counts nothing.
     """
 
     shape: Directions
     reach: Array
 
     def blunt(self, local_spreads: Array, local_gap: float) -> Survivors:
-        """Return the rule with edges that do not tell which of a party's rows they pass.
+        """Return the rule with wider transitions from weight 1 to 0, so that sums do not reveal a party's single rows.
 
         Parameters
         ----------
         local_spreads : ndarray of shape (m,)
-            Spreads along ``shape`` of the party's whitened rows: no edge is sharper than the `FLOOR_SHARE` of these.
+            Robust deviations of the party's whitened rows along the directions; spreads become at least `FLOOR_SHARE`
+            of these.
         local_gap : float
-            Gap between the first quartile and the median of the party's distances: no edge of ``reach`` is sharper.
+            Difference of the median and the first quartile of the party's distances: the smallest width of the
+            transition by distance.
 
         Returns
         -------
         Survivors
-            The blunted rule.
+            The rule for this party.
         """
         inner, outer = self.reach
         shape = replace(self.shape, spreads=np.maximum(self.shape.spreads, FLOOR_SHARE * local_spreads))
         return Survivors(shape, np.array([inner, max(outer, inner + local_gap)]))
 
     def row_weights(self, whitened: Array) -> Array:
-        """Compute how much each whitened row counts.
+        """Compute the weight of each whitened row: 1 for usual rows, falling linearly to 0 for outliers.
 
         Parameters
         ----------
         whitened : ndarray of shape (n, m)
-            Whitened rows.
+            Whitened rows: scores along m directions, less their medians, over their robust deviations.
 
         Returns
         -------
@@ -335,44 +339,45 @@ class Survivors:
             Weights from 0 to 1.
         """
         inner, outer = self.reach
+        # the weight falls from 1 at CUT_SPREADS to 0 one spread farther, along the direction where a row is farthest
         along = CUT_SPREADS + 1 - np.abs(self.shape.whitened(whitened)).max(axis=1)
         weights: Array = np.minimum(along, (outer - row_lengths(whitened)) / (outer - inner)).clip(0.0, 1.0)
         return np.where(np.abs(whitened).max(axis=1) <= MAX_SPREADS, weights, 0.0)
 
 
 def shape_values(whitened: Array, vectors: Array) -> Array:
-    """Compute the values that are counted: scores along directions, and distances.
+    """Compute what histograms of whitened rows count: scores along m directions, and lengths less ``sqrt(m)``.
 
-    Distances are less the root of m: then they have much the same spread for any m.
+    Less ``sqrt(m)``, the lengths have much the same distribution for any m.
 
     Parameters
     ----------
     whitened : ndarray of shape (n, m)
-        Whitened rows.
+        Whitened rows: scores less their medians, over their robust deviations.
     vectors : ndarray of shape (m, m)
         Directions in rows.
 
     Returns
     -------
     ndarray of shape (n, m + 1)
-        The values.
+        Scores, and in the last column the lengths less ``sqrt(m)``.
     """
     return np.column_stack([whitened @ vectors.T, row_lengths(whitened) - np.sqrt(whitened.shape[1])])
 
 
 def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> Survivors:
-    """Find the rule for rows that count, from the histograms of their `shape_values`.
+    """Derive the rule that weights outlying rows down, from the sign covariance and histograms of whitened rows.
 
     Parameters
     ----------
     vectors : ndarray of shape (m, m)
-        Eigenvectors, in rows, of the sign covariance of whitened rows.
+        Eigenvectors, in rows, of the sign covariance of whitened rows (the mean of ``u u'`` for unit directions u).
     values : ndarray of shape (m,)
-        Its eigenvalues, which need not add up to 1.
+        Eigenvalues of the sign covariance, descending, which need not add up to 1.
     rows : int
         Number of rows.
     counts : ndarray of shape (m + 1, BINS)
-        Histograms of all rows.
+        Histograms of all rows: of the scores along each direction, and of the lengths less ``sqrt(m)``.
 
     Returns
     -------
@@ -382,9 +387,13 @@ def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> S
     m = len(values)
     shape = directions_from_counts(vectors, np.ones(m), counts[:-1])
     varying = int((values > MIN_WHITENED_SHARE * values[0]).sum())
-    edge = (1 + np.sqrt(varying / rows)) ** 2  # where no row has a part in how all are whitened; else they lie lower
+    # the largest eigenvalue of the covariance of independent unit values (Marchenko and Pastur 1967): an upper bound,
+    # as the rows also determine how they are whitened
+    edge = (1 + np.sqrt(varying / rows)) ** 2
+    # excess of the eigenvalues over those of clean rows, 1 at the edge; the rule acts from 3/4 on, in full from 5/4 on
     standing_out = (varying * values / values.sum() - 1) / (edge - 1)
     strength = np.round(2 * standing_out - 1.5, 6).clip(MIN_STRENGTH, 1.0)  # no digits that rounding may change
+    # lengths of clean rows to the power 2/3 (cube roots of squares) are nearly normal: mean and deviation by quartiles
     first, middle = ((np.sqrt(m) + max(quantile(counts[-1], share), -np.sqrt(m))) ** (2 / 3) for share in (0.25, 0.5))
     deviation = max((middle - first) / NORMAL_MEDIAN_SIZE, 1e-3)
     reach: Array = (middle + np.array([REDUCED_DEVIATIONS, EXCLUDED_DEVIATIONS]) * deviation) ** 1.5
@@ -392,36 +401,36 @@ def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> S
 
 
 def local_spreads_and_gap(counts: Array) -> tuple[Array, float]:
-    """Compute the arguments of `Survivors.blunt` from a party's histograms.
+    """Compute a party's robust deviations along directions, and the gap of two quartiles of its rows' distances.
 
     Parameters
     ----------
     counts : ndarray of shape (m + 1, BINS)
-        Histograms of the party's `shape_values`.
+        Histograms of the party's whitened rows: of the scores along m directions, and of the lengths less ``sqrt(m)``.
 
     Returns
     -------
     local_spreads : ndarray of shape (m,)
-        Spreads along the directions.
+        Deviation of normal values with the same median distance from the median, along each direction.
     local_gap : float
-        Gap between the first quartile and the median of the distances.
+        Difference of the median and the first quartile of the distances.
     """
     spreads = np.array([median_and_spread(histogram)[1] for histogram in counts[:-1]])
     return spreads, quantile(counts[-1], 0.5) - quantile(counts[-1], 0.25)
 
 
 def whitened_signs(whitened: Array) -> Array:
-    """Compute the directions of whitened rows from zero; rows nearer than a quarter of the usual distance count less.
+    """Divide whitened rows by their lengths, or by a quarter of ``sqrt(m)`` if they are shorter, for m features.
 
     Parameters
     ----------
     whitened : ndarray of shape (n, m)
-        Whitened rows.
+        Whitened rows, whose usual length is near ``sqrt(m)``.
 
     Returns
     -------
     ndarray of shape (n, m)
-        The directions.
+        Directions no longer than 1.
     """
     floor = FLOOR_SHARE * np.sqrt(whitened.shape[1])
     signs: Array = whitened / np.maximum(row_lengths(whitened), floor)[:, None]
@@ -432,39 +441,42 @@ def whitened_signs(whitened: Array) -> Array:
 
 
 def tally(values: Array) -> NDArray[np.int64]:
-    """Count the values of each column in each bin.
+    """Compute a histogram of each column of values, with 8 equal bins between successive powers of 2 and for each sign.
 
     Parameters
     ----------
     values : ndarray of shape (n, m)
-        Values in units.
+        Values, in the unit of the bins' edges `BIN_EDGES`.
 
     Returns
     -------
     ndarray of shape (m, BINS)
-        The counts.
+        Count for each bin; values beyond the edges are in the end bins.
     """
-    exponents_and_bins = np.abs(values).view(np.int64) >> (52 - 3)  # exponent, and the bin in its octave
+    # the bits of a float64 without its sign, shifted to leave the exponent (biased by 1023) and 3 bits of the fraction:
+    # the number of the bin among 8 to each power of 2
+    exponents_and_bins = np.abs(values).view(np.int64) >> (52 - 3)
     bins = (exponents_and_bins - BINS_PER_OCTAVE * (1023 + MIN_OCTAVE)).clip(0, SIDE_BINS - 1)
     positions = np.where(np.signbit(values), SIDE_BINS - 1 - bins, SIDE_BINS + bins) + BINS * np.arange(values.shape[1])
     return np.bincount(positions.ravel(), minlength=BINS * values.shape[1]).reshape(-1, BINS)
 
 
 def merge_small_bins(counts: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
-    """Merge neighbouring values until each count is large enough; merged values go to the bin of their median.
+    """Merge neighbouring bins until each count is 0 or at least a minimum; merged counts go to the bin of their median.
 
     Parameters
     ----------
     counts : ndarray of shape (BINS,)
         A histogram.
     min_count : int
-        Smallest count of a bin.
+        Smallest count of a bin that is not empty.
 
     Returns
     -------
     ndarray of shape (BINS,)
         The merged histogram.
     """
+    # over the values in order, from ``start`` to ``end``: whole bins until there are enough, the rest in the last
     merged, above = np.zeros_like(counts), np.cumsum(counts).tolist()
     rows, start = above[-1], 0
     while start < rows:
@@ -482,14 +494,14 @@ def quantile(counts: Array, share: float) -> float:
     Parameters
     ----------
     counts : ndarray of shape (BINS,)
-        A histogram.
+        Histogram with the bins' edges `BIN_EDGES`.
     share : float
-        Share of smaller values.
+        Share of the values below the quantile, from 0 to 1.
 
     Returns
     -------
     float
-        The quantile in units.
+        The quantile, in the unit of the edges.
     """
     above = np.cumsum(counts)
     target = share * above[-1]
@@ -499,41 +511,45 @@ def quantile(counts: Array, share: float) -> float:
 
 
 def median_and_spread(counts: Array) -> tuple[float, float]:
-    """Compute the median from a histogram, and the deviation of normal values of the same median distance.
+    """Compute from a histogram the median, and the median absolute deviation scaled to be that of normal values.
 
     Parameters
     ----------
     counts : ndarray of shape (BINS,)
-        A histogram.
+        Histogram with the bins' edges `BIN_EDGES`.
 
     Returns
     -------
-    median, spread : float
-        Numbers in units.
+    median : float
+        The median, in the unit of the edges.
+    spread : float
+        Median distance of the values from it, over `NORMAL_MEDIAN_SIZE`: the standard deviation if they are normal.
     """
     middle = quantile(counts, 0.5)
     above = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
     distances = np.sort(np.abs(BIN_EDGES - middle))
+    # share of the values within each of these distances of the median
     inside = np.interp(middle + distances, BIN_EDGES, above) - np.interp(middle - distances, BIN_EDGES, above)
     return middle, float(np.interp(0.5, inside, distances)) / NORMAL_MEDIAN_SIZE
 
 
 def directions_from_counts(vectors: Array, units: Array, counts: Array) -> Directions:
-    """Compute middles and spreads along directions from histograms of the rows' scores.
+    """Compute medians ("middles") and robust deviations ("spreads") along directions from histograms of rows' scores.
 
     Parameters
     ----------
     vectors : ndarray of shape (m, d)
         The directions.
     units : ndarray of shape (m,)
-        Unit of each histogram.
+        Unit of each histogram's edges, in the unit of the data.
     counts : ndarray of shape (m, BINS)
-        The histograms.
+        Histogram of the scores along each direction.
 
     Returns
     -------
     Directions
-        The directions with middles and spreads.
+        The directions with middles and spreads; where half of the rows have the same score the spread is large, so
+        that no row counts as far off.
     """
     middles, spreads = np.array([median_and_spread(histogram) for histogram in counts]).T
     middles = np.where(np.maximum(np.abs(middles), spreads) > COINCIDENT_SPREAD, middles, 0.0)
@@ -541,33 +557,33 @@ def directions_from_counts(vectors: Array, units: Array, counts: Array) -> Direc
 
 
 def variances_from_counts(units: Array, counts: Array) -> Array:
-    """Compute the variances of normal values with the same medians as histograms.
+    """Estimate variances robustly from histograms, as those of normal values with the same median absolute deviation.
 
     Parameters
     ----------
     units : ndarray of shape (m,)
-        Unit of each histogram.
+        Unit of each histogram's edges, in the unit of the data.
     counts : ndarray of shape (m, BINS)
         The histograms.
 
     Returns
     -------
     ndarray of shape (m,)
-        Variances; 0 if half of the values are equal.
+        Variances, in squared units of the data; 0 if half of the values are equal.
     """
     spreads = np.array([median_and_spread(histogram)[1] for histogram in counts])
     return np.where(spreads > COINCIDENT_SPREAD, spreads * units, 0.0) ** 2
 
 
 class SquaredErrors(NamedTuple):
-    """The law of squared distances of rows from the components: cube roots are nearly normal (Wilson and Hilferty).
+    """The distribution of squared reconstruction errors, whose cube roots are taken as normal (Wilson and Hilferty).
 
     Parameters
     ----------
     middle : float
-        Median of the cube roots.
+        Median of the cube roots of the squared errors.
     deviation : float
-        Deviation of the cube roots, from their quartiles.
+        Standard deviation of the cube roots, by their quartiles.
     """
 
     middle: float
@@ -575,47 +591,48 @@ class SquaredErrors(NamedTuple):
 
     @classmethod
     def from_counts(cls, counts: Array, unit: float) -> SquaredErrors:
-        """Compute the law from the histogram of the distances.
+        """Fit the distribution of squared reconstruction errors to a histogram of the errors (distances).
 
         Parameters
         ----------
         counts : ndarray of shape (BINS,)
-            The histogram.
+            Histogram of the rows' distances from the span of the components.
         unit : float
-            Its unit.
+            Unit of the histogram's edges, in the unit of the data.
 
         Returns
         -------
         SquaredErrors
-            The law.
+            The distribution.
         """
+        # distance^(2/3) is the cube root of the squared distance
         first, middle, third = ((unit * quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))
         return cls(middle, (third - first) / NORMAL_QUARTILE_RANGE)
 
     @property
     def mean(self) -> float:
-        """Mean of the squared distances."""
+        """Mean of the squared errors: ``E X^3`` of a normal X with the median and deviation of the cube roots."""
         return self.middle**3 + 3 * self.middle * self.deviation**2
 
     def limit(self, level: float) -> float:
-        """Compute the squared distance below which a share of rows lies.
+        """Compute a quantile of the squared errors: the value that a given share of rows is below.
 
         Parameters
         ----------
         level : float
-            The share.
+            The share, from 0 to 1.
 
         Returns
         -------
         float
-            The limit.
+            The quantile.
         """
         root = self.middle + float(scipy.special.ndtri(level)) * self.deviation
         return float(root**3)
 
 
 def median_of_matrices(matrices: Sequence[Array]) -> Array:
-    """Compute the spatial median of matrices as vectors of their entries.
+    """Compute the spatial median of matrices: the matrix of least summed Frobenius distances from all.
 
     Parameters
     ----------

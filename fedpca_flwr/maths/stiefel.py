@@ -10,7 +10,7 @@ from fedpca_flwr.maths.arrays import Array
 
 
 def transpose(X: Array) -> Array:
-    """Transpose the matrices of a stack.
+    """Transpose each matrix of a stack: swap the last two axes.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def transpose(X: Array) -> Array:
 
 
 def symmetric_part(M: Array) -> Array:
-    """Compute the symmetric part of square matrices.
+    """Compute the symmetric part ``(M + M') / 2`` of square matrices.
 
     Parameters
     ----------
@@ -42,12 +42,12 @@ def symmetric_part(M: Array) -> Array:
 
 
 def tangent_projection(U: Array, X: Array) -> Array:
-    """Project matrices orthogonally to the tangent space.
+    """Project matrices X orthogonally to the tangent space of the Stiefel manifold at U: ``X - U sym(U'X)``.
 
     Parameters
     ----------
     U : ndarray of shape (..., d, r)
-        Points of the manifold.
+        Points of the manifold: orthonormal columns.
     X : ndarray of shape (..., d, r)
         The matrices.
 
@@ -60,7 +60,7 @@ def tangent_projection(U: Array, X: Array) -> Array:
 
 
 def retract(U: Array, X: Array) -> Array:
-    """Compute the polar retraction ``(U + X)(I + X'X)^(-1/2)``.
+    """Step from a point U of the Stiefel manifold along a tangent X: the retraction ``(U + X)(I + X'X)^(-1/2)``.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def retract(U: Array, X: Array) -> Array:
 
 
 def polar_factor(M: Array) -> Array:
-    """Compute the nearest point of the manifold.
+    """Compute the matrices with orthonormal columns that are nearest to given matrices (polar decomposition).
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def polar_factor(M: Array) -> Array:
 
 
 def align(U: Array, V: Array) -> Array:
-    """Turn columns by the rotation to the nearest position to other columns (Procrustes).
+    """Rotate the columns of U, by an orthogonal Q from the right, as near as possible to those of V (Procrustes).
 
     Parameters
     ----------

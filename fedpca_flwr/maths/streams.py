@@ -35,34 +35,37 @@ MIN_SINGULAR_SHARE = 1e-12
 
 
 class RankRule(Protocol):
-    """A rule for the rank, with its present rank."""
+    """A rule that chooses the number of directions (rank) tracked in a stream, anew after each block of rows.
+
+    Attribute `rank` is the present rank.
+    """
 
     rank: int
 
     def step(self, sigma: Array, energy: float) -> int:
-        """Compute the rank after a further block.
+        """Choose the rank after a further block of rows, from the singular values of all rows so far.
 
         Parameters
         ----------
         sigma : ndarray of shape (k,)
-            Singular values, descending.
+            Singular values of the tracked directions, descending.
         energy : float
-            Trace of the full scatter.
+            Trace of the scatter of all rows so far.
 
         Returns
         -------
         int
-            The rank.
+            The new rank.
         """
 
 
 class Fixed(RankRule):
-    """A constant rank.
+    """The rule that keeps a constant number of directions (rank).
 
     Parameters
     ----------
     rank : int
-        The rank.
+        Number of directions.
     """
 
     def __init__(self, rank: int) -> None:
@@ -70,18 +73,19 @@ class Fixed(RankRule):
 
     @override
     def step(self, sigma: Array, energy: float) -> int:
+        """Return the constant rank."""
         return self.rank
 
 
 class Energy(RankRule):
-    """The smallest rank whose squares hold a share of the energy.
+    """The rule that takes the smallest rank whose squared singular values hold a share of the total variance (energy).
 
-    If the singular values of all directions hold less, the rank is one more than their number.
+    If the singular values of all tracked directions hold less, the rank is one more than their number.
 
     Parameters
     ----------
     target : float
-        Share of the energy.
+        Share of the scatter's trace, from 0 to 1.
     """
 
     def __init__(self, target: float) -> None:
@@ -90,13 +94,14 @@ class Energy(RankRule):
 
     @override
     def step(self, sigma: Array, energy: float) -> int:
+        """Choose the smallest rank whose squared singular values hold the target share of ``energy``."""
         enough = np.cumsum(sigma**2) >= self.target * energy
         self.rank = int(enough.argmax()) + 1 if enough.any() else sigma.size + 1
         return self.rank
 
 
 class Band(RankRule):
-    r"""The paper's rule (Grammenos et al. 2019, equation 6).
+    r"""The rule that keeps the last singular value's share of their sum within a band (Grammenos et al. 2019, eq. 6).
 
     The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie between alpha and beta: above, the rank grows by
     one; below, it falls by one. Since c <= 1 / r, it never grows beyond ceil(1 / beta). As printed, the rule goes 8, 9,
@@ -125,11 +130,13 @@ class Band(RankRule):
 
     @override
     def step(self, sigma: Array, energy: float) -> int:
+        """Raise or lower the rank by one if the share of the last of its singular values is outside of the band."""
         r = min(self.rank, sigma.size)  # a block may have fewer directions than the rank
         if not r:
             return self.rank
         share = sigma[r - 1] / sigma[:r].sum()
         change = 0
+        # with hysteresis: grow only if the next share is not below the band, and fall only after ``hold`` blocks
         if share > self.beta and (
             not self.hysteresis or (sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha)
         ):
@@ -141,7 +148,9 @@ class Band(RankRule):
         return self.rank
 
     def stationary_rank(self, sigma: Array) -> int:
-        """Compute the rank at which the rule stops for constant singular values, from the present rank.
+        """Apply the rule to the same singular values until the rank no longer changes, and return this rank.
+
+        The rule's present rank is changed.
 
         Parameters
         ----------
@@ -153,7 +162,7 @@ class Band(RankRule):
         int
             The rank.
         """
-        for _ in sigma:
+        for _ in sigma:  # as many steps as there are directions suffice
             self._steady_blocks = self.hold
             before = self.rank
             if self.step(sigma, 0.0) == before:
@@ -163,7 +172,7 @@ class Band(RankRule):
 
 @dataclass(frozen=True)
 class Subspace:
-    """The leading directions of the rows of a stream, with their singular values.
+    """The leading principal directions of the rows of a stream, with their singular values and error bounds.
 
     Parameters
     ----------
@@ -176,7 +185,8 @@ class Subspace:
     energy : float
         Trace of the scatter of all rows, in squared units of the data.
     omitted : float
-        Bound on the spectral norm of the difference to the scatter of all rows, by truncations and by rounding.
+        Bound on the spectral norm of the difference between ``V diag(sigma^2) V'``, for the directions V, and the
+        scatter of all rows, by truncations and by rounding.
     """
 
     head: Head
@@ -187,7 +197,7 @@ class Subspace:
 
     @classmethod
     def empty(cls, d: int) -> Subspace:
-        """Create the subspace of no rows.
+        """Create the state of a stream before its first row: no directions.
 
         Parameters
         ----------
@@ -202,18 +212,18 @@ class Subspace:
         return cls(Head(0, np.zeros(d), np.zeros(d)), np.empty((d, 0)), np.empty(0))
 
     def diagonal(self) -> Array:
-        """Compute the diagonal of the scatter in the span of the vectors.
+        """Compute the diagonal of the low-rank scatter ``V diag(sigma^2) V'``, for the directions V: a sum per feature.
 
         Returns
         -------
         ndarray of shape (d,)
-            The diagonal.
+            Sum of squares of each feature, as far as the tracked directions hold it.
         """
         squares: Array = np.square(self.vectors * self.sigma).sum(axis=1)
         return squares
 
     def pairs(self, k: int) -> Eigenpairs:
-        """Return the leading eigenpairs of the scatter; directions without variance are completed.
+        """Return the k leading eigenpairs of the tracked scatter, completed by orthonormal vectors of eigenvalue 0.
 
         Parameters
         ----------
@@ -235,7 +245,9 @@ class Subspace:
 
 
 class Tracker:
-    """SPCA, or SAPCA with a rule for the rank: each block of rows goes in once.
+    """Streaming PCA in one pass over blocks of rows, of fixed rank (SPCA) or of a rank chosen by a rule (SAPCA).
+
+    Attribute `subspace` is the state after all blocks so far.
 
     Parameters
     ----------
@@ -263,16 +275,16 @@ class Tracker:
 
     @property
     def rank(self) -> int:
-        """Present rank."""
+        """Present number of directions that the rank rule chose."""
         return self.rule.rank
 
     @property
     def vectors(self) -> Array:
-        """Leading directions (d, rank)."""
+        """Leading principal directions (d, rank) of the rows so far, orthonormal columns."""
         return self.subspace.vectors[:, : self.rank]
 
     def update(self, block: NDArray[Any]) -> None:
-        """Take in a block of rows.
+        """Update mean, directions and singular values by a block of rows; first scale earlier rows by ``forgetting``.
 
         Parameters
         ----------
@@ -294,7 +306,7 @@ class Tracker:
 def track(
     rows: Rows, rank: int, *, tracked: int = 0, block: int = 50, forgetting: float = 1.0, center: bool = True
 ) -> Subspace:
-    """Run SPCA over rows in a single pass.
+    """Compute the leading principal directions of rows in a single pass, block by block (streaming PCA of fixed rank).
 
     Parameters
     ----------
@@ -303,11 +315,13 @@ def track(
     rank : int
         Number of directions.
     tracked : int, optional
-        As in `Tracker`.
+        Number of directions tracked; 0: as many as the rank.
     block : int, optional
-        Rows of a block.
-    forgetting, center
-        As in `Tracker`.
+        Number of rows of a block.
+    forgetting : float, optional
+        Factor of the singular values before each block.
+    center : bool, optional
+        Whether the rows' mean is followed and subtracted.
 
     Returns
     -------
@@ -321,7 +335,10 @@ def track(
 
 
 def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> Subspace:
-    """Merge subspaces by a QR and the SVD of its triangle (algorithm 5, and the means).
+    """Merge the leading directions of several sets of rows into those of all rows together, with their means.
+
+    The scaled directions, and rows for the differences of the means, are stacked; a QR decomposition and the SVD of its
+    triangle give the result (Grammenos et al. 2019, algorithm 5, extended by the means).
 
     The merge is associative as long as nothing is truncated. The parts themselves fix their order: permuting them
     changes no bit.
@@ -354,7 +371,9 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
 
 
 def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
-    """Merge subspaces pairwise, ``len(parts) - 1`` times: two subspaces are in memory at once.
+    """Merge the leading directions of several sets of rows in pairs, then the results in pairs, until one is left.
+
+    Each merge needs only two subspaces at once.
 
     Parameters
     ----------
@@ -374,13 +393,17 @@ def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
 
 
 def _scale_subspace(part: Subspace, factor: float) -> Subspace:
-    """Return the subspace of the same rows times ``factor``, about the same mean; each counts as ``factor**2`` rows."""
+    """Multiply the centred rows of a subspace by ``factor``, so that each row has the weight ``factor**2``."""
     head = part.head._replace(n=factor**2 * part.head.n)
     return Subspace(head, part.vectors, factor * part.sigma, factor**2 * part.energy, factor**2 * part.omitted)
 
 
 def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
-    """Return the pooled head, and the centred rows with a row for their distance from the mean ``before``."""
+    """Return count and mean of old and new rows, and the new rows less their mean, with a row between the means.
+
+    The last row, omitted if there are no old rows, stands for the difference of the means: with it, the scatters of
+    old and new rows add up to the scatter of all rows about their common mean.
+    """
     block_head, centred = centre_rows(rows)
     if not before.n:
         return block_head, centred
@@ -390,13 +413,15 @@ def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
 
 
 def _append_block(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array, float]:
-    """Return basis (d, m), rotation (m, m') and singular values (m',) of tracked directions and ``rows``.
+    """Compute the SVD of ``diag(sigma) vectors'`` stacked on ``rows``, as a basis, a rotation and singular values.
 
-    The last number bounds the spectral norm of residuals that were taken for rounding.
+    The basis (d, m) times the rotation (m, m') has the right singular vectors. The last number returned bounds the
+    spectral norm of the change of the scatter by leaving out directions at the level of rounding.
 
     The residual is projected twice, and only its directions above rounding enter the basis: the literal algorithm
     takes a QR's arbitrary directions instead, and is no longer orthonormal on a stream of low rank.
     """
+    # rows = inside @ vectors' + outside, with outside orthogonal to the vectors
     inside = rows @ vectors
     outside = rows - inside @ vectors.T
     correction = outside @ vectors
@@ -419,10 +444,14 @@ def _append_block(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Arr
 
 
 def _above_noise(sigma: Array, unit: float) -> Array:
+    """Return the singular values that are above rounding errors: above `MIN_SINGULAR_SHARE` of ``unit``."""
     return sigma[sigma > MIN_SINGULAR_SHARE * unit]
 
 
 def _truncation_error(sigma: Array, k: int, d: int) -> float:
-    """Bound the change of the scatter (d, d) by a truncation to k directions and its rounding."""
+    """Bound the spectral norm of a scatter's (d, d) change by truncation to k directions, and by rounding.
+
+    ``sigma`` are its singular values, descending; the truncation omits ``sigma[k]**2`` at most in any direction.
+    """
     truncated = float(sigma[k] ** 2) if sigma.size > k else 0.0
     return truncated + rounding_bound(d) * float(sigma.max(initial=0.0) ** 2)

@@ -34,8 +34,8 @@ from scipy.linalg import blas
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, head_order, packed_size, pool_heads, two_sum
 
-DIGIT_BITS, DIGITS = 36, 3  # bits of a word, and how many words an entry has
-MAX_ADDEND = 2.0**DIGIT_BITS  # an addend is below this, in the unit of its first word
+DIGIT_BITS, DIGITS = 36, 3  # bits of a word (an integer stored as float64), and words of each entry
+MAX_ADDEND = 2.0**DIGIT_BITS  # an addend is below this, in the unit of its first word; the ratio of two words' units
 MAX_ADDENDS = 2**16  # the largest number of addends: float64 holds whole numbers up to 2^53 = 2^36 2^17
 MIN_UNIT = 2.0 ** (-28 * DIGIT_BITS)  # the unit while all addends are zero
 CHUNK_SIZE = (
@@ -51,6 +51,9 @@ SPLIT_FACTOR = 2.0**27 + 1  # Dekker's factor, which splits a float64 into two h
 class ReproducibleSum:
     """A running sum of arrays of equal shape, whose bits do not depend on the order of the addends.
 
+    Each entry is three integers ("words") in multiples of a power of two, ``unit``, and of 2^-36 and 2^-72 of it
+    (Demmel and Nguyen 2015).
+
     Parameters
     ----------
     shape : tuple of int
@@ -65,7 +68,7 @@ class ReproducibleSum:
         self._addends = 0
 
     def add(self, addend: NDArray[Any]) -> None:
-        """Add an array of finite numbers.
+        """Add an array of finite numbers to the running sum.
 
         Parameters
         ----------
@@ -89,7 +92,7 @@ class ReproducibleSum:
             _add(self._unit[part], self._words[:, part], flat[part], *between[:, : part.stop - part.start])
 
     def total(self) -> Array:
-        """Round the sum to float64.
+        """Round the running sum to float64 and return it.
 
         Returns
         -------
@@ -103,7 +106,7 @@ class ReproducibleSum:
 
 
 def reproducible_sum(addends: Sequence[NDArray[Any]]) -> Array:
-    """Add arrays that are all at hand as `ReproducibleSum` does, with no more memory than the result.
+    """Sum arrays so that the bits of the result do not depend on their order, with no more memory than the result.
 
     Parameters
     ----------
@@ -126,7 +129,7 @@ def reproducible_sum(addends: Sequence[NDArray[Any]]) -> Array:
 
 
 def exceeds(values: NDArray[Any], bound: Array) -> bool:
-    """Return whether any value is larger in size than its own limit, without an array of that size.
+    """Return whether the absolute value of any entry exceeds its own limit, with little memory for temporary arrays.
 
     Parameters
     ----------
@@ -138,20 +141,23 @@ def exceeds(values: NDArray[Any], bound: Array) -> bool:
     Returns
     -------
     bool
-        True if a value is larger.
+        True if any does.
     """
     sizes, limits = values.reshape(-1), bound.reshape(-1)
     return any(bool((np.abs(sizes[part]) > limits[part]).any()) for part in _slices(sizes.size))
 
 
 def _slices(size: int) -> Iterator[slice]:
-    """Return blocks of an array of ``size`` entries."""
+    """Yield consecutive slices, of `CHUNK_SIZE` entries, of an array of ``size`` entries."""
     return (slice(start, min(start + CHUNK_SIZE, size)) for start in range(0, size, CHUNK_SIZE))
 
 
 def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, rounded: Array) -> None:
-    """Add to ``words`` (3, n) of ``unit`` (n,), both in place; two more arrays (n,) are for temporary values."""
-    with np.errstate(over="ignore"):  # beyond float64 is beyond the grid, too
+    """Add ``addend`` (n,) to the reproducible sum of ``words`` (3, n) in grid steps of ``unit`` (n,), both in place.
+
+    The arrays ``remaining`` and ``rounded`` (n,) are for temporary values.
+    """
+    with np.errstate(over="ignore"):  # an infinite quotient is beyond the grid, which is then raised
         np.divide(addend, unit, out=remaining)
     if np.abs(remaining, out=rounded).max() >= MAX_ADDEND:
         _raise_grid(unit, words, addend, np.flatnonzero(rounded >= MAX_ADDEND))
@@ -164,11 +170,14 @@ def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, roun
 
 
 def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[np.intp]) -> None:
-    """Move the grid of the entries ``where`` up by full steps, far enough for their addends."""
+    """Enlarge the unit of the entries ``where`` by powers of 2^36, so that their addends fit; move their words along.
+
+    Words that fall below the last are dropped.
+    """
     addends, raised = addend[where].astype(np.float64), unit[where] * MAX_ADDEND
     with np.errstate(over="ignore"):
         one_step = bool((np.abs(addends) < raised * MAX_ADDEND).all())
-    if one_step:  # as where some addends are just above a step of the grid, and others just below
+    if one_step:  # the frequent case, which is faster without exponents
         unit[where] = raised
         for upper, lower in ((1, 2), (0, 1)):
             words[lower, where] = words[upper, where]
@@ -176,6 +185,7 @@ def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[
         return
     _, above = np.frexp(addends)
     _, before = np.frexp(unit[where])  # 2^(before - 1)
+    # the new unit is a power of 2^36, less than which times 2^36 the addend is; words move down by the steps it rose
     after = -(-above // DIGIT_BITS) * DIGIT_BITS - DIGIT_BITS
     steps = (after - (before - 1)) // DIGIT_BITS
     unit[where] = np.ldexp(1.0, after)
@@ -187,7 +197,10 @@ def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[
 
 
 def _total(unit: Array, words: Array) -> Array:
-    """Return the sum of the words, carried first, so that each sum is written in a single way."""
+    """Round ``words`` (3, n), integers in multiples of ``unit``, to float64 (n,); equal sums give the same bits.
+
+    Words are carried first, since the same sum can be written by several triples of words.
+    """
     first, second, third = words
     carried = np.floor(third / MAX_ADDEND)
     third, second = third - carried * MAX_ADDEND, second + carried
@@ -200,7 +213,9 @@ def _total(unit: Array, words: Array) -> Array:
 
 
 class MomentsSum:
-    """The moments of all rows of d features, from parts that come in sequence and need not be stored.
+    """Running moments (count, mean, scatter about the mean) of all parties' rows, with bits independent of the order.
+
+    Of each part, only count and mean are stored; its scatter is added at once.
 
     Parameters
     ----------
@@ -213,12 +228,12 @@ class MomentsSum:
         self._scatter = ReproducibleSum((d * (d + 1) // 2,))
 
     def add(self, part: Moments) -> None:
-        """Add a part.
+        """Add the count, mean and scatter of further rows.
 
         Parameters
         ----------
         part : Moments
-            Moments of some rows.
+            Moments of these rows.
 
         Raises
         ------
@@ -229,12 +244,13 @@ class MomentsSum:
         self.heads.append(part.head)
 
     def pooled(self, *, within: bool = False) -> Moments:
-        """Return the moments of all rows.
+        """Return count, mean and scatter of all rows added so far.
 
         Parameters
         ----------
         within : bool, optional
-            Whether the scatter omits the part between the means.
+            Whether the scatter is only the sum of the parts' scatters about their own means, without the scatter of
+            the means; default False.
 
         Returns
         -------
@@ -245,14 +261,15 @@ class MomentsSum:
 
 
 def pool(parts: Iterable[Moments], *, within: bool = False) -> Moments:
-    """Pool moments of several parts.
+    """Combine count, mean and scatter of several sets of rows into those of all rows, with bits independent of order.
 
     Parameters
     ----------
     parts : iterable of Moments
-        Moments of each part.
+        Moments of each set of rows.
     within : bool, optional
-        Whether the scatter omits the part between the means (AP-COV).
+        Whether the scatter is only the sum of the sets' scatters about their own means, without the scatter of the
+        means (as AP-COV takes); default False.
 
     Returns
     -------
@@ -264,7 +281,10 @@ def pool(parts: Iterable[Moments], *, within: bool = False) -> Moments:
 
 
 def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> Moments:
-    """Return moments from the heads of parts and the sum of their scatters, which is overwritten."""
+    """Return moments of all rows from the parts' counts and means and the sum of their scatters, which is overwritten.
+
+    Unless ``within``, the scatter of the parts' means is added.
+    """
     ordered = sorted(heads, key=head_order)
     pooled, deviations = pool_heads(ordered)
     if not within:
@@ -274,9 +294,9 @@ def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> M
 
 
 def two_product(a: Array, b: Array | float) -> Double:
-    """Multiply exactly: ``p + e == a * b``, with ``p`` the rounded product (Dekker 1971).
+    """Multiply arrays exactly, as a rounded product p and its rounding error e: ``p + e == a * b`` (Dekker 1971).
 
-    Exact within a part of float64's range.
+    Exact as long as neither the product's error nor the split of a factor is beyond float64's range.
 
     Parameters
     ----------
@@ -295,18 +315,20 @@ def two_product(a: Array, b: Array | float) -> Double:
 
 
 def _halves(x: Array | float) -> tuple[Any, Any]:
-    """Return two numbers of half the digits, which add up to ``x``."""
+    """Split float64 numbers into two parts of half the digits each, which add up to ``x`` (Dekker 1971)."""
     high = SPLIT_FACTOR * x - (SPLIT_FACTOR * x - x)
     return high, x - high
 
 
 def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
-    """Compute numbers that add up to the sum of rows and to the sum of its squares, without any rounding.
+    """Compute, from the count n and mean m of rows, float64 numbers that add up exactly to n m, and others to n m^2.
+
+    The squares are those of each feature; the numbers are error-free products.
 
     Parameters
     ----------
     head : Head
-        Count n and mean m.
+        Count n and mean m, which is ``mean + remainder``.
 
     Returns
     -------
@@ -322,7 +344,7 @@ def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
 
 
 def shift_head(head: Head, centre: Array) -> Head:
-    """Return the head of the same rows less a centre.
+    """Return the count and mean of the same rows after a centre is subtracted, to twice the digits of float64.
 
     Parameters
     ----------
@@ -341,45 +363,49 @@ def shift_head(head: Head, centre: Array) -> Head:
 
 
 def pooled_head(rows: float, total: ExactNumbers) -> Head:
-    """Compute count and mean of rows from their exact sum.
+    """Compute the mean of rows, to about twice the digits of float64, from their exact sum as integers n for n 2^-e.
 
     Parameters
     ----------
     rows : float
-        Number of rows.
+        Number of rows, or sum of their weights.
     total : tuple of ndarray
-        Exact sum of the rows (d,): integers and exponents.
+        Exact sum of the rows: integers n (d,) and exponents e (d,), for the sums ``n 2^-e``.
 
     Returns
     -------
     Head
         Count and mean.
     """
-    over, under = float(rows).as_integer_ratio()
+    over, under = float(rows).as_integer_ratio()  # rows = over / under, exactly
     mean = np.empty((2, len(total[0])))
     for i, number in enumerate(total[0]):
         first = number * under / over
+        # numerator of the quotient's rounding error, in steps of 2^-QUOTIENT_BITS
         rest = (number * under << QUOTIENT_BITS) - int(math.ldexp(first, QUOTIENT_BITS)) * over
         mean[:, i] = first, math.ldexp(rest / over, -QUOTIENT_BITS)
     return Head(rows, *two_sum(*np.ldexp(mean, -total[1])))
 
 
 def pooled_diagonal(rows: float, total: ExactNumbers, squares: ExactNumbers) -> Array:
-    """Compute the diagonal of the scatter about the mean; no digit is lost, however far from zero the mean is.
+    """Compute each feature's sum of squares about the mean from exact sums about zero, without cancellation.
+
+    It is ``sum x^2 - (sum x)^2 / rows``, in integers, so no digit is lost however far from zero the mean is.
 
     Parameters
     ----------
     rows : float
-        Number of rows.
+        Number of rows, or sum of their weights.
     total, squares : tuple of ndarray
-        Exact sums of rows and of squares about zero (d,): integers and exponents.
+        Exact sums of the rows, and of their squares, for each feature: integers n (d,) and exponents e (d,), for the
+        sums ``n 2^-e``.
 
     Returns
     -------
     ndarray of shape (d,)
-        The diagonal.
+        Diagonal of the scatter about the mean.
     """
-    over, under = float(rows).as_integer_ratio()
+    over, under = float(rows).as_integer_ratio()  # rows = over / under, exactly
     diagonal, exponents = np.empty(len(total[0])), np.maximum(2 * total[1], squares[1])
     shifts = exponents - squares[1], exponents - 2 * total[1]
     for i, (number, square, finer, coarser) in enumerate(zip(total[0], squares[0], *shifts, strict=True)):
@@ -388,7 +414,7 @@ def pooled_diagonal(rows: float, total: ExactNumbers, squares: ExactNumbers) -> 
 
 
 def mean_products(head: Head) -> Double:
-    """Compute ``n m m^T`` as an unevaluated sum of two numbers.
+    """Compute the matrix ``n m m'``, for the count n and mean m of rows, as two float64 arrays ``high + low``.
 
     Parameters
     ----------
@@ -398,7 +424,7 @@ def mean_products(head: Head) -> Double:
     Returns
     -------
     high, low : ndarray of shape (d (d + 1) / 2,)
-        Packed triangles.
+        Packed triangles: the rounded products, and their rounding errors.
     """
     d = head.mean.size
     high, low = np.empty(packed_size(d)), np.empty(packed_size(d))
@@ -410,6 +436,7 @@ def mean_products(head: Head) -> Double:
         stop = min(start + STRIPE_ROWS, d)
         (a, b), (c, e) = (half[start:stop, None] for half in halves), (half[start:] for half in mean_halves)
         product = total[0][start:stop, None] * head.mean[start:]
+        # error of the product by Dekker's split into halves, as in `two_product`; then the terms of the remainders
         error = ((a * c - product) + a * e + b * c) + b * e
         error += total[0][start:stop, None] * head.remainder[start:]
         error += total[1][start:stop, None] * head.mean[start:]
@@ -421,18 +448,20 @@ def mean_products(head: Head) -> Double:
 
 
 def centre_scatter(sums: Double, products: Double) -> Array:
-    """Compute the scatter about the mean.
+    """Compute the scatter about the mean as the sum of products about zero less the products of the mean.
+
+    Both are unevaluated sums ``high + low`` of two float64 arrays, so that no digits are lost by cancellation.
 
     Parameters
     ----------
     sums : tuple of ndarray
-        Uncentred sums of products, ``high + low``.
+        Sum of ``x x'`` over all rows x: packed triangles ``high`` and ``low`` (d (d + 1) / 2,).
     products : tuple of ndarray
-        Products of the mean, ``high + low``.
+        ``n m m'`` for the count n and mean m of all rows: packed triangles ``high`` and ``low`` (d (d + 1) / 2,).
 
     Returns
     -------
-    ndarray
-        The scatter.
+    ndarray of shape (d (d + 1) / 2,)
+        Packed triangle of the scatter.
     """
     return (sums[0] - products[0]) + (sums[1] - products[1])
