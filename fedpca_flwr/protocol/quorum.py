@@ -254,7 +254,8 @@ class Quorum:
                 who = admission.party_labels(self._absent_parties(online), self._names) or "all"
                 raise QuorumError(
                     f"{len(online)} of {self.expected or 'at least 1'} clients joined within join-deadline = "
-                    f"{self.config.join_deadline:g} s; missing: {who}. Are their nodes started and registered?"
+                    f"{self.config.join_deadline:g} s; missing: {who}. Are their nodes started and registered? "
+                    "A node with HTTPS_PROXY set reaches the SuperLink only with its address in NO_PROXY"
                 )
             time.sleep(0.05)
 
