@@ -34,7 +34,7 @@ from fedpca_flwr.maths.moments import pack, unpack_symmetric
 
 
 class Squarem:
-    """A SQUAREM iteration whose map the caller computes.
+    """A SQUAREM acceleration of a fixed point iteration x <- g(x), whose map g the caller computes.
 
     `point` is the point whose image the iteration needs next; it always satisfies ``is_valid``. After the second step
     of a cycle, `steps_ahead` estimates how many such steps remain; otherwise it is None.
@@ -55,7 +55,7 @@ class Squarem:
         self._first_step = np.inf  # length of the cycle's first step
 
     def add(self, image: Array) -> None:
-        """Take the image of `point` and choose the next point.
+        """Take the image g(x) of the current point x, and choose the next point.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class Squarem:
 
 
 class Gaussian(NamedTuple):
-    """Mean and covariance in units of the observed standard deviations about the observed means.
+    """Mean and covariance of features, in units of their observed standard deviations about their observed means.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Gaussian(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Expected sums over rows.
+    """Expected sums over rows with missing values, as a step of expectation-maximisation needs.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class Expected(NamedTuple):
 
 
 def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:
-    """Compute the E-step over rows.
+    """Compute the E-step: the expected sums of rows with missing values under a Gaussian model.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
 
 
 class GaussianEM:
-    """An EM iteration of a Gaussian model, which begins with a mean and the identity as covariance.
+    """An expectation-maximisation for a Gaussian model, which begins with a mean and the identity as covariance.
 
     Attributes: `model` is the model whose expected sums the iteration needs next; `mean` (d,) is the mean m' of the
     last step; `scatter` (d (d + 1) / 2,) is the packed triangle of T of the last step.
@@ -177,7 +177,7 @@ class GaussianEM:
 
     @property
     def steps_ahead(self) -> float | None:
-        """Estimated number of further steps (`Squarem`), or None."""
+        """Estimated number of further steps until convergence, or None if there is no estimate yet."""
         return self._squarem.steps_ahead
 
     @property
@@ -188,7 +188,7 @@ class GaussianEM:
         return Gaussian(self.mean, covariance / (self.rows + self.prior))
 
     def add(self, sums: Expected) -> None:
-        """Take the sums of all rows that `model` gives.
+        """Take the sums that all rows have under the current `model`, and choose the next model.
 
         Parameters
         ----------
@@ -203,13 +203,13 @@ class GaussianEM:
 
 
 def _to_vector(model: Gaussian) -> Array:
-    """Return the mean and the Cholesky factor of the covariance in a vector."""
+    """Return the mean and the Cholesky factor of the covariance as one vector, which the acceleration combines."""
     factor = np.linalg.cholesky(model.covariance)
     return np.concatenate([model.mean, factor[np.tril_indices(model.mean.size)]])
 
 
 def _from_vector(point: Array, d: int) -> Gaussian:
-    """Return the model of such a vector."""
+    """Return the Gaussian of a vector of `_to_vector`."""
     factor = np.zeros((d, d))
     factor[np.tril_indices(d)] = point[d:]
     return Gaussian(point[:d], factor @ factor.T)

@@ -21,7 +21,7 @@ MIN_FREQUENCY = (
 
 
 class AlleleCounts(NamedTuple):
-    """Counts of rows of genotypes; the sums over parties are the counts of all their rows.
+    """Counts of calls and alleles, and sums of squares, of each variant; those of several parties add up.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class AlleleCounts(NamedTuple):
 
 
 def genotype_deviation(frequencies: Array) -> Array:
-    r"""Compute :math:`\sqrt{2p(1 - p)}`, the divisor of deviations.
+    r"""Compute the standard deviation of a genotype with allele frequency p, :math:`\sqrt{2p(1 - p)}`.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def genotype_deviation(frequencies: Array) -> Array:
 
 
 def count_alleles(rows: Rows) -> AlleleCounts:
-    """Count calls and alleles of rows.
+    """Count the calls and alleles of each variant over rows.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
 
 
 def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -> Blocks:
-    """Standardise rows by allele frequencies, as blocks without missing values.
+    """Standardise genotypes by allele frequencies (mean 2p), chunk by chunk; missing calls become 0.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -
 
 
 def standardised_chunks(rows: Rows, mean: Array, unit: Array) -> Iterator[Array]:
-    """Standardise rows chunk by chunk.
+    """Yield standardised genotypes chunk by chunk; missing calls are 0.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ MIN_SLOPE = 1e-9  # a slope of the steps' logarithms below this is rounding, not
 
 
 def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
-    """Make a connected graph of parties, the same at every party.
+    """Create the connected graph along which parties exchange messages, the same at every party.
 
     A ring, a star about party 0, a complete graph, a grid (with lines of as many parties as make it nearly a square;
     the last line may be shorter), or an Erdős-Rényi graph, which has each of the K (K - 1) / 2 edges with a
@@ -91,7 +91,7 @@ def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int =
 
 
 def diameter(graph: Adjacency) -> int:
-    """Count the edges between the two parties that are farthest from each other.
+    """Compute the diameter of a graph: the number of edges between the two parties that are farthest apart.
 
     So many rounds bring news from each party to all parties.
 
@@ -130,7 +130,7 @@ def metropolis_weights(graph: Adjacency) -> Array:
 
 
 def mixing_rate(weights: Array) -> float:
-    """Compute the largest share of disagreement that an averaging may leave: the second largest ``|eigenvalue|``.
+    """Compute the second largest ``|eigenvalue|`` of mixing weights: the disagreement that an averaging leaves.
 
     Parameters
     ----------
@@ -156,13 +156,13 @@ def _adjacency(
 
 
 def _hops(graph: Adjacency) -> Array:
-    """Return the number of edges between all parties; infinite if there is no path."""
+    """Return the number of edges on the shortest path between each two parties; infinite without a path."""
     hops: Array = shortest_path(graph.astype(np.float64), directed=False, unweighted=True)
     return hops
 
 
 class MeanTable(NamedTuple):
-    """Count, mean, trace and largest eigenvalue of every party, which fills while parties pass on their tables.
+    """Count, mean, trace and largest eigenvalue of every party, which a party collects as neighbours pass on tables.
 
     The row of a party that is not known yet is zero.
 
@@ -186,7 +186,7 @@ class MeanTable(NamedTuple):
 
     @classmethod
     def for_party(cls, party: int, parties: int, head: Head, trace: float, top: float) -> MeanTable:
-        """Create the table that a party has at first: its own row.
+        """Create the table of a party before any exchange: its own row alone is known.
 
         Parameters
         ----------
@@ -210,7 +210,7 @@ class MeanTable(NamedTuple):
         return table
 
     def filled_from(self, other: MeanTable) -> MeanTable:
-        """Fill unknown rows from another table.
+        """Return the table with unknown rows taken from a neighbour's table.
 
         Parameters
         ----------
@@ -229,7 +229,7 @@ class MeanTable(NamedTuple):
         )
 
     def pooled(self) -> tuple[Head, float, Array, Array]:
-        """Pool all rows of the table.
+        """Return pooled count, mean and trace from a complete table, and what each party adds to the trace.
 
         The heads fix the order of the sums: permuting the parties changes no bit of the pooled head and trace.
 
@@ -252,7 +252,7 @@ class MeanTable(NamedTuple):
         return pooled, math.fsum(traces), traces, deviations
 
     def max_eigenvalue_share(self) -> float:
-        """Bound the largest eigenvalue of any party's scatter about the pooled mean, K-fold, over the trace.
+        """Bound the largest eigenvalue of any of K parties' scatters about the pooled mean, times K over the trace.
 
         Returns
         -------
@@ -264,7 +264,7 @@ class MeanTable(NamedTuple):
 
 
 def sanger_direction(AX: Array, X: Array) -> Array:
-    """Compute Sanger's direction ``H(X)``.
+    """Compute the direction of Sanger's rule at an estimate X: ``A X - X triu(X' A X)``, given ``A X``.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def largest_eigenvalue(product: Callable[[Array], Array], d: int) -> float:
 
 
 def safe_step(largest: float, mixing: float) -> float:
-    """Choose a step size with which parties that follow Sanger's rule over a graph converge as a rule.
+    """Choose a step size with which Sanger's rule over a graph usually converges.
 
     At a solution a single party's iteration contracts along the solution itself by ``1 - 2 alpha L``, with the largest
     eigenvalue ``L`` of its matrix: it is stable for ``alpha L < 1`` and fastest at a half, also if parties follow each
@@ -330,7 +330,7 @@ def safe_step(largest: float, mixing: float) -> float:
 
 
 def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
-    """Compute the weighted mean of a party's array and its neighbours': a row of ``W @ arrays``.
+    """Compute the weighted mean of a party's array and its neighbours' arrays.
 
     The products are sorted before they are added: the order of the neighbours changes no bit.
 
@@ -355,7 +355,7 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
 
 
 def orthonormalise(X: Array) -> Array:
-    """Return orthonormal columns whose first j span the first j columns of ``X``, in the same directions.
+    """Return orthonormal columns whose first j span the first j columns of ``X``, with the same signs.
 
     Parameters
     ----------
@@ -372,7 +372,7 @@ def orthonormalise(X: Array) -> Array:
 
 
 def linear_rate(steps: Sequence[float]) -> float | None:
-    """Estimate the factor by which positive steps shrink in an iteration.
+    """Estimate the factor by which the sizes of successive steps shrink.
 
     The logarithms of the steps must fall by straight lines in the third and in the last quarter and from one quarter's
     mean to the other's, and the slopes must agree up to a factor 2. (The means of a cycle do not fall.)
@@ -399,7 +399,7 @@ def linear_rate(steps: Sequence[float]) -> float | None:
 
 
 def remaining_distance(steps: Sequence[float]) -> float | None:
-    """Extrapolate the distance to the limit after the last step.
+    """Estimate the distance from the last iterate to the limit, from the sizes of steps that shrink linearly.
 
     Parameters
     ----------
@@ -416,7 +416,7 @@ def remaining_distance(steps: Sequence[float]) -> float | None:
 
 
 def remaining_iterations(steps: Sequence[float], goal: float) -> int | None:
-    """Extrapolate the number of iterations until the remaining distance is below a goal.
+    """Estimate the number of iterations until the distance to the limit is below a goal.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ RIDGE = 1.0
 
 @dataclass(frozen=True)
 class Steps:
-    """The corrections of Harmony in sequence, for m clusters of k scores in B batches.
+    """The correction steps of Harmony so far: centres and penalties of m clusters, and moves for each of B batches.
 
     The last step may have no ``moves`` yet: rows are then shared out by this step, and not moved.
 
@@ -65,7 +65,7 @@ class Steps:
         return cls(np.empty((0, clusters, k)), np.empty((0, clusters, batches)), np.empty((0, clusters, batches, k)))
 
     def begin_step(self, centres: Array, penalty: Array) -> "Steps":
-        """Append a step that shares rows out.
+        """Append a step, in which rows are assigned to clusters by new centres and penalties.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class Steps:
         return Steps(np.append(self.centres, [centres], 0), np.append(self.penalties, [penalty], 0), self.moves)
 
     def finish_step(self, moves: Array) -> "Steps":
-        """Give the last step its moves.
+        """Set the moves of the last step.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class Steps:
         return Steps(self.centres, self.penalties, np.append(self.moves, [moves], 0))
 
     def correct(self, points: Array, batch: int) -> Array:
-        """Apply all steps that have moves to the scores of a batch.
+        """Apply all finished steps to the scores of a batch.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class Steps:
         return corrected
 
     def correct_parts(self, parts: Iterator[Array], batch: int) -> Iterator[Array]:
-        """Apply `correct` to scores that come some at a time.
+        """Apply all finished steps to chunks of scores.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class Steps:
 
 
 def normalise_rows(vectors: Array) -> Array:
-    """Divide rows by their lengths; zeros stay.
+    """Divide each row by its length; rows of zeros stay.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def normalise_rows(vectors: Array) -> Array:
 
 
 def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array, Array]:
-    """Share unit vectors out over clusters.
+    """Compute the soft assignment of unit vectors to clusters: each row's shares sum to 1.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array,
 
 @dataclass
 class BatchSums:
-    """Sums over the rows of a batch that the last of some steps shares out.
+    """Sums over the rows of a batch, weighted by their shares in the clusters of the last step.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class BatchSums:
 
     @classmethod
     def from_scores(cls, steps: Steps, parts: Iterator[Array], batch: int) -> Self:
-        """Compute the sums over scores that come some at a time.
+        """Compute the sums over chunks of a batch's scores.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class BatchSums:
 
 
 def log_excess(counts: Array) -> Array:
-    """Compute logarithms of observed over expected numbers of rows of each batch in each cluster.
+    """Compute the logarithms of observed over expected numbers of rows, for each batch in each cluster.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def log_excess(counts: Array) -> Array:
 
 
 def ridge_moves(counts: Array, sums: Array) -> Array:
-    """Estimate the offset of each batch by a ridge regression within each cluster.
+    """Estimate the offset of each batch within each cluster by ridge regression; scores move by its negative.
 
     The intercept is not shrunk, and stays.
 

@@ -53,7 +53,7 @@ def invert_covariance(covariance: Array) -> Array | None:
 
 
 class CompletedSums(NamedTuple):
-    """Sums over rows whose missing values are filled by their expectation.
+    """Sums over rows whose missing values are replaced by their conditional expectation.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class CompletedSums(NamedTuple):
 
 
 def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> CompletedSums:
-    """Compute sums over filled rows.
+    """Compute the sums of rows with missing values filled by their conditional expectation under a Gaussian.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Arra
 def _add_groups(
     total: CompletedSums, within: Array, across: Array, groups: Groups, precision: Array, offset: Array, unit: Array
 ) -> None:
-    """Add some groups to the sums.
+    """Add the sums of groups of rows with the same missing features.
 
     Their means go to ``total``. The scatters of observed values go to ``within``, in the unit of the data. The products
     of observed with expected values go to ``across``, whose symmetric part counts twice.
@@ -133,7 +133,7 @@ def _add_groups(
 
 
 def complete_deviations(deviations: Array, precision: Array) -> Array:
-    """Fill missing deviations from the mean by their expectation.
+    """Fill missing deviations from the mean by their conditional expectation, given the precision matrix.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def complete_deviations(deviations: Array, precision: Array) -> Array:
 
 
 def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
-    """Compute the units of features and the inverse of their correlation.
+    """Compute the standard deviations of features and the inverse of their correlation matrix.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
 
 
 def fill_by_covariance(centred: Array, covariance: Array) -> Array:
-    """Fill missing values by their expectation under a Gaussian model.
+    """Fill missing values by their conditional expectation under a Gaussian with a given covariance.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def fill_by_covariance(centred: Array, covariance: Array) -> Array:
 def squared_error_by_covariance(
     rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array
 ) -> float:
-    """Compute the squared error that components leave of rows, which are filled, centred and scaled.
+    """Compute the squared error that components leave of rows whose missing values a covariance fills.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def squared_error_by_covariance(
 def _batches_by_missing_count(
     missing: NDArray[np.bool_], max_elements: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield groups (g,) that miss u features each, and the features (g, u), with g u^2 <= ``max_elements``."""
+    """Yield batches of groups with u missing features each, and the features (g, u); g u^2 <= ``max_elements``."""
     numbers = missing.sum(axis=1)
     for u in np.unique(numbers[numbers > 0]):
         members = np.flatnonzero(numbers == u)

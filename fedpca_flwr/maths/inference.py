@@ -62,7 +62,7 @@ MIN_REMAINDER_SHARE = 1e-10
 
 
 def leading_run(above: NDArray[np.bool_]) -> int:
-    """Count the entries that are true before the first false entry.
+    """Count the entries before the first false entry.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def leading_run(above: NDArray[np.bool_]) -> int:
 
 
 def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Array:
-    """Draw eigenvalues of covariances of rows with independent normal features.
+    """Draw eigenvalues of sample covariances of independent normal features with given variances.
 
     Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal
     and chi on the diagonal, so that no rows are drawn.
@@ -110,7 +110,7 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
 
 
 def null_band(variances: Array, n: int, draws: int = 100) -> Array:
-    """Compute the 95th percentiles of `null_eigenvalues`, which decide in Horn's parallel analysis (1965).
+    """Compute the 95th percentiles of the null eigenvalues of each rank, for Horn's parallel analysis (1965).
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def null_band(variances: Array, n: int, draws: int = 100) -> Array:
 
 
 def parallel_analysis(values: Array, band: Array) -> int:
-    """Count the leading eigenvalues that are above the null eigenvalues of the same rank.
+    """Count the leading eigenvalues that exceed the null eigenvalue of the same rank (Horn 1965).
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def parallel_analysis(values: Array, band: Array) -> int:
 
 
 def broken_stick(values: Array) -> int:
-    """Count the leading eigenvalues that are above the pieces of a stick that breaks at random (Jackson 1993).
+    """Count the leading eigenvalues that exceed the expected pieces of a randomly broken stick (Jackson 1993).
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def broken_stick(values: Array) -> int:
 
 
 def components_for_share(values: Array, share: float) -> int:
-    """Count the components that together exceed a share of the variance.
+    """Return the smallest number of components that together exceed a share of the variance.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def components_for_share(values: Array, share: float) -> int:
 
 
 def minka(values: Array, n: int) -> int | None:
-    """Compute the dimension of greatest evidence (Minka 2000), as scikit-learn's ``n_components="mle"``.
+    """Compute the dimension of greatest Bayesian evidence (Minka 2000), as scikit-learn's ``n_components="mle"``.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def minka(values: Array, n: int) -> int | None:
 
 
 def _log_evidence(values: Array, k: int, n: int) -> float:
-    """Return Laplace's approximation of the log evidence of dimension k: equation 77 of Minka's report."""
+    """Return Laplace's approximation of the log evidence for dimension k (Minka 2000, equation 77)."""
     d, i = len(values), np.arange(1, k + 1)
     floor = d * np.finfo(np.float64).eps * float(values[0])
     if values[k - 1] <= floor:
@@ -225,7 +225,7 @@ def _log_evidence(values: Array, k: int, n: int) -> float:
 
 
 def bi_cross_validation(parts: Sequence[Moments]) -> int:
-    """Count the components that predict held-out values best; the result may be zero.
+    """Count the components that predict held-out values best, by bi-cross-validation; the result may be zero.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def bi_cross_validation(parts: Sequence[Moments]) -> int:
 
 
 def validation_errors(parts: Sequence[Moments]) -> Array:
-    """Compute the squared errors of held-out values for 0, 1, ... components, as many as all folds have.
+    """Compute the squared errors of held-out values for 0, 1, ... components, summed over all folds.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def validation_errors(parts: Sequence[Moments]) -> Array:
 
 
 def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
-    """Return squared errors (m,) of a fold of rows and a block of features."""
+    """Return the squared errors (m,) of 0 to m - 1 components on a fold of rows (scatter T) and a block of features."""
     predictors = np.setdiff1d(np.arange(len(S)), block)
     values, V = eigh(S[np.ix_(predictors, predictors)])
     values, V = values[::-1], V[:, ::-1]
@@ -283,7 +283,7 @@ def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
 
 
 def _folds(rows: Sequence[int]) -> list[list[int]]:
-    """Divide parties into folds of nearly as many rows: the largest first, each into the smallest fold."""
+    """Divide parties into folds of nearly equal numbers of rows: the largest first, each into the smallest fold."""
     folds: list[list[int]] = [[] for _ in range(min(MAX_ROW_FOLDS, len(rows)))]
     for party in sorted(range(len(rows)), key=lambda i: (-rows[i], i)):
         min(folds, key=lambda fold: sum(rows[i] for i in fold)).append(party)
@@ -313,7 +313,7 @@ def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
 
 
 def fourth_powers(scores: Array, variances: Array) -> Array:
-    """Sum the fourth powers of scores in units of their deviations.
+    """Compute the sum of fourth powers of each component's scores, in units of the score's standard deviation.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ def fourth_powers(scores: Array, variances: Array) -> Array:
 
 
 def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> Array:
-    """Compute confidence intervals for the population's eigenvalues, for rows whose scores have a known kurtosis.
+    """Compute confidence intervals for the population's eigenvalues, given the kurtosis of each component's scores.
 
     Parameters
     ----------
@@ -385,7 +385,7 @@ def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
 
 
 def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
-    """Estimate the population's variances behind sample eigenvalues, and the angles to its components.
+    """Estimate population eigenvalues and the angles to population components in the spiked covariance model.
 
     Parameters
     ----------
@@ -415,7 +415,7 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
 
 
 def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Array) -> tuple[Array, Array]:
-    """Estimate a statistic and its variance by omitting each group in turn (Busing et al. 1999).
+    """Compute the jackknife estimate and variance of a statistic, omitting each group in turn (Busing et al. 1999).
 
     Parameters
     ----------
@@ -440,7 +440,7 @@ def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Arra
 
 
 def student_quantile(groups: int, level: float) -> float:
-    """Compute how many standard errors an interval reaches, if few groups estimate the error.
+    """Compute the half width of an interval in standard errors, if few groups estimate the standard error.
 
     Parameters
     ----------
@@ -458,7 +458,7 @@ def student_quantile(groups: int, level: float) -> float:
 
 
 def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
-    """Compute the factor by which scores of new rows are too small.
+    """Compute the factor by which the scores of new rows are smaller than those of the rows of the fit.
 
     Parameters
     ----------
@@ -489,7 +489,7 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
 
 
 def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
-    """Compute over how many directions the variance is spread that eigenpairs omit.
+    """Compute the effective number of directions over which the omitted variance is spread.
 
     Parameters
     ----------
@@ -536,7 +536,7 @@ def t_squared(scores: Array, variances: Array) -> Array:
 
 
 def t_squared_limit(k: int, n: float, level: float) -> float:
-    """Compute the limit that T2 of a new row exceeds with probability 1 - ``level``.
+    """Compute the limit that Hotelling's T squared of a new row exceeds with probability 1 - ``level``.
 
     Parameters
     ----------
@@ -556,7 +556,7 @@ def t_squared_limit(k: int, n: float, level: float) -> float:
 
 
 def spe_limit(residual_variance: float, directions: float, level: float) -> float:
-    """Compute the limit that SPE of a new row exceeds with probability 1 - ``level``.
+    """Compute the limit that the squared prediction error of a new row exceeds with probability 1 - ``level``.
 
     Parameters
     ----------
@@ -576,7 +576,7 @@ def spe_limit(residual_variance: float, directions: float, level: float) -> floa
 
 
 def t_squared_contributions(centred: Array, components: Array, variances: Array) -> Array:
-    """Divide T2 among the features; parts may be negative (Westerhuis, Gurden and Smilde 2000).
+    """Divide Hotelling's T squared among the features (Westerhuis et al. 2000); parts may be negative.
 
     Parameters
     ----------

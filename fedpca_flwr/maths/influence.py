@@ -71,7 +71,7 @@ Part = Moments | Factor
 
 @dataclass(frozen=True)
 class Influence:
-    """The influence of a party on a model.
+    """Influence of a party on a model: its share of the components, and how far they turn without it.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def party_influences(
 
 
 def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]:
-    """Find the parties whose influence is out of proportion, and why.
+    """Return the parties whose influence is out of proportion to their rows, with the reason.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
 def _exact_turns(
     parts: Sequence[Part], deviations: Array, leaving: Array, weights: Array, unit: float, V: Array
 ) -> list[Turn]:
-    """Return the turns of components ``V`` (d, r) without each part, whose means add ``deviations`` (K, d)."""
+    """Return the angles between components ``V`` (d, r) of all parts and the components without each part."""
 
     def scatter(k: int, factor: float) -> Array:
         local_scatter = parts[k].times(np.diag(weights)) / unit * weights[:, None]
@@ -205,7 +205,7 @@ def _exact_turns(
 
 @dataclass(frozen=True)
 class Turn:
-    """Bounds on the turn of the first r components, in degrees, 0 to 90.
+    """Bounds on the angle, in degrees from 0 to 90, by which the first r components turn without a party.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ class Turn:
 
 
 def exact_turn(remaining: Array, V: Array) -> Turn:
-    """Compute the turn from components to the components of another scatter.
+    """Compute the angle between components and the components of another scatter.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def exact_turn(remaining: Array, V: Array) -> Turn:
 
 
 def bounded_turn(removed_product: Array, V: Array, values: Array, following: float) -> Turn:
-    """Bound the turn of components if a matrix E is subtracted from the scatter.
+    """Bound the angle by which components turn if a matrix E is subtracted from the scatter, given E V.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def bounded_turn(removed_product: Array, V: Array, values: Array, following: flo
 
 
 class RandomGroups:
-    """Sums of scatters in groups drawn at random; parts come in sequence and are not stored.
+    """Sums of the parties' scatters in random groups; parts are added one by one and not stored.
 
     Whoever made the parts must not know the seed of ``rng``.
 
@@ -305,7 +305,7 @@ class RandomGroups:
         self._names: dict[int, list[str]] = {}
 
     def add(self, name: str, part: Moments) -> None:
-        """Add a part to the next group.
+        """Add a party's moments to the next group.
 
         Parameters
         ----------
@@ -323,7 +323,7 @@ class RandomGroups:
             self._sums[group] += part.scatter
 
     def indefinite_groups(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
-        """Return the names of each group whose sum is not positive semidefinite (see `indefinite_parts`).
+        """Return the names of the parties of each group whose sum has a negative eigenvalue.
 
         Parameters
         ----------
@@ -347,7 +347,7 @@ class RandomGroups:
 def indefinite_parts(
     parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator
 ) -> list[int]:
-    """Find parts that are not positive semidefinite, among groups whose sum is not.
+    """Find parties whose scatter has a negative eigenvalue, by tests of group sums.
 
     A negative eigenvalue is rounding if it is less than ``4 d`` roundings of float32 of ``largest`` (4e-4 for 784
     features). Whoever made the parts must not know the seed of ``rng``, which draws the groups.

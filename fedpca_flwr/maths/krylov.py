@@ -35,7 +35,7 @@ MAX_BASIS_BYTES = 2**30  # an orthonormal basis and its products that take more 
 
 
 class Ritz:
-    """Ritz pairs by descending value, whose vectors are made as far as they are needed.
+    """Ritz pairs (approximate eigenpairs from a subspace) by descending value; vectors are computed when needed.
 
     They are made of an orthonormal basis and its products with the matrix. Most rounds read the first few only.
 
@@ -76,7 +76,7 @@ class Ritz:
 
     @property
     def residuals(self) -> Array:
-        """Residuals ``A @ vectors - vectors * values`` (d, m), as far as the products are known."""
+        """Residuals ``A @ vectors - vectors * values`` (d, m), up to the error of the products."""
         return self.leading_residuals(self.values.size)
 
     def leading_vectors(self, k: int) -> Array:
@@ -115,7 +115,7 @@ class Ritz:
         return self._residuals[:, :k]
 
     def residual_norm(self, k: int) -> float:
-        """Bound the spectral norm of the true residuals of the first k pairs.
+        """Bound the spectral norm of the residuals of the first k pairs, with the error of the products.
 
         Parameters
         ----------
@@ -148,7 +148,7 @@ class Ritz:
         return min(self.error, self.fine_error + self.error * coarse)
 
     def angles(self, k: int) -> tuple[float, float]:
-        """Estimate the angle of the first k vectors from Ritz values.
+        """Estimate the angle in degrees of the first k vectors to the eigenvectors from the Ritz values alone.
 
         Parameters
         ----------
@@ -182,7 +182,7 @@ class Ritz:
 
 
 class ProductBasis:
-    """An orthonormal basis ``Q`` (d, m) of all blocks so far, and its products with ``A``.
+    """An orthonormal basis ``Q`` (d, m) of all blocks so far, and its products ``A Q`` with the matrix.
 
     Attributes: `error` bounds the Frobenius norm of the wire's error in ``AQ``; `rounding` bounds that of float64,
     relative to the largest eigenvalue; `fine_columns` is the number of leading columns that have products in full.
@@ -211,7 +211,7 @@ class ProductBasis:
         return self._stored[1, : len(self._projected)].T
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
-        """Add a block and its product; directions that depend on others, or are in the span, add nothing.
+        """Add a block and its product; directions within the span so far add nothing.
 
         Parameters
         ----------
@@ -238,7 +238,7 @@ class ProductBasis:
         self.error, self.rounding = float(np.hypot(self.error, error)), float(np.hypot(self.rounding, rounded))
 
     def _append(self, V: Array, AV: Array) -> None:
-        """Add orthonormal columns (d, b) outside the span, their product (d, b), and their part of ``Q' A Q``."""
+        """Append orthonormal columns (d, b) outside the span, their product (d, b), and their part of ``Q' A Q``."""
         across = (self.Q.T @ AV + self.AQ.T @ V) / 2
         inner = V.T @ AV
         first, last = self.Q.shape[1], self.Q.shape[1] + V.shape[1]
@@ -262,7 +262,7 @@ class ProductBasis:
         return Ritz(values, rotation, self.Q, self.AQ, self.error + rounded, rounded, self.fine_columns)
 
     def truncate(self, ritz: Ritz, count: int) -> None:
-        """Give up all but the leading Ritz vectors (thick restart, Wu and Simon 2000).
+        """Keep only the leading Ritz vectors as the basis (thick restart, Wu and Simon 2000).
 
         Parameters
         ----------
@@ -289,7 +289,7 @@ class ProductBasis:
         self._append(Q, AQ)
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
-        """Take the products of the first Ritz vectors, which came again in full.
+        """Replace the products of the first Ritz vectors by products in full precision.
 
         Parameters
         ----------
@@ -306,12 +306,12 @@ class ProductBasis:
         self._append(other_vectors, self._use_symmetry(other_vectors, other_products))
 
     def _use_symmetry(self, V: Array, AV: Array) -> Array:
-        """Return the product with ``V`` (d, b), corrected by the symmetry of ``A`` and the products in full."""
+        """Return the product with ``V`` (d, b), corrected by the symmetry of ``A`` and products in full precision."""
         U, AU = self.Q[:, : self.fine_columns], self.AQ[:, : self.fine_columns]
         return AV + U @ (AU.T @ V - U.T @ AV) if self.fine_columns else AV
 
     def next_block(self, ritz: Ritz, size: int, k: int) -> Array:
-        """Choose an orthonormal block to multiply next: the largest directions in the leading residuals.
+        """Choose the orthonormal block to multiply next: the largest directions of the leading residuals.
 
         In exact arithmetic all residuals lie in the span of the newest products. Taking the block from the residuals
         also repeats the part that rounding a block on the wire has lost. If no residual exceeds rounding, the span is
@@ -357,7 +357,7 @@ class ProductBasis:
 
 
 def _orthonormalise(V: Array, AV: Array, min_length: float) -> tuple[Array, Array, float]:
-    """Return an orthonormal basis (d, c <= b) of ``V`` (d, b), its product, and the length of the shortest direction.
+    """Return an orthonormal basis of ``V`` (d, b), its product, and the length of the shortest direction left.
 
     Directions shorter than ``min_length`` are omitted. The product follows from ``AV`` (d, b).
     """
@@ -403,7 +403,7 @@ def random_block(d: int, b: int, seed: int) -> Array:
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of m Ritz vectors.
+    """One restart: which combination of the Ritz vectors stayed, and where the next block lies.
 
     Parameters
     ----------
@@ -430,7 +430,7 @@ class Restart:
 
 
 class FirstBlock:
-    """The random block (d, b) with which an iteration began, and its coordinates after restarts.
+    """The random block (d, b) with which an iteration began, and its coordinates in the basis after restarts.
 
     Parameters
     ----------
@@ -446,7 +446,7 @@ class FirstBlock:
         self._last: tuple[Ritz, Array, float] | None = None  # before any restart
 
     def coordinates(self, ritz: Ritz, eigenvalue: float) -> tuple[Array, float]:
-        """Compute coordinates of S(eigenvalue) in the Ritz vectors.
+        """Compute the coordinates, in Ritz vectors, of what the first block shows of an eigenvector after restarts.
 
         Parameters
         ----------
@@ -481,7 +481,7 @@ class FirstBlock:
         return ritz.rotation[: len(block_coordinates)].T @ block_coordinates, outside
 
     def make_room(self, products: ProductBasis, ritz: Ritz, block: Array, k: int) -> None:
-        """Restart a basis that would be too long with the next block.
+        """Restart the basis if it would be too long with the next block.
 
         Parameters
         ----------
@@ -500,7 +500,7 @@ class FirstBlock:
             products.truncate(ritz, retained)
 
     def restart(self, ritz: Ritz, retained: int, block: Array) -> None:
-        """Note that all Ritz vectors but the leading ones are given up.
+        """Record a restart, in which only the leading Ritz vectors stay.
 
         Parameters
         ----------
@@ -523,7 +523,7 @@ class FirstBlock:
         self._pending = block
 
     def locate_block(self, products: ProductBasis) -> None:
-        """Note where the block after a restart lies in the basis, now that its product is known.
+        """Record where the first block after a restart lies in the basis, once its product is known.
 
         Parameters
         ----------
@@ -538,7 +538,7 @@ class FirstBlock:
 
 
 def basis_limits(d: int, k: int, width: int) -> tuple[int, int]:
-    """Compute the largest number of columns of a basis, and their number after a restart.
+    """Compute the largest number of columns of a basis, and the number that a restart leaves.
 
     A basis has ten blocks at least: the information of the first block is lost if restarts follow each other closely.
 
@@ -561,7 +561,7 @@ def basis_limits(d: int, k: int, width: int) -> tuple[int, int]:
 
 
 class Renewal:
-    """A rule for the round in which the products of the first k vectors are best asked again in full.
+    """A rule for when to ask for the products of the first k Ritz vectors in full precision.
 
     Parameters
     ----------
@@ -576,7 +576,7 @@ class Renewal:
         self._angle = 90.0
 
     def is_due(self, ritz: Ritz, *, last: bool) -> bool:
-        """Return whether the products should be renewed next.
+        """Return whether the next round should ask for products in full precision.
 
         They should as soon as two more rounds at the present rate would reach the tolerance: then the renewal costs no
         round.

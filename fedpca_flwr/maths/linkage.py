@@ -24,7 +24,7 @@ sums of squares."""
 
 
 def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> Array:
-    """Compute sums of each variant with the variants that follow in a window.
+    """Compute the sums of products of each variant with the variants that follow within a window.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> 
 
 
 def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
-    """Return the sums of the first ``width`` columns with the columns that follow."""
+    """Return the sums of products of the first ``width`` columns with the columns that follow within the window."""
     called = (~np.isnan(calls)).astype(np.float64)
     genotypes = np.nan_to_num(calls)
     pairs = [
@@ -73,7 +73,7 @@ def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
 
 
 def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float) -> NDArray[np.bool_]:
-    """Find the pairs with a squared correlation above a limit.
+    """Find the pairs of variants whose squared correlation is above a limit.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Arr
 def prune_variants(
     linked: NDArray[np.bool_], counts: AlleleCounts, chromosomes: NDArray[np.bool_], window: int, step: int
 ) -> NDArray[np.bool_]:
-    """Find the variants that pruning leaves, by the rule of PLINK.
+    """Find the variants that remain after pruning of correlated variants, by the rule of PLINK.
 
     A window of variants moves along each chromosome by a ``step``. Of a correlated pair in the window the variant with
     the rarer minor allele goes, or the second one if the frequencies are equal. Every variant loses one partner at
@@ -156,7 +156,7 @@ def prune_variants(
 def _prune_window(
     retained: NDArray[np.bool_], partners: list[int], next_partners: list[int], major: list[float], start: int, end: int
 ) -> bool:
-    """Let each variant of a window lose a correlated partner, or go itself, and return whether any did."""
+    """Remove a variant of each correlated pair within a window, and return whether any was removed."""
     changed = False
     present = int.from_bytes(np.packbits(retained[start:end], bitorder="little").tobytes(), "little")
     for first in range(start, end):

@@ -26,7 +26,7 @@ SPACING_EIGENVALUES = 5  # how many eigenvalues behind the components show how f
 
 
 def noise_variance(values: Array, n: int, d: int) -> float:
-    """Estimate the variance of the noise (Gavish and Donoho 2014).
+    """Estimate the variance of noise from the median eigenvalue (Gavish and Donoho 2014).
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def noise_variance(values: Array, n: int, d: int) -> float:
 
 
 def law_median(ratio: float) -> float:
-    """Compute the median of the non-zero eigenvalues of noise of variance 1.
+    """Compute the median of the Marchenko-Pastur law: of the nonzero eigenvalues of noise of variance 1.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def law_median(ratio: float) -> float:
 
 
 def noise_edge(values: Array, n: int, d: int) -> float:
-    """Compute the largest eigenvalue of noise for many rows and features: ``s2 (1 + sqrt(d / (n - 1)))^2``.
+    """Compute the asymptotic largest eigenvalue of noise of variance s2: ``s2 (1 + sqrt(d / (n - 1)))^2``.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def noise_edge(values: Array, n: int, d: int) -> float:
 
 
 def optimal_threshold(values: Array, n: int, d: int) -> float:
-    """Compute the eigenvalue above which a component helps to reconstruct rows without noise (Gavish and Donoho 2014).
+    """Compute the eigenvalue above which a component improves the reconstruction of rows (Gavish and Donoho 2014).
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def optimal_threshold(values: Array, n: int, d: int) -> float:
 
 @dataclass(frozen=True)
 class MarchenkoPastur:
-    """The edge of noise of unknown variance in a scatter, from its first eigenvalues and its trace.
+    """The largest eigenvalue that noise of unknown variance can have in a scatter, from leading eigenvalues and trace.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class MarchenkoPastur:
     features: int
 
     def edge(self, remaining_trace: float, j: int) -> float:
-        """Compute the 95th percentile of the largest eigenvalue of noise.
+        """Compute the 95th percentile of the largest eigenvalue of noise, given the trace that j components leave.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class MarchenkoPastur:
         return float(remaining_trace / (f * d) * (roots**2 + TRACY_WIDOM_95 * spread))
 
     def count_above(self, values: Array, trace: float, k: int) -> int:
-        """Count the leading eigenvalues above the edge of the noise that earlier eigenvalues leave.
+        """Count the leading eigenvalues that exceed the largest eigenvalue of the noise left by earlier ones.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class MarchenkoPastur:
         return j
 
     def count_certified(self, ritz: Ritz, trace: float, k: int, angles: AngleBounds, tolerance: float) -> int:
-        """Count the leading components that are certainly above the edge and certified.
+        """Count the leading components that are certified and certainly exceed the largest eigenvalue of noise.
 
         A Ritz value is never above its eigenvalue, and its residual bounds how far the value is from an eigenvalue; the
         bound on the first omitted eigenvalue says that no eigenvalue was missed.
@@ -204,7 +204,7 @@ class MarchenkoPastur:
 
 
 def largest_gap(values: Array, max_count: int) -> tuple[int, float]:
-    """Find the last gap between eigenvalues that is wider than the spacing of noise.
+    """Return the number of eigenvalues before the last gap that is wider than the spacing of noise eigenvalues.
 
     Parameters
     ----------

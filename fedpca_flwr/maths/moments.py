@@ -80,7 +80,7 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
 
 
 def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Array:
-    """Compute the divisors of features in a table of numbers and categories.
+    """Compute the divisors of the features of a table of numbers and of indicators of categories.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Arra
 
 
 def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray[np.bool_]:
-    """Find features that are constant to `safe_deviation`.
+    """Return which features are constant up to rounding, as `safe_deviation` decides.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray
 
 
 def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
-    """Find features that are certainly not constant.
+    """Return which features are certainly not constant, whatever rounding did.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
 
 
 def count_varying_features(diagonal: Array, mean: Array) -> int:
-    """Count features that are certainly not constant.
+    """Count the features that are certainly not constant, whatever rounding did.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
 
 
 def max_row_count(count: float) -> int:
-    """Return the largest number of rows with a count: a float is a sum of weights, which tells no number of rows.
+    """Return the largest number of rows that a count can stand for: a sum of weights (a float) tells none.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def max_row_count(count: float) -> int:
 
 
 class Head(NamedTuple):
-    """Moments without their scatter.
+    """Count and mean of rows.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ class Moments:
         return self.mean.size
 
     def about_zero(self) -> Moments:
-        """Compute the moments of the same rows uncentred: mean zero, scatter :math:`X^T X`.
+        """Return the moments of the same rows about zero: mean zero, scatter :math:`X^T X`.
 
         Returns
         -------
@@ -339,7 +339,7 @@ class Moments:
 
 
 def pack(matrix: Array) -> Array:
-    """Pack the triangle of a symmetric matrix.
+    """Pack the upper triangle of a symmetric matrix row by row.
 
     Parameters
     ----------
@@ -431,7 +431,7 @@ def diagonal_positions(d: int) -> NDArray[np.int64]:
 
 
 def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
-    """Pool counts and means; no difference of means loses digits.
+    """Pool the counts and means of parties, without cancellation between means.
 
     Parameters
     ----------
@@ -457,7 +457,7 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
 
 
 def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
-    """Centre rows by their mean.
+    """Subtract the mean from rows.
 
     The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
     scatter can come out negative.
@@ -511,7 +511,7 @@ def rows_between(heads: Sequence[Head]) -> tuple[Head, Array]:
 
 
 def head_order(head: Head) -> tuple[float, bytes, bytes]:
-    """Return a sort key by which heads have an order of their own, not that of their arrival.
+    """Return a sort key of counts and means, so that sums do not depend on the order of arrival.
 
     Parameters
     ----------
@@ -545,7 +545,7 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _stripes(rows: NDArray[Any]) -> list[Stripe]:
-    """Return the upper triangle of ``rows.T @ rows`` in stripes.
+    """Return the upper triangle of ``rows.T @ rows`` in horizontal stripes, which need no full square.
 
     The products are NumPy's: other threads go on meanwhile, which SciPy's syrk lets none do. A product of an array with
     its own transpose is a syrk.
@@ -558,13 +558,13 @@ def _stripes(rows: NDArray[Any]) -> list[Stripe]:
 
 
 def _float_stripes(weighted_chunk: tuple[NDArray[Any], Array | None]) -> tuple[Head, list[Stripe]]:
-    """Return the head of rows, and the stripes of their scatter."""
+    """Return count and mean of a chunk of rows, and its scatter in stripes."""
     head, centred = centre_rows(*weighted_chunk)
     return head, _stripes(centred)
 
 
 def _byte_stripes(weighted_chunk: tuple[NDArray[np.uint8], Array | None]) -> tuple[Head, list[Stripe]]:
-    """Return the head and the exact scatter of integers of a byte, through float32.
+    """Return count and mean of a chunk of bytes, and its exact scatter in stripes, from products in float32.
 
     Pixels minus an integer are small integers. Their float32 products, summed over few enough rows, are integers below
     2^24 and so exact; the largest diagonal entry bounds all others (Cauchy-Schwarz) and tells whether the rows were few
@@ -626,7 +626,7 @@ def select_features(moments: Moments, columns: NDArray[np.intp]) -> Moments:
 
 
 def rescale_features(moments: Moments, unit: Array) -> Moments:
-    """Return the moments of rows whose features were divided by a unit.
+    """Return the moments of the same rows with each feature divided by a unit.
 
     Parameters
     ----------
@@ -704,7 +704,7 @@ def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
 
 
 def _head_and_squares(weighted_chunk: tuple[Block, Array | None]) -> tuple[Head, Array]:
-    """Return the head of a chunk, and its sums of squares about the mean."""
+    """Return count and mean of a chunk, and each feature's sum of squares about the mean."""
     chunk, weights = weighted_chunk
     if sparse.issparse(chunk):
         head, block = _centre_block(chunk)
@@ -714,7 +714,7 @@ def _head_and_squares(weighted_chunk: tuple[Block, Array | None]) -> tuple[Head,
 
 
 def scatter_product(data: Rows, head: Head, V: Array, threads: int = 1) -> Array:
-    """Multiply the scatter S of rows about their mean with a block, without forming S.
+    """Compute the product S V of the scatter S of rows about their mean, without S.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ MIN_ENTRY_SHARE = 1e-100
 
 @dataclass(frozen=True)
 class LocalRows:
-    """A party's rows about a centre.
+    """A party's rows about a centre, for products with their scatter.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class LocalRows:
         return None if isinstance(self.centred, Columns) else np.vstack([self.centred, self.shift])
 
     def times(self, X: Array) -> Array:
-        """Multiply the scatter with blocks.
+        """Compute the product of the scatter about the centre with blocks.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class LocalRows:
         return product
 
     def times_scaled(self, V: Array) -> Array:
-        """Multiply the scatter with a block of numbers of any size: no product of a single row leaves float64.
+        """Compute the product of the scatter with a block whose numbers may be so large that products of rows overflow.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class LocalRows:
             return np.ldexp(self.times(block), exponents)
 
     def gram(self, U: Array) -> Array:
-        """Compute ``U' T U`` for the scatter T.
+        """Compute ``U' T U``, with T the scatter about the centre.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class LocalRows:
         return np.asarray(scores.T @ scores + np.outer(shift_scores, shift_scores))
 
     def residual_energy(self, U: Array) -> float:
-        """Compute the sum of squares outside a subspace.
+        """Compute the sum of squares of the rows outside the span of U.
 
         Parameters
         ----------
