@@ -356,3 +356,22 @@ def test_arguments_of_other_strategies_are_refused_by_name():
 
 def test_a_methods_name_may_be_in_capitals():
     assert FedPCA("SUB_IT block-size=3").strategy.card.name == "sub-it"
+
+
+def test_mods_of_a_secure_run_see_masked_answers_only():
+    """Of two equal runs, in clear all answers are the same, and masked none of those with sums."""
+    options = {"n_components": 2, "secure_aggregation": True, "bound": 100.0}
+    sums: list[list[bytes]] = []
+
+    def note(message, context, call_next):
+        reply = call_next(message, context)
+        if message.content.config_records["config"].get("phase") == "moments":
+            sums[-1] += [array.data for array in reply.content.array_records["arrays"].values()]
+        return reply
+
+    for _ in range(2):
+        sums.append([])
+        app = client_app(rows_of, "p-cov", mods=[note], **options)
+        FedPCA("p-cov", clients=3, **options).start(LocalGrid(app, 3))
+    assert len(sums[0]) >= 3
+    assert not set(sums[0]) & set(sums[1])
