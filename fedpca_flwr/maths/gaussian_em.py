@@ -34,7 +34,7 @@ from fedpca_flwr.maths.moments import pack, unpack_symmetric
 
 
 class Squarem:
-    """A SQUAREM acceleration of a fixed point iteration x <- g(x), whose map g the caller computes.
+    """Accelerated fixed-point iteration (SQUAREM) whose map is evaluated by the caller.
 
     `point` is the point whose image the iteration needs next; it always satisfies ``is_valid``. After the second step
     of a cycle, `steps_ahead` estimates how many such steps remain; otherwise it is None.
@@ -51,16 +51,16 @@ class Squarem:
         self.point = start
         self.steps_ahead: float | None = None
         self._is_valid = is_valid
-        self._path = [start]  # a point of the cycle and its images
+        self._path = [start]  # the cycle's first point x, then its images G(x) and G(G(x)) under the map G
         self._first_step = np.inf  # length of the cycle's first step
 
     def add(self, image: Array) -> None:
-        """Take the image g(x) of the current point x, and choose the next point.
+        """Take the map's value at `point`, and choose the next point by the SQUAREM extrapolation.
 
         Parameters
         ----------
         image : ndarray of shape (p,)
-            Image of `point`.
+            Value of the fixed-point map at `point`.
         """
         start, *images = self._path
         self.steps_ahead = None
@@ -69,11 +69,13 @@ class Squarem:
             self._first_step = float(np.linalg.norm(image - start))
             self.point = image
             return
-        next_start = image
+        next_start = image  # of a new cycle
         if len(images) == 2:
+            # `point` was extrapolated: refuse it if the map moves it further than the start of the cycle
             if float(np.linalg.norm(image - self.point)) > self._first_step:
-                next_start = images[-1]  # the extrapolation went wrong
+                next_start = images[-1]  # G(G(x)), the plain iteration
         else:
+            # r = G(x) - x, v = (G(G(x)) - G(x)) - r, length = |r| / |v| (scheme S3 of Varadhan and Roland 2008)
             r = images[0] - start
             v = (image - images[0]) - r
             bend = float(np.linalg.norm(v))
@@ -87,14 +89,14 @@ class Squarem:
 
 
 class Gaussian(NamedTuple):
-    """Mean and covariance of features, in units of their observed standard deviations about their observed means.
+    """Mean and covariance of a Gaussian model of rows that were standardised by their observed values.
 
     Parameters
     ----------
     mean : ndarray of shape (d,)
-        The mean.
+        Mean of each feature, less its observed mean, in units of its observed standard deviation.
     covariance : ndarray of shape (d, d)
-        The covariance.
+        Covariance of the features in the same units.
     """
 
     mean: Array
@@ -102,14 +104,14 @@ class Gaussian(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Expected sums over rows with missing values, as a step of expectation-maximisation needs.
+    """Sums over rows of their expected deviations and products, given the observed values.
 
     Parameters
     ----------
     first : ndarray of shape (d,)
         Sum of the expected deviations from the model's mean.
     second : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of the sum of their expected products.
+        Packed triangle of the sum of the expected outer products of these deviations.
     """
 
     first: Array
@@ -117,21 +119,21 @@ class Expected(NamedTuple):
 
 
 def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:
-    """Compute the E-step: the expected sums of rows with missing values under a Gaussian model.
+    """Compute the E-step of EM for rows with missing values: sums of expected deviations and products.
 
     Parameters
     ----------
     rows : GappedRows
         Rows with missing values.
     model : Gaussian
-        Model of the rows less the centre and divided by the unit.
+        Model of the rows after subtraction of the centre and division by the unit.
     centre, unit : ndarray of shape (d,)
-        Centre and unit of each feature.
+        Observed mean and standard deviation of each feature.
 
     Returns
     -------
     Expected
-        The sums.
+        Sums over these rows.
 
     Raises
     ------
@@ -146,19 +148,19 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
 
 
 class GaussianEM:
-    """An expectation-maximisation for a Gaussian model, which begins with a mean and the identity as covariance.
+    """Server side of EM for a Gaussian model, which starts at a given mean and the identity covariance.
 
     Attributes: `model` is the model whose expected sums the iteration needs next; `mean` (d,) is the mean m' of the
-    last step; `scatter` (d (d + 1) / 2,) is the packed triangle of T of the last step.
+    last step; `scatter` (d (d + 1) / 2,) is the packed triangle of its expected scatter about m'.
 
     Parameters
     ----------
     rows : int
-        Number of rows with any value.
+        Number of rows with at least one observed value.
     start : ndarray of shape (d,)
-        First mean.
+        Mean of each feature in the first model.
     prior : float
-        Number of rows that the prior is worth, above 0.
+        Weight, in rows, of the prior that the features are uncorrelated; above 0.
     """
 
     model: Gaussian
@@ -167,6 +169,7 @@ class GaussianEM:
 
     def __init__(self, rows: int, start: Array, *, prior: float) -> None:
         self.rows = rows
+        # (T + prior I) / (rows + prior) then has eigenvalues well above the least that the E-step accepts
         self.prior = max(prior, 4 * MIN_EIGENVALUE * rows)
         self.model = Gaussian(start, np.eye(start.size))
 
@@ -177,23 +180,23 @@ class GaussianEM:
 
     @property
     def steps_ahead(self) -> float | None:
-        """Estimated number of further steps until convergence, or None if there is no estimate yet."""
+        """Estimated number of EM steps that remain, or None within a cycle of the acceleration."""
         return self._squarem.steps_ahead
 
     @property
     def fitted_model(self) -> Gaussian:
-        """Model of the last step."""
+        """Model after the last M-step: its mean, and the expected scatter with the ridge prior."""
         covariance = unpack_symmetric(self.scatter, self.mean.size)
-        np.einsum("ii->i", covariance)[:] += self.prior
+        np.einsum("ii->i", covariance)[:] += self.prior  # adds to the diagonal in place
         return Gaussian(self.mean, covariance / (self.rows + self.prior))
 
     def add(self, sums: Expected) -> None:
-        """Take the sums that all rows have under the current `model`, and choose the next model.
+        """Take the M-step on the expected sums of all parties, and choose the next `model`.
 
         Parameters
         ----------
         sums : Expected
-            The sums.
+            Sums over all rows of the E-step under `model`.
         """
         step = sums.first / self.rows
         self.mean = self.model.mean + step
@@ -203,13 +206,13 @@ class GaussianEM:
 
 
 def _to_vector(model: Gaussian) -> Array:
-    """Return the mean and the Cholesky factor of the covariance as one vector, which the acceleration combines."""
+    """Concatenate the mean and the lower triangle of the covariance's Cholesky factor in a vector."""
     factor = np.linalg.cholesky(model.covariance)
     return np.concatenate([model.mean, factor[np.tril_indices(model.mean.size)]])
 
 
 def _from_vector(point: Array, d: int) -> Gaussian:
-    """Return the Gaussian of a vector of `_to_vector`."""
+    """Return the Gaussian model of a vector that holds d means and then a triangular Cholesky factor."""
     factor = np.zeros((d, d))
     factor[np.tril_indices(d)] = point[d:]
     return Gaussian(point[:d], factor @ factor.T)
