@@ -21,18 +21,18 @@ MIN_FREQUENCY = (
 
 
 class AlleleCounts(NamedTuple):
-    """Counts of calls and alleles, and sums of squares, of each variant; those of several parties add up.
+    """Per-variant counts of called genotypes and alleles in rows of genotypes, which add up over parties.
 
     Parameters
     ----------
     rows : int
         Number of rows.
     called : ndarray of shape (d,)
-        Rows in which each variant was called.
+        Number of rows with a genotype (0, 1 or 2) of each variant, not a missing call.
     alleles : ndarray of shape (d,)
         Copies of the counted allele in these rows.
     squares : ndarray of shape (d,)
-        Sum of the squares of the genotypes.
+        Sum of the squared genotypes of each variant.
     """
 
     rows: int
@@ -42,12 +42,12 @@ class AlleleCounts(NamedTuple):
 
     @property
     def frequencies(self) -> Array:
-        """Allele frequencies p (d,); 0 for a variant without any call."""
+        """Share p of the counted allele among the calls of each variant; 0 without any call. Shape (d,)."""
         return self.alleles / np.where(self.called > 0, 2 * self.called, 1)
 
     @property
     def diagonal(self) -> Array:
-        """Diagonal (d,) of the scatter of the standardised rows: integers up to the last step."""
+        """Sum of the squared standardised genotypes of each variant, from the integer counts. Shape (d,)."""
         calls = np.where(self.called > 0, self.called, 1)
         return (self.squares - self.alleles**2 / calls).clip(min=0.0) / genotype_deviation(self.frequencies) ** 2
 
@@ -58,29 +58,29 @@ class AlleleCounts(NamedTuple):
 
     @property
     def missing_share(self) -> float:
-        """Share of calls that are missing."""
+        """Share of missing calls among all pairs of a row and a variant."""
         return 1 - float(self.called.sum()) / (self.rows * self.called.size)
 
 
 def genotype_deviation(frequencies: Array) -> Array:
-    r"""Compute the standard deviation of a genotype with allele frequency p, :math:`\sqrt{2p(1 - p)}`.
+    r"""Compute the divisor :math:`\sqrt{2p(1 - p)}` that standardises genotypes with allele frequency p.
 
     Parameters
     ----------
     frequencies : ndarray of shape (d,)
-        Allele frequencies p.
+        Share p of the counted allele at each variant.
 
     Returns
     -------
     ndarray of shape (d,)
-        Deviations; 1 if there is one allele only.
+        Divisor of each variant; 1 for a variant with one allele only.
     """
     variance = 2 * frequencies * (1 - frequencies)
     return np.sqrt(np.where(variance > 0, variance, 1.0))
 
 
 def count_alleles(rows: Rows) -> AlleleCounts:
-    """Count the calls and alleles of each variant over rows.
+    """Count the calls, the allele copies and the squared genotypes of each variant over rows.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def count_alleles(rows: Rows) -> AlleleCounts:
     Returns
     -------
     AlleleCounts
-        The counts.
+        Counts of these rows.
     """
     n, d = rows.shape
     called, alleles, squares = np.zeros(d), np.zeros(d), np.zeros(d)
@@ -109,12 +109,12 @@ def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
     Parameters
     ----------
     rows : rows of shape (n, d)
-        The rows.
+        Rows that should be genotypes.
 
     Returns
     -------
-    ndarray
-        Column indices.
+    ndarray of shape (m,)
+        Indices of the columns with another value, ascending.
     """
     unusual = np.zeros(rows.shape[1], dtype=bool)
     for chunk in chunks(rows):
@@ -123,30 +123,30 @@ def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
 
 
 def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -> Blocks:
-    """Standardise genotypes by allele frequencies (mean 2p), chunk by chunk; missing calls become 0.
+    """Standardise genotypes g as (g - 2p) / sqrt(2p(1 - p)) by allele frequencies p; 0 for a missing call.
 
     Parameters
     ----------
     rows : rows of shape (n, d)
         Genotypes with NaN for missing calls.
     frequencies : ndarray of shape (d,)
-        Allele frequencies.
+        Share p of the counted allele at each variant.
     excluded : ndarray of shape (d,), optional
-        Variants where this is not 0 become zero in all rows.
+        A variant with a value other than 0 here becomes zero in all rows.
 
     Returns
     -------
     Blocks
-        The standardised rows.
+        Standardised rows, computed chunk by chunk whenever they are iterated.
     """
     mean, unit = 2 * frequencies, genotype_deviation(frequencies)
     if excluded is not None and excluded.size:
-        unit = np.where(excluded != 0, np.inf, unit)
+        unit = np.where(excluded != 0, np.inf, unit)  # division by infinity makes them zero
     return Blocks(lambda: standardised_chunks(rows, mean, unit), mean.size, np.dtype(np.float64), count=len(rows))
 
 
 def standardised_chunks(rows: Rows, mean: Array, unit: Array) -> Iterator[Array]:
-    """Yield standardised genotypes chunk by chunk; missing calls are 0.
+    """Subtract a mean and divide by a unit for each variant, chunk by chunk; 0 for a missing call.
 
     Parameters
     ----------
@@ -157,8 +157,8 @@ def standardised_chunks(rows: Rows, mean: Array, unit: Array) -> Iterator[Array]
 
     Yields
     ------
-    ndarray
-        Standardised rows; zero for missing calls.
+    ndarray of shape (m, d)
+        The next m standardised rows.
     """
     for chunk in chunks(rows):
         centred = np.subtract(chunk, mean, dtype=np.float64)

@@ -44,10 +44,10 @@ MIN_SLOPE = 1e-9  # a slope of the steps' logarithms below this is rounding, not
 
 
 def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
-    """Create the connected graph along which parties exchange messages, the same at every party.
+    """Make the adjacency matrix of a connected graph of parties, the same at every party.
 
-    A ring, a star about party 0, a complete graph, a grid (with lines of as many parties as make it nearly a square;
-    the last line may be shorter), or an Erdős-Rényi graph, which has each of the K (K - 1) / 2 edges with a
+    The graph is a ring, a star about party 0, a complete graph, a grid (nearly a square, whose last line may be
+    shorter), or an Erdős-Rényi graph, which has each of the K (K - 1) / 2 edges with a
     probability, independently, and is drawn again until it is connected.
 
     Parameters
@@ -57,14 +57,14 @@ def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int =
     parties : int
         Number of parties K.
     probability : float, optional
-        Probability of an edge.
+        Probability of each edge of an Erdős-Rényi graph.
     seed : int, optional
         Seed of an Erdős-Rényi graph.
 
     Returns
     -------
     ndarray of shape (K, K)
-        Adjacency matrix.
+        Adjacency matrix: True where two parties are neighbours.
 
     Raises
     ------
@@ -91,9 +91,9 @@ def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int =
 
 
 def diameter(graph: Adjacency) -> int:
-    """Compute the diameter of a graph: the number of edges between the two parties that are farthest apart.
+    """Count the edges of the shortest path between the two parties that are farthest from each other.
 
-    So many rounds bring news from each party to all parties.
+    After so many rounds of exchange between neighbours, each party's message has reached all parties.
 
     Parameters
     ----------
@@ -109,9 +109,10 @@ def diameter(graph: Adjacency) -> int:
 
 
 def metropolis_weights(graph: Adjacency) -> Array:
-    """Compute Metropolis weights: ``1 / (1 + the larger of both degrees)`` for an edge.
+    """Compute averaging weights (Metropolis): ``1 / (1 + the larger degree of both ends)`` for each edge.
 
-    Every party can tell its own weights from its neighbours' degrees (Xiao, Boyd, Kim 2007).
+    The diagonal makes each row sum to 1. Every party can compute its own weights from its neighbours' degrees (Xiao,
+    Boyd, Kim 2007).
 
     Parameters
     ----------
@@ -130,17 +131,19 @@ def metropolis_weights(graph: Adjacency) -> Array:
 
 
 def mixing_rate(weights: Array) -> float:
-    """Compute the second largest ``|eigenvalue|`` of mixing weights: the disagreement that an averaging leaves.
+    """Compute the second largest ``|eigenvalue|`` of averaging weights.
+
+    One averaging leaves at most this share of the parties' deviations from their mean.
 
     Parameters
     ----------
     weights : ndarray of shape (K, K)
-        Weights of the averaging.
+        Symmetric weights with rows that sum to 1.
 
     Returns
     -------
     float
-        The share.
+        The share, between 0 and 1; 0 for a single party.
     """
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(sizes[-2]) if sizes.size > 1 else 0.0
@@ -149,27 +152,27 @@ def mixing_rate(weights: Array) -> float:
 def _adjacency(
     parties: int, first: NDArray[np.intp], second: NDArray[np.intp], present: NDArray[np.bool_]
 ) -> Adjacency:
-    """Return the adjacency matrix of the edges from ``first`` to ``second`` that are present."""
+    """Return the symmetric adjacency matrix with the edges ``first[i]`` to ``second[i]`` where ``present[i]``."""
     graph = np.zeros((parties, parties), dtype=bool)
     graph[first, second] = present
     return graph | graph.T
 
 
 def _hops(graph: Adjacency) -> Array:
-    """Return the number of edges on the shortest path between each two parties; infinite without a path."""
+    """Return the (K, K) numbers of edges of shortest paths between parties; infinite without a path."""
     hops: Array = shortest_path(graph.astype(np.float64), directed=False, unweighted=True)
     return hops
 
 
 class MeanTable(NamedTuple):
-    """Count, mean, trace and largest eigenvalue of every party, which a party collects as neighbours pass on tables.
+    """Row count, mean, and trace and largest eigenvalue of the scatter of every party, as one party knows them.
 
-    The row of a party that is not known yet is zero.
+    The entries of a party that is not known yet are zero; exchanges of tables between neighbours fill them.
 
     Parameters
     ----------
     counts : ndarray of shape (K,)
-        Number of rows.
+        Number of rows of each party.
     traces : ndarray of shape (K,)
         Trace of the scatter of each party's rows about their own mean.
     tops : ndarray of shape (K,)
@@ -186,21 +189,21 @@ class MeanTable(NamedTuple):
 
     @classmethod
     def for_party(cls, party: int, parties: int, head: Head, trace: float, top: float) -> MeanTable:
-        """Create the table of a party before any exchange: its own row alone is known.
+        """Create the table that a party has before any exchange: only its own entries are known.
 
         Parameters
         ----------
         party, parties : int
-            Number of this party, and how many parties there are.
+            Index of this party, and the number of parties.
         head : Head
             Count and mean of its rows.
         trace, top : float
-            Trace and largest eigenvalue of its scatter.
+            Trace and largest eigenvalue of the scatter of its rows about their mean.
 
         Returns
         -------
         MeanTable
-            The table.
+            Table with zeros for all other parties.
         """
         d = head.mean.size
         alone, vectors = np.zeros(parties), np.zeros((parties, d))
@@ -210,7 +213,7 @@ class MeanTable(NamedTuple):
         return table
 
     def filled_from(self, other: MeanTable) -> MeanTable:
-        """Return the table with unknown rows taken from a neighbour's table.
+        """Copy the entries of parties unknown here from a neighbour's table.
 
         Parameters
         ----------
@@ -220,7 +223,7 @@ class MeanTable(NamedTuple):
         Returns
         -------
         MeanTable
-            This table with the rows that only the other table has.
+            This table, completed by the parties that only the other table knows.
         """
         new = (self.counts == 0) & (other.counts > 0)
         columns = zip(self, other, strict=True)
@@ -229,16 +232,16 @@ class MeanTable(NamedTuple):
         )
 
     def pooled(self) -> tuple[Head, float, Array, Array]:
-        """Return pooled count, mean and trace from a complete table, and what each party adds to the trace.
+        """Pool the means and traces of all parties.
 
-        The heads fix the order of the sums: permuting the parties changes no bit of the pooled head and trace.
+        The sums are taken in an order of the values: permuting the parties changes no bit of the pooled head and trace.
 
         Returns
         -------
         head : Head
-            Pooled count and mean.
+            Number of rows and mean of all parties together.
         trace : float
-            Trace of the pooled scatter.
+            Trace of the scatter of all rows about the pooled mean.
         traces : ndarray of shape (K,)
             Trace of each party's scatter about the pooled mean.
         deviations : ndarray of shape (K, d)
@@ -252,53 +255,56 @@ class MeanTable(NamedTuple):
         return pooled, math.fsum(traces), traces, deviations
 
     def max_eigenvalue_share(self) -> float:
-        """Bound the largest eigenvalue of any of K parties' scatters about the pooled mean, times K over the trace.
+        """Bound K times the largest eigenvalue of a party's scatter about the pooled mean, over the pooled trace.
+
+        A party's shifted scatter adds its rows times |mean - pooled mean|^2 in one direction to its own scatter.
 
         Returns
         -------
         float
-            The bound.
+            The largest bound of all K parties, which is too small by as much as `tops` are.
         """
         _, total, traces, _ = self.pooled()
         return float(len(self.counts) * (traces - self.traces + self.tops).max() / total)
 
 
 def sanger_direction(AX: Array, X: Array) -> Array:
-    """Compute the direction of Sanger's rule at an estimate X: ``A X - X triu(X' A X)``, given ``A X``.
+    """Compute Sanger's direction ``A X - X triu(X' A X)`` towards the leading eigenvectors of A.
 
     Parameters
     ----------
     AX : ndarray of shape (d, k)
-        Product ``A @ X``.
+        Product ``A @ X`` with the symmetric matrix A, such as a scatter.
     X : ndarray of shape (d, k)
-        Present iterate.
+        Present estimate of the k leading eigenvectors, as columns.
 
     Returns
     -------
     ndarray of shape (d, k)
-        The direction.
+        Direction; a step along it is ``X + alpha * direction``.
     """
     return AX - X @ np.triu(X.T @ AX)
 
 
 def largest_eigenvalue(product: Callable[[Array], Array], d: int) -> float:
-    """Estimate the largest eigenvalue of a positive semidefinite matrix from products; too small by a few percent.
+    """Estimate the largest eigenvalue of a positive semidefinite matrix by a few power steps, from below.
 
     Block power steps start from a block that all parties share. If they have not converged, the leading eigenvalues are
-    close together, and then the value is close, too.
+    close together, and then the value is too small by a few percent at most.
 
     Parameters
     ----------
     product : callable
-        Product of the matrix with a block.
+        Function that returns the product of the matrix with a block of columns (d, c).
     d : int
-        Number of features.
+        Number of rows and columns of the matrix.
 
     Returns
     -------
     float
-        The eigenvalue, from below.
+        Estimate, at most the eigenvalue.
     """
+    # largest Rayleigh-Ritz value of the block after the power steps
     block = orthonormalise(random_block(d, min(d, PROBE_COLUMNS), seed=0))
     for _ in range(POWER_STEPS - 1):
         block = orthonormalise(product(block))
@@ -317,9 +323,9 @@ def safe_step(largest: float, mixing: float) -> float:
     Parameters
     ----------
     largest : float
-        Largest eigenvalue of a party's matrix.
+        Largest eigenvalue L of a party's matrix.
     mixing : float
-        Mixing rate of the graph.
+        Second largest ``|eigenvalue|`` of the averaging weights (`mixing_rate`).
 
     Returns
     -------
@@ -341,7 +347,7 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
     neighbours : sequence of ndarray
         Arrays of the neighbours.
     weights : ndarray
-        Weights of the neighbours.
+        Weight of each neighbour.
 
     Returns
     -------
@@ -355,24 +361,24 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
 
 
 def orthonormalise(X: Array) -> Array:
-    """Return orthonormal columns whose first j span the first j columns of ``X``, with the same signs.
+    """Return the factor Q of the QR decomposition of ``X`` in which the factor R has no negative diagonal.
 
     Parameters
     ----------
     X : ndarray of shape (d, k)
-        Columns.
+        Columns to orthonormalise.
 
     Returns
     -------
     ndarray of shape (d, k)
-        Orthonormal columns.
+        Orthonormal columns, whose first j span the same space as the first j columns of ``X``.
     """
     Q, R = np.linalg.qr(X)
     return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
 
 
 def linear_rate(steps: Sequence[float]) -> float | None:
-    """Estimate the factor by which the sizes of successive steps shrink.
+    """Estimate the factor by which the lengths of an iteration's steps shrink from one step to the next.
 
     The logarithms of the steps must fall by straight lines in the third and in the last quarter and from one quarter's
     mean to the other's, and the slopes must agree up to a factor 2. (The means of a cycle do not fall.)
@@ -380,7 +386,7 @@ def linear_rate(steps: Sequence[float]) -> float | None:
     Parameters
     ----------
     steps : sequence of float
-        Steps of the iteration so far.
+        Lengths of the steps of the iteration so far.
 
     Returns
     -------
@@ -389,6 +395,7 @@ def linear_rate(steps: Sequence[float]) -> float | None:
     """
     if len(steps) < MIN_RATE_STEPS or min(steps) <= 0:
         return None
+    # the three slopes: within the third quarter, within the last quarter, and between the means of both
     quarter = len(steps) // 4
     logs = np.log(steps[-2 * quarter :]).reshape(2, quarter)
     before, after = np.polyfit(np.arange(quarter), logs.T, 1)[0]
@@ -399,17 +406,17 @@ def linear_rate(steps: Sequence[float]) -> float | None:
 
 
 def remaining_distance(steps: Sequence[float]) -> float | None:
-    """Estimate the distance from the last iterate to the limit, from the sizes of steps that shrink linearly.
+    """Extrapolate the distance to the limit after the last step: the sum of the geometric series of later steps.
 
     Parameters
     ----------
     steps : sequence of float
-        Steps of the iteration so far.
+        Lengths of the steps of the iteration so far.
 
     Returns
     -------
     float or None
-        The distance in the unit of the steps; None if no rate can be seen.
+        The distance in the unit of the steps; None if the steps do not shrink steadily.
     """
     rate = linear_rate(steps)
     return None if rate is None else steps[-1] * rate / (1 - rate)
@@ -421,16 +428,17 @@ def remaining_iterations(steps: Sequence[float], goal: float) -> int | None:
     Parameters
     ----------
     steps : sequence of float
-        Steps of the iteration so far.
+        Lengths of the steps of the iteration so far.
     goal : float
         Distance to reach.
 
     Returns
     -------
     int or None
-        Number of iterations; None if no rate can be seen.
+        Number of iterations; None if the steps do not shrink steadily.
     """
     rate, distance = linear_rate(steps), remaining_distance(steps)
     if rate is None or distance is None:
         return None
+    # least m with distance * rate^m <= goal
     return max(0, math.ceil(math.log(distance / goal) / -math.log(rate)))

@@ -24,16 +24,16 @@ from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 
 # lower bound on the eigenvalues of a covariance of standardised features, so that predictions stay finite
 MIN_EIGENVALUE = 2.0**-40
-MAX_MATRIX_ELEMENTS = 2**20  # how many elements of matrices are inverted at once
+MAX_MATRIX_ELEMENTS = 2**20  # number of elements of the matrices that are inverted at once
 
 
 def invert_covariance(covariance: Array) -> Array | None:
-    """Invert a covariance of standardised features.
+    """Invert a covariance of standardised features, unless it is nearly singular.
 
     Parameters
     ----------
     covariance : ndarray of shape (d, d)
-        The covariance.
+        Symmetric matrix.
 
     Returns
     -------
@@ -45,6 +45,7 @@ def invert_covariance(covariance: Array) -> Array | None:
         return None
     lower: Array = np.tril(lapack.dpotri(factor, lower=1, overwrite_c=1)[0])
     if np.trace(lower) > 1 / (2 * MIN_EIGENVALUE):  # else no eigenvalue of the inverse is larger
+        # no Cholesky factor of S - c I: an eigenvalue of S is below the bound c
         lowered = np.array(covariance, order="F")
         np.einsum("ii->i", lowered)[:] -= MIN_EIGENVALUE
         if lapack.dpotrf(lowered, lower=1, overwrite_a=1, clean=0)[1]:
@@ -53,17 +54,17 @@ def invert_covariance(covariance: Array) -> Array | None:
 
 
 class CompletedSums(NamedTuple):
-    """Sums over rows whose missing values are replaced by their conditional expectation.
+    """Sums over rows whose missing values are filled by their expectation given the observed values.
 
     Parameters
     ----------
     first : ndarray of shape (d,)
         Sum of the filled rows.
     second : ndarray of shape (d, d)
-        Sum of their products.
+        Sum of the outer products of the filled rows with themselves.
     uncertainty : ndarray of shape (d, d)
         Sum of the conditional covariances of missing values, zero elsewhere. Added to ``second`` it gives the expected
-        products. NaN if a pattern's part cannot be inverted.
+        products. NaN if the precision's part of a pattern of missing features cannot be inverted.
     """
 
     first: Array
@@ -72,23 +73,23 @@ class CompletedSums(NamedTuple):
 
 
 def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> CompletedSums:
-    """Compute the sums of rows with missing values filled by their conditional expectation under a Gaussian.
+    """Compute the sum and the second moments of rows whose missing values are filled by a Gaussian model.
 
     Parameters
     ----------
     rows : GappedRows
         Rows with missing values.
     precision : ndarray of shape (d, d)
-        Inverse of the covariance of the rows in the given unit.
+        Inverse of the model's covariance of the rows divided by ``unit``.
     centre, unit : ndarray of shape (d,)
-        Rows are less this centre and divided by this unit.
+        Number subtracted from each feature of the rows, and then its divisor.
     mean : ndarray of shape (d,)
-        Mean of the result, in this unit, which is subtracted too.
+        Mean of the model for the rows so transformed; the sums are of deviations from it.
 
     Returns
     -------
     CompletedSums
-        The sums.
+        Sums over all rows.
     """
     total = CompletedSums(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
     within, across = np.zeros_like(precision), np.zeros_like(precision)
@@ -104,12 +105,13 @@ def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Arra
 def _add_groups(
     total: CompletedSums, within: Array, across: Array, groups: Groups, precision: Array, offset: Array, unit: Array
 ) -> None:
-    """Add the sums of groups of rows with the same missing features.
+    """Add groups of rows with equal missing features to sums over filled rows, in place.
 
-    Their means go to ``total``. The scatters of observed values go to ``within``, in the unit of the data. The products
-    of observed with expected values go to ``across``, whose symmetric part counts twice.
+    The groups' filled means go to ``total``; the scatters of observed values about them to ``within`` (d x d), in the
+    data's unit; the scatters of filled with observed values to ``across`` (d x d), to be added with its transpose.
     """
     d = offset.size
+    # E[x_u] = -C (P x)_u with the missing part of x set to 0, P the precision and C = (P_uu)^-1
     means = np.where(groups.missing, 0.0, groups.means / unit + offset)
     pull, scaled, flat = means @ precision, precision / unit, precision.ravel("K")  # symmetric: in either order
     for group in np.flatnonzero(groups.has_scatter & ~groups.missing.any(axis=1)):
@@ -122,6 +124,7 @@ def _add_groups(
         np.add.at(total.uncertainty.reshape(-1), positions.ravel(), weights.ravel())
         for i in np.flatnonzero(groups.has_scatter[indices]):
             scatter, missing, covariance = groups.scatter(int(indices[i])), u[i], covariances[i]
+            # with the scatter S of the observed: -C P_uo S of missing by observed, C P_uo S P_ou C among the missing
             expected = covariance @ (scaled[missing] @ scatter) / -unit
             quadratic = expected @ precision[:, missing] @ covariance
             within += scatter
@@ -133,14 +136,14 @@ def _add_groups(
 
 
 def complete_deviations(deviations: Array, precision: Array) -> Array:
-    """Fill missing deviations from the mean by their conditional expectation, given the precision matrix.
+    """Fill missing deviations from the mean by their expectation given the observed deviations of the row.
 
     Parameters
     ----------
     deviations : ndarray of shape (n, d)
         Deviations with NaN for missing values.
     precision : ndarray of shape (d, d)
-        Inverse of their covariance.
+        Inverse of the features' covariance.
 
     Returns
     -------
@@ -150,6 +153,7 @@ def complete_deviations(deviations: Array, precision: Array) -> Array:
     missing = np.isnan(deviations)
     deviations_filled = np.where(missing, 0.0, deviations)
     pull = deviations_filled @ precision
+    # E[x_u] = -(P x)_u (P_uu)^-1 with the missing part of x set to 0
     for u, rows in _gap_patterns(missing):
         deviations_filled[np.ix_(rows, u)] = -pull[np.ix_(rows, u)] @ _inverses(precision[np.ix_(u, u)])
     return deviations_filled
@@ -161,19 +165,19 @@ def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
     Parameters
     ----------
     covariance : ndarray of shape (d, d)
-        The covariance.
+        Covariance of the features.
 
     Returns
     -------
     unit : ndarray of shape (d,)
-        Roots of the diagonal.
+        Square roots of the diagonal; 1 for a feature without variance.
     precision : ndarray of shape (d, d)
-        Inverse of the correlation.
+        Inverse of the correlation matrix.
 
     Raises
     ------
     ValueError
-        If the covariance is not positive definite, but for features without variance.
+        If the covariance of the features with variance is not positive definite.
     """
     unit = diagonal_roots(covariance)
     correlation = covariance / unit / unit[:, None]
@@ -185,14 +189,14 @@ def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
 
 
 def fill_by_covariance(centred: Array, covariance: Array) -> Array:
-    """Fill missing values by their conditional expectation under a Gaussian with a given covariance.
+    """Fill missing values of centred rows by their expectation under a Gaussian model with a given covariance.
 
     Parameters
     ----------
     centred : ndarray of shape (n, d)
-        Rows less their mean, NaN if a value is missing.
+        Rows less the model's mean; NaN for a missing value.
     covariance : ndarray of shape (d, d)
-        A covariance that `unit_and_precision` accepts.
+        Covariance, positive definite but for features without variance.
 
     Returns
     -------
@@ -206,7 +210,7 @@ def fill_by_covariance(centred: Array, covariance: Array) -> Array:
 def squared_error_by_covariance(
     rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array
 ) -> float:
-    """Compute the squared error that components leave of rows whose missing values a covariance fills.
+    """Compute the squared residuals of filled, centred and scaled rows off the span of components.
 
     Parameters
     ----------
@@ -215,27 +219,31 @@ def squared_error_by_covariance(
     covariance : ndarray of shape (d, d)
         Covariance by which missing values are filled.
     mean, scale : ndarray of shape (d,)
-        Filled rows are centred and scaled by these.
+        Number subtracted from each feature, and then its divisor.
     components : ndarray of shape (k, d)
-        Orthonormal components.
+        Orthonormal components, one a row.
 
     Returns
     -------
     float
-        Sum of the squared residuals of all rows.
+        Sum of the squared residuals over all rows and features.
     """
     unit, precision = unit_and_precision(covariance)
     second = completed_sums(rows, precision, mean, unit, np.zeros_like(mean)).second
     factor = unit / scale
     second *= factor
     second *= factor[:, None]
+    # trace(S) - trace(V S V') for the second moments S and the components V
     return float(np.trace(second) - np.vdot(components, components @ second))
 
 
 def _batches_by_missing_count(
     missing: NDArray[np.bool_], max_elements: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield batches of groups with u missing features each, and the features (g, u); g u^2 <= ``max_elements``."""
+    """Yield batches: indices (g,) of groups that miss u features each, and the features (g, u).
+
+    The g matrices (u, u) of a batch have about ``max_elements`` elements at most, or g is 1.
+    """
     numbers = missing.sum(axis=1)
     for u in np.unique(numbers[numbers > 0]):
         members = np.flatnonzero(numbers == u)
@@ -245,7 +253,7 @@ def _batches_by_missing_count(
 
 
 def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield for each pattern of missing values the missing features, and the rows that have the pattern."""
+    """Yield the missing features and the row indices of each pattern of missing values that occurs in rows."""
     incomplete = np.flatnonzero(missing.any(axis=1))
     if not incomplete.size:
         return
@@ -258,7 +266,7 @@ def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64
 
 
 def _inverses(matrices: Array) -> Array:
-    """Return the inverse of a matrix (u, u) or of several (g, u, u); NaN if there is none in float64."""
+    """Return the inverses of matrices of shape (..., u, u); all NaN if any is singular in float64."""
     try:
         return np.asarray(np.linalg.inv(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:
