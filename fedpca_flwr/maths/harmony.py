@@ -30,18 +30,18 @@ RIDGE = 1.0
 
 @dataclass(frozen=True)
 class Steps:
-    """The correction steps of Harmony so far: centres and penalties of m clusters, and moves for each of B batches.
+    """Batch corrections of Harmony, step by step, for m soft clusters of rows with k scores from B batches.
 
-    The last step may have no ``moves`` yet: rows are then shared out by this step, and not moved.
+    The last step may have no ``moves`` yet: it then only gives the memberships of rows in clusters.
 
     Parameters
     ----------
     centres : ndarray of shape (t, m, k)
-        Centres of unit length.
+        Cluster centres of unit length in each of the t steps.
     penalties : ndarray of shape (t, m, B)
-        Number added to the logarithm of a row's share, by its batch.
+        Number added to the logarithm of a row's membership in a cluster, by the row's batch.
     moves : ndarray of shape (t or t - 1, m, B, k)
-        Offsets subtracted from a row's scores, by its cluster and batch.
+        Offsets subtracted from a row's scores, by cluster (weighted by the row's membership) and batch.
     """
 
     centres: Array
@@ -60,51 +60,53 @@ class Steps:
         Returns
         -------
         Steps
-            No steps.
+            Corrections that change no scores.
         """
         return cls(np.empty((0, clusters, k)), np.empty((0, clusters, batches)), np.empty((0, clusters, batches, k)))
 
     def begin_step(self, centres: Array, penalty: Array) -> "Steps":
-        """Append a step, in which rows are assigned to clusters by new centres and penalties.
+        """Append a step, which has cluster centres and penalties, and no offsets yet.
 
         Parameters
         ----------
         centres : ndarray of shape (m, k)
-            Centres of the step.
+            Cluster centres of unit length.
         penalty : ndarray of shape (m, B)
-            Penalties of the step.
+            Number added to the logarithm of a membership, by cluster and batch.
 
         Returns
         -------
         Steps
-            The longer corrections.
+            New corrections with the further step.
         """
         return Steps(np.append(self.centres, [centres], 0), np.append(self.penalties, [penalty], 0), self.moves)
 
     def finish_step(self, moves: Array) -> "Steps":
-        """Set the moves of the last step.
+        """Add the offsets of each batch in each cluster to the last step.
 
         Parameters
         ----------
         moves : ndarray of shape (m, B, k)
-            Offsets of the step.
+            Offsets to subtract from the scores.
 
         Returns
         -------
         Steps
-            The completed corrections.
+            New corrections, whose last step is complete.
         """
         return Steps(self.centres, self.penalties, np.append(self.moves, [moves], 0))
 
     def correct(self, points: Array, batch: int) -> Array:
-        """Apply all finished steps to the scores of a batch.
+        """Correct the scores of a batch by all steps that have offsets.
+
+        Each step finds the memberships by the scores corrected so far, and subtracts its offsets from the first scores.
 
         Parameters
         ----------
         points : ndarray of shape (n, k)
-            Scores of rows of the batch.
+            Uncorrected scores of rows of the batch.
         batch : int
-            Number of the batch.
+            Index of the batch.
 
         Returns
         -------
@@ -117,61 +119,63 @@ class Steps:
         return corrected
 
     def correct_parts(self, parts: Iterator[Array], batch: int) -> Iterator[Array]:
-        """Apply all finished steps to chunks of scores.
+        """Correct the scores of a batch, part by part, by all steps that have offsets.
 
         Parameters
         ----------
         parts : iterator of ndarray
-            Scores of rows of the batch.
+            Uncorrected scores of rows of the batch, each part of shape (n, k).
         batch : int
-            Number of the batch.
+            Index of the batch.
 
         Returns
         -------
         iterator of ndarray
-            Corrected scores.
+            Corrected scores of each part.
         """
         return (self.correct(points, batch) for points in parts)
 
 
 def normalise_rows(vectors: Array) -> Array:
-    """Divide each row by its length; rows of zeros stay.
+    """Divide rows by their Euclidean lengths; a zero row stays zero.
 
     Parameters
     ----------
     vectors : ndarray of shape (n, k)
-        The rows.
+        Rows to normalise.
 
     Returns
     -------
     ndarray of shape (n, k)
-        Rows of length 1.
+        Rows of length 1, or 0.
     """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0))
 
 
 def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array, Array]:
-    """Compute the soft assignment of unit vectors to clusters: each row's shares sum to 1.
+    """Compute the soft memberships of unit vectors in clusters: a softmax of penalised distances to the centres.
 
     Parameters
     ----------
     units : ndarray of shape (n, k)
-        Unit vectors.
+        Unit vectors of n rows.
     centres : ndarray of shape (m, k)
-        Centres of the clusters.
+        Cluster centres of unit length.
     penalty : ndarray of shape (m,)
-        Number added to the logarithm of the shares.
+        Number added to the logarithm of the membership in each cluster.
 
     Returns
     -------
     shares : ndarray of shape (n, m)
-        Shares in the clusters.
+        Membership of each row in each cluster; each row sums to 1.
     objective : ndarray of shape (n,)
-        Terms of the objective.
+        Each row's term of Harmony's objective: its mean squared distance less the weighted entropy.
     """
+    # squared distances between unit vectors: |u - c|^2 = 2 (1 - u.c)
     chords = 2 * (1 - units @ centres.T)
     logits = penalty - chords / CLUSTER_WIDTH
+    # the largest logit becomes 0, so that no exponential overflows
     logits -= logits.max(axis=1, keepdims=True)
     memberships = np.exp(logits)
     memberships /= memberships.sum(axis=1, keepdims=True)
@@ -181,18 +185,18 @@ def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array,
 
 @dataclass
 class BatchSums:
-    """Sums over the rows of a batch, weighted by their shares in the clusters of the last step.
+    """Sums over the rows of a batch, weighted by their memberships in the clusters of the last step.
 
     Parameters
     ----------
     counts : ndarray of shape (m,)
-        Sums of the shares.
+        Sum of the memberships in each cluster.
     units : ndarray of shape (m, k)
-        Sums of unit vectors.
+        Weighted sum of the corrected scores, each row scaled to length 1.
     sums : ndarray of shape (m, k)
-        Sums of the scores before any step.
+        Weighted sum of the uncorrected scores.
     objective : float
-        The batch's part of the objective.
+        Sum of the rows' terms of Harmony's objective (`cluster_shares`).
     """
 
     counts: Array
@@ -202,21 +206,21 @@ class BatchSums:
 
     @classmethod
     def from_scores(cls, steps: Steps, parts: Iterator[Array], batch: int) -> Self:
-        """Compute the sums over chunks of a batch's scores.
+        """Compute the sums over the rows of a batch whose scores come in parts.
 
         Parameters
         ----------
         steps : Steps
-            The corrections so far.
+            Corrections so far, whose last step need not have offsets.
         parts : iterator of ndarray
-            Scores of rows of the batch.
+            Uncorrected scores of rows of the batch, each part of shape (n, k).
         batch : int
-            Number of the batch.
+            Index of the batch.
 
         Returns
         -------
         BatchSums
-            The sums.
+            Sums over all parts.
         """
         centres, penalty = steps.centres[-1], steps.penalties[-1, :, batch]
         batch_sums = cls(np.zeros(len(centres)), np.zeros(centres.shape), np.zeros(centres.shape), 0.0)
@@ -231,42 +235,45 @@ class BatchSums:
 
 
 def log_excess(counts: Array) -> Array:
-    """Compute the logarithms of observed over expected numbers of rows, for each batch in each cluster.
+    """Compute log((observed + 1) / (expected + 1)) for the number of rows of each batch in each cluster.
+
+    The expected number is that of clusters independent of batches.
 
     Parameters
     ----------
     counts : ndarray of shape (m, B)
-        Rows of each batch in each cluster.
+        Sum of the memberships of each batch's rows in each cluster.
 
     Returns
     -------
     ndarray of shape (m, B)
-        The logarithms.
+        Logarithms, above 0 where a cluster holds too much of a batch.
     """
     expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
     return np.asarray(np.log((counts + 1) / (expected + 1)))
 
 
 def ridge_moves(counts: Array, sums: Array) -> Array:
-    """Estimate the offset of each batch within each cluster by ridge regression; scores move by its negative.
+    """Estimate the offset of each batch in each cluster by a ridge regression of the scores on the batch.
 
-    The intercept is not shrunk, and stays.
+    The intercept of a cluster has no ridge penalty, and is no part of the offsets.
 
     Parameters
     ----------
     counts : ndarray of shape (m, B)
-        Rows of each batch in each cluster.
+        Sum of the memberships of each batch's rows in each cluster.
     sums : ndarray of shape (m, B, k)
-        Sums of their scores.
+        Sum of the scores of these rows, weighted by their memberships.
 
     Returns
     -------
     ndarray of shape (m, B, k)
-        The offsets.
+        Offset of each score, by cluster and batch.
     """
     m, batches, k = sums.shape
     moves = np.empty((m, batches, k))
     for j, (batch_counts, total) in enumerate(zip(counts, sums, strict=True)):
+        # normal equations for an intercept (first) and one indicator of each batch
         gram = np.diag(np.append(batch_counts.sum(), batch_counts + RIDGE))
         gram[0, 1:] = gram[1:, 0] = batch_counts
         moves[j] = np.linalg.solve(gram, np.vstack([total.sum(axis=0), total]))[1:]

@@ -67,18 +67,18 @@ def leading_run(above: NDArray[np.bool_]) -> int:
     Parameters
     ----------
     above : ndarray of bool
-        The entries.
+        Conditions in order.
 
     Returns
     -------
     int
-        Length of the run.
+        Number of leading true entries.
     """
     return int(np.append(above, False).argmin())
 
 
 def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Array:
-    """Draw eigenvalues of sample covariances of independent normal features with given variances.
+    """Draw the eigenvalues of sample covariances of rows with independent normal features.
 
     Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal
     and chi on the diagonal, so that no rows are drawn.
@@ -88,16 +88,16 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
     variances : ndarray of shape (d,)
         Variances of the features.
     n : int
-        Number of rows.
+        Number of rows of each covariance.
     draws : int
-        Number of covariances.
+        Number of covariances to draw.
     rng : numpy.random.Generator
-        Source of randomness.
+        Random number generator.
 
     Returns
     -------
     ndarray of shape (draws, min(n - 1, d))
-        Eigenvalues, descending.
+        Eigenvalues of each covariance, descending.
     """
     d, freedom = len(variances), n - 1
     rank = min(d, freedom)
@@ -110,7 +110,9 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
 
 
 def null_band(variances: Array, n: int, draws: int = 100) -> Array:
-    """Compute the 95th percentiles of the null eigenvalues of each rank, for Horn's parallel analysis (1965).
+    """Compute the 95th percentile of each eigenvalue of rows with independent features, for parallel analysis.
+
+    Horn (1965); the percentiles are those of simulated covariances with a fixed seed.
 
     Parameters
     ----------
@@ -119,25 +121,25 @@ def null_band(variances: Array, n: int, draws: int = 100) -> Array:
     n : int
         Number of rows.
     draws : int, optional
-        Number of covariances.
+        Number of simulated covariances.
 
     Returns
     -------
     ndarray of shape (min(n - 1, d),)
-        The percentiles.
+        Percentile of the first, second, ... eigenvalue.
     """
     return np.percentile(null_eigenvalues(variances, n, draws, np.random.default_rng(0)), NULL_PERCENTILE, axis=0)
 
 
 def parallel_analysis(values: Array, band: Array) -> int:
-    """Count the leading eigenvalues that exceed the null eigenvalue of the same rank (Horn 1965).
+    """Count the leading eigenvalues above the percentiles for rows with independent features (Horn 1965).
 
     Parameters
     ----------
     values : ndarray of shape (d,)
         Eigenvalues, descending.
-    band : ndarray
-        Result of `null_band`.
+    band : ndarray of shape (m,)
+        Percentile of each eigenvalue under independence (`null_band`).
 
     Returns
     -------
@@ -148,7 +150,9 @@ def parallel_analysis(values: Array, band: Array) -> int:
 
 
 def broken_stick(values: Array) -> int:
-    """Count the leading eigenvalues that exceed the expected pieces of a randomly broken stick (Jackson 1993).
+    """Count the leading eigenvalues above the broken-stick lengths (Jackson 1993).
+
+    These are the expected lengths, longest first, of d pieces of the total variance that is broken at random points.
 
     Parameters
     ----------
@@ -166,14 +170,14 @@ def broken_stick(values: Array) -> int:
 
 
 def components_for_share(values: Array, share: float) -> int:
-    """Return the smallest number of components that together exceed a share of the variance.
+    """Count the leading components that together exceed a share of the total variance.
 
     Parameters
     ----------
     values : ndarray of shape (d,)
         Eigenvalues, descending.
     share : float
-        Share of the variance.
+        Share of the total variance, between 0 and 1.
 
     Returns
     -------
@@ -184,7 +188,7 @@ def components_for_share(values: Array, share: float) -> int:
 
 
 def minka(values: Array, n: int) -> int | None:
-    """Compute the dimension of greatest Bayesian evidence (Minka 2000), as scikit-learn's ``n_components="mle"``.
+    """Choose the number of components of greatest Bayesian evidence (Minka 2000), as scikit-learn's "mle".
 
     Parameters
     ----------
@@ -206,7 +210,8 @@ def minka(values: Array, n: int) -> int | None:
 
 
 def _log_evidence(values: Array, k: int, n: int) -> float:
-    """Return Laplace's approximation of the log evidence for dimension k (Minka 2000, equation 77)."""
+    """Return Laplace's approximation of the log evidence of k components, from covariance eigenvalues of n rows."""
+    # equation 77 of Minka 2000: directions is the log prior of the k components, curvature the log determinant |A_Z|
     d, i = len(values), np.arange(1, k + 1)
     floor = d * np.finfo(np.float64).eps * float(values[0])
     if values[k - 1] <= floor:
@@ -225,12 +230,12 @@ def _log_evidence(values: Array, k: int, n: int) -> float:
 
 
 def bi_cross_validation(parts: Sequence[Moments]) -> int:
-    """Count the components that predict held-out values best, by bi-cross-validation; the result may be zero.
+    """Choose the number of components, possibly 0, with the least squared error of held-out values.
 
     Parameters
     ----------
     parts : sequence of Moments
-        Moments of at least two parties, of at least two features: a fold of rows is the rows of some parties.
+        Moments of at least two parties, of at least two features; a fold of rows consists of all rows of some parties.
 
     Returns
     -------
@@ -241,17 +246,17 @@ def bi_cross_validation(parts: Sequence[Moments]) -> int:
 
 
 def validation_errors(parts: Sequence[Moments]) -> Array:
-    """Compute the squared errors of held-out values for 0, 1, ... components, summed over all folds.
+    """Compute the squared errors of held-out values for predictions from 0, 1, ... components.
 
     Parameters
     ----------
     parts : sequence of Moments
-        Moments of the parties.
+        Moments of at least two parties; a fold of rows consists of all rows of some parties.
 
     Returns
     -------
     ndarray of shape (m,)
-        Sums of the squared errors.
+        Sum of the squared errors over all folds for 0, ..., m - 1 components; m - 1 is the least rank of a fold.
     """
     groups, d = _folds([int(part.count) for part in parts]), parts[0].n_features
     blocks = min(MAX_FEATURE_BLOCKS, d)
@@ -259,21 +264,27 @@ def validation_errors(parts: Sequence[Moments]) -> Array:
     for group in groups:
         training = pool(part for i, part in enumerate(parts) if i not in group)
         validation = pool(parts[i] for i in group)
+        # S, T: scatters (d, d) of the training and the validation rows, both about the training mean
         S = unpack_symmetric(training.scatter, d)
         T = unpack_symmetric(validation.scatter_about(training.mean + training.remainder), d)
-        errors += [_fold_errors(S, T, np.arange(first, d, blocks)) for first in range(blocks)]  # neighbours lie apart
+        # a block is every `blocks`-th feature
+        errors += [_fold_errors(S, T, np.arange(first, d, blocks)) for first in range(blocks)]
     count = min(fold_errors.size for fold_errors in errors)
     total: Array = np.sum([fold_errors[:count] for fold_errors in errors], axis=0)
     return total
 
 
 def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
-    """Return the squared errors (m,) of 0 to m - 1 components on a fold of rows (scatter T) and a block of features."""
+    """Return the squared errors of a held-out block of features predicted from 0, 1, ... components of the others.
+
+    S, T (d, d): scatters of the training and of the held-out rows about the training mean; ``block``: feature indices.
+    """
     predictors = np.setdiff1d(np.arange(len(S)), block)
     values, V = eigh(S[np.ix_(predictors, predictors)])
     values, V = values[::-1], V[:, ::-1]
     rank = int((values > MIN_REGRESSED_SHARE * max(values[0], 0.0)).sum())
     V = V[:, :rank]
+    # prediction B V W of the block from the other features B; its error is tr T - 2 tr W'V'T_B + tr W'V'T V W
     W = (V.T @ S[np.ix_(predictors, block)]) / values[:rank, None]
     cross_terms = np.einsum("ij,ij->i", W, V.T @ T[np.ix_(predictors, block)])
     quadratic_terms = (V.T @ T[np.ix_(predictors, predictors)] @ V) * (W @ W.T)
@@ -283,7 +294,10 @@ def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
 
 
 def _folds(rows: Sequence[int]) -> list[list[int]]:
-    """Divide parties into folds of nearly equal numbers of rows: the largest first, each into the smallest fold."""
+    """Divide parties, given their numbers of rows, into folds of nearly equal numbers of rows.
+
+    The largest party goes first, each into the fold with the fewest rows; a fold is a list of party indices.
+    """
     folds: list[list[int]] = [[] for _ in range(min(MAX_ROW_FOLDS, len(rows)))]
     for party in sorted(range(len(rows)), key=lambda i: (-rows[i], i)):
         min(folds, key=lambda fold: sum(rows[i] for i in fold)).append(party)
@@ -291,7 +305,7 @@ def _folds(rows: Sequence[int]) -> list[list[int]]:
 
 
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
-    """Compute confidence intervals for the population's eigenvalues, for normal rows.
+    """Compute confidence intervals for the population's eigenvalues, for normal rows (Anderson 1963).
 
     Parameters
     ----------
@@ -300,12 +314,12 @@ def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
     n : int
         Number of rows.
     level : float
-        Confidence level.
+        Confidence level, between 0 and 1.
 
     Returns
     -------
     ndarray of shape (k, 2)
-        The ends.
+        Lower and upper end of each interval.
     """
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
     upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
@@ -313,19 +327,19 @@ def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
 
 
 def fourth_powers(scores: Array, variances: Array) -> Array:
-    """Compute the sum of fourth powers of each component's scores, in units of the score's standard deviation.
+    """Sum the fourth powers of each component's scores divided by their standard deviation.
 
     Parameters
     ----------
     scores : ndarray of shape (n, k)
-        Scores of rows.
+        Scores of rows in k components.
     variances : ndarray of shape (k,)
-        Their variances.
+        Variance of each component's scores.
 
     Returns
     -------
     ndarray of shape (k,)
-        The sums; 0 if there is no variance.
+        Sum over the rows for each component; 0 if it has no variance.
     """
     unit = np.where(variances > MIN_VARIANCE_SHARE * variances.max(initial=0.0), variances, np.inf)
     sums: Array = np.sum((scores**2 / unit) ** 2, axis=0)
@@ -333,23 +347,23 @@ def fourth_powers(scores: Array, variances: Array) -> Array:
 
 
 def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> Array:
-    """Compute confidence intervals for the population's eigenvalues, given the kurtosis of each component's scores.
+    """Compute confidence intervals for the population's eigenvalues from the kurtosis of scores (Waternaux 1976).
 
     Parameters
     ----------
     values : ndarray of shape (k,)
         Sample eigenvalues.
     kurtosis : ndarray of shape (k,)
-        Kurtosis of the scores, 3 for normal rows.
+        Kurtosis of each component's scores, 3 for normal rows.
     n : float
         Number of rows.
     level : float
-        Confidence level.
+        Confidence level, between 0 and 1.
 
     Returns
     -------
     ndarray of shape (k, 2)
-        The ends.
+        Lower and upper end of each interval.
     """
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
     with np.errstate(divide="ignore"):
@@ -365,7 +379,7 @@ def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
     values : ndarray of shape (d,)
         Eigenvalues, descending.
     vectors : ndarray of shape (d, d)
-        Eigenvectors.
+        Eigenvectors as columns.
     k : int
         Number of components.
     n : int
@@ -374,8 +388,9 @@ def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
     Returns
     -------
     ndarray of shape (d, k)
-        Standard errors; infinite for tied components.
+        Standard errors; infinite for components with equal eigenvalues.
     """
+    # Var(v_i) = sum over j != i of l_i l_j / (l_i - l_j)^2 v_j v_j' / (n - 1) (Anderson 1963)
     gaps = values[:k, None] - values
     np.fill_diagonal(gaps, np.inf)
     tied = (gaps == 0).any(axis=1)
@@ -385,7 +400,7 @@ def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
 
 
 def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
-    """Estimate population eigenvalues and the angles to population components in the spiked covariance model.
+    """Estimate the population's variances of components, and their angles to the sample's, by the spiked model.
 
     Parameters
     ----------
@@ -401,8 +416,9 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
     variances : ndarray of shape (k,)
         Variances in the population; the variance of the noise for a component that noise alone may have.
     angles : ndarray of shape (k,)
-        Expected angles in degrees; 90 for such a component.
+        Expected angle in degrees between sample and population component; 90 for such a component.
     """
+    # solve l = r (1 + g s2 / (r - s2)) for the population's variance r, with the ratio g and the noise variance s2
     d, leading = len(values), values[:k]
     s2, ratio = noise_variance(values, n, d), d / (n - 1)
     above = leading > noise_edge(values, n, d)
@@ -415,21 +431,21 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
 
 
 def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Array) -> tuple[Array, Array]:
-    """Compute the jackknife estimate and variance of a statistic, omitting each group in turn (Busing et al. 1999).
+    """Compute the jackknife estimate of a statistic and its variance from groups of unequal size (Busing et al. 1999).
 
     Parameters
     ----------
     statistic : ndarray
         The statistic of all rows.
     leave_out_statistics : ndarray of shape (g, ...)
-        The statistic of all rows but those of each group.
+        The statistic of all rows except one group's, for each group.
     sizes : ndarray of shape (g,)
         Number of rows of each group.
 
     Returns
     -------
     estimate, variance : ndarray
-        The estimate and its variance.
+        Bias-corrected estimate and its variance, in the shape of the statistic.
     """
     groups = len(sizes)
     share = (sizes / sizes.sum()).reshape(-1, *[1] * statistic.ndim)
@@ -440,32 +456,32 @@ def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Arra
 
 
 def student_quantile(groups: int, level: float) -> float:
-    """Compute the half width of an interval in standard errors, if few groups estimate the standard error.
+    """Compute the half-width, in standard errors, of a confidence interval whose error is estimated from groups.
 
     Parameters
     ----------
     groups : int
         Number of groups.
     level : float
-        Confidence level.
+        Confidence level, between 0 and 1.
 
     Returns
     -------
     float
-        The quantile of Student's distribution.
+        Two-sided quantile of Student's distribution with ``groups`` - 1 degrees of freedom.
     """
     return float(scipy.special.stdtrit(groups - 1, 0.5 + level / 2))
 
 
 def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
-    """Compute the factor by which the scores of new rows are smaller than those of the rows of the fit.
+    """Compute the factor by which scores of new rows are too small for each component (Lee, Zou and Wright 2010).
 
     Parameters
     ----------
     variances : ndarray of shape (k,)
-        Variances of the components.
+        Variances (sample eigenvalues) of the components.
     total : float
-        Variance of all features.
+        Sum of the variances of all features.
     n : float
         Number of rows.
     d : int
@@ -474,8 +490,9 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     Returns
     -------
     ndarray of shape (k,)
-        The factor; NaN if a component is not above the noise.
+        Factor, at most 1; NaN if a component is not above the noise.
     """
+    # in units of the noise variance `level`: r solves l = r (1 + gamma / (r - 1)); factor (r - 1) / (r + gamma - 1)
     gamma, noise_rank = d / max(1, n - 1), min(n - 1, d) - variances.size
     if noise_rank <= 0 or total <= variances.sum():
         return np.ones(variances.size)  # no noise is left
@@ -489,7 +506,9 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
 
 
 def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
-    """Compute the effective number of directions over which the omitted variance is spread.
+    """Compute the effective number of directions of the variance that leading eigenpairs omit.
+
+    It is (sum of the omitted eigenvalues)^2 over the sum of their squares.
 
     Parameters
     ----------
@@ -501,7 +520,7 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     Returns
     -------
     float or None
-        Effective number of directions; None if the pairs omit nothing.
+        Effective number of directions; None if the pairs omit no variance.
     """
     total = float(np.trace(matrix))
     if total <= 0:
@@ -513,11 +532,12 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     first = float(diagonal.sum())
     if first <= MIN_REMAINDER_SHARE:
         return None
+    # squared trace over the squared Frobenius norm, from the lower triangle
     return first**2 / float(2 * (lower @ lower) - diagonal @ diagonal)
 
 
 def t_squared(scores: Array, variances: Array) -> Array:
-    """Compute Hotelling's T squared of rows.
+    """Compute Hotelling's T squared of rows: the sum of their squared scores over the components' variances.
 
     Parameters
     ----------
@@ -529,14 +549,14 @@ def t_squared(scores: Array, variances: Array) -> Array:
     Returns
     -------
     ndarray of shape (n,)
-        T2 of each row.
+        T squared of each row.
     """
     distances: Array = np.sum(scores**2 / variances, axis=1)
     return distances
 
 
 def t_squared_limit(k: int, n: float, level: float) -> float:
-    """Compute the limit that Hotelling's T squared of a new row exceeds with probability 1 - ``level``.
+    """Compute the limit that Hotelling's T squared of a new normal row exceeds with probability 1 - ``level``.
 
     Parameters
     ----------
@@ -545,18 +565,19 @@ def t_squared_limit(k: int, n: float, level: float) -> float:
     n : float
         Number of rows.
     level : float
-        Probability of a smaller T2.
+        Probability of a smaller T squared.
 
     Returns
     -------
     float
         The limit.
     """
+    # T2 n (n - k) / (k (n^2 - 1)) has the distribution F(k, n - k) (Tracy, Young and Mason 1992)
     return float(k * (n**2 - 1) / (n * (n - k)) * scipy.special.fdtri(k, n - k, level))
 
 
 def spe_limit(residual_variance: float, directions: float, level: float) -> float:
-    """Compute the limit that the squared prediction error of a new row exceeds with probability 1 - ``level``.
+    """Compute the limit that the squared residual (SPE) of a new row exceeds with probability 1 - ``level``.
 
     Parameters
     ----------
@@ -572,25 +593,28 @@ def spe_limit(residual_variance: float, directions: float, level: float) -> floa
     float
         The limit.
     """
+    # SPE is distributed nearly as residual_variance / directions times chi-square of that many directions (Box 1954)
     return float(residual_variance / directions * 2 * scipy.special.gammaincinv(directions / 2, level))
 
 
 def t_squared_contributions(centred: Array, components: Array, variances: Array) -> Array:
-    """Divide Hotelling's T squared among the features (Westerhuis et al. 2000); parts may be negative.
+    """Divide Hotelling's T squared of rows into parts of the features (Westerhuis, Gurden and Smilde 2000).
+
+    The parts sum to T squared; a part may be negative.
 
     Parameters
     ----------
     centred : ndarray of shape (n, d)
         Centred rows.
     components : ndarray of shape (k, d)
-        Components.
+        Orthonormal components, one a row.
     variances : ndarray of shape (k,)
         Variances of the components.
 
     Returns
     -------
     ndarray of shape (n, d)
-        Part of each feature.
+        Part of each row and feature.
     """
     scores = centred @ components.T
     return centred * ((scores / variances) @ components)

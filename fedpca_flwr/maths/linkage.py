@@ -24,23 +24,24 @@ sums of squares."""
 
 
 def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> Array:
-    """Compute the sums of products of each variant with the variants that follow within a window.
+    """Compute sums for the correlation of each variant with each of the next ``window - 1`` variants.
 
     Parameters
     ----------
     rows : rows of shape (n, d)
         Genotypes with NaN for missing calls.
     start, width : int
-        First variant, and number of variants.
+        Index of the first variant, and number of variants from there.
     window : int
-        Number of variants in a window.
+        Number of variants in a window, the first variant of a pair included.
     numbers : int
-        Sums of a pair: 1 or `PAIR_SUMS`.
+        Number of sums of a pair: 1 (of the products) or `PAIR_SUMS` if calls are missing.
 
     Returns
     -------
     ndarray of shape (numbers, width, window - 1)
-        The sums; zeros for pairs beyond the last variant.
+        Sums of the pair of variants ``start + i`` and ``start + i + 1 + j`` at ``[:, i, j]``; zeros for pairs beyond
+        the last variant.
     """
     sums = np.zeros((numbers, width, window - 1))
     for chunk in chunks(rows, BLOCK_ELEMENTS):
@@ -56,7 +57,7 @@ def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> 
 
 
 def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
-    """Return the sums of products of the first ``width`` columns with the columns that follow within the window."""
+    """Return sums (numbers, width, window - 1) of the first columns' pairs with the next ``window - 1`` columns."""
     called = (~np.isnan(calls)).astype(np.float64)
     genotypes = np.nan_to_num(calls)
     pairs = [
@@ -73,29 +74,30 @@ def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
 
 
 def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float) -> NDArray[np.bool_]:
-    """Find the pairs of variants whose squared correlation is above a limit.
+    """Find the pairs of neighbouring variants with a squared correlation above a limit.
 
     Parameters
     ----------
     sums : ndarray of shape (numbers, width, window - 1)
         Result of `band_sums` over all rows.
     start : int
-        First variant.
+        Index of the band's first variant.
     counts : AlleleCounts
-        Counts of all rows.
+        Allele counts over all rows.
     limit : float
-        The limit.
+        Limit on the squared correlation.
 
     Returns
     -------
     ndarray of shape (width, window - 1)
-        Whether each pair is above the limit.
+        Whether variants ``start + i`` and ``start + i + 1 + j`` are correlated above the limit, at ``[i, j]``.
 
     Raises
     ------
     ValueError
         If a squared correlation is above 1: no genotypes have such sums.
     """
+    # n^2 times covariance and variances, in integers: the squared correlation is squared / variances
     if len(sums) == PAIR_SUMS:
         product, n, first_sum, second_sum, first_squares, second_squares = sums
     else:
@@ -110,7 +112,10 @@ def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float
 
 
 def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return the ``values`` (d,) of both variants of each pair of a band; zeros beyond the last variant."""
+    """Return one value of the first and of the second variant of each pair in a band of neighbouring variants.
+
+    The pair at (i, j) has variants ``start + i`` and ``start + i + 1 + j``; ``values`` (d,) is 0 beyond the last.
+    """
     positions = start + np.arange(shape[0])[:, None]
     padded = np.pad(values, (0, sum(shape)))
     return padded[positions], padded[positions + 1 + np.arange(shape[1])]
@@ -119,28 +124,29 @@ def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Arr
 def prune_variants(
     linked: NDArray[np.bool_], counts: AlleleCounts, chromosomes: NDArray[np.bool_], window: int, step: int
 ) -> NDArray[np.bool_]:
-    """Find the variants that remain after pruning of correlated variants, by the rule of PLINK.
+    """Find the variants that remain after pruning of correlated pairs by the rule of PLINK.
 
     A window of variants moves along each chromosome by a ``step``. Of a correlated pair in the window the variant with
-    the rarer minor allele goes, or the second one if the frequencies are equal. Every variant loses one partner at
-    most, or goes itself, before the next has its turn, until the window holds no such pair.
+    the rarer minor allele is removed, or the second one if the frequencies are equal. In a pass over the
+    window at most one pair of each variant is resolved; passes are repeated until no pair is left.
 
     Parameters
     ----------
     linked : ndarray of shape (d, window - 1)
-        Whether a variant is correlated with each of those after it.
+        Whether variant i is correlated with variant ``i + 1 + j``, at ``[i, j]``.
     counts : AlleleCounts
-        Counts of all rows; variants that do not vary among the calls are pruned.
+        Allele counts over all rows; variants that do not vary among the calls are pruned.
     chromosomes : ndarray of shape (d,)
-        Whether a chromosome begins at the variant.
+        Whether the variant is the first of a chromosome.
     window, step : int
-        Variants in a window, and by how many it moves.
+        Number of variants in a window, and number by which the window moves.
 
     Returns
     -------
     ndarray of shape (d,)
-        Whether each variant stays.
+        Whether each variant remains.
     """
+    # a variant varies if called * sum of squares > (sum)^2; bit j of partners[i] says that i and i + 1 + j are linked
     retained = counts.called * counts.squares > counts.alleles**2
     major = np.maximum(counts.frequencies, 1 - counts.frequencies).tolist()
     partners = [int.from_bytes(row.tobytes(), "little") for row in np.packbits(linked, axis=1, bitorder="little")]
@@ -156,18 +162,22 @@ def prune_variants(
 def _prune_window(
     retained: NDArray[np.bool_], partners: list[int], next_partners: list[int], major: list[float], start: int, end: int
 ) -> bool:
-    """Remove a variant of each correlated pair within a window, and return whether any was removed."""
+    """Remove one variant of a correlated pair for each variant of a window in turn; return whether any was removed.
+
+    Bit j of ``partners[i]``: i and i + 1 + j are correlated; ``next_partners[i]``: first partner of i not yet checked.
+    """
     changed = False
     present = int.from_bytes(np.packbits(retained[start:end], bitorder="little").tobytes(), "little")
     for first in range(start, end):
         if not present >> (first - start) & 1:
             continue
         checked = next_partners[first] - first - 1
+        # bits of the present, correlated partners after `first`, without those checked before
         pairs = (partners[first] & present >> (first - start + 1)) >> checked << checked
         if not pairs:
             next_partners[first] = max(next_partners[first], end)
             continue
-        changed, second = True, first + (pairs & -pairs).bit_length()
+        changed, second = True, first + (pairs & -pairs).bit_length()  # the lowest set bit
         removed = first if major[first] > major[second] * PLINK_MARGIN else second
         next_partners[first] = second + 1
         present &= ~(1 << (removed - start))

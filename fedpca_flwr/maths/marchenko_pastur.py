@@ -22,11 +22,11 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import Ritz
 
 TRACY_WIDOM_95 = 0.9793  # the 95th percentile of the law of Tracy and Widom for real rows
-SPACING_EIGENVALUES = 5  # how many eigenvalues behind the components show how far apart those of noise are
+SPACING_EIGENVALUES = 5  # number of eigenvalues, after the components, from which the spacing of noise is told
 
 
 def noise_variance(values: Array, n: int, d: int) -> float:
-    """Estimate the variance of noise from the median eigenvalue (Gavish and Donoho 2014).
+    """Estimate the noise variance of each feature from the median eigenvalue (Gavish and Donoho 2014).
 
     Parameters
     ----------
@@ -38,24 +38,25 @@ def noise_variance(values: Array, n: int, d: int) -> float:
     Returns
     -------
     float
-        Median of the non-zero eigenvalues over the median of the law.
+        Median of the non-zero eigenvalues over their median for noise of variance 1.
     """
     return float(np.median(values[: min(n - 1, d)])) / law_median(d / (n - 1))
 
 
 def law_median(ratio: float) -> float:
-    """Compute the median of the Marchenko-Pastur law: of the nonzero eigenvalues of noise of variance 1.
+    """Compute the median of the Marchenko-Pastur law: of the non-zero covariance eigenvalues of unit noise.
 
     Parameters
     ----------
     ratio : float
-        Features per degree of freedom.
+        Number of features over the degrees of freedom of the rows.
 
     Returns
     -------
     float
         The median.
     """
+    # x = 1 + ratio - 2 sqrt(ratio) cos(angle) turns the density sqrt((b - x)(x - a)) / x dx into sin^2 / x d(angle)
     angle = np.linspace(0, np.pi, 20001)
     x = 1 + ratio - 2 * np.sqrt(ratio) * np.cos(angle)
     mass = np.divide(np.sin(angle) ** 2, x, out=np.zeros_like(x), where=x > 0)
@@ -64,7 +65,9 @@ def law_median(ratio: float) -> float:
 
 
 def noise_edge(values: Array, n: int, d: int) -> float:
-    """Compute the asymptotic largest eigenvalue of noise of variance s2: ``s2 (1 + sqrt(d / (n - 1)))^2``.
+    """Compute the largest covariance eigenvalue of pure noise, ``s2 (1 + sqrt(d / (n - 1)))^2``, in the limit.
+
+    The noise variance ``s2`` is estimated from the median eigenvalue (`noise_variance`).
 
     Parameters
     ----------
@@ -76,13 +79,13 @@ def noise_edge(values: Array, n: int, d: int) -> float:
     Returns
     -------
     float
-        The edge.
+        The upper edge of the eigenvalues of noise.
     """
     return noise_variance(values, n, d) * float(1 + np.sqrt(d / (n - 1))) ** 2
 
 
 def optimal_threshold(values: Array, n: int, d: int) -> float:
-    """Compute the eigenvalue above which a component improves the reconstruction of rows (Gavish and Donoho 2014).
+    """Compute the eigenvalue above which a component improves the denoising of rows (Gavish and Donoho 2014).
 
     Parameters
     ----------
@@ -94,8 +97,9 @@ def optimal_threshold(values: Array, n: int, d: int) -> float:
     Returns
     -------
     float
-        The threshold.
+        Threshold for eigenvalues of the covariance.
     """
+    # equation 11 of the paper, squared, for singular values, over the median of their law
     beta = min(d, n - 1) / max(d, n - 1)
     squared = 2 * (beta + 1) + 8 * beta / (beta + 1 + np.sqrt(beta**2 + 14 * beta + 1))
     return float(squared / law_median(beta) * np.median(values[: min(n - 1, d)]))
@@ -103,12 +107,12 @@ def optimal_threshold(values: Array, n: int, d: int) -> float:
 
 @dataclass(frozen=True)
 class MarchenkoPastur:
-    """The largest eigenvalue that noise of unknown variance can have in a scatter, from leading eigenvalues and trace.
+    """Upper edge of noise eigenvalues (Marchenko-Pastur) in a scatter, from its first eigenvalues and its trace.
 
     Parameters
     ----------
     freedom : float
-        Degrees of freedom: the number of rows, less 1 if they are about their mean.
+        Degrees of freedom: the number of rows, less 1 if their mean was subtracted.
     features : int
         Number of features.
     """
@@ -117,34 +121,35 @@ class MarchenkoPastur:
     features: int
 
     def edge(self, remaining_trace: float, j: int) -> float:
-        """Compute the 95th percentile of the largest eigenvalue of noise, given the trace that j components leave.
+        """Compute the 95th percentile of the largest noise eigenvalue after removal of j leading components.
 
         Parameters
         ----------
         remaining_trace : float
-            Trace without the leading components.
+            Trace of the scatter less the eigenvalues of the leading components.
         j : int
             Number of leading components.
 
         Returns
         -------
         float
-            The edge; infinite if no feature or row is left.
+            The percentile; infinite if no feature or row is left.
         """
         f, d = self.freedom - j, self.features - j
         if min(f, d) < 1:
             return np.inf
+        # Johnstone (2001): centre (sqrt f + sqrt d)^2 and scale of the Tracy-Widom law, times the noise variance
         roots = float(np.sqrt(f) + np.sqrt(d))
         spread = roots * float(f**-0.5 + d**-0.5) ** (1 / 3)
         return float(remaining_trace / (f * d) * (roots**2 + TRACY_WIDOM_95 * spread))
 
     def count_above(self, values: Array, trace: float, k: int) -> int:
-        """Count the leading eigenvalues that exceed the largest eigenvalue of the noise left by earlier ones.
+        """Count the leading eigenvalues that are each above the noise edge of the trace left by earlier eigenvalues.
 
         Parameters
         ----------
-        values : ndarray
-            Eigenvalues, descending.
+        values : ndarray of shape (m,)
+            Leading eigenvalues of the scatter, descending.
         trace : float
             Trace of the scatter.
         k : int
@@ -162,7 +167,7 @@ class MarchenkoPastur:
         return j
 
     def count_certified(self, ritz: Ritz, trace: float, k: int, angles: AngleBounds, tolerance: float) -> int:
-        """Count the leading components that are certified and certainly exceed the largest eigenvalue of noise.
+        """Count the components above the noise, once an iteration certifies their number and accuracy.
 
         A Ritz value is never above its eigenvalue, and its residual bounds how far the value is from an eigenvalue; the
         bound on the first omitted eigenvalue says that no eigenvalue was missed.
@@ -170,20 +175,20 @@ class MarchenkoPastur:
         Parameters
         ----------
         ritz : Ritz
-            Ritz pairs of the scatter.
+            Approximate eigenpairs (Ritz pairs) of the scatter with their residuals.
         trace : float
             Trace of the scatter.
         k : int
-            Number of components.
+            Largest number of components considered.
         angles : AngleBounds
-            Bounds of the iteration.
+            Bounds of the iteration on angles and on omitted eigenvalues.
         tolerance : float
-            Angle in degrees.
+            Largest angle, in degrees, between the components and the exact ones.
 
         Returns
         -------
         int
-            Number of components; 0 if it is not certain yet.
+            Number of components, below ``k``; 0 if it is not certain yet.
         """
         values = ritz.values
         if values.size < k + SPACING_EIGENVALUES + 1:
@@ -196,6 +201,7 @@ class MarchenkoPastur:
         if above <= gap:
             edge = self.edge(trace - float(values[:j].sum()), j)
             return j if angles.eigenvalue(j, edge - 2 * ritz.error) <= edge else 0
+        # certain only if no eigenvalue within its error could open a wider gap after the j-th
         largest = angles.eigenvalue(j, float(values[j + 1]) + spacing / 2)
         errors = np.linalg.norm(ritz.leading_residuals(k + 1)[:, j:], axis=0) + ritz.error
         highest = np.append(largest, values[j + 1 : k] + errors[1 : k - j])
@@ -204,22 +210,23 @@ class MarchenkoPastur:
 
 
 def largest_gap(values: Array, max_count: int) -> tuple[int, float]:
-    """Return the number of eigenvalues before the last gap that is wider than the spacing of noise eigenvalues.
+    """Find the last gap between eigenvalues wider than the spacing of noise eigenvalues (Onatski 2010).
 
     Parameters
     ----------
     values : ndarray
         More than ``max_count`` + `SPACING_EIGENVALUES` eigenvalues, descending.
     max_count : int
-        Largest position of the gap.
+        Largest number of eigenvalues before the gap.
 
     Returns
     -------
     position : int
         Number of eigenvalues before the gap; ``max_count`` if the search does not settle.
     spacing : float
-        Spacing of the noise.
+        Difference between eigenvalues from which it counts as a gap.
     """
+    # Onatski: regress the eigenvalues after the gap on (index - 1)^(2/3); twice the slope bounds the spacing of noise
     position, spacing = max_count, 0.0
     for _ in range(20):
         first = position + 1

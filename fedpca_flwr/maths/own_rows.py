@@ -27,14 +27,14 @@ MIN_ENTRY_SHARE = 1e-100
 
 @dataclass(frozen=True)
 class LocalRows:
-    """A party's rows about a centre, for products with their scatter.
+    """A party's rows, less a centre c that the server chose.
 
     Parameters
     ----------
     centred : ndarray of shape (n, d) or Columns
-        Rows about their own mean; an array if there are no more rows than features.
+        Rows less their own mean m; an array if there are no more rows than features.
     shift : ndarray of shape (d,)
-        The vector sqrt(n) (m - c): one further row, with which the others have the scatter about c.
+        The vector sqrt(n) (m - c): appended as a further row, it makes the centred rows' scatter that about c.
     """
 
     centred: Array | Columns
@@ -42,7 +42,7 @@ class LocalRows:
 
     @cached_property
     def energy(self) -> float:
-        """Trace of the scatter about the centre."""
+        """Trace of the scatter of the rows about the centre: the sum of their squared distances to it."""
         rows = self.centred
         within = rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
         return within + float(self.shift @ self.shift)
@@ -54,21 +54,24 @@ class LocalRows:
 
     @property
     def factor(self) -> Array | None:
-        """Array F (n + 1, d) with the scatter F'F, if the rows are an array; else None."""
+        """Centred rows and the shift as one array F (n + 1, d), with F.T @ F the scatter about the centre.
+
+        None if the rows are not held as an array.
+        """
         return None if isinstance(self.centred, Columns) else np.vstack([self.centred, self.shift])
 
     def times(self, X: Array) -> Array:
-        """Compute the product of the scatter about the centre with blocks.
+        """Multiply the scatter (d x d) of the rows about the centre with blocks of columns.
 
         Parameters
         ----------
         X : ndarray of shape (..., d, r)
-            The blocks.
+            One or several blocks of r columns.
 
         Returns
         -------
         ndarray of shape (..., d, r)
-            The products.
+            Product of each block.
         """
         rows = self.centred
         if isinstance(rows, Columns):
@@ -79,17 +82,19 @@ class LocalRows:
         return product
 
     def times_scaled(self, V: Array) -> Array:
-        """Compute the product of the scatter with a block whose numbers may be so large that products of rows overflow.
+        """Multiply the scatter with columns of very large or small numbers, without overflow within the product.
+
+        Each column is scaled by a power of 2 before, and back after the product.
 
         Parameters
         ----------
         V : ndarray of shape (d, b)
-            The block.
+            Block of b columns.
 
         Returns
         -------
         ndarray of shape (d, b)
-            The product.
+            Product of the scatter and the block; infinite where it exceeds float64.
         """
         sizes = np.abs(V)
         if sizes.min() > MIN_ENTRY_SHARE and sizes.max() < 1 / MIN_ENTRY_SHARE:
@@ -99,23 +104,23 @@ class LocalRows:
             return np.ldexp(self.times(block), exponents)
 
     def gram(self, U: Array) -> Array:
-        """Compute ``U' T U``, with T the scatter about the centre.
+        """Compute ``U' T U`` for columns U, where T is the scatter of the rows about the centre.
 
         Parameters
         ----------
         U : ndarray of shape (d, k)
-            The columns.
+            Columns in the space of features.
 
         Returns
         -------
         ndarray of shape (k, k)
-            The products.
+            Scatter of the scores in these columns.
         """
         scores, shift_scores = self.centred @ U, self.shift @ U
         return np.asarray(scores.T @ scores + np.outer(shift_scores, shift_scores))
 
     def residual_energy(self, U: Array) -> float:
-        """Compute the sum of squares of the rows outside the span of U.
+        """Compute the sum of the squared distances of the rows about the centre to a subspace.
 
         Parameters
         ----------
@@ -125,23 +130,23 @@ class LocalRows:
         Returns
         -------
         float
-            The sum, not negative.
+            The sum over all rows, not negative.
         """
         explained = float(np.square(self.centred @ U).sum()) + float(np.square(self.shift @ U).sum())
         return max(0.0, self.energy - explained)
 
 
 def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> LocalRows:
-    """Return a party's rows about a centre.
+    """Centre a party's rows by their own mean, and record the shift from there to a given centre.
 
     Parameters
     ----------
     rows : rows of shape (n, d)
         The party's rows.
     centre, remainder : ndarray of shape (d,)
-        The centre is their sum.
+        The centre is ``centre + remainder``, where the remainder holds what float64 rounds off.
     head : Head, optional
-        Count and mean of the rows, if known.
+        Number and mean of the rows, if known.
 
     Returns
     -------
@@ -168,7 +173,7 @@ def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | 
 
 
 def _centre_array(rows: NDArray[Any]) -> tuple[Head, Array]:
-    """Return count and mean of rows (n, d), and the rows about their mean."""
+    """Return the number and mean of rows (n, d), and the rows less their mean; zero means if there are none."""
     if not len(rows):
         none = np.zeros(rows.shape[1])
         return Head(0, none, none), rows.astype(np.float64)
