@@ -71,20 +71,20 @@ Part = Moments | Factor
 
 @dataclass(frozen=True)
 class Influence:
-    """Influence of a party on a model: its share of the components, and how far they turn without it.
+    """The influence of a party's rows on a PCA of all rows.
 
     Parameters
     ----------
     rows : float
         The party's share of all rows, 0 to 1.
     variance : float
-        Its share of the trace, 0 to 1.
+        Its share of the trace of the scatter of all rows, 0 to 1.
     components : ndarray of shape (r,)
         Its share of the variance of each of the first r components, 0 to 1: at most `MAX_COMPONENTS`, and only
         components that float64 resolves.
     turn : Turn
-        Bounds on the turn of each of these components, and of their span, in the PCA of all other rows with the same
-        scale.
+        Bounds on the angles by which these components, and their span, change in the PCA of all other rows with the
+        same scale.
     fit : float
         Share of the party's own variance in the components' span, 0 to 1; NaN if the party has no variance.
     spread : float
@@ -107,22 +107,22 @@ def party_influences(
     Parameters
     ----------
     parts : sequence of Moments or Factor
-        Rows of each party.
+        Moments, or a factor of the scatter, of each party's rows.
     pairs : Eigenpairs
-        Eigenpairs of the scatter of all rows.
+        Leading eigenpairs of the scatter of all rows, after scaling.
     mean : ndarray of shape (d,)
-        Mean of all rows.
+        Mean of all rows, or zero if they are not centred.
     scale : ndarray of shape (d,) or None
-        Divisor of each feature.
+        Divisor of each feature; None for no scaling.
     center : bool
-        Whether the scatter is about the mean, which is another mean without a party; else the mean is zero.
+        Whether the scatter is about the mean of the rows, which changes if a party is left out.
     between : bool
         Whether the scatter includes the variance between the parties' means.
 
     Returns
     -------
     list of Influence
-        Influence of each party.
+        Influence of each party, in the order of ``parts``.
     """
     unit = float(pairs.values[0])  # nothing is squared in the unit of the data
     values = pairs.values / unit
@@ -138,6 +138,7 @@ def party_influences(
     inner = deviations @ V
     component_energies = np.einsum("di,kdi->ki", V, products)
     traces = local_traces + np.einsum("kd,kd->k", deviations, deviations)
+    # without party k the scatter loses S_k + n_k N / (N - n_k) (m_k - m)(m_k - m)': `leaving` is N / (N - n_k)
     leaving = total / np.where(rows == total, total, total - rows) if center else np.ones_like(rows)
     if len(parts) * mean.size**3 <= max(MAX_EXACT_COST, MAX_EXACT_COST_SHARE * total * mean.size**2):
         turns = _exact_turns(parts, deviations, leaving, weights, unit, V)
@@ -154,7 +155,7 @@ def party_influences(
 
 
 def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]:
-    """Return the parties whose influence is out of proportion to their rows, with the reason.
+    """Find the parties whose influence is out of proportion, with the reasons.
 
     Parameters
     ----------
@@ -164,7 +165,8 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
     Returns
     -------
     dict of int to list of str
-        Reasons by the number of the party.
+        Reasons by the index of each outlying party: "rows" (has nearly all rows), "share" (holds too much of a
+        component), "spread" (its rows vary too much) or "fit" (the components hold too little of its variance).
     """
     if len(influences) == 1:
         return {}
@@ -172,7 +174,7 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
         [(record.rows, record.components.max(), record.fit, record.spread) for record in influences]
     ).T
     many = rows > MAX_ROW_SHARE
-    fair = rows / (rows[~many].sum() or 1.0)  # who claims nearly all rows makes those of the others nothing
+    fair = rows / (rows[~many].sum() or 1.0)  # shares of rows without parties that claim nearly all
     finite_fits = fits[~np.isnan(fits)]
     typical = float(np.median(finite_fits)) if finite_fits.size else 0.0
     reasons: dict[Reason, NDArray[np.bool_]] = {
@@ -191,7 +193,11 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
 def _exact_turns(
     parts: Sequence[Part], deviations: Array, leaving: Array, weights: Array, unit: float, V: Array
 ) -> list[Turn]:
-    """Return the angles between components ``V`` (d, r) of all parts and the components without each part."""
+    """Return, for each party left out, the angles from components ``V`` (d, r) to those of the other rows.
+
+    Row k of ``deviations`` (K, d) is sqrt(n_k) (m_k - m), scaled; its outer product counts ``leaving[k]``-fold in what
+    the scatter loses. ``weights`` (d,) multiply features; scatters are divided by ``unit``.
+    """
 
     def scatter(k: int, factor: float) -> Array:
         local_scatter = parts[k].times(np.diag(weights)) / unit * weights[:, None]
@@ -205,14 +211,14 @@ def _exact_turns(
 
 @dataclass(frozen=True)
 class Turn:
-    """Bounds on the angle, in degrees from 0 to 90, by which the first r components turn without a party.
+    """Angles, in degrees from 0 to 90, by which the first r components change, or upper bounds on them.
 
     Parameters
     ----------
     axes : ndarray of shape (r,)
-        Angle from each component to the component of the same number.
+        Angle between each component and the component of the same index in the other PCA.
     span : float
-        Largest principal angle of all components together.
+        Largest principal angle between the spans of the r components.
     """
 
     axes: Array
@@ -220,19 +226,19 @@ class Turn:
 
 
 def exact_turn(remaining: Array, V: Array) -> Turn:
-    """Compute the angle between components and the components of another scatter.
+    """Compute the angles from components to the leading eigenvectors of a scatter that lacks a party's rows.
 
     Parameters
     ----------
     remaining : ndarray of shape (d, d)
         Scatter without a party, in multiples of the first eigenvalue of the scatter of all rows.
     V : ndarray of shape (d, r)
-        Components of all rows.
+        Components of all rows, as columns.
 
     Returns
     -------
     Turn
-        The turn; 90 degrees for components that the scatter does not determine.
+        The angles; 90 degrees for components that the scatter does not determine.
     """
     d, r = V.shape
     pairs = leading_eigenpairs(np.asfortranarray(remaining), r)
@@ -248,23 +254,25 @@ def exact_turn(remaining: Array, V: Array) -> Turn:
 
 
 def bounded_turn(removed_product: Array, V: Array, values: Array, following: float) -> Turn:
-    """Bound the angle by which components turn if a matrix E is subtracted from the scatter, given E V.
+    """Bound the angles by which components change if a party's part E (d x d) is subtracted from the scatter.
+
+    Theorem of Davis and Kahan: tan 2 theta <= 2 |residuals| / gap, for the span of the first j Ritz vectors, each j.
 
     Parameters
     ----------
     removed_product : ndarray of shape (d, r)
-        Product ``E V``.
+        Product ``E V`` with the positive semidefinite part E that is subtracted.
     V : ndarray of shape (d, r)
-        Components of all rows.
+        Components of all rows, as columns.
     values : ndarray of shape (r,)
-        Their eigenvalues.
+        Eigenvalues of the components.
     following : float
-        The next eigenvalue.
+        Eigenvalue of the scatter that follows these.
 
     Returns
     -------
     Turn
-        Bounds on the turn.
+        Upper bounds on the angles.
     """
     d, r = V.shape
     inside = V.T @ removed_product
@@ -274,7 +282,7 @@ def bounded_turn(removed_product: Array, V: Array, values: Array, following: flo
     cuts = np.zeros(r + 1)  # bounds on the angle of the first j components together, in radians
     for j in range(1, r + 1):
         above, below = float(np.linalg.norm(R[:, :j], 2)), following
-        if j < r:
+        if j < r:  # larger eigenvalue of (remaining_values[j], rho; rho, following), rho = |R[:, j:]|
             middle, half = (remaining_values[j] + following) / 2, (remaining_values[j] - following) / 2
             below = float(middle + np.hypot(half, float(np.linalg.norm(R[:, j:], 2))))
         gap = float(remaining_values[j - 1]) - below
@@ -287,16 +295,16 @@ def bounded_turn(removed_product: Array, V: Array, values: Array, following: flo
 
 
 class RandomGroups:
-    """Sums of the parties' scatters in random groups; parts are added one by one and not stored.
+    """Sums of the parties' scatters in a few groups drawn at random, to test each sum for negative eigenvalues.
 
-    Whoever made the parts must not know the seed of ``rng``.
+    The scatters come in sequence and are not stored. The parties must not know the seed of ``rng``.
 
     Parameters
     ----------
     parts : int
-        Number of parts.
+        Number of parties.
     rng : numpy.random.Generator
-        Source of randomness that draws the groups.
+        Random number generator that draws the groups.
     """
 
     def __init__(self, parts: int, rng: np.random.Generator) -> None:
@@ -305,14 +313,14 @@ class RandomGroups:
         self._names: dict[int, list[str]] = {}
 
     def add(self, name: str, part: Moments) -> None:
-        """Add a party's moments to the next group.
+        """Add a party's scatter to the sum of the group drawn for it.
 
         Parameters
         ----------
         name : str
-            Name of the part.
+            Name of the party.
         part : Moments
-            Moments of the part.
+            Moments of the party's rows.
         """
         group = int(next(self._groups))
         self._names.setdefault(group, []).append(name)
@@ -323,7 +331,7 @@ class RandomGroups:
             self._sums[group] += part.scatter
 
     def indefinite_groups(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
-        """Return the names of the parties of each group whose sum has a negative eigenvalue.
+        """Return the names in each group whose sum of scatters has a negative eigenvalue beyond float32 rounding.
 
         Parameters
         ----------
@@ -337,7 +345,7 @@ class RandomGroups:
         Returns
         -------
         list of list of str
-            Names by group.
+            Names of the parties of each such group.
         """
         return [
             self._names[i] for i, total in self._sums.items() if not _is_semidefinite(total.copy(), d, largest, scale)
@@ -347,7 +355,7 @@ class RandomGroups:
 def indefinite_parts(
     parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator
 ) -> list[int]:
-    """Find parties whose scatter has a negative eigenvalue, by tests of group sums.
+    """Find the parties whose scatter has a negative eigenvalue, in random groups whose sum has one.
 
     A negative eigenvalue is rounding if it is less than ``4 d`` roundings of float32 of ``largest`` (4e-4 for 784
     features). Whoever made the parts must not know the seed of ``rng``, which draws the groups.
@@ -355,18 +363,18 @@ def indefinite_parts(
     Parameters
     ----------
     parts : sequence of Moments
-        Moments of the parties.
+        Moments of each party's rows.
     largest : float
         Largest eigenvalue of the sum of their scatters, in the unit of ``scale``.
     scale : ndarray of shape (d,) or None
         Divisor of each feature.
     rng : numpy.random.Generator
-        Source of randomness.
+        Random number generator.
 
     Returns
     -------
     list of int
-        Numbers of the parts.
+        Indices of these parties.
     """
     if not parts:
         return []
@@ -378,12 +386,16 @@ def indefinite_parts(
 
 
 def _is_semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:
-    """Return whether a scatter, which is overwritten, has no negative eigenvalue, up to rounding."""
-    with np.errstate(over="ignore", invalid="ignore"):  # so much larger than the sum of all: others are negative
+    """Return whether a packed scatter (d x d), which is overwritten, has no negative eigenvalue beyond rounding.
+
+    It is divided by ``scale`` (d,) in rows and columns, and by the eigenvalue ``largest``, before the test in float32.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite entries fail the test: others must cancel them
         packed /= largest
         if scale is not None:
-            packed /= pack(np.outer(scale, scale))  # float32 does not hold what it was before
+            packed /= pack(np.outer(scale, scale))  # unscaled entries may be out of the range of float32
         matrix, _ = lapack.stpttr(d, packed.astype(np.float32), uplo="L")
+    # a Cholesky factor exists only if no eigenvalue is below minus this tolerance
     matrix[np.diag_indices(d)] += np.float32(4 * d * np.finfo(np.float32).eps)
     _, info = lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)
     return bool(info == 0)

@@ -35,9 +35,9 @@ MAX_BASIS_BYTES = 2**30  # an orthonormal basis and its products that take more 
 
 
 class Ritz:
-    """Ritz pairs (approximate eigenpairs from a subspace) by descending value; vectors are computed when needed.
+    """Approximate eigenpairs (Ritz pairs) of a symmetric matrix A in the span of an orthonormal basis.
 
-    They are made of an orthonormal basis and its products with the matrix. Most rounds read the first few only.
+    Vectors and residuals are computed only as far as they are asked for: most rounds read the first few.
 
     Parameters
     ----------
@@ -48,11 +48,11 @@ class Ritz:
     basis, products : ndarray of shape (d, m)
         Orthonormal columns, and their products with the matrix.
     error : float
-        Bound on the spectral norm of the error of the residuals: the wire's and float64's rounding.
+        Bound on the spectral norm of the error of the residuals: rounding of transmitted products and of float64.
     fine_error : float
-        The same bound for products in full (`ProductBasis.renew`).
+        The same bound where products were transmitted in full precision (`ProductBasis.renew`).
     fine_columns : int
-        Number of leading columns of the basis that have products in full.
+        Number of leading columns of the basis whose products were transmitted in full precision.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class Ritz:
 
     @property
     def vectors(self) -> Array:
-        """All Ritz vectors (d, m)."""
+        """All Ritz vectors, the approximate eigenvectors, as columns (d, m)."""
         return self.leading_vectors(self.values.size)
 
     @property
     def residuals(self) -> Array:
-        """Residuals ``A @ vectors - vectors * values`` (d, m), up to the error of the products."""
+        """Residuals ``A @ vectors - vectors * values`` (d, m) of all Ritz pairs, from the known products with A."""
         return self.leading_residuals(self.values.size)
 
     def leading_vectors(self, k: int) -> Array:
-        """Return the first k Ritz vectors.
+        """Return the first k Ritz vectors, the approximate eigenvectors.
 
         Parameters
         ----------
@@ -90,14 +90,14 @@ class Ritz:
         Returns
         -------
         ndarray of shape (d, k)
-            The vectors.
+            Orthonormal columns.
         """
         if k > (made := self._vectors.shape[1]):
             self._vectors = np.hstack([self._vectors, self.basis @ self.rotation[:, made:k]])
         return self._vectors[:, :k]
 
     def leading_residuals(self, k: int) -> Array:
-        """Return the residuals of the first k Ritz pairs.
+        """Return the residuals ``A u - value * u`` of the first k Ritz pairs.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class Ritz:
         Returns
         -------
         ndarray of shape (d, k)
-            The residuals.
+            Residuals as columns, from the known products with A.
         """
         if k > (made := self._residuals.shape[1]):
             new = self.products @ self.rotation[:, made:k] - self.leading_vectors(k)[:, made:] * self.values[made:k]
@@ -115,7 +115,7 @@ class Ritz:
         return self._residuals[:, :k]
 
     def residual_norm(self, k: int) -> float:
-        """Bound the spectral norm of the residuals of the first k pairs, with the error of the products.
+        """Bound the spectral norm of the true residuals of the first k Ritz pairs, rounding of products included.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class Ritz:
         return largest_singular_value(self.leading_residuals(k)) + self.error_bound(k)
 
     def error_bound(self, k: int) -> float:
-        """Bound the spectral norm of the error of the residuals of the first k pairs.
+        """Bound the spectral norm of the rounding error in the residuals of the first k Ritz pairs.
 
         Parameters
         ----------
@@ -144,11 +144,14 @@ class Ritz:
         """
         if not self.fine_columns:
             return self.error
+        # part of the first k vectors outside the columns whose products have the finer error
         coarse = float(np.linalg.norm(self.rotation[self.fine_columns :, :k], 2))
         return min(self.error, self.fine_error + self.error * coarse)
 
     def angles(self, k: int) -> tuple[float, float]:
-        """Estimate the angle in degrees of the first k vectors to the eigenvectors from the Ritz values alone.
+        """Estimate the angle between the first k Ritz vectors and the eigenvectors, from their residuals and gap.
+
+        The gap is the k-th less the next Ritz value, and the angle follows from the theorem of Davis and Kahan.
 
         Parameters
         ----------
@@ -158,14 +161,14 @@ class Ritz:
         Returns
         -------
         from_residuals, from_error : float
-            Angles in degrees that their residuals, and the error of these, account for.
+            Angle in degrees due to the residuals, and angle due to the rounding error in them.
         """
         gap = float(self.values[k - 1] - self.values[k])
         error = self.error_bound(k)
         return sine_theorem(self.residual_norm(k) - error, gap), sine_theorem(error, gap)
 
     def pairs(self, k: int) -> Eigenpairs:
-        """Return the first k Ritz pairs as eigenpairs.
+        """Return the first k Ritz pairs as eigenpairs, with signs fixed by convention.
 
         Parameters
         ----------
@@ -175,17 +178,18 @@ class Ritz:
         Returns
         -------
         Eigenpairs
-            The pairs.
+            Values, vectors, and the value that follows (0 if there is none).
         """
         following = float(self.values[k]) if self.values.size > k else 0.0
         return Eigenpairs(self.values[:k], fix_signs(self.leading_vectors(k)), following)
 
 
 class ProductBasis:
-    """An orthonormal basis ``Q`` (d, m) of all blocks so far, and its products ``A Q`` with the matrix.
+    """Orthonormal basis ``Q`` (d, m) of all blocks multiplied so far, and its products with a symmetric matrix ``A``.
 
-    Attributes: `error` bounds the Frobenius norm of the wire's error in ``AQ``; `rounding` bounds that of float64,
-    relative to the largest eigenvalue; `fine_columns` is the number of leading columns that have products in full.
+    Attributes: `error` bounds the Frobenius norm of the error in ``AQ`` from transmission; `rounding` bounds that of
+    float64, relative to the largest eigenvalue; `fine_columns` is the number of leading columns whose products were
+    transmitted in full precision.
 
     Parameters
     ----------
@@ -196,29 +200,31 @@ class ProductBasis:
     def __init__(self, d: int) -> None:
         self._stored: Array = np.empty((2, 0, d))  # the basis and its products, with room for more
         self._projected: Array = np.empty((0, 0))  # Q' A Q, symmetric
-        self.error = 0.0  # bound on the Frobenius norm of what the wire added to AQ
-        self.rounding = 0.0  # the same for float64, relative to the largest eigenvalue
-        self.fine_columns = 0  # how many columns, the first ones, have products in full
+        self.error = 0.0  # bound on the Frobenius norm of the transmission error in AQ
+        self.rounding = 0.0  # bound for the rounding of float64, relative to the largest eigenvalue
+        self.fine_columns = 0  # number of first columns with products in full precision
 
     @property
     def Q(self) -> Array:  # noqa: N802
-        """The basis (d, m)."""
+        """Orthonormal basis of all blocks multiplied so far, as columns (d, m)."""
         return self._stored[0, : len(self._projected)].T
 
     @property
     def AQ(self) -> Array:  # noqa: N802
-        """Products with the basis (d, m)."""
+        """Products (d, m) of the matrix A with the columns of the basis."""
         return self._stored[1, : len(self._projected)].T
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
-        """Add a block and its product; directions within the span so far add nothing.
+        """Add a block and its product with the matrix A to the basis, orthonormalised against the present columns.
+
+        Directions that depend on other columns, or lie in the span, are omitted.
 
         Parameters
         ----------
         V : ndarray of shape (d, b)
-            The block.
+            Block of columns.
         AV : ndarray of shape (d, b)
-            Its product.
+            Product of A with the block.
         error : float, optional
             Bound on the Frobenius norm of the product's error.
         """
@@ -238,23 +244,27 @@ class ProductBasis:
         self.error, self.rounding = float(np.hypot(self.error, error)), float(np.hypot(self.rounding, rounded))
 
     def _append(self, V: Array, AV: Array) -> None:
-        """Append orthonormal columns (d, b) outside the span, their product (d, b), and their part of ``Q' A Q``."""
+        """Append orthonormal columns V (d, b), orthogonal to the basis Q, and their products AV (d, b) with A.
+
+        The projected matrix ``Q' A Q`` gets the rows and columns of V.
+        """
         across = (self.Q.T @ AV + self.AQ.T @ V) / 2
         inner = V.T @ AV
         first, last = self.Q.shape[1], self.Q.shape[1] + V.shape[1]
         self._projected = np.block([[self._projected, across], [across.T, (inner + inner.T) / 2]])
         if last > self._stored.shape[1]:
+            # double the room, so that columns are copied seldom
             previous, self._stored = self._stored, np.empty((2, 2 * last, len(V)))
             self._stored[:, :first] = previous[:, :first]
         self._stored[0, first:last], self._stored[1, first:last] = V.T, AV.T
 
     def ritz(self) -> Ritz:
-        """Compute all Ritz pairs in the span.
+        """Compute all Ritz pairs: the eigenpairs of A projected on the span of the basis.
 
         Returns
         -------
         Ritz
-            The pairs.
+            Ritz pairs by descending value.
         """
         values, rotation = eigh(self._projected, driver="evd", check_finite=False)
         values, rotation = values[::-1], rotation[:, ::-1]
@@ -262,7 +272,7 @@ class ProductBasis:
         return Ritz(values, rotation, self.Q, self.AQ, self.error + rounded, rounded, self.fine_columns)
 
     def truncate(self, ritz: Ritz, count: int) -> None:
-        """Keep only the leading Ritz vectors as the basis (thick restart, Wu and Simon 2000).
+        """Replace the basis by the leading Ritz vectors (thick restart, Wu and Simon 2000).
 
         Parameters
         ----------
@@ -276,27 +286,27 @@ class ProductBasis:
         self.reset(U, AU)
 
     def reset(self, Q: Array, AQ: Array) -> None:
-        """Replace the basis and its products.
+        """Replace the basis and its products with the matrix A.
 
         Parameters
         ----------
         Q : ndarray of shape (d, m)
             Orthonormal columns.
         AQ : ndarray of shape (d, m)
-            Their products.
+            Products of A with these columns.
         """
         self._stored, self._projected = np.empty((2, 0, len(Q))), np.empty((0, 0))
         self._append(Q, AQ)
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
-        """Replace the products of the first Ritz vectors by products in full precision.
+        """Make the Ritz vectors the basis, with new full-precision products of the first k.
 
         Parameters
         ----------
         ritz : Ritz
             Ritz pairs in the span.
         AU : ndarray of shape (d, k)
-            Products of the first k Ritz vectors.
+            Products of A with the first k Ritz vectors, transmitted in full precision.
         """
         k = AU.shape[1]
         other_vectors = ritz.vectors[:, k:]
@@ -306,16 +316,20 @@ class ProductBasis:
         self._append(other_vectors, self._use_symmetry(other_vectors, other_products))
 
     def _use_symmetry(self, V: Array, AV: Array) -> Array:
-        """Return the product with ``V`` (d, b), corrected by the symmetry of ``A`` and products in full precision."""
+        """Correct the product ``AV`` of A with ``V`` (d, b), by symmetry, by columns with full-precision products.
+
+        For such columns U with exact products AU, ``U' A V = (A U)' V``.
+        """
         U, AU = self.Q[:, : self.fine_columns], self.AQ[:, : self.fine_columns]
         return AV + U @ (AU.T @ V - U.T @ AV) if self.fine_columns else AV
 
     def next_block(self, ritz: Ritz, size: int, k: int) -> Array:
-        """Choose the orthonormal block to multiply next: the largest directions of the leading residuals.
+        """Choose an orthonormal block to multiply next: the largest singular directions of the leading residuals.
 
         In exact arithmetic all residuals lie in the span of the newest products. Taking the block from the residuals
-        also repeats the part that rounding a block on the wire has lost. If no residual exceeds rounding, the span is
-        invariant, and random directions look for other eigenvectors; so they do until k directions are reached.
+        also repeats the part that was lost when a transmitted block was rounded. If no residual exceeds rounding, the
+        span is invariant, and the block is filled with random directions to find other eigenvectors; also while the
+        basis has fewer than k columns.
 
         Parameters
         ----------
@@ -329,7 +343,7 @@ class ProductBasis:
         Returns
         -------
         ndarray of shape (d, b)
-            The block, with b <= size; empty if the span is everything.
+            Block with b <= size columns; empty if the span is the whole space.
         """
         Z = ritz.leading_residuals(max(size, k + 10))
         directions, singular, _ = svd(Z - self.Q @ (self.Q.T @ Z), full_matrices=False, check_finite=False)
@@ -340,31 +354,34 @@ class ProductBasis:
 
     @property
     def room(self) -> int:
-        """Number of dimensions outside the span."""
+        """Number of dimensions of the space outside the span of the basis."""
         room: int = self.Q.shape[0] - self.Q.shape[1]
         return room
 
     def _fill_block(self, block: Array, size: int) -> Array:
-        """Fill a block with random directions outside the span up to ``size`` columns."""
+        """Append random orthonormal columns to a block, orthogonal to it and to the basis, up to ``size`` columns.
+
+        There are no more columns than dimensions outside the span.
+        """
         missing = min(size, self.room) - block.shape[1]
         if missing <= 0:
             return block
         basis = np.hstack([self.Q, block])
         fresh = random_block(len(basis), missing, seed=self.Q.shape[1])
-        for _ in range(2):
+        for _ in range(2):  # the second pass removes what rounding left of the first
             fresh, _, _ = svd(fresh - basis @ (basis.T @ fresh), full_matrices=False)
         return np.hstack([block, fresh])
 
 
 def _orthonormalise(V: Array, AV: Array, min_length: float) -> tuple[Array, Array, float]:
-    """Return an orthonormal basis of ``V`` (d, b), its product, and the length of the shortest direction left.
+    """Return an orthonormal basis of the columns of V, its product with A, and the least singular value retained.
 
-    Directions shorter than ``min_length`` are omitted. The product follows from ``AV`` (d, b).
+    ``AV`` (d, b) is the product of A with ``V`` (d, b). Singular values up to ``min_length`` are omitted.
     """
     unit = max(float(np.abs(V).max(initial=0.0)), np.finfo(float).tiny)
     gram = (V / unit).T @ (V / unit)
     squares = np.linalg.eigvalsh(gram)
-    if squares.size and squares[0] > max(squares[-1] / 16, 0.0):  # the triangle loses two bits at most
+    if squares.size and squares[0] > max(squares[-1] / 16, 0.0):  # well conditioned: Cholesky QR loses two bits at most
         upper = cholesky(gram, check_finite=False)
         V, AV = (solve_triangular(upper, part.T / unit, trans="T", check_finite=False).T for part in (V, AV))
         return V, AV, unit * float(np.sqrt(squares[0]))
@@ -374,7 +391,7 @@ def _orthonormalise(V: Array, AV: Array, min_length: float) -> tuple[Array, Arra
 
 
 def random_block(d: int, b: int, seed: int) -> Array:
-    """Make a random block of numbers between -1 and 1 that every party can make from a seed.
+    """Make a block of pseudorandom numbers between -1 and 1 that is the same at every party with the same seed.
 
     The numbers come from SHAKE-256, not from a random generator whose stream could differ between versions of NumPy:
     parties that disagree about the block would give a wrong answer without notice. They are odd multiples of 2^-23,
@@ -385,40 +402,44 @@ def random_block(d: int, b: int, seed: int) -> Array:
     Parameters
     ----------
     d, b : int
-        Shape of the block.
+        Numbers of rows and columns.
     seed : int
-        The seed.
+        Number from which the block follows, together with its shape.
 
     Returns
     -------
     ndarray of shape (d, b)
-        The block.
+        Block of numbers; the identity if it is square.
     """
     if b == d:
         return np.eye(d)
     digest = hashlib.shake_256(f"{seed}/{d}/{b}".encode()).digest(4 * d * b)
+    # 23 random bits u give the number (2 u + 1) / 2^23 - 1
     odd_integers = 2 * (np.frombuffer(digest, "<u4") >> 9).astype(np.float64) + 1
     return odd_integers.reshape(d, b) / 2.0**23 - 1
 
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart: which combination of the Ritz vectors stayed, and where the next block lies.
+    """One restart of a block Krylov basis: of m Ritz vectors the last g are given up.
+
+    It holds the small matrices by which `FirstBlock.coordinates` follows the first block through the restart.
 
     Parameters
     ----------
     turn : ndarray of shape (m, c)
-        Map from coordinates of the block before to coordinates in these Ritz vectors.
+        Matrix that maps coordinates in the basis after the restart before to coordinates in these m Ritz vectors; at
+        the first restart, the coordinates of the first block in them.
     values : ndarray of shape (g,)
-        Ritz values of the vectors that are given up, the last ones.
+        Ritz values of the vectors that are given up.
     into : ndarray of shape (b, g)
-        Coordinates C of their residuals in the next block.
+        Coordinates of the residuals of the vectors given up in the next block.
     wrong : float
-        Bound on the part of their residuals outside the next block (spectral norm).
+        Bound on the spectral norm of the part of these residuals outside the next block.
     place : ndarray of shape (m - g + b, b)
-        Coordinates of the next block in the basis.
+        Coordinates of the next block in the basis to which it was added.
     outside : float
-        Norm of its part outside the basis, as it was rounded on its way.
+        Norm of the part of the next block outside that basis, due to rounding in transmission.
     """
 
     turn: Array
@@ -430,12 +451,15 @@ class Restart:
 
 
 class FirstBlock:
-    """The random block (d, b) with which an iteration began, and its coordinates in the basis after restarts.
+    """The random first block S (d, b) of an iteration, followed through restarts that give up parts of its span.
+
+    After a restart, a block S(lambda) in the present span takes its place, which depends on an eigenvalue lambda: for
+    each eigenvector x of lambda, S(lambda)'x = S'x up to bounded errors (see the module's formula).
 
     Parameters
     ----------
     block : ndarray of shape (d, b)
-        The block.
+        First block of columns.
     """
 
     def __init__(self, block: Array) -> None:
@@ -446,21 +470,23 @@ class FirstBlock:
         self._last: tuple[Ritz, Array, float] | None = None  # before any restart
 
     def coordinates(self, ritz: Ritz, eigenvalue: float) -> tuple[Array, float]:
-        """Compute the coordinates, in Ritz vectors, of what the first block shows of an eigenvector after restarts.
+        """Compute, in the Ritz vectors, coordinates of a block that eigenvectors meet as they meet the first block.
+
+        For eigenvectors x of the given eigenvalue, this block's product with x is that of the first block with x.
 
         Parameters
         ----------
         ritz : Ritz
             Ritz pairs in the span.
         eigenvalue : float
-            A number larger than all Ritz values that were given up.
+            Presumed eigenvalue, larger than all Ritz values that were given up.
 
         Returns
         -------
         coordinates : ndarray of shape (m, b)
-            The coordinates.
+            Coordinates of the b columns in the m Ritz vectors.
         outside : float
-            Bound on the spectral norm of the part outside the span.
+            Bound on the spectral norm of the part of the block outside the span.
         """
         if not self.restarts:
             if self._last is None or self._last[0] is not ritz:
@@ -472,6 +498,7 @@ class FirstBlock:
         for restart in self.restarts:
             ritz_coordinates = restart.turn @ block_coordinates
             retained = len(ritz_coordinates) - restart.values.size
+            # S(lambda) = U U'S + V C (lambda - T)^-1 W'S: U retained, W with values T given up, V the next block
             shown = ritz_coordinates[retained:] / (eigenvalue - restart.values)[:, None]
             into = restart.into @ shown
             outside += restart.wrong * float(np.linalg.norm(shown, 2))
@@ -481,16 +508,16 @@ class FirstBlock:
         return ritz.rotation[: len(block_coordinates)].T @ block_coordinates, outside
 
     def make_room(self, products: ProductBasis, ritz: Ritz, block: Array, k: int) -> None:
-        """Restart the basis if it would be too long with the next block.
+        """Restart a basis from its leading Ritz vectors if the next block would make it exceed its largest size.
 
         Parameters
         ----------
         products : ProductBasis
-            The basis, which may be truncated.
+            Basis, which may be truncated.
         ritz : Ritz
             Ritz pairs in its span.
         block : ndarray of shape (d, b)
-            The next block.
+            Block that is multiplied next.
         k : int
             Number of components.
         """
@@ -500,14 +527,14 @@ class FirstBlock:
             products.truncate(ritz, retained)
 
     def restart(self, ritz: Ritz, retained: int, block: Array) -> None:
-        """Record a restart, in which only the leading Ritz vectors stay.
+        """Record a restart, which gives up all Ritz vectors but the leading ones, to follow the first block through it.
 
         Parameters
         ----------
         ritz : Ritz
             Ritz pairs in the span.
         retained : int
-            Number of Ritz vectors that stay.
+            Number of leading Ritz vectors that are retained.
         block : ndarray of shape (d, b)
             Block that is multiplied next.
         """
@@ -523,12 +550,12 @@ class FirstBlock:
         self._pending = block
 
     def locate_block(self, products: ProductBasis) -> None:
-        """Record where the first block after a restart lies in the basis, once its product is known.
+        """Record the coordinates in the basis of the block multiplied after a restart, once the basis contains it.
 
         Parameters
         ----------
         products : ProductBasis
-            The basis with this block.
+            Basis that contains this block.
         """
         if self._pending is not None:
             place = products.Q.T @ self._pending
@@ -538,7 +565,7 @@ class FirstBlock:
 
 
 def basis_limits(d: int, k: int, width: int) -> tuple[int, int]:
-    """Compute the largest number of columns of a basis, and the number that a restart leaves.
+    """Compute the largest number of columns of a Krylov basis, and the number retained at a restart.
 
     A basis has ten blocks at least: the information of the first block is lost if restarts follow each other closely.
 
@@ -549,19 +576,22 @@ def basis_limits(d: int, k: int, width: int) -> tuple[int, int]:
     k : int
         Number of components.
     width : int
-        Columns of a block.
+        Number of columns of a block.
 
     Returns
     -------
     max_columns, retained : int
-        Numbers of columns.
+        Largest number of columns, and half of it.
     """
+    # bytes of a basis and of its products; but k vectors twice and ten blocks fit at least
     max_columns = max(MAX_BASIS_BYTES // (2 * np.float64().nbytes * d), 2 * k + 10 * width)
     return max_columns, max_columns // 2
 
 
 class Renewal:
-    """A rule for when to ask for the products of the first k Ritz vectors in full precision.
+    """Rule for the round in which products of the first k Ritz vectors are requested again, in full precision.
+
+    Other products are transmitted in float32, whose rounding limits the angle that can be reached.
 
     Parameters
     ----------
@@ -576,9 +606,9 @@ class Renewal:
         self._angle = 90.0
 
     def is_due(self, ritz: Ritz, *, last: bool) -> bool:
-        """Return whether the next round should ask for products in full precision.
+        """Return whether the next request should be for full-precision products of the first k Ritz vectors.
 
-        They should as soon as two more rounds at the present rate would reach the tolerance: then the renewal costs no
+        It should as soon as two more rounds at the present rate would reach the tolerance: then the renewal costs no
         round.
 
         Parameters
@@ -586,12 +616,12 @@ class Renewal:
         ritz : Ritz
             Ritz pairs in the span.
         last : bool
-            Whether no further block will tell more.
+            Whether no further block will be multiplied.
 
         Returns
         -------
         bool
-            True if they should.
+            True if full-precision products should be requested.
         """
         if ritz.values.size <= self.k:
             return False

@@ -48,7 +48,7 @@ from fedpca_flwr.maths.rows import (
 
 CHUNK_ELEMENTS = 2**22  # elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower.
 MAX_EXACT_FLOAT32 = 2.0**24  # every integer below this is a float32, so sums of integers that stay below it are exact
-STRIP_ENTRIES = 2**19  # how many entries of the scatter of sparse rows are computed at once
+STRIP_ENTRIES = 2**19  # number of entries of the scatter of sparse rows that are computed at once
 STRIPE_COLUMNS = 512  # columns of a stripe of the scatter of dense rows
 Stripe = tuple[Array, Array]  # of an upper triangle: the block (w, w) on the diagonal, and what is to its right (w, m)
 
@@ -67,20 +67,21 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
     n : float
         Number of rows.
     mean : ndarray of shape (d,)
-        The mean.
+        Mean of each feature.
 
     Returns
     -------
     ndarray of shape (d,)
-        Deviations above 0.
+        Standard deviations; 1 for a constant feature.
     """
     deviation = np.sqrt(diagonal / n)
+    # so that 1 marks constant features only
     deviation = np.where(deviation == 1.0, np.nextafter(1.0, 2.0), deviation)
     return np.where(constant_features(diagonal, n, mean), 1.0, deviation)
 
 
 def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Array:
-    """Compute the divisors of the features of a table of numbers and of indicators of categories.
+    """Compute the divisors that scale features of a table with numbers first and 0/1 indicators of categories last.
 
     Parameters
     ----------
@@ -89,14 +90,14 @@ def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Arra
     n : float
         Number of rows.
     mean : ndarray of shape (d,)
-        The mean.
+        Mean of each feature.
     indicators : int
-        Number of features at the end that are indicators.
+        Number of features, the last ones, that are 0/1 indicators of categories.
 
     Returns
     -------
     ndarray of shape (d,)
-        The `safe_deviation`; for indicators the root of the proportion of ones (Pages 2004).
+        Standard deviation; for indicators the root of the proportion of ones (Pages 2004); 1 for constant features.
     """
     unit = safe_deviation(diagonal, n, mean)
     if indicators:
@@ -106,7 +107,7 @@ def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Arra
 
 
 def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray[np.bool_]:
-    """Return which features are constant up to rounding, as `safe_deviation` decides.
+    """Find features whose variance is no more than the rounding of their own mean explains.
 
     Parameters
     ----------
@@ -115,26 +116,27 @@ def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray
     n : float or ndarray of shape (d,)
         Number of rows, which may differ between features.
     mean : ndarray of shape (d,)
-        The mean.
+        Mean of each feature.
 
     Returns
     -------
     ndarray of shape (d,)
         Whether each feature is constant.
     """
+    # the bound of scikit-learn's `_is_constant_feature`
     variance, eps = diagonal / n, np.finfo(np.float64).eps
     return variance <= n * eps * variance + (n * mean * eps) ** 2
 
 
 def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
-    """Return which features are certainly not constant, whatever rounding did.
+    """Find features whose squared deviations exceed all rounding, so that they are certainly not constant.
 
     Parameters
     ----------
     diagonal : ndarray of shape (d,)
         Sum of the squared deviations of each feature about its mean, which is known in two floats.
     mean : ndarray of shape (d,)
-        The means.
+        Mean of each feature.
 
     Returns
     -------
@@ -146,17 +148,19 @@ def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
 
 
 def count_varying_features(diagonal: Array, mean: Array) -> int:
-    """Count the features that are certainly not constant, whatever rounding did.
+    """Count the features whose squared deviations exceed all rounding (`varying_features`).
 
     Parameters
     ----------
-    diagonal, mean : ndarray of shape (d,)
-        As in `varying_features`.
+    diagonal : ndarray of shape (d,)
+        Sum of the squared deviations of each feature about its mean.
+    mean : ndarray of shape (d,)
+        Mean of each feature.
 
     Returns
     -------
     int
-        Number of features.
+        Number of such features.
     """
     return int(varying_features(diagonal, mean).sum())
 
@@ -169,14 +173,14 @@ def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
     Parameters
     ----------
     V : ndarray of shape (d, b)
-        The columns.
+        Columns to scale.
 
     Returns
     -------
     scaled : ndarray of shape (d, b)
-        The scaled columns.
+        Scaled columns; ``V == scaled * 2**exponents``.
     exponents : ndarray of shape (b,)
-        The exponents.
+        Exponent of the power of two of each column.
     """
     exponents: NDArray[np.int32]
     _, exponents = np.frexp(np.abs(V).max(axis=0, initial=0.0))
@@ -184,7 +188,7 @@ def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
 
 
 def max_row_count(count: float) -> int:
-    """Return the largest number of rows that a count can stand for: a sum of weights (a float) tells none.
+    """Return a count of rows, or ``sys.maxsize`` for a sum of weights (a float), which tells no number of rows.
 
     Parameters
     ----------
@@ -194,13 +198,13 @@ def max_row_count(count: float) -> int:
     Returns
     -------
     int
-        Number of rows.
+        Upper bound on the number of rows.
     """
     return count if isinstance(count, int) else sys.maxsize
 
 
 class Head(NamedTuple):
-    """Count and mean of rows.
+    """Number and mean of rows, the mean as an unevaluated sum of two float64 vectors.
 
     Parameters
     ----------
@@ -217,7 +221,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, mean and scatter of rows.
+    """Number, mean and scatter of rows.
 
     Parameters
     ----------
@@ -254,7 +258,7 @@ class Moments:
         Returns
         -------
         Moments
-            The moments.
+            Moments of all rows.
         """
         d = data.shape[1]
         scatter = np.zeros((d, d), order="F")
@@ -265,17 +269,19 @@ class Moments:
             heads, upper = [], scatter.T
             for head, stripes in in_order(stripes_of, pair_with_weights(data, chunks(data, CHUNK_ELEMENTS)), threads):
                 heads.append(head)
+                # add the stripes to the upper triangle of the transposed view: the lower one of `scatter`
                 for i, (block, right) in enumerate(stripes):
                     start, stop = i * STRIPE_COLUMNS, (i + 1) * STRIPE_COLUMNS
                     upper[start:stop, start:stop] += block
                     upper[start:stop, stop:] += right
         pooled, between = rows_between(heads)
+        # add the scatter between the means of the chunks
         blas.dsyrk(1.0, np.ascontiguousarray(between).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
         return cls(*pooled, scatter=pack(scatter))
 
     @property
     def head(self) -> Head:
-        """Count and mean."""
+        """Number and mean of the rows, without their scatter."""
         return Head(self.count, self.mean, self.remainder)
 
     @property
@@ -289,7 +295,7 @@ class Moments:
         Returns
         -------
         Moments
-            The moments.
+            Moments with mean zero.
         """
         zero = np.zeros_like(self.mean)
         return Moments(self.count, zero, zero, self.scatter_about(zero))
@@ -300,46 +306,46 @@ class Moments:
         Parameters
         ----------
         centre : ndarray of shape (d,)
-            The centre.
+            Point from which deviations are taken.
 
         Returns
         -------
         ndarray of shape (d (d + 1) / 2,)
-            Packed triangle.
+            Packed triangle of S + n (m - c)(m - c)', for n rows with mean m and scatter S, and the centre c.
         """
         deviation = (self.mean - centre) + self.remainder
         scatter: Array = blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1)
         return scatter
 
     def diagonal(self) -> Array:
-        """Return the diagonal of the scatter.
+        """Return the diagonal of the scatter: the sum of each feature's squared deviations.
 
         Returns
         -------
         ndarray of shape (d,)
-            The diagonal.
+            Sum of squared deviations of each feature.
         """
         return self.scatter[diagonal_positions(self.n_features)]
 
     def times(self, V: Array) -> Array:
-        """Multiply the scatter with a block.
+        """Multiply the scatter matrix with a block of columns.
 
         Parameters
         ----------
         V : ndarray of shape (d, b)
-            The block.
+            Columns.
 
         Returns
         -------
         ndarray of shape (d, b)
-            The product.
+            Product of the scatter and ``V``.
         """
         product: Array = blas.dsymm(1.0, unpack(self.scatter, self.n_features), V, lower=1)
         return product
 
 
 def pack(matrix: Array) -> Array:
-    """Pack the upper triangle of a symmetric matrix row by row.
+    """Pack a symmetric matrix as the vector of its triangle (LAPACK's packed format).
 
     Parameters
     ----------
@@ -349,7 +355,7 @@ def pack(matrix: Array) -> Array:
     Returns
     -------
     ndarray of shape (d (d + 1) / 2,)
-        Packed triangle.
+        Upper triangle, row by row.
     """
     packed: Array
     packed, info = lapack.dtrttp(np.asfortranarray(matrix), uplo="L")
@@ -358,7 +364,7 @@ def pack(matrix: Array) -> Array:
 
 
 def unpack(packed: Array, d: int) -> Array:
-    """Unpack a triangle to the lower half of a matrix.
+    """Unpack a packed triangle to the lower half of a matrix.
 
     Parameters
     ----------
@@ -370,7 +376,7 @@ def unpack(packed: Array, d: int) -> Array:
     Returns
     -------
     ndarray of shape (d, d)
-        The matrix, of which only the lower half is filled.
+        Matrix, of which only the lower half is filled.
     """
     matrix: Array
     matrix, info = lapack.dtpttr(d, packed, uplo="L")
@@ -379,7 +385,7 @@ def unpack(packed: Array, d: int) -> Array:
 
 
 def unpack_symmetric(packed: Array, d: int) -> Array:
-    """Unpack a triangle to both halves of a matrix.
+    """Unpack a packed triangle to both halves of a symmetric matrix.
 
     Parameters
     ----------
@@ -398,7 +404,7 @@ def unpack_symmetric(packed: Array, d: int) -> Array:
 
 
 def packed_size(d: int) -> int:
-    """Count the entries of a packed triangle.
+    """Count the entries of the packed triangle of a (d, d) matrix: d (d + 1) / 2.
 
     Parameters
     ----------
@@ -424,24 +430,25 @@ def diagonal_positions(d: int) -> NDArray[np.int64]:
     Returns
     -------
     ndarray of shape (d,)
-        The positions.
+        Index of each diagonal entry in the packed vector.
     """
+    # row i of the upper triangle follows rows of d, d - 1, ..., d - i + 1 entries
     i = np.arange(d)
     return i * d - i * (i - 1) // 2
 
 
 def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
-    """Pool the counts and means of parties, without cancellation between means.
+    """Pool the numbers and means of parts of rows, and subtract the pooled mean from each part's without loss.
 
     Parameters
     ----------
     heads : sequence of Head
-        Count and mean of each part.
+        Number (or weight) and mean of the rows of each part.
 
     Returns
     -------
     head : Head
-        Count and mean of all rows.
+        Number and mean of all rows.
     deviations : list of ndarray of shape (d,)
         Each part's mean less the pooled mean.
     """
@@ -457,7 +464,7 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
 
 
 def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
-    """Subtract the mean from rows.
+    """Subtract the (weighted) mean from rows, and multiply them by the roots of their weights.
 
     The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
     scatter can come out negative.
@@ -465,14 +472,14 @@ def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head
     Parameters
     ----------
     chunk : ndarray of shape (n, d)
-        The rows.
+        Rows to centre.
     weights : ndarray of shape (n,), optional
         Weights of the rows.
 
     Returns
     -------
     head : Head
-        Count and mean.
+        Number or total weight of the rows, and their mean.
     centred : ndarray of shape (n, d)
         Rows less the mean, times the roots of their weights.
     """
@@ -492,36 +499,38 @@ def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head
 
 
 def rows_between(heads: Sequence[Head]) -> tuple[Head, Array]:
-    """Compute the rows ``sqrt(n_k) (m_k - m)``, whose scatter lies between the means of the parts.
+    """Compute rows ``sqrt(n_k) (m_k - m)`` of parts k with n_k rows of mean m_k, about the pooled mean m.
+
+    Their products sum to the scatter between the parts, which is the pooled scatter less the scatters within the parts.
 
     Parameters
     ----------
     heads : sequence of Head
-        Count and mean of each part.
+        Number and mean of the rows of each part.
 
     Returns
     -------
     head : Head
-        Pooled count and mean.
+        Number and mean of all rows.
     rows : ndarray of shape (K, d)
-        The rows.
+        One row for each part.
     """
     pooled, deviations = pool_heads(heads)
     return pooled, np.array([np.sqrt(head.n) * deviation for head, deviation in zip(heads, deviations, strict=True)])
 
 
 def head_order(head: Head) -> tuple[float, bytes, bytes]:
-    """Return a sort key of counts and means, so that sums do not depend on the order of arrival.
+    """Return a sort key that depends only on the number and mean of rows, not on the order of arrival.
 
     Parameters
     ----------
     head : Head
-        Count and mean.
+        Number and mean of rows.
 
     Returns
     -------
     tuple
-        The key.
+        Number, and the bytes of the mean and of its remainder.
     """
     return head.n, head.mean.tobytes(), head.remainder.tobytes()
 
@@ -545,10 +554,11 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _stripes(rows: NDArray[Any]) -> list[Stripe]:
-    """Return the upper triangle of ``rows.T @ rows`` in horizontal stripes, which need no full square.
+    """Return the upper triangle of ``rows.T @ rows`` in stripes of `STRIPE_COLUMNS` rows.
 
-    The products are NumPy's: other threads go on meanwhile, which SciPy's syrk lets none do. A product of an array with
-    its own transpose is a syrk.
+    A stripe is the square block on the diagonal, and all entries to its right.
+
+    NumPy's product lets other threads run meanwhile, unlike SciPy's syrk, and uses syrk for ``columns @ columns.T``.
     """
     stripes = []
     for start in range(0, rows.shape[1], STRIPE_COLUMNS):
@@ -558,15 +568,16 @@ def _stripes(rows: NDArray[Any]) -> list[Stripe]:
 
 
 def _float_stripes(weighted_chunk: tuple[NDArray[Any], Array | None]) -> tuple[Head, list[Stripe]]:
-    """Return count and mean of a chunk of rows, and its scatter in stripes."""
+    """Return the number and mean of rows, given with weights or None, and their scatter's upper triangle in stripes."""
     head, centred = centre_rows(*weighted_chunk)
     return head, _stripes(centred)
 
 
 def _byte_stripes(weighted_chunk: tuple[NDArray[np.uint8], Array | None]) -> tuple[Head, list[Stripe]]:
-    """Return count and mean of a chunk of bytes, and its exact scatter in stripes, from products in float32.
+    """Return the number and mean of rows of uint8 integers, and their scatter's upper triangle in stripes.
 
-    Pixels minus an integer are small integers. Their float32 products, summed over few enough rows, are integers below
+    The products are exact, though computed in float32: bytes minus an integer are small integers, and sums of their
+    products over few enough rows are integers below
     2^24 and so exact; the largest diagonal entry bounds all others (Cauchy-Schwarz) and tells whether the rows were few
     enough. The blocks are added in float64, which holds integers exactly up to 2^53.
     """
@@ -575,13 +586,13 @@ def _byte_stripes(weighted_chunk: tuple[NDArray[np.uint8], Array | None]) -> tup
     centred = chunk.astype(np.float32)
     centred -= mean.astype(np.float32)
     remainder = centred.mean(axis=0, dtype=np.float64)
-    # the blocks are taken about whole numbers, and less this about the mean
+    # scatter about the true mean = scatter about the rounded mean - n r r', with the remainder r
     total = [(-block, -right) for block, right in _stripes(np.sqrt(len(chunk)) * remainder[None])]
     start, rows = 0, 1024  # enough for the largest variance there is, unless rows are sorted
     while start < len(centred):
         stripes = _stripes(centred[start : start + rows])
         if rows > 1 and max(block.diagonal().max() for block, _ in stripes) >= MAX_EXACT_FLOAT32:
-            rows //= 2
+            rows //= 2  # sums of fewer products
             continue
         for (block, right), (new_block, new_right) in zip(total, stripes, strict=True):
             block += new_block
@@ -591,7 +602,7 @@ def _byte_stripes(weighted_chunk: tuple[NDArray[np.uint8], Array | None]) -> tup
 
 
 def dense_scatter(moments: Moments) -> Array:
-    """Return the full scatter matrix.
+    """Return the scatter of moments as a full symmetric matrix.
 
     Parameters
     ----------
@@ -607,7 +618,7 @@ def dense_scatter(moments: Moments) -> Array:
 
 
 def select_features(moments: Moments, columns: NDArray[np.intp]) -> Moments:
-    """Return the moments of some features.
+    """Return the moments of a selection of features.
 
     Parameters
     ----------
@@ -619,46 +630,47 @@ def select_features(moments: Moments, columns: NDArray[np.intp]) -> Moments:
     Returns
     -------
     Moments
-        The moments.
+        Moments of these features.
     """
     part = dense_scatter(moments)[np.ix_(columns, columns)]
     return Moments(moments.count, moments.mean[columns], moments.remainder[columns], pack(part))
 
 
 def rescale_features(moments: Moments, unit: Array) -> Moments:
-    """Return the moments of the same rows with each feature divided by a unit.
+    """Return the moments of the same rows after division of each feature by a unit.
 
     Parameters
     ----------
     moments : Moments
         Moments of rows.
     unit : ndarray of shape (d,)
-        The divisors.
+        Divisor of each feature.
 
     Returns
     -------
     Moments
-        The moments.
+        Moments of the divided rows.
     """
     mean, remainder = two_sum(moments.mean / unit, moments.remainder / unit)
     return Moments(moments.count, mean, remainder, pack(dense_scatter(moments) / unit / unit[:, None]))
 
 
 def subtract_part(total: Moments, part: Moments) -> Moments:
-    r"""Return the moments of all rows but the rows of a part.
+    r"""Return the moments of all rows except the rows of a part.
 
-    With n rows in all, p in the part, and :math:`\delta` the difference of their means::
+    With n rows of mean m and scatter S in all, p rows of scatter S_p in the part, and :math:`\delta` the part's mean
+    less m, the mean and the scatter of the others are::
 
         m - p / (n - p) delta,    S - S_p - n p / (n - p) delta delta^T
 
-    Digits that the total and the part share are lost.
+    The subtraction loses the leading digits that both scatters share.
 
     Parameters
     ----------
     total : Moments
         Moments of all rows.
     part : Moments
-        Moments of fewer of these rows.
+        Moments of some, but not all, of these rows.
 
     Returns
     -------
@@ -676,21 +688,21 @@ def subtract_part(total: Moments, part: Moments) -> Moments:
 
 
 def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
-    """Compute count and mean of rows, and the diagonal of their scatter.
+    """Compute the number and mean of rows, and each feature's sum of squared deviations from its mean.
 
     Parameters
     ----------
     data : rows of shape (n, d)
-        The rows.
+        Rows of finite numbers.
     threads : int, optional
         Number of threads.
 
     Returns
     -------
     head : Head
-        Count and mean.
+        Number and mean of the rows.
     diagonal : ndarray of shape (d,)
-        The diagonal.
+        Diagonal of the scatter about the mean.
     """
     heads, squares = [], np.zeros(data.shape[1])
     parts = pair_with_weights(data, native_chunks(data))
@@ -704,7 +716,7 @@ def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
 
 
 def _head_and_squares(weighted_chunk: tuple[Block, Array | None]) -> tuple[Head, Array]:
-    """Return count and mean of a chunk, and each feature's sum of squares about the mean."""
+    """Return number and mean of a chunk of rows, and each feature's sum of squared deviations from it."""
     chunk, weights = weighted_chunk
     if sparse.issparse(chunk):
         head, block = _centre_block(chunk)
@@ -719,11 +731,11 @@ def scatter_product(data: Rows, head: Head, V: Array, threads: int = 1) -> Array
     Parameters
     ----------
     data : rows of shape (n, d)
-        The rows.
+        Rows of finite numbers.
     head : Head
-        Their count and mean.
+        Number and mean of the rows.
     V : ndarray of shape (d, b)
-        The block.
+        Block of columns.
     threads : int, optional
         Number of threads.
 
@@ -732,6 +744,7 @@ def scatter_product(data: Rows, head: Head, V: Array, threads: int = 1) -> Array
     ndarray of shape (d, b)
         Product ``S @ V``.
     """
+    # the chunks are about `head.mean`, which lacks the remainder r: subtract n r r' V
     product = -head.n * np.outer(head.remainder, head.remainder @ V)
     for part in in_order(lambda centred: centred.T @ (centred @ V), centred_chunks(data, head.mean), threads):
         product += part
@@ -739,7 +752,7 @@ def scatter_product(data: Rows, head: Head, V: Array, threads: int = 1) -> Array
 
 
 def _centre_block(block: Block) -> tuple[Head, CentredBlock]:
-    """Return count and mean of the rows of a CSR block (m, d), and the block about this mean.
+    """Return number and mean of the rows of a sparse CSR block (m, d), and the block less this mean.
 
     The rounding of the mean is subtracted from the dense columns too, so that a constant one has no scatter.
     """
@@ -747,6 +760,7 @@ def _centre_block(block: Block) -> tuple[Head, CentredBlock]:
     values = block.data.astype(np.float64)
     mean: Array = np.bincount(block.indices, weights=values, minlength=d) / m
     values -= mean[block.indices]
+    # mean of the deviations from the rounded mean; a zero entry deviates by -mean
     zeros = m - np.bincount(block.indices, minlength=d)
     remainder: Array = (np.bincount(block.indices, weights=values, minlength=d) - zeros * mean) / m
     centred = CentredBlock(block, mean)
@@ -755,9 +769,13 @@ def _centre_block(block: Block) -> tuple[Head, CentredBlock]:
 
 
 def _add_sparse(scatter: Array, block: Block) -> Head:
-    """Add the scatter of a CSR block about its mean to the lower triangle of ``scatter`` (d, d), in Fortran order."""
+    """Add a sparse CSR block's scatter about its mean to ``scatter``, and return the number and mean of its rows.
+
+    Only the lower triangle of ``scatter`` (d, d), in Fortran order, is changed, in place.
+    """
     m, d = block.shape
     head, centred = _centre_block(block)
+    # sparse columns R with the mean c have R'R - m c c'; the densely centred columns are added after it
     rest = centred.rest.tocsc()
     width = max(16, STRIP_ENTRIES // d)
     for start in range(0, d, width):
