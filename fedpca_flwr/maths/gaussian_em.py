@@ -174,6 +174,7 @@ class GaussianEM:
         self.model = Gaussian(start, np.eye(start.size))
 
         def has_positive_covariance(point: Array) -> bool:
+            """Return whether a vector of a mean and a Cholesky factor gives an invertible covariance."""
             return invert_covariance(_from_vector(point, start.size).covariance) is not None
 
         self._squarem = Squarem(_to_vector(self.model), has_positive_covariance)

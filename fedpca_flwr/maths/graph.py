@@ -131,9 +131,9 @@ def metropolis_weights(graph: Adjacency) -> Array:
 
 
 def mixing_rate(weights: Array) -> float:
-    """Compute the second largest ``|eigenvalue|`` of averaging weights.
+    """Compute the largest share of the parties' deviations from their mean that one averaging may leave.
 
-    One averaging leaves at most this share of the parties' deviations from their mean.
+    It is the second largest ``|eigenvalue|`` of the averaging weights.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def _adjacency(
 
 
 def _hops(graph: Adjacency) -> Array:
-    """Return the (K, K) numbers of edges of shortest paths between parties; infinite without a path."""
+    """Return the numbers of edges (K, K) on the shortest paths between all parties; infinite without a path."""
     hops: Array = shortest_path(graph.astype(np.float64), directed=False, unweighted=True)
     return hops
 
@@ -290,7 +290,7 @@ def largest_eigenvalue(product: Callable[[Array], Array], d: int) -> float:
     """Estimate the largest eigenvalue of a positive semidefinite matrix by a few power steps, from below.
 
     Block power steps start from a block that all parties share. If they have not converged, the leading eigenvalues are
-    close together, and then the value is too small by a few percent at most.
+    close together, and then the value is too small by a few percent, as a rule.
 
     Parameters
     ----------
@@ -312,7 +312,7 @@ def largest_eigenvalue(product: Callable[[Array], Array], d: int) -> float:
 
 
 def safe_step(largest: float, mixing: float) -> float:
-    """Choose a step size with which Sanger's rule over a graph usually converges.
+    """Choose a step size with which parties that follow Sanger's rule over a graph usually converge.
 
     At a solution a single party's iteration contracts along the solution itself by ``1 - 2 alpha L``, with the largest
     eigenvalue ``L`` of its matrix: it is stable for ``alpha L < 1`` and fastest at a half, also if parties follow each

@@ -99,7 +99,7 @@ class Steps:
     def correct(self, points: Array, batch: int) -> Array:
         """Correct the scores of a batch by all steps that have offsets.
 
-        Each step finds the memberships by the scores corrected so far, and subtracts its offsets from the first scores.
+        Each step finds the memberships by the scores corrected so far, and subtracts its offsets from the given scores.
 
         Parameters
         ----------

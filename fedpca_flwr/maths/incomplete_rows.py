@@ -257,6 +257,7 @@ def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64
     incomplete = np.flatnonzero(missing.any(axis=1))
     if not incomplete.size:
         return
+    # the bits of a pattern as a few bytes, by which rows are grouped
     packed = np.packbits(missing[incomplete], axis=1)
     _, first, pattern = np.unique(packed, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(pattern.ravel(), kind="stable")

@@ -165,6 +165,7 @@ def broken_stick(values: Array) -> int:
         Number of components.
     """
     d = len(values)
+    # expected length of the k-th longest of d pieces: (1 / d) sum of 1 / i over i = k, ..., d
     pieces = np.cumsum(1 / np.arange(d, 0, -1))[::-1] / d
     return leading_run(values > pieces * values.sum())
 
@@ -496,6 +497,7 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     gamma, noise_rank = d / max(1, n - 1), min(n - 1, d) - variances.size
     if noise_rank <= 0 or total <= variances.sum():
         return np.ones(variances.size)  # no noise is left
+    # noise variance: the omitted variance over the nearly d - k dimensions of the noise
     level = (total - float(variances.sum())) / (noise_rank * max(1.0, gamma))
     b = 1 + variances / level - gamma
     root = b**2 - 4 * variances / level

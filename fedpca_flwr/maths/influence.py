@@ -200,6 +200,7 @@ def _exact_turns(
     """
 
     def scatter(k: int, factor: float) -> Array:
+        """Return the scaled scatter (d, d) of part k about its mean, plus ``factor`` times that of its mean."""
         local_scatter = parts[k].times(np.diag(weights)) / unit * weights[:, None]
         return local_scatter + factor * np.outer(deviations[k], deviations[k])
 
@@ -289,6 +290,7 @@ def bounded_turn(removed_product: Array, V: Array, values: Array, following: flo
         cuts[j] = np.arctan2(2 * above, gap) / 2 if gap > RESOLVED_SHARE else np.pi / 2
     if r == d:
         cuts[-1] = 0.0
+    # vector j lies off the spans of the first j - 1 and j by these angles, and U rotates it within the span
     sines = np.sqrt(np.minimum(1.0, np.sin(cuts[:-1]) ** 2 + np.sin(cuts[1:]) ** 2))
     axes = np.arcsin(sines) + np.arccos(np.minimum(1.0, np.abs(np.diagonal(U))))
     return Turn(np.minimum(90.0, np.degrees(axes)), float(np.degrees(cuts[-1])))

@@ -239,7 +239,7 @@ class ProductBasis:
             rounded = (rounded + inside_norm * self.rounding) / shortest
             if shortest >= size / 2:
                 break
-            size = 1.0
+            size = 1.0  # the columns are orthonormal now
         self._append(V, self._use_symmetry(V, AV))
         self.error, self.rounding = float(np.hypot(self.error, error)), float(np.hypot(self.rounding, rounded))
 
@@ -316,9 +316,9 @@ class ProductBasis:
         self._append(other_vectors, self._use_symmetry(other_vectors, other_products))
 
     def _use_symmetry(self, V: Array, AV: Array) -> Array:
-        """Correct the product ``AV`` of A with ``V`` (d, b), by symmetry, by columns with full-precision products.
+        """Correct the product ``AV`` of A with ``V`` (d, b) by more precise products of A with the first basis columns.
 
-        For such columns U with exact products AU, ``U' A V = (A U)' V``.
+        For these columns U, the symmetry of A demands ``U' (A V) = (A U)' V``.
         """
         U, AU = self.Q[:, : self.fine_columns], self.AQ[:, : self.fine_columns]
         return AV + U @ (AU.T @ V - U.T @ AV) if self.fine_columns else AV
@@ -470,9 +470,10 @@ class FirstBlock:
         self._last: tuple[Ritz, Array, float] | None = None  # before any restart
 
     def coordinates(self, ritz: Ritz, eigenvalue: float) -> tuple[Array, float]:
-        """Compute, in the Ritz vectors, coordinates of a block that eigenvectors meet as they meet the first block.
+        """Compute the coordinates, in the Ritz vectors, of a block that replaces the first block S after restarts.
 
-        For eigenvectors x of the given eigenvalue, this block's product with x is that of the first block with x.
+        For each eigenvector x of the given eigenvalue lambda, this block S(lambda) has ``S(lambda)'x = S'x``, but for
+        rounding; without restarts it is S itself.
 
         Parameters
         ----------
@@ -627,5 +628,6 @@ class Renewal:
             return False
         angle, error = ritz.angles(self.k)
         before, self._angle = self._angle, angle
+        # the rounding error matters, and new products would halve it at least
         mends = error > self.tolerance and ritz.error_bound(self.k) > 2 * ritz.fine_error
         return mends and (last or angle * (angle / before) ** 2 <= self.tolerance)

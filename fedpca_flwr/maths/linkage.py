@@ -60,6 +60,7 @@ def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
     """Return sums (numbers, width, window - 1) of the first columns' pairs with the next ``window - 1`` columns."""
     called = (~np.isnan(calls)).astype(np.float64)
     genotypes = np.nan_to_num(calls)
+    # sums of g_i g_j, of people called at both, and for these of g_i, g_j, g_i^2, g_j^2, where missing calls have g = 0
     pairs = [
         (genotypes, genotypes),
         (called, called),
@@ -153,6 +154,7 @@ def prune_variants(
     next_partners = list(range(1, len(retained) + 1))
     begins = np.flatnonzero(chromosomes).tolist()
     for begin, last in zip(begins, [*begins[1:], chromosomes.size], strict=True):
+        # windows begin every `step` variants until one reaches the chromosome's end
         for start in range(begin, max(last - window + step, begin + 1), step):
             while _prune_window(retained, partners, next_partners, major, start, min(start + window, last)):
                 pass

@@ -188,7 +188,7 @@ def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
 
 
 def max_row_count(count: float) -> int:
-    """Return a count of rows, or ``sys.maxsize`` for a sum of weights (a float), which tells no number of rows.
+    """Return ``count`` if it is a number of rows (int), or ``sys.maxsize`` if it is a sum of row weights (float).
 
     Parameters
     ----------
