@@ -11,12 +11,15 @@ A site that cannot take part has a `RefusingClient`.
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, Protocol
 
+import numpy as np
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -28,7 +31,7 @@ from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
-from fedpca_flwr.protocol.journal import Journal, State
+from fedpca_flwr.protocol.journal import REPLY_NAME, Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, max_reply_cost, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields
 from fedpca_flwr.protocol.question import SERVER, Public, Questions
@@ -37,6 +40,37 @@ from fedpca_flwr.protocol.script import require_next, require_unchanged
 from fedpca_flwr.protocol.transport import PartyTransport
 
 logger = logging.getLogger("fedpca_flwr.client")
+
+
+STATEMENT_NAME = "statement"
+
+PENDING_KEY = "pending"
+"""Key in the statement of a party that is still computing its answer to the same question."""
+
+MAX_STORED_REPLY_BYTES = 2**26
+"""Size up to which a reply is stored; a larger reply that is lost ends the run at its deadline."""
+
+
+def question_digest(phase: str, arrays: Sequence[NDArray[Any]]) -> str:
+    """Compute the SHA-256 of a question.
+
+    Parameters
+    ----------
+    phase : str
+        Name of the question.
+    arrays : sequence of ndarray
+        Fields of the question.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256(phase.encode())
+    for array in arrays:
+        digest.update(f"|{array.dtype.str}{array.shape}|".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 class Site(Protocol):
@@ -373,16 +407,22 @@ class PCAClient(NumPyClient):
         if responder is not self:
             return responder.fit(parameters, config)
         try:
+            phase = str(config.get("phase", ""))
+            digest = question_digest(phase, parameters)
+            if self.site.node.data and self.journal.is_last_question(digest, self.site.settings_digest):
+                return self._answer_again(phase)
             self._permit()
             if self.site.config.minimum:
                 self._permit_parties(str(config.get("parties", "")))
-            phase = str(config.get("phase", ""))
-            request = self._accept_question(phase, parameters)
+            request = self._accept_question(phase, parameters, digest)
             self.store_request(request)
             rows = len(self.data)
             arrays = self._answer(phase, request, rows)
             hides_rows = self.card.differentially_private or self.transport.sums_only
-            return arrays, 1 if hides_rows else rows, self.info()
+            reply = arrays, 1 if hides_rows else rows, self.info()
+            if self.site.node.data:
+                self._store_reply(*reply)
+            return reply
         except Exception as error:
             return [], 0, self._report_error(error)
 
@@ -472,12 +512,32 @@ class PCAClient(NumPyClient):
             late = True
         return self.site.report(error, late=late)
 
-    def _accept_question(self, phase: str, arrays: list[NDArray[Any]]) -> Fields:
+    def _answer_again(self, phase: str) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Return the bytes of the last reply once more, as the reply may have been lost; nothing is computed.
+
+        Where the answer is still being computed, by another process of the site, the statement says so.
+        """
+        stored = self.journal.load_secret(REPLY_NAME)
+        if stored is None:
+            return [], 0, {PENDING_KEY: True}
+        with np.load(io.BytesIO(stored), allow_pickle=False) as file:
+            statement = json.loads(bytes(file[STATEMENT_NAME]))
+            arrays = [file[name] for name in file.files if name != STATEMENT_NAME]
+        self.journal.record_answer(f"{phase}, sent again", len(stored))
+        logger.info("run %s: the reply to '%s' is sent again", self.site.run_id, phase)
+        return arrays, *statement
+
+    def _store_reply(self, arrays: list[NDArray[Any]], rows: int, info: dict[str, Any]) -> None:
+        """Store a reply until the next question, unless it is large."""
+        if sum(array.nbytes for array in arrays) > MAX_STORED_REPLY_BYTES:
+            return
+        file = io.BytesIO()
+        statement = np.frombuffer(json.dumps([rows, info]).encode(), dtype=np.uint8)
+        np.savez(file, *arrays, **{STATEMENT_NAME: statement})
+        self.journal.store_secret(REPLY_NAME, file.getvalue())
+
+    def _accept_question(self, phase: str, arrays: list[NDArray[Any]], digest: str) -> Fields:
         """Check that a question is the next of the script, record it, and return its fields by name."""
-        digest = hashlib.sha256(phase.encode())
-        for array in arrays:
-            digest.update(f"|{array.dtype.str}{array.shape}|".encode())
-            digest.update(array.tobytes())
         request: Fields = {}
 
         def permit(answered: Sequence[str]) -> None:
@@ -490,7 +550,7 @@ class PCAClient(NumPyClient):
             question.request.check(request, SERVER, question.request_sizes(self.public))
             require_unchanged(question.request, request, self.site.state)
 
-        self.journal.begin(phase, digest.hexdigest(), self.site.settings_digest, permit)
+        self.journal.begin(phase, digest, self.site.settings_digest, permit)
         return request
 
     def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:

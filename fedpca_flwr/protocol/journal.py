@@ -27,6 +27,9 @@ CONFIGURATION_CHANGED_TEXT = (
 )
 
 
+REPLY_NAME = "reply"
+"""Name of the secret that holds the last reply until the next question: a reply that is lost can be sent again."""
+
 PermitQuestion = Callable[[Sequence[str]], None]
 """Function of the phases that were answered before; it raises an error to refuse the question."""
 
@@ -83,6 +86,23 @@ class Journal(ABC):
         ------
         ContractError
             If this party answers no more, or began with another configuration.
+        """
+
+    @abstractmethod
+    def is_last_question(self, digest: str, configuration: bytes) -> bool:
+        """Return whether a question is the last that this party accepted in this run, with the same configuration.
+
+        Parameters
+        ----------
+        digest : str
+            Digest of the question.
+        configuration : bytes
+            Digest of the run-config that came with the question.
+
+        Returns
+        -------
+        bool
+            Whether the question has come before, and no other one since.
         """
 
     @abstractmethod
@@ -291,6 +311,14 @@ class StateJournal(Journal):
             self.end(type(error).__name__)
             raise
         self.record["questions"] = [*answered, phase]
+        self.record["digest"] = digest
+        self.record.pop(f"secret {REPLY_NAME}", None)
+
+    @override
+    def is_last_question(self, digest: str, configuration: bytes) -> bool:
+        """Compare with the digests that the state holds."""
+        record = self.record
+        return not record["ended"] and (record.get("digest"), record.get("configuration")) == (digest, configuration)
 
     @override
     def has_begun(self) -> bool:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import cache
 from threading import Event, Lock, Thread
-from typing import NamedTuple
 
 from flwr.app import Message
 from flwr.common import Code, FitIns, FitRes
@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from threadpoolctl import ThreadpoolController
 from typing_extensions import override
 
+from fedpca_flwr.protocol.client import PENDING_KEY
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
 FIRST_POLL_SECONDS = 0.1
@@ -25,6 +26,15 @@ FIRST_POLL_SECONDS = 0.1
 
 POLL_FRACTION = 0.1
 """Of the time waited so far: a reply is found at most so much later than it came."""
+
+FIRST_REPEAT_SECONDS = 60.0
+"""Seconds without a reply after which a message is sent again; twice as many until the next time."""
+
+RETRY_SECONDS = 30.0
+"""Seconds for which the grid's connection may fail, each time that it is asked, before the run ends."""
+
+FINAL_ERRORS = ("RunNotRunningException",)
+"""Flower's errors after which asking again is of no use."""
 
 FIRST_REMINDER_SECONDS = 30.0
 """Seconds of a round after which a line names the parties that have not answered; twice as many until the next."""
@@ -68,22 +78,32 @@ def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
             grid.send_and_receive = replaced  # type: ignore[method-assign]
 
 
-class PendingReply(NamedTuple):
-    """Message that awaits a reply: the future, the time of sending, and the deadline.
+@dataclass
+class PendingReply:
+    """Message without a reply so far.
 
     Parameters
     ----------
-    reply : Future
-        Future of the reply; None once the deadline has passed.
+    message : Message
+        The message.
+    ids : list of str
+        Ids under which the message was sent: once more each time that the reply may have been lost.
     since : float
-        Time of sending, on the monotonic clock.
+        Time of the first sending, on the monotonic clock.
     until : float
         Deadline, on the monotonic clock.
+    patience : float
+        Seconds after the first sending when the message is sent again.
+    reply : Future
+        Future of the reply; its result is None once the deadline has passed.
     """
 
-    reply: Future[Message | None]
+    message: Message
+    ids: list[str]
     since: float
     until: float
+    patience: float = FIRST_REPEAT_SECONDS
+    reply: Future[Message | None] = field(default_factory=Future)
 
 
 class ReplyPoller:
@@ -91,7 +111,8 @@ class ReplyPoller:
 
     Flower's grid polls for each message separately, and sleeps for three seconds between polls, longer than most rounds
     take. Here the pause grows with the time waited, so that many parties with hours of work do not keep the SuperLink
-    busy.
+    busy. A message whose reply does not come is sent again from time to time: a SuperNode whose reply the SuperLink
+    could not store does not send it again by itself, and a party answers the same question with the same bytes.
 
     Parameters
     ----------
@@ -102,8 +123,9 @@ class ReplyPoller:
     def __init__(self, grid: Grid) -> None:
         """Start without pending messages on this grid."""
         self._grid, self._lock = grid, Lock()
-        self._pending: dict[str, PendingReply] = {}
+        self._pending: list[PendingReply] = []
         self._polling = False
+        self._failing_since: float | None = None
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send messages, wait for their replies until the timeout, and return the replies.
@@ -120,50 +142,73 @@ class ReplyPoller:
         iterable of Message
             The replies that come in time, each as soon as it is there.
         """
-        since = time.monotonic()
-        ids = list(self._grid.push_messages(messages))
-        arrived = list(self._grid.pull_messages(ids))
-        arrived_ids = {reply.metadata.reply_to_message_id for reply in arrived}
+        since, messages = time.monotonic(), list(messages)
         until = math.inf if timeout is None else since + timeout
-        sent = {message_id: PendingReply(Future(), since, until) for message_id in ids if message_id not in arrived_ids}
+        ids = self._grid.push_messages(messages)
+        sent = [PendingReply(message, [id_], since, until) for message, id_ in zip(messages, ids, strict=True)]
+        self._deliver(sent)
         with self._lock:
-            self._pending.update(sent)
-            starts_polling, self._polling = not self._polling and bool(sent), self._polling or bool(sent)
+            self._pending += [entry for entry in sent if not entry.reply.done()]
+            starts_polling, self._polling = bool(self._pending) and not self._polling, bool(self._pending)
         if starts_polling:
             Thread(target=self._poll, daemon=True).start()
-        return _in_order_of_arrival(arrived, [pending.reply for pending in sent.values()])
+        return _in_order_of_arrival([entry.reply for entry in sent])
 
     def _poll(self) -> None:
         """Ask the grid for replies until none is pending, with pauses that grow with the time waited."""
         while True:
             with self._lock:
-                self._polling = bool(self._pending)
-                pending = dict(self._pending)
+                self._pending = pending = [entry for entry in self._pending if not entry.reply.done()]
+                self._polling = bool(pending)
             if not pending:
                 return
-            waited = time.monotonic() - max(entry.since for entry in pending.values())
+            waited = time.monotonic() - max(entry.since for entry in pending)
             time.sleep(max(FIRST_POLL_SECONDS, POLL_FRACTION * waited))
             try:
-                arrived = {reply.metadata.reply_to_message_id: reply for reply in self._grid.pull_messages(pending)}
-            except Exception as error:  # an error of the connection, which fails all pending messages
-                for entry in self._remove(pending):
-                    entry.reply.set_exception(error)
-                continue
-            now = time.monotonic()
-            finished = [name for name, entry in pending.items() if name in arrived or now >= entry.until]
-            for name, entry in zip(finished, self._remove(finished), strict=True):
-                entry.reply.set_result(arrived.get(name))
+                self._deliver(pending)
+                self._send_again(pending)
+                self._failing_since = None
+            except Exception as error:  # an error of the connection, which may pass
+                now = time.monotonic()
+                self._failing_since = now if self._failing_since is None else self._failing_since
+                if now - self._failing_since >= RETRY_SECONDS or type(error).__name__ in FINAL_ERRORS:
+                    for entry in pending:
+                        if not entry.reply.done():
+                            entry.reply.set_exception(error)
 
-    def _remove(self, names: Iterable[str]) -> list[PendingReply]:
-        """Remove the pending entries with these message ids, and return the entries in order."""
-        with self._lock:
-            return [self._pending.pop(name) for name in names]
+    def _deliver(self, pending: list[PendingReply]) -> None:
+        """Hand over the replies that are there, and None where the deadline has passed."""
+        entries = {id_: entry for entry in pending for id_ in entry.ids}
+        for reply in self._grid.pull_messages(list(entries)):
+            entry = entries[reply.metadata.reply_to_message_id]
+            if not (entry.reply.done() or _is_pending(reply)):
+                entry.reply.set_result(reply)
+        now = time.monotonic()
+        for entry in pending:
+            if not entry.reply.done() and now >= entry.until:
+                entry.reply.set_result(None)
+
+    def _send_again(self, pending: list[PendingReply]) -> None:
+        """Send the messages again whose replies may have been lost."""
+        now = time.monotonic()
+        for entry in pending:
+            if not entry.reply.done() and now - entry.since >= entry.patience:
+                entry.patience *= 2
+                message, metadata = entry.message, entry.message.metadata
+                ttl = max(1.0, min(entry.until - now, metadata.ttl))
+                again = Message(
+                    message.content, metadata.dst_node_id, metadata.message_type, group_id=metadata.group_id, ttl=ttl
+                )
+                entry.ids += self._grid.push_messages([again])
 
 
-def _in_order_of_arrival(arrived: list[Message], pending: list[Future[Message | None]]) -> Iterator[Message]:
-    """Yield replies that are there, and those that are still to come, but for those that come too late."""
-    while arrived:
-        yield arrived.pop(0)
+def _is_pending(reply: Message) -> bool:
+    """Return whether a party says that it is still computing its answer to the same question."""
+    return reply.has_content() and PENDING_KEY in reply.content.config_records.get("party", {})
+
+
+def _in_order_of_arrival(pending: list[Future[Message | None]]) -> Iterator[Message]:
+    """Yield the replies as they come, but for those that come too late."""
     completed = as_completed(pending)
     del pending  # so that no reply is held once it is yielded
     for future in completed:

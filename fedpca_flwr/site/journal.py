@@ -120,8 +120,19 @@ class FileJournal(journal.Journal):
             else:
                 self._describe_run(database)
                 self._add_event(database, "question", phase, digest)
+                values = (*self.key, journal.REPLY_NAME)
+                database.execute("DELETE FROM secret WHERE run = ? AND party = ? AND name = ?", values)
         if refusal is not None:  # after the transaction, so that the refusal is on disk
             raise refusal
+
+    @override
+    def is_last_question(self, digest: str, configuration: bytes) -> bool:
+        """Compare with the last question event of this run, unless the run has ended here by an error."""
+        with self._transaction() as database:
+            run, party = self.key
+            questions = list(events(database, run=run, party=party, kind="question"))
+            same = bool(questions) and questions[-1].digest == digest and not self._run_notes(database, "ended")
+            return same and self._load_value(database, "configuration") in (configuration, None)
 
     @override
     def has_begun(self) -> bool:
