@@ -42,8 +42,6 @@ from fedpca_flwr.protocol.transport import PartyTransport
 logger = logging.getLogger("fedpca_flwr.client")
 
 
-STATEMENT_NAME = "statement"
-
 PENDING_KEY = "pending"
 """Key in the statement of a party that is still computing its answer to the same question."""
 
@@ -408,13 +406,12 @@ class PCAClient(NumPyClient):
             return responder.fit(parameters, config)
         try:
             phase = str(config.get("phase", ""))
-            digest = question_digest(phase, parameters)
-            if self.site.node.data and self.journal.is_last_question(digest, self.site.settings_digest):
-                return self._answer_again(phase)
+            if self.site.node.data and (repeated := self._repeated_reply(phase, parameters)) is not None:
+                return repeated
             self._permit()
             if self.site.config.minimum:
                 self._permit_parties(str(config.get("parties", "")))
-            request = self._accept_question(phase, parameters, digest)
+            request = self._accept_question(phase, parameters)
             self.store_request(request)
             rows = len(self.data)
             arrays = self._answer(phase, request, rows)
@@ -512,20 +509,25 @@ class PCAClient(NumPyClient):
             late = True
         return self.site.report(error, late=late)
 
-    def _answer_again(self, phase: str) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        """Return the bytes of the last reply once more, as the reply may have been lost; nothing is computed.
+    def _repeated_reply(
+        self, phase: str, arrays: Sequence[NDArray[Any]]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]] | None:
+        """Return the last reply byte for byte if its question has come again, as the reply may have been lost.
 
-        Where the answer is still being computed, by another process of the site, the statement says so.
+        Nothing is computed. Where another process of the site still computes the answer, the statement says so.
         """
-        stored = self.journal.load_secret(REPLY_NAME)
-        if stored is None:
+        progress = self.journal.progress(question_digest(phase, arrays), self.site.settings_digest)
+        if progress == "computing":
             return [], 0, {PENDING_KEY: True}
+        stored = self.journal.load_secret(REPLY_NAME) if progress == "answered" else None
+        if stored is None:
+            return None
         with np.load(io.BytesIO(stored), allow_pickle=False) as file:
-            statement = json.loads(bytes(file[STATEMENT_NAME]))
-            arrays = [file[name] for name in file.files if name != STATEMENT_NAME]
+            statement = json.loads(bytes(file["statement"]))
+            reply = [file[name] for name in file.files if name != "statement"]
         self.journal.record_answer(f"{phase}, sent again", len(stored))
         logger.info("run %s: the reply to '%s' is sent again", self.site.run_id, phase)
-        return arrays, *statement
+        return reply, *statement
 
     def _store_reply(self, arrays: list[NDArray[Any]], rows: int, info: dict[str, Any]) -> None:
         """Store a reply until the next question, unless it is large."""
@@ -533,10 +535,10 @@ class PCAClient(NumPyClient):
             return
         file = io.BytesIO()
         statement = np.frombuffer(json.dumps([rows, info]).encode(), dtype=np.uint8)
-        np.savez(file, *arrays, **{STATEMENT_NAME: statement})
+        np.savez(file, *arrays, statement=statement)
         self.journal.store_secret(REPLY_NAME, file.getvalue())
 
-    def _accept_question(self, phase: str, arrays: list[NDArray[Any]], digest: str) -> Fields:
+    def _accept_question(self, phase: str, arrays: list[NDArray[Any]]) -> Fields:
         """Check that a question is the next of the script, record it, and return its fields by name."""
         request: Fields = {}
 
@@ -550,7 +552,7 @@ class PCAClient(NumPyClient):
             question.request.check(request, SERVER, question.request_sizes(self.public))
             require_unchanged(question.request, request, self.site.state)
 
-        self.journal.begin(phase, digest, self.site.settings_digest, permit)
+        self.journal.begin(phase, question_digest(phase, arrays), self.site.settings_digest, permit)
         return request
 
     def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:

@@ -8,7 +8,7 @@ site's own folder is `fedpca_flwr.site.journal`.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -35,6 +35,9 @@ PermitQuestion = Callable[[Sequence[str]], None]
 
 PermitRelease = Callable[[Sequence[float], Sequence[float]], None]
 """Function of the noise multipliers of this run and of all other runs; it raises an error to refuse a release."""
+
+
+Progress = Literal["new", "computing", "answered"]
 
 
 class Note(NamedTuple):
@@ -89,8 +92,8 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def is_last_question(self, digest: str, configuration: bytes) -> bool:
-        """Return whether a question is the last that this party accepted in this run, with the same configuration.
+    def progress(self, digest: str, configuration: bytes) -> Progress:
+        """Return how far this party is with a question.
 
         Parameters
         ----------
@@ -101,8 +104,8 @@ class Journal(ABC):
 
         Returns
         -------
-        bool
-            Whether the question has come before, and no other one since.
+        {"new", "computing", "answered"}
+            Whether the question is another than the last of this run, or is the last and its answer is recorded or not.
         """
 
     @abstractmethod
@@ -311,14 +314,16 @@ class StateJournal(Journal):
             self.end(type(error).__name__)
             raise
         self.record["questions"] = [*answered, phase]
-        self.record["digest"] = digest
+        self.record["digest"], self.record["answered"] = digest, False
         self.record.pop(f"secret {REPLY_NAME}", None)
 
     @override
-    def is_last_question(self, digest: str, configuration: bytes) -> bool:
+    def progress(self, digest: str, configuration: bytes) -> Progress:
         """Compare with the digests that the state holds."""
         record = self.record
-        return not record["ended"] and (record.get("digest"), record.get("configuration")) == (digest, configuration)
+        if record["ended"] or (record.get("digest"), record.get("configuration")) != (digest, configuration):
+            return "new"
+        return "answered" if record["answered"] else "computing"
 
     @override
     def has_begun(self) -> bool:
@@ -327,7 +332,8 @@ class StateJournal(Journal):
 
     @override
     def record_answer(self, what: str, nbytes: int) -> None:
-        pass  # records nothing: nobody reads the answers of this journal after the run
+        """Record only that the last question is answered: nobody reads this journal after the run."""
+        self.record["answered"] = True
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:

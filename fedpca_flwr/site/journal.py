@@ -126,13 +126,16 @@ class FileJournal(journal.Journal):
             raise refusal
 
     @override
-    def is_last_question(self, digest: str, configuration: bytes) -> bool:
-        """Compare with the last question event of this run, unless the run has ended here by an error."""
+    def progress(self, digest: str, configuration: bytes) -> journal.Progress:
+        """Compare with the last question event of this run, and look for an answer event after it."""
         with self._transaction() as database:
             run, party = self.key
-            questions = list(events(database, run=run, party=party, kind="question"))
-            same = bool(questions) and questions[-1].digest == digest and not self._run_notes(database, "ended")
-            return same and self._load_value(database, "configuration") in (configuration, None)
+            kinds = [event for event in events(database, run=run, party=party) if event.kind in ("question", "answer")]
+            questions = [event for event in kinds if event.kind == "question"]
+            is_last = bool(questions) and questions[-1].digest == digest and not self._run_notes(database, "ended")
+            if not is_last or self._load_value(database, "configuration") not in (configuration, None):
+                return "new"
+        return "answered" if kinds[-1].kind == "answer" else "computing"
 
     @override
     def has_begun(self) -> bool:

@@ -93,6 +93,7 @@ def test_a_party_answers_its_script_and_nothing_else(script, seed, tmp_path):
     parties = sessions(script, tmp_path, *([ROWS, CHANGED_ROWS] if script.hidden else [ROWS]))
     questions = [hostile_questions(script, seed, session) for session in parties]
     answered, refusals = [], 0
+    last_question, last_replies = None, None
     for parallel in zip(*questions, strict=True):
         phase = parallel[0][0]
         outcomes = [session.ask(phase, arrays) for session, (_, arrays) in zip(parties, parallel, strict=True)]
@@ -105,6 +106,14 @@ def test_a_party_answers_its_script_and_nothing_else(script, seed, tmp_path):
                 break
             continue
         assert not refusals, f"answered '{phase}' after a refusal"
+        question, replies = (
+            [phase, *(array.tobytes() for array in parallel[0][1])],
+            [[array.tobytes() for array in arrays] for arrays, _ in outcomes],
+        )
+        if question == last_question:  # the reply may have been lost: it is sent again, byte for byte
+            assert replies == last_replies
+            continue
+        last_question, last_replies = question, replies
         answered.append(phase)
         assert is_in_script(script, answered), f"answered {answered}"
         if phase in script.constant:

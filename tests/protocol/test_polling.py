@@ -1,9 +1,12 @@
-"""Replies are found soon after they came, and the link is not asked all the time."""
+"""Replies are found soon after they came, the link is not asked all the time, and lost replies are asked for again."""
 
+import itertools
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,34 +15,56 @@ from tests.harness import Clock
 
 
 class Link:
-    """Messages are their own ids, and the seconds after which their replies are there."""
+    """Messages are numbers of seconds after which their replies are there, once they were sent as often as needed."""
 
     def __init__(self, clock):
-        self.clock, self.looks = clock, 0
+        self.clock, self.looks, self.sent = clock, 0, []
+        self.lost: Counter[float] = Counter()
+        """By message, how many of its replies are lost."""
 
     def push_messages(self, messages):
-        return list(messages)
+        ids = [f"{message.seconds} {next(NUMBERS)}" for message in messages]
+        self.sent += [message.seconds for message in messages]
+        return ids
 
     def pull_messages(self, ids):
         self.looks += 1
-        return [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=i)) for i in ids if i <= self.clock.now]
+        replies = []
+        for name in ids:
+            seconds = float(name.split()[0])
+            if seconds <= self.clock.now and self.sent.count(seconds) > self.lost[seconds]:
+                metadata = SimpleNamespace(reply_to_message_id=name, seconds=seconds)
+                replies.append(SimpleNamespace(metadata=metadata, has_content=lambda: False))
+        return replies
+
+
+NUMBERS = itertools.count()
+
+
+class Timed:
+    """Message with a reply after some seconds, which can be made again as Flower's can."""
+
+    def __init__(self, content, *_, **__):
+        self.seconds = self.content = content
+        self.metadata = SimpleNamespace(ttl=3600.0, dst_node_id=1, message_type="train", group_id="1")
 
 
 @pytest.fixture
 def link(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(server, "time", clock)
+    monkeypatch.setattr(server, "Message", Timed)
     return Link(clock)
 
 
 def receive_all(poller, messages):
-    return list(poller.send_and_receive(messages))
+    return list(poller.send_and_receive(map(Timed, messages)))
 
 
 def arrival_times(link, messages, **options):
     """Return the arrival time of each reply, which also names the message that the reply answers."""
-    replies = server.ReplyPoller(link).send_and_receive(messages, **options)
-    return sorted(reply.metadata.reply_to_message_id for reply in replies)
+    replies: Any = server.ReplyPoller(link).send_and_receive(map(Timed, messages), **options)
+    return sorted(reply.metadata.seconds for reply in replies)
 
 
 def test_nobody_sleeps_while_all_replies_wait(link, monkeypatch):
@@ -68,7 +93,7 @@ def test_one_thread_looks_for_what_all_wait_for(link, monkeypatch):
     monkeypatch.setattr(server, "Thread", lambda **options: started.append(options) or Thread(**options))
     with ThreadPoolExecutor(50) as pool:
         futures = [pool.submit(receive_all, poller, [5.0 + party]) for party in range(50)]
-        replies = [future.result()[0].metadata.reply_to_message_id for future in futures]
+        replies = [future.result()[0].metadata.seconds for future in futures]
     assert replies == [5.0 + party for party in range(50)]
     assert len(started) == 1
     assert link.looks < 50 + 100
@@ -94,3 +119,41 @@ def test_what_the_link_raises_is_raised_for_all_who_wait(link):
 def test_replies_before_the_timeout_are_returned(link):
     assert arrival_times(link, [0.0, 5.0, 1.0]) == [0.0, 1.0, 5.0]
     assert arrival_times(link, [6.0, 1e9], timeout=3.0) == [6.0]
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_message_whose_reply_is_lost_is_sent_again(lost, link):
+    link.lost[5.0] = lost
+    assert arrival_times(link, [5.0, 1.0]) == [1.0, 5.0]
+    assert link.sent == [5.0, 1.0] + [5.0] * lost
+    assert link.clock.now < 60 * 2**lost
+
+
+def test_a_slow_reply_is_not_asked_for_often(link):
+    assert arrival_times(link, [3600.0]) == [3600.0]
+    assert len(link.sent) <= 7
+
+
+def test_a_link_that_fails_for_a_while_ends_nothing(link):
+    honest = link.pull_messages
+
+    def failing(ids):
+        if 2 <= link.clock.now < 20:
+            raise ConnectionError
+        return honest(ids)
+
+    link.pull_messages = failing
+    assert arrival_times(link, [5.0]) == [5.0]
+
+
+def test_a_run_that_was_stopped_ends_at_once(link):
+    class RunNotRunningException(Exception):  # noqa: N818 - the name that Flower has
+        pass
+
+    def stopped(ids):
+        raise RunNotRunningException
+
+    link.pull_messages = lambda ids: [] if link.clock.now < 1 else stopped(ids)
+    with pytest.raises(RunNotRunningException):
+        arrival_times(link, [5.0])
+    assert link.clock.now < 3

@@ -1,0 +1,83 @@
+"""A site answers a question that comes again with the same bytes, as its reply may have been lost on the way."""
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import FedPCA, LocalGrid, PCAModel
+from fedpca_flwr.protocol import server
+from fedpca_flwr.site_app import app
+from fedpca_flwr.strategies import METHODS
+from tests.harness import Clock, differences, identities
+
+ROWS = [np.random.default_rng(i).normal(size=(40 + 10 * i, 4)) * [4, 3, 2, 1] for i in range(3)]
+SECURE = {"secure_aggregation": True, "bound": 100.0}
+
+
+class LossyGrid(LocalGrid):
+    """Grid of sites that loses the first replies, as a SuperLink whose database is locked."""
+
+    losses: int
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return server.ReplyPoller(self).send_and_receive(messages, timeout=timeout)
+
+    def pull_messages(self, message_ids):
+        replies = []
+        for reply in super().pull_messages(message_ids):
+            if self.losses and reply.metadata.message_type.startswith("train"):
+                self.losses -= 1
+            else:
+                replies.append(reply)
+        return replies
+
+
+def model_of(tmp_path, method, losses, **options) -> PCAModel:
+    """Run a method at three sites with files and journals."""
+    nodes = []
+    for party, rows in enumerate(ROWS):
+        np.save(tmp_path / f"{party}.npy", rows)
+        journal = str(tmp_path / f"journal {method} {losses} {party}")
+        node = {"data": str(tmp_path / f"{party}.npy"), "journal": journal, "min-rows": 5, "may-show": "distribution"}
+        node |= {"epsilon-budget": 9.0} if method.startswith("dp-pca") else {}
+        nodes.append({**node, **identities(3)[party]})
+    keys = {"n_components": 2, "clients": 3, **options}
+    strategy = FedPCA(method, **keys)
+    values = {key.replace("_", "-"): value for key, value in keys.items()}
+    grid = LossyGrid(app, nodes, METHODS.run_config({**values, "method": method}))
+    grid.losses = losses
+    strategy.start(grid)
+    assert not grid.losses
+    return strategy.model
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("p-cov", {}), ("p-cov", SECURE), ("p-cov", SECURE | {"survivors": 3}), ("sub-it", {}), ("adaptive", {})],
+    ids=str,
+)
+def test_lost_replies_cost_time_and_no_bit(method, options, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "time", Clock())
+    lossy = model_of(tmp_path, method, 4, **options)
+    whole = model_of(tmp_path, method, 0, **options)
+    assert not differences(lossy, whole)
+
+
+def test_noise_is_drawn_once(tmp_path, monkeypatch):
+    """A second draw for the same question would halve the variance of the noise, at no budget."""
+    monkeypatch.setattr(server, "time", Clock())
+    replies = []
+    answer = app.__call__
+
+    class Listening(type(app)):
+        def __call__(self, message, context):
+            reply = answer(message, context)
+            phase = message.content.config_records["config"].get("phase")
+            arrays = reply.content.array_records.get("arrays", {})
+            replies.append((context.node_id, phase, *(array.data for array in arrays.values())))
+            return reply
+
+    monkeypatch.setattr(app, "__class__", Listening)
+    model_of(tmp_path, "dp-pca epsilon=5.0", 3)
+    noisy = [reply for reply in replies if reply[1] not in (None, "project")]
+    assert len(noisy) == len({reply[:2] for reply in noisy}) + 3
+    assert len(set(noisy)) == len({reply[:2] for reply in noisy})
