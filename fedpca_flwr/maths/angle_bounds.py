@@ -499,7 +499,7 @@ class AngleBounds:
 
     @property
     def following(self) -> float:
-        """Lower bound on the eigenvalue after the first `upto` Ritz pairs."""
+        """Ritz value after the first `last_pair`, a lower bound on the eigenvalue; infinite without one."""
         return float(self._ritz.values[self.last_pair]) if self._ritz.values.size > self.last_pair else np.inf
 
     def add_ceilings(self, ceilings: dict[int, float]) -> None:

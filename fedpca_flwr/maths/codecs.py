@@ -408,9 +408,10 @@ class SharedStep:
         size = packed_size(d)
         if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
             raise ValueError("damaged code")
+        # all low bytes of the numbers come first, then the next bytes; signs are folded in as 0, -1, 1, -2, 2, ...
         zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
         integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
-        if coded.code[0]:
+        if coded.code[0]:  # they are mixed differences
             integers = unpack_symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
         return integers * self.step
 

@@ -272,7 +272,7 @@ class RefinedSketch:
         self._image = np.empty((self.d, 0))
 
     def next_block(self, width: int) -> Array:
-        """Choose the next block to multiply A by: leading eigenvectors of M, made orthogonal to all earlier blocks.
+        """Choose the next block: leading eigenvectors of the approximation, made orthogonal to all earlier blocks.
 
         Parameters
         ----------
@@ -332,7 +332,7 @@ class RefinedSketch:
         return self.rows.T @ self.rows + self.floor * np.eye(self.d)
 
     def _change(self) -> Array:
-        """Return C of the corrected matrix ``M = M_0 + C Q' + Q C'``; Q is an orthonormal basis of all blocks."""
+        """Return C of the approximation ``M_0 + C Q' + Q C'`` of the scatter; the columns of Q span all blocks."""
         Q, count = self.products.Q, self._image.shape[1]
         self._image = np.hstack([self._image, self.product(Q[:, count:])])
         D = self.products.AQ - self._image

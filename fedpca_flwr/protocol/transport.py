@@ -185,7 +185,7 @@ class ServerTransport(Transport):
         """
 
         def ask(question: Round) -> Program:
-            """Ask a plain question as it is, and a `SumRound` by the transport's own questions."""
+            """Ask a question as it is, or obtain the sum that a `SumRound` wants by the transport's own questions."""
             if isinstance(question, SumRound):
                 return (yield from self.sum_replies(question, run))
             return (yield question)

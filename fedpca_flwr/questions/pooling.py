@@ -72,7 +72,7 @@ def require_storable_sums(keep: str, *, within: bool) -> None:
     keep : str
         The option ``keep``.
     within : bool
-        Whether the sums are scatters within the parties: then the server does not have the moments of all rows either.
+        Whether the sums are scatters about each party's own mean: then the server lacks the moments of all rows.
 
     Raises
     ------

@@ -114,8 +114,8 @@ def _local_product(party: Party, request: Fields) -> Fields:
 def _local_masked_product(party: Party, request: Fields) -> Fields:
     """Return the product of a party's scatter, about the request's centre and scaled, with the requested block.
 
-    A block that is not orthogonal to the blocks before is refused. A sum of roundings has steps of each party:
-    neighbouring blocks would scan the steps.
+    A block that is not orthogonal to the blocks before is refused: products of nearly equal blocks, each rounded by
+    every party, would show at which values a single party's numbers are rounded up.
     """
     scale = request["scale"][:, None] if request["scale"].size else 1.0
     V = request["block"].astype(np.float64)

@@ -172,7 +172,7 @@ class SelectedRows:
         """
         levels = ""
         if self.levels:
-            declared, indicators = self.levels()
+            declared, indicators = self.levels()  # the run-config's text of levels, and the columns that these add
             levels = hmac.new(key, f"{declared} {rows_digest(key, indicators)}".encode(), "sha256").hexdigest()
         weights = hmac.new(key, self.weights, "sha256").hexdigest() if self.weights else ""
         return OpenedSum(sorted(members), len(self.rows), weights, levels)

@@ -419,6 +419,7 @@ def _adjust_part(part: Moments, all_rows: Moments, adjusted: RunAdjustment) -> M
     if adjusted.spread.size:
         unit = harmonising_unit(np.diagonal(residual), part.count, adjusted.spread)
         residual = residual / unit / unit[:, None]
+    # the means (with low-order remainders) differ by what covariates do not explain, in the unit of all rows
     step = adjustment.residuals((part.mean - all_rows.mean + (part.remainder - all_rows.remainder))[None])[0]
     return Moments(part.count, all_rows.mean + step, all_rows.remainder, pack(np.asfortranarray(residual)))
 

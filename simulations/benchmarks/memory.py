@@ -165,7 +165,7 @@ def _write(folder: str, parties: int, rows: int, features: int, density: float) 
 
 
 def _load(files: Sequence[Path]) -> list[Any]:
-    """Read the sparse rows in each file, as the arguments of a program."""
+    """Return the argument list of a measured program: the sparse tables that the files hold."""
     return [[scipy.sparse.load_npz(file) for file in files]]
 
 

@@ -449,9 +449,9 @@ def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields)
 
 
 def _answer_survivors(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the total weight, weighted sum and weighted scatter of the party's whitened rows, outliers at 0.
+    """Return the number of rows, and weight, weighted sum and scatter of the whitened rows; outliers have weight 0.
 
-    All are zero if fewer than ``min-rows`` rows have a positive weight.
+    Weight, sum and scatter are zero if fewer than ``min-rows`` rows have a positive weight.
     """
     m, inside, weight = len(request["middles"]), 0, 0.0
     shift, scatter = np.zeros(m), np.zeros((m, m))

@@ -43,7 +43,7 @@ def linkage_questions() -> Questions:
 
 
 def _question(numbers: int) -> Question:
-    """Return the question for ``numbers`` sums per pair of variants in a band, and for chromosome beginnings.
+    """Return the question for some sums over each pair of neighbouring variants, and where chromosomes begin.
 
     A chromosome begins where names CHROMOSOME:POSITION:ALLELE:ALLELE change, without such names at the first variant.
     """

@@ -167,7 +167,11 @@ class Genotypes(RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Check the options, ask for allele counts first, and send frequencies with later requests."""
+        """Check the options, ask for allele counts first, and send allele frequencies with the next requests.
+
+        In clear a party stores the frequencies of the first request. Masked questions, of which each is checked by
+        itself, all have them.
+        """
         options = self.options
         if not options.genotypes:
             raise ConfigError(
@@ -192,7 +196,9 @@ class Genotypes(RowsStage):
             )
         bounded = self.method_config(config)
         script = {name: _bounded(question, bounded) for name, question in questions.items() if name != SUMS_QUESTION}
-        if last := script.get("project"):  # its mean follows from the frequencies: no number that the run sent before
+        if last := script.get(
+            "project"
+        ):  # its mean follows from the frequencies: it equals no array of an earlier request
             fields = (
                 replace(field, constant_or_zero="") if field.name == "mean" else field for field in last.request.fields
             )
