@@ -9,7 +9,6 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from flwr.app import Context, RecordDict
 from flwr.common.config import parse_config_args
 
 from fedpca_flwr import LocalGrid, run
@@ -128,8 +127,7 @@ def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
         names = {}
         exec(compile(example, page, "exec"), names)
         if "server" in names:  # a Flower app of three clients
-            context = Context(1, 0, {}, RecordDict(), {})
-            names["server"](LocalGrid(names["client"], 3), context)
+            LocalGrid(names["client"], 3).run_app(names["server"])
         assert capsys.readouterr().out
 
 

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
 from flwr.serverapp.strategy import FedAvg, Strategy
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedpca_flwr import (
     ConfigError,
@@ -24,6 +25,7 @@ from fedpca_flwr import (
     client_loadings,
     run,
 )
+from fedpca_flwr.flower import one_blas_thread
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.harness import differences, identities, own
 from tests.options import option_values
@@ -375,3 +377,38 @@ def test_mods_of_a_secure_run_see_masked_answers_only():
         FedPCA("p-cov", clients=3, **options).start(LocalGrid(app, 3))
     assert len(sums[0]) >= 3
     assert not set(sums[0]) & set(sums[1])
+
+
+def test_messages_say_their_round_deadline_and_rows():
+    told = []
+
+    def note(message, context, call_next):
+        reply = call_next(message, context)
+        if message.metadata.message_type == "train.fedpca":
+            rows = reply.content.metric_records["metrics"]["num-examples"]
+            told.append((message.metadata.group_id, message.metadata.ttl, rows))
+            assert all(array.stype == "numpy.ndarray" for array in message.content["arrays"].values())
+        return reply
+
+    app = client_app(rows_of, "p-cov", n_components=2, mods=[note])
+    FedPCA("p-cov", n_components=2, clients=3).start(LocalGrid(app, 3), timeout=7.0)
+    assert told == [(number, 7.0, rows) for number in ("1", "2") for rows in (50, 40, 60)]
+
+
+def test_a_pca_of_columns_returns_scores():
+    columns = np.split(np.random.default_rng(0).normal(size=(40, 7)), [3, 5], axis=1)
+    app = client_app(lambda context: columns[context.node_config["partition-id"]], "vertical", n_components=2)
+    pca = FedPCA("vertical", n_components=2, clients=3)
+    arrays = pca.start(LocalGrid(app, 3), num_rounds=pca.strategy.rounds).arrays
+    assert arrays.keys() == {"scores", "variances"}
+    assert arrays["scores"].numpy().tobytes() == pca.model.scores_.tobytes()
+    assert arrays["variances"].numpy().tobytes() == pca.model.explained_variance_.tobytes()
+
+
+def test_clients_compute_with_one_blas_thread():
+    def threads(message, context, call_next=None):
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        assert one_blas_thread(None, None, threads) == {1}
+        assert threads(None, None) == {2}
