@@ -124,7 +124,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name of the package when it is first used."""
+    """Import a public name of the package on first use."""
     if name in PUBLIC_MODULES:
         return getattr(import_module(PUBLIC_MODULES[name]), name)
     strategy = None

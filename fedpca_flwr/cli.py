@@ -89,7 +89,7 @@ class Command(TyperCommand):
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; print an expected error as one line, and exit with its code."""
+        """Run the command; print an expected error in a line, and exit with its code."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # nobody reads the output any more: click ends the process
@@ -101,19 +101,19 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Command group that imports a command only when it is called: the listed command's callback returns it."""
+    """Command group that imports a command only when called: the listed command's callback returns it."""
 
     @override
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command by its name, and import it unless it is a group."""
+        """Find a command by its name, and import the command unless a group."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed if listed is None or isinstance(listed, Group) else cast(Any, listed).callback(), rest
 
 
 def load(target: str) -> click.Command:
-    """Import a function and return it as a command, with the texts of its docstring as help.
+    """Import a function as a command, with the texts of its docstring as help.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def load(target: str) -> click.Command:
 
 
 def new_app(**settings: Any) -> typer.Typer:
-    """Return an application without commands, whose help is plain text unless a terminal shows it.
+    """Return an application without commands, whose help is plain text unless shown by a terminal.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def run_listed(loaders: Mapping[str, Callable[[], click.Command]], doc: str, wor
 
 
 def run(command: click.Command, words: Sequence[str], program: str, **settings: Any) -> int:
-    """Run a command and return its exit code; print what is wrong with the command line as one line.
+    """Run a command and return its exit code; print what is wrong with the command line in a line.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Public classes for Flower users: a strategy of the Message API, and a ClientApp for rows of one's own.
+"""Public classes for Flower users: a strategy of the Message API, and a ClientApp for the user's own rows.
 
 Server::
 
@@ -356,7 +356,7 @@ class PCAClientApp(ClientApp):
         return answer
 
     def _client(self, name: str, pca_context: Context, context: Context) -> PCAClient | RefusingClient:
-        """Return the client of a PCA, or one that refuses if this app has no PCA of this name."""
+        """Return the client of a PCA, or a client that refuses if this app has no PCA of this name."""
         if name in self._clients:
             return self._clients[name](pca_context, context)
         names = ", ".join(f"'{known}'" for known in self._clients)
@@ -448,7 +448,7 @@ def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
 
 
 def one_blas_thread(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Handle a message with BLAS limited to one thread, so that results do not depend on the machine's threads.
+    """Handle a message with BLAS limited to a single thread, so that results do not depend on the machine's threads.
 
     The number of threads changes the order in which BLAS adds, and so the last bits of the sums.
 

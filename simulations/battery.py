@@ -215,7 +215,7 @@ class _Bench:
         return np.split(rows, [30, 50][: count - 1])
 
     def check_reply_bytes(self) -> None:
-        """Check that a limit of the largest reply's bytes allows a run, and one byte less refuses the run."""
+        """Check that a limit of the largest reply's bytes allows a run, and a single byte less refuses the run."""
         largest = max(max(entry["up"]) for entry in self.fit(self.parties()).log["rounds"])
         self.fit(self.parties(), max_reply_bytes=largest)
         try:
@@ -251,7 +251,7 @@ def _stage_options(stage: type[Stage], width: int) -> Iterator[dict[str, Any]]:
 
 
 def _require_same_model(model: PCAModel, reference: PCAModel, plain: Mapping[str, Any], tolerance: float) -> None:
-    """Require equal components and variances, and equal log entries unless the log ``plain`` has them too."""
+    """Require equal components and variances, and equal log entries unless the log ``plain`` has other values too."""
     assert_allclose(principal_angles(_directions(model), _directions(reference)), 0, atol=tolerance)
     assert_allclose(model.explained_variance_, reference.explained_variance_, rtol=tolerance)
     logs = (model.log, reference.log, plain)

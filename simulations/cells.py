@@ -1,4 +1,4 @@
-"""The command `cells`: counts of single cells in several .h5ad files, one of each laboratory, to one embedding."""
+"""The command `cells`: counts of single cells in several .h5ad files, one of each laboratory, to a single embedding."""
 
 from collections.abc import Iterator
 from dataclasses import replace

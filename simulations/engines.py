@@ -1,4 +1,4 @@
-"""Run one method on data in this process: to explore, to compare, to test."""
+"""Run a single method on data in this process: to explore, to compare, to test."""
 
 import json
 import logging
@@ -160,7 +160,7 @@ def _engine(engine: Any) -> Callable[..., PCAModel]:
 
 
 def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
-    """Move the sites' keys from the run's options into a dict and return it; set the number of clients."""
+    """Move the sites' keys from the run's options into a dict; set the number of clients."""
     if "output" in values:
         raise ConfigError("'output' names a folder of `flwr run`; here the model is returned: run(...).save(path)")
     number = len(shares.rows)
@@ -173,7 +173,7 @@ def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:
-    """Return absolute paths, one for each party, since parties' processes may have another working directory."""
+    """Return absolute paths, a path for each party, since parties' processes may have another working directory."""
     is_list = isinstance(paths, Sequence) and not isinstance(paths, str | bytes)
     if not is_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise ConfigError(f"'{key}' is {value_text(paths)}, expected a list of {parties} paths, one for each party")

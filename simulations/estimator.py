@@ -50,7 +50,7 @@ def _keeps_moments(estimator: "FederatedPCA") -> bool:
 
 
 class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types
-    """Principal components of the rows that several parties hold, by one of the methods for rows.
+    """Principal components of the rows that several parties hold, by a method for rows.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self
 
     def transform(self, X: Any) -> Any:
-        """Compute the scores of rows, those of several parties one below the other.
+        """Compute the scores of rows, those of several parties stacked.
 
         Parameters
         ----------
@@ -222,7 +222,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._scores(table)
 
     def _scores(self, table: Any) -> Array:
-        """Return the scores (n, k) of one table, in float32 if the table and the components are float32."""
+        """Return the scores (n, k) of a single table, in float32 if the table and the components are float32."""
         scores = self.model_.transform(table)
         if self.whiten:
             scores = scores / self._deviations()
@@ -365,7 +365,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return card
 
     def _parties(self, X: Any, groups: ArrayLike | None, *, partial: bool) -> Any:
-        """Return the tables of a fit by party; a ``partial`` fit checks one table against earlier features."""
+        """Return the tables of a fit by party; a ``partial`` fit checks a single table against earlier features."""
         card = self._card()
         if parties_in(X):
             if groups is not None:
@@ -374,7 +374,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._split(_for_scikit_learn(X), groups, card, first=not (partial and hasattr(self, "model_")))
 
     def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard, *, first: bool) -> Any:
-        """Split one table's rows by party label, into a mapping if all labels are valid party names, else a list."""
+        """Split a table's rows by party label, into a mapping if all labels are valid party names, else a list."""
         finite = "allow-nan" if card.incomplete else True
         validated = X
         if not _is_labelled_array(X):
@@ -414,7 +414,7 @@ def _is_label(label: object) -> bool:
 
 
 def parties_in(X: object) -> bool:
-    """Return whether ``X`` is a list or mapping of tables, one for each party, and not one table.
+    """Return whether ``X`` is a list or mapping of tables, a table for each party, and not a single table.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The command `genotypes`: several .bed files, one of each site, to components of unrelated people and a plot."""
+"""The command `genotypes`: several .bed files, a file of each site, to components of unrelated people and a plot."""
 
 from itertools import compress
 from pathlib import Path

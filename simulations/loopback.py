@@ -182,7 +182,7 @@ def _client_builder(
 
 
 class _Worker:
-    """Daemon thread that runs one function after another; a thread that misses a deadline is abandoned."""
+    """Daemon thread that runs a single function after another; a thread that misses a deadline is abandoned."""
 
     def __init__(self) -> None:
         """Start the thread, which ends when this object is no longer used."""
@@ -212,7 +212,7 @@ _THREAD_WORKER = threading.local()
 
 
 def _with_deadline(seconds: float | None, work: Callable[[], Result]) -> Result:
-    """Run a function within ``seconds`` and return its result; raise TimeoutError, or RuntimeError if it raised."""
+    """Run a function within ``seconds`` and return its result; raise TimeoutError, or RuntimeError for an exception."""
     worker = vars(_THREAD_WORKER).setdefault("worker", None) or _Worker()
     _THREAD_WORKER.worker = worker
     result: Result

@@ -1,4 +1,4 @@
-"""What a person hands over as the parties of a run: data frames too, their columns in one order."""
+"""What a person hands over as the parties of a run: data frames too, their columns in a single order."""
 
 import re
 from collections.abc import Hashable, Iterable, Mapping
@@ -65,7 +65,7 @@ def _are_texts(labels: Labels) -> bool:
 
 
 def parties_of(data: Any, split: str) -> Parties:
-    """Check the parties' tables that a caller gives, and bring their columns or rows into one order.
+    """Check the parties' tables that a caller gives, and bring their columns or rows into a single order.
 
     With ``split="rows"`` columns in another order than those of the first party that has labels are put into its order,
     with ``split="columns"`` rows in another order than those of the first party that has an index.
@@ -138,7 +138,7 @@ def by_text(data: Any) -> dict[str, Any]:
 
 
 def _isolated_notes(parties: Parties, party_names: list[str]) -> list[str]:
-    """Return at most one note, on columns in which some values lie far from all others."""
+    """Return at most a single note, on columns in which some values lie far from all others."""
     texts = [
         isolated_text(count_isolated(rows), names) for rows, names in zip(parties.rows, parties.names, strict=True)
     ]
@@ -165,7 +165,7 @@ def is_name(key: object) -> bool:
 
 
 def _require_parties(data: Any) -> None:
-    """Refuse data that are no list or mapping of tables, with advice on how to write these."""
+    """Refuse data that are no list or mapping of tables, with advice on how to write such tables."""
     one_table = is_frame(data) or getattr(data, "ndim", None) == 2  # an array, a sparse matrix, or blocks
     if one_table or isinstance(data, str | bytes) or not isinstance(data, Iterable):
         kind = type(data).__name__

@@ -73,7 +73,7 @@ def screen() -> Screen | None:
 
 
 class LatestLine(logging.Handler):
-    """Logging handler that shows a run's name, seconds and latest record as one line, kept up to date.
+    """Logging handler that shows a run's name, seconds and latest record on a line, kept up to date.
 
     The first line is shown after `FIRST_SHOW_SECONDS`.
 

@@ -78,7 +78,7 @@ def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -
 
 @contextmanager
 def _running_ray() -> Iterator[None]:
-    """Start Ray, or leave a Ray that runs already as it is: Flower would shut it down at the end.
+    """Start Ray, or leave a Ray that runs already unchanged: Flower would shut Ray down at the end.
 
     Flower itself would wait for parties until the join-deadline if Ray does not start.
     """

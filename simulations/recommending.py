@@ -1,4 +1,4 @@
-"""Recommendations of a comparison: for each wish, the method that meets it at the least cost."""
+"""Recommendations of a comparison: for each wish, the cheapest method that fulfils the wish."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple

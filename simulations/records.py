@@ -1,4 +1,4 @@
-"""The runs of comparisons: lines of JSON in a folder's ``runs.jsonl``, their names, and commands that repeat them.
+"""The runs of comparisons: lines of JSON in a folder's ``runs.jsonl``, their names, and commands that repeat runs.
 
 A folder gathers the runs of every comparison that named it. Runs are of one setting where only their methods differ,
 and both scale the features or neither does.
@@ -416,7 +416,7 @@ def columns_of(records: Sequence[Record]) -> list[str]:
 
 
 def format_result(record: Record, key: str) -> str:
-    """Format one result of a record for a table, with its unit.
+    """Format a single result of a record for a table, with its unit.
 
     Parameters
     ----------

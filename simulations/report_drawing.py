@@ -51,7 +51,7 @@ class Drawing(NamedTuple):
 
 
 def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
-    """Draw all figures of the runs of one setting, as far as data and models are still there.
+    """Draw all figures of the runs of a single setting, as far as data and models are still there.
 
     Parameters
     ----------

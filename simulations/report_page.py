@@ -1,4 +1,4 @@
-"""The page of a comparison: tables that sort, figures, and how to repeat it. No server, no network."""
+"""The page of a comparison: tables that sort, figures, and how to repeat the comparison. No server, no network."""
 
 import base64
 import hashlib
@@ -114,7 +114,7 @@ def _angles(groups: Sequence[Sequence[Record]]) -> list[list[str]]:
 
 
 def _setting(folder: Path, records: Sequence[Record], number: int) -> dict[str, Any]:
-    """Return the page's values for one setting: recommendations, rows of runs, influence and figures."""
+    """Return the page's values for a single setting: recommendations, rows of runs, influence and figures."""
     recommended = choices(records)
     lines = []
     for choice in recommended:
@@ -135,7 +135,7 @@ def _setting(folder: Path, records: Sequence[Record], number: int) -> dict[str, 
 
 
 def _run(record: Record, columns: Sequence[str], identifier: str) -> dict[str, Any]:
-    """Return the page's values for one run: cells of its row, and the notes or the error below."""
+    """Return the page's values for a single run: cells of its row, and the notes or the error below."""
     error = record.get("error", "")
     values = [record.get(key) for key in columns]
     return {
@@ -153,7 +153,7 @@ def _run(record: Record, columns: Sequence[str], identifier: str) -> dict[str, A
 
 
 def _influence(folder: Path, records: Sequence[Record]) -> dict[str, Any]:
-    """Return each party's shares and angle for the page, by the setting's first model that has them."""
+    """Return each party's shares and angle for the page, by the setting's first model that has influences."""
     models = ((method_text(record), folder / record["model"]) for record in records if record.get("model"))
     try:
         loaded = ((name, PCAModel.load(path)) for name, path in models)

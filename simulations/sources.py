@@ -1,4 +1,4 @@
-"""The data of a comparison: a data set by its name, or tables that somebody handed over, one for each party."""
+"""The data of a comparison: a data set by its name, or tables that somebody handed over, a table for each party."""
 
 import hashlib
 import os
@@ -41,7 +41,7 @@ def hand_over(parties: Any) -> str:
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """Return the absolute paths of the parties' files; a folder stands for the readable files in it.
+    """Return the absolute paths of the parties' files; a folder stands for the readable files inside.
 
     Parameters
     ----------

@@ -123,7 +123,7 @@ def measurements_page() -> str:
 
 
 def questions_table() -> str:
-    """Return a Markdown table of all questions that the server may ask a party in one run, by method and transport."""
+    """Return a Markdown table of all questions that the server may ask a party in a run, by method and transport."""
     rows = [
         [f"`{name}`", *(_scripts(method, travel) for travel in EXAMPLE_CONFIGS)] for name, method in METHODS.items()
     ]
@@ -147,7 +147,7 @@ def _abbreviate(row: str) -> str:
 
 
 def _scripts(method: Method, travel: str) -> str:
-    """Return a table cell: the questions of a method's example runs over one transport, or "-" if it has none."""
+    """Return a table cell: the questions of a method's example runs over a single transport, or "-" if it has none."""
     card, texts = method.strategy.card, dict[str, str]()
     for options in card.examples:
         script = script_or_none(method, EXAMPLE_CONFIGS[travel], options)
@@ -168,7 +168,7 @@ def _scripts(method: Method, travel: str) -> str:
 
 
 def _question(name: str, phase: Question, question: Question) -> str:
-    """Return a question as Markdown: its name, its request fields, and how often a run may ask it."""
+    """Return a question as Markdown: its name, its request fields, and how often a run may ask."""
     fields = ", ".join(field.name for field in question.request.fields)
     text = f"`{name}({fields})`" if fields else f"`{name}`"
     if callable(phase.times):

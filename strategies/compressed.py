@@ -305,7 +305,7 @@ class Compressed(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Fetch an approximate scatter, and correct it on leading eigenvectors until a bound holds."""
+        """Fetch an approximate scatter, and correct the approximation on leading eigenvectors until a bound holds."""
         options, k = self.options, self.options.n_components
         scatter = short_words.ShortScatter(self) if uses_short_words(self.config) else CodedScatters(self)
         yield from scatter.ask()
@@ -444,7 +444,7 @@ class CodedScatters:
         self.matrix = moments.unpack_symmetric(scatter_sum.pooled().scatter, d)
 
     def correct(self, vectors: method.Array, number: int) -> method.Program:
-        """Ask for the encoding errors' products with the leading eigenvectors, and correct the matrix by them.
+        """Ask for the encoding errors' products with the leading eigenvectors, and correct the matrix.
 
         Parameters
         ----------

@@ -318,7 +318,7 @@ class SAPCAClient(method.Client):
 
 
 class SAPCA(method.Strategy):
-    """Strategy of SAPCA: leading directions of the parties' merged subspaces, each from one pass over its rows.
+    """Strategy of SAPCA: leading directions of the parties' merged subspaces, each from a pass over its rows.
 
     The model's measurements have the error bound and the truncated share of the variance.
 
@@ -399,7 +399,7 @@ class SAPCA(method.Strategy):
         return self.options.tracked_directions(self.quorum.features)
 
     def _due_replies(self, level: int, replies: Sequence[method.Reply]) -> list[method.Reply]:
-        """Return the replies of the parties that send their subspace at this tree level, after checking them."""
+        """Return the replies of the parties that send their subspace at this tree level, after checks."""
         parties, topology = self.quorum.initial_parties, self.options.topology
         due = [reply for reply in replies if sends_at_level(reply.party, level, parties, topology)]
         for reply in due:

@@ -245,7 +245,7 @@ class Streaming(method.Strategy):
 
     @override
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
-        """Return the model's log, with the members' names by what happened to them."""
+        """Return the model's log, with the members' names by what happened to each."""
         return {**super().history(certainty, notes, measured), "members": self._member_groups}
 
 

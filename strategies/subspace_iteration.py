@@ -301,7 +301,7 @@ class SubspaceIteration(method.Strategy):
         return replace(solution, evidence=A.evidence)
 
     def _from_sketch(self) -> method.Fitting:
-        """Start from the parties' low-rank sketches, and correct them on leading vectors until certified."""
+        """Start from the parties' low-rank sketches, and correct the sketches on leading vectors until certified."""
         options = self.options
         replies = yield method.Round("sketch")
         pooled = factors.stack_factors([_read_factor(reply) for reply in replies])
@@ -381,7 +381,7 @@ def _sum_residuals(name: str, replies: Sequence[method.Reply], units: dict[int, 
 
 
 def _float32_error_bound(product: method.Array, unit: float) -> float:
-    """Return a bound on the Frobenius norm of a product's rounding, if it was sent in float32 divided by ``unit``."""
+    """Return a bound on the Frobenius norm of a product's rounding, if sent in float32 divided by ``unit``."""
     limits = np.finfo(np.float32)
     size = float(np.linalg.norm(product / unit))
     return unit * (size * float(limits.eps) / 2 + float(limits.smallest_subnormal) * math.sqrt(product.size))

@@ -116,7 +116,7 @@ CARD = method.MethodCard(
 
 
 class VerticalScoresClient(method.Client):
-    """Client of VERTICAL-SCORES, which projects new rows by the loadings that it stored in an earlier run."""
+    """Client of VERTICAL-SCORES, which projects new rows by the loadings of an earlier run."""
 
     @override
     def require_ready(self) -> None:

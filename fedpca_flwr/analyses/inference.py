@@ -138,7 +138,7 @@ def _spikes_table(result: Spikes) -> DisplayTable:
 @display_as(_spikes_table)
 @dataclass(frozen=True, eq=False)
 class Spikes:
-    """Estimated variances of the population's components, and angles of the sample's components to these.
+    """Estimated variances of the population's components, and angles between those of population and sample.
 
     Parameters
     ----------

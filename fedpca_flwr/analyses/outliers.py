@@ -1,4 +1,4 @@
-"""Odd rows that lie far from those of a model, and drift: new rows that no longer resemble the model's rows.
+"""Odd rows that lie far from a model's rows, and drift: new rows that no longer resemble the model's rows.
 
 Each party does this with its own rows and the model; nothing leaves the party.
 """
@@ -40,7 +40,7 @@ def _outliers_table(result: Outliers) -> DisplayTable:
 @display_as(_outliers_table)
 @dataclass(frozen=True, eq=False)
 class Outliers:
-    """Distances of rows to a PCA model, within its components (T squared) and off them (SPE), with limits.
+    """Distances of rows to a PCA model, within its components (T squared) and off the components (SPE), with limits.
 
     Parameters
     ----------

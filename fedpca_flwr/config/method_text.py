@@ -67,7 +67,7 @@ def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple
 def parse_options(
     text: str, kind: type[Options], extra_options: Mapping[str, Any], source: str = "run-config"
 ) -> Options:
-    """Parse a method's options from the text of `method`, and raise all faults in one error.
+    """Parse a method's options from the text of `method`, and raise all faults in a single error.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def parse_options(
 def parse_run_options(
     run: Mapping[str, Any], text: str, kind: type[Options], extra_options: Mapping[str, Any]
 ) -> Options:
-    """Parse a method's options, and check the keys of the run too; raise all faults in one error.
+    """Parse a method's options, and check the keys of the run too; raise all faults in a single error.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def _unknown_option_text(name: str, key: str, method_keys: Sequence[str]) -> str
 
 
 def format_method(name: str, options: Mapping[str, Any]) -> str:
-    """Return the text of a method with these options, such as "sub-it block-size=10".
+    """Return the text of a method with the options, such as "sub-it block-size=10".
 
     Parameters
     ----------

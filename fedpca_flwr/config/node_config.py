@@ -90,7 +90,7 @@ def _has_secret(text: str) -> bool:
 
 
 def _check_data_location(text: str) -> str:
-    """Return a path or a database URL unchanged; refuse an invalid one or a password in it."""
+    """Return a path or a database URL unchanged; refuse an invalid location or a password."""
     if _has_secret(text):
         raise refusal(
             "a node-config must not hold a password, which lists of processes show: leave it out and put it into the "

@@ -111,7 +111,7 @@ MAX_INTEGER_BITS = 1024  # of a whole number; no float is larger
 
 
 def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str, int] = MappingProxyType({})) -> None:
-    """Refuse a configuration with too many keys or too long values, before any of them is parsed.
+    """Refuse a configuration with too many keys or too long values, before any value is parsed.
 
     The error is of the first fault, and quotes nothing that is too long.
 
@@ -193,7 +193,7 @@ LocalPath = Annotated[str, AfterValidator(require_possible_path)]  # a path of t
 
 
 def refuse_home_path(path: str) -> str:
-    """Return a path, unless it begins with "~": a run must not read a user's home folder at a site.
+    """Return a path, unless the path begins with "~": a run must not read a user's home folder at a site.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ MAX_INDICATORS = 10_000
 
 
 def require_levels(text: str) -> str:
-    """Return a JSON text that lists the levels of each column of categories, if it is valid.
+    """Return a JSON text that lists the levels of each column of categories, if valid.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "run-config") -> Self:
-        """Validate keys and values, and raise all faults in one error; keys with an empty text are ignored.
+        """Validate keys and values, and raise all faults in a single error; keys with an empty text are ignored.
 
         Parameters
         ----------

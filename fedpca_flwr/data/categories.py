@@ -185,7 +185,7 @@ def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
 
 
 def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows: int) -> dict[str, list[str]]:
-    """Return, by column, the levels that at least ``min_rows`` rows of any one data frame have.
+    """Return, by column, the levels that at least ``min_rows`` rows of any data frame have.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
 
 
 def count_other_cells(table: Table, levels: Levels) -> int:
-    """Count the cells of an encoded table whose level counts as 'other' because it is not declared.
+    """Count the cells of an encoded table whose level counts as 'other' because the level is not declared.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ def level_notes(tables: Mapping[str, Table], levels: Levels) -> list[str]:
 
 
 def differing_level_notes(levels_by_party: Mapping[str, Levels]) -> list[str]:
-    """Write a note on each column for which two parties each have a level that the other one lacks.
+    """Write a note on each column for which two parties each have a level that the other party lacks.
 
     Parameters
     ----------

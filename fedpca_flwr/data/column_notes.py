@@ -87,7 +87,7 @@ def column_fault_notes(
 
 
 def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Write a note on components in which one column has 99 % of the squared loadings.
+    """Write a note on components in which a single column has 99 % of the squared loadings.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def _count_end_codes(values: NDArray[np.float64], counts: NDArray[np.int64]) -> 
 
 
 def _are_codes(codes: NDArray[Any], times: NDArray[Any], rest: NDArray[Any], counts: NDArray[Any]) -> bool:
-    """Return whether values at one end, which occur ``times``, are codes for missing values, far from the ``rest``.
+    """Return whether values at an end, which occur ``times``, are codes for missing values, far from the ``rest``.
 
     The ``counts`` are of all values. A nine among numbers of one digit is a code if these are answers: several, of
     which none has most rows.

@@ -127,7 +127,7 @@ def open_frame(X: Any) -> Frame | None:
 
 
 def _dataset_frame(dataset: Any) -> Frame:
-    """Return a data set of Hugging Face as a table; a single column of images or arrays has a row for each of them."""
+    """Return a data set of Hugging Face as a table; a single column of images or arrays has a row each."""
     kinds = {name: type(feature).__name__ for name, feature in (dataset.features or {}).items()}
     nested = [name for name, kind in kinds.items() if kind not in ("Value", "ClassLabel")]
     if not nested:
@@ -207,7 +207,7 @@ def column_labels(X: Any) -> tuple[Hashable, ...]:
 
 
 def row_labels(X: Any) -> tuple[Hashable, ...]:
-    """Return the row labels of a pandas data frame or an AnnData; an empty tuple for an object without them.
+    """Return the row labels of a pandas data frame or an AnnData; an empty tuple for an object without labels.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def column_names(X: object) -> tuple[str, ...]:
 
 
 def labels_text(labels: Sequence[object]) -> str:
-    """Write labels, separated by commas, at most `MAX_LISTED_COLUMNS` of them.
+    """Write labels, separated by commas, at most `MAX_LISTED_COLUMNS`.
 
     Parameters
     ----------
@@ -361,7 +361,7 @@ def as_array(X: Any, name: str) -> NDArray[Any]:
 
 
 def as_rows(X: Any, name: str) -> Rows:
-    """Convert a table of any supported type to an array, or to blocks if it is sparse.
+    """Convert a table of any supported type to an array, or to blocks if sparse.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ def head(heads: Sequence[str]) -> str:
 
 
 def row(cells: Iterable[object]) -> str:
-    """Write one line of cells of a table in Markdown.
+    """Write a single line of cells of a table in Markdown.
 
     Parameters
     ----------

@@ -131,7 +131,7 @@ def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int
 
 
 def _on_plane(points: Array, start: int = 0) -> Array:
-    """Return points (n, 2); points with one coordinate get their row numbers, from ``start``, as the second."""
+    """Return points (n, 2); points with a single coordinate get their row numbers, from ``start``, as the second."""
     return points if points.shape[1] > 1 else np.column_stack([points, np.arange(start, start + len(points))])
 
 
@@ -290,7 +290,7 @@ def projection_grid(
 
 @rc_context(STYLE)
 def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
-    """Draw each component's share of the total variance, and the cumulated shares, of one or several models.
+    """Draw each component's share of the total variance, and the cumulated shares, of a model or several.
 
     Parameters
     ----------

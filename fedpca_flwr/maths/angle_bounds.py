@@ -190,7 +190,7 @@ class HiddenEigenvector:
         return float(np.hypot(np.linalg.norm(self._residuals @ weights), rest))
 
     def crude_norm_bound(self, eigenvalue: float) -> float:
-        """Bound `norm_bound` for all eigenvalues from a given one on, times the distance to the lowest Ritz value.
+        """Bound `norm_bound` for all eigenvalues from a given value on, times the distance to the lowest Ritz value.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class HiddenEigenvector:
 
 
 def _compress_residuals(residuals: Array, width: int) -> tuple[Array, Array]:
-    """Return coordinates (b, m) of residuals (d, m) in b directions, and the lengths (m,) of what these leave.
+    """Return coordinates (b, m) of residuals (d, m) in b directions, and the lengths (m,) of the remainders.
 
     In a block Krylov space the residuals lie in the span of the next block, but for rounding.
     """
@@ -499,7 +499,7 @@ class AngleBounds:
 
     @property
     def following(self) -> float:
-        """Ritz value after the first `last_pair`, a lower bound on the eigenvalue; infinite without one."""
+        """Ritz value after the first `last_pair`, a lower bound on the eigenvalue; infinite without such a value."""
         return float(self._ritz.values[self.last_pair]) if self._ritz.values.size > self.last_pair else np.inf
 
     def add_ceilings(self, ceilings: dict[int, float]) -> None:
@@ -632,7 +632,7 @@ class Probe:
         return self._products.room - self.j
 
     def ceilings(self, level: float) -> dict[int, float]:
-        """Return upper bounds on eigenvalues of ``A`` if what remains of it is certainly below a level.
+        """Return upper bounds on eigenvalues of ``A`` if the remaining matrix is certainly below a level.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Block iteration: eigenpairs of a symmetric matrix from one product with a block at a time, to a certified angle.
+"""Block iteration: eigenpairs of a symmetric matrix from a product with a block at a time, to a certified angle.
 
 The matrix :math:`A` (d x d, positive semidefinite) is known only through products with blocks. Block Krylov with
 Rayleigh-Ritz keeps the span of all blocks (`fedpca_flwr.maths.krylov`), and restarts a basis that is too long; the

@@ -538,7 +538,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A codec of a matrix's products with random vectors, which both sides draw from one seed (Nystroem method).
+    """A codec of a matrix's products with random vectors, which both sides draw from a common seed (Nystroem method).
 
     The codec is for comparison: it takes the same bytes as `LowRank`, and its result is worse.
 

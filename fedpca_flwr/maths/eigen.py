@@ -309,7 +309,7 @@ def count_to_exceed_share(values: Array, total: float, share: float) -> int:
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:
-    """Bound the angle to the eigenvectors of a matrix that differs from the given one by an error and by rounding.
+    """Bound the angle to the eigenvectors of a matrix that differs from the given matrix by an error and by rounding.
 
     Parameters
     ----------

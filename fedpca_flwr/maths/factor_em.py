@@ -340,7 +340,7 @@ class FactorEM:
 
 
 def _to_vector(mean: Array, block: Array, noise: float) -> Array:
-    """Return mean, loadings and logarithm of the noise as one vector, which the acceleration combines."""
+    """Return mean, loadings and logarithm of the noise as a vector, which the acceleration combines."""
     return np.concatenate([mean, block.ravel(), [math.log(noise)]])
 
 

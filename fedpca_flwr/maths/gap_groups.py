@@ -136,7 +136,7 @@ class Groups:
 
     @property
     def has_scatter(self) -> NDArray[np.bool_]:
-        """Mask of the groups (g,) of more than one row; a single row has no scatter."""
+        """Mask of the groups (g,) of more than a single row; a single row has no scatter."""
         return self.counts > 1
 
     def scatter(self, group: int) -> Array:

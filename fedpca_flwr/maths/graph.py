@@ -131,7 +131,7 @@ def metropolis_weights(graph: Adjacency) -> Array:
 
 
 def mixing_rate(weights: Array) -> float:
-    """Compute the largest share of the parties' deviations from their mean that one averaging may leave.
+    """Compute the largest share of the parties' deviations from their mean that an averaging may leave.
 
     It is the second largest ``|eigenvalue|`` of the averaging weights.
 
@@ -165,7 +165,7 @@ def _hops(graph: Adjacency) -> Array:
 
 
 class MeanTable(NamedTuple):
-    """Row count, mean, and trace and largest eigenvalue of the scatter of every party, as one party knows them.
+    """Row count, mean, and trace and largest eigenvalue of the scatter of every party, as a party knows the values.
 
     The entries of a party that is not known yet are zero; exchanges of tables between neighbours fill them.
 
@@ -378,7 +378,7 @@ def orthonormalise(X: Array) -> Array:
 
 
 def linear_rate(steps: Sequence[float]) -> float | None:
-    """Estimate the factor by which the lengths of an iteration's steps shrink from one step to the next.
+    """Estimate the factor by which the lengths of an iteration's steps shrink at each step.
 
     The logarithms of the steps must fall by straight lines in the third and in the last quarter and from one quarter's
     mean to the other's, and the slopes must agree up to a factor 2. (The means of a cycle do not fall.)

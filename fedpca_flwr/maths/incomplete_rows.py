@@ -28,7 +28,7 @@ MAX_MATRIX_ELEMENTS = 2**20  # number of elements of the matrices that are inver
 
 
 def invert_covariance(covariance: Array) -> Array | None:
-    """Invert a covariance of standardised features, unless it is nearly singular.
+    """Invert a covariance of standardised features, unless nearly singular.
 
     Parameters
     ----------

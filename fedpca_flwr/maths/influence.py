@@ -212,7 +212,7 @@ def _exact_turns(
 
 @dataclass(frozen=True)
 class Turn:
-    """Angles, in degrees from 0 to 90, by which the first r components change, or upper bounds on them.
+    """Angles, in degrees from 0 to 90, by which the first r components change, or upper bounds on the angles.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ class RandomGroups:
         self._names: dict[int, list[str]] = {}
 
     def add(self, name: str, part: Moments) -> None:
-        """Add a party's scatter to the sum of the group drawn for it.
+        """Add a party's scatter to the sum of the party's random group.
 
         Parameters
         ----------
@@ -357,7 +357,7 @@ class RandomGroups:
 def indefinite_parts(
     parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator
 ) -> list[int]:
-    """Find the parties whose scatter has a negative eigenvalue, in random groups whose sum has one.
+    """Find the parties whose scatter has a negative eigenvalue, in random groups whose sum has a negative eigenvalue.
 
     A negative eigenvalue is rounding if it is less than ``4 d`` roundings of float32 of ``largest`` (4e-4 for 784
     features). Whoever made the parts must not know the seed of ``rng``, which draws the groups.

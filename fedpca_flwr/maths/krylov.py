@@ -509,7 +509,7 @@ class FirstBlock:
         return ritz.rotation[: len(block_coordinates)].T @ block_coordinates, outside
 
     def make_room(self, products: ProductBasis, ritz: Ritz, block: Array, k: int) -> None:
-        """Restart a basis from its leading Ritz vectors if the next block would make it exceed its largest size.
+        """Restart a basis from its leading Ritz vectors if the next block would exceed the basis's largest size.
 
         Parameters
         ----------
@@ -528,7 +528,7 @@ class FirstBlock:
             products.truncate(ritz, retained)
 
     def restart(self, ritz: Ritz, retained: int, block: Array) -> None:
-        """Record a restart, which gives up all Ritz vectors but the leading ones, to follow the first block through it.
+        """Record a restart, which gives up all but the leading Ritz vectors, to follow the first block.
 
         Parameters
         ----------

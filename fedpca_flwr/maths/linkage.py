@@ -113,7 +113,7 @@ def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float
 
 
 def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return one value of the first and of the second variant of each pair in a band of neighbouring variants.
+    """Return a single value of the first and of the second variant of each pair in a band of neighbouring variants.
 
     The pair at (i, j) has variants ``start + i`` and ``start + i + 1 + j``; ``values`` (d,) is 0 beyond the last.
     """
@@ -164,7 +164,7 @@ def prune_variants(
 def _prune_window(
     retained: NDArray[np.bool_], partners: list[int], next_partners: list[int], major: list[float], start: int, end: int
 ) -> bool:
-    """Remove one variant of a correlated pair for each variant of a window in turn; return whether any was removed.
+    """Remove a variant of a correlated pair for each variant of a window in turn; return whether any was removed.
 
     Bit j of ``partners[i]``: i and i + 1 + j are correlated; ``next_partners[i]``: first partner of i not yet checked.
     """

@@ -1,4 +1,4 @@
-r"""Count, mean and scatter of rows: of one party, ready to be pooled (`fedpca_flwr.maths.sums`) and for an eigensolver.
+r"""Count, mean and scatter of rows of a party, ready to be pooled (`fedpca_flwr.maths.sums`) and for an eigensolver.
 
 For rows :math:`x_i` of ``X`` (n x d) the moments are :math:`n`, the mean :math:`m` and the centred scatter
 :math:`S = \sum_i (x_i - m)(x_i - m)^T`. Those of several parties pool exactly (Chan, Golub and LeVeque 1983)::
@@ -188,7 +188,7 @@ def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
 
 
 def max_row_count(count: float) -> int:
-    """Return ``count`` if it is a number of rows (int), or ``sys.maxsize`` if it is a sum of row weights (float).
+    """Return ``count`` for a number of rows (int), or ``sys.maxsize`` for a sum of row weights (float).
 
     Parameters
     ----------
@@ -464,7 +464,7 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
 
 
 def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
-    """Subtract the (weighted) mean from rows, and multiply them by the roots of their weights.
+    """Subtract the (weighted) mean from rows, and multiply each row by the root of its weight.
 
     The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
     scatter can come out negative.
@@ -716,7 +716,7 @@ def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
 
 
 def _head_and_squares(weighted_chunk: tuple[Block, Array | None]) -> tuple[Head, Array]:
-    """Return number and mean of a chunk of rows, and each feature's sum of squared deviations from it."""
+    """Return number and mean of a chunk of rows, and each feature's sum of squared deviations from the mean."""
     chunk, weights = weighted_chunk
     if sparse.issparse(chunk):
         head, block = _centre_block(chunk)

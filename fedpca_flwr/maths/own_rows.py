@@ -42,7 +42,7 @@ class LocalRows:
 
     @cached_property
     def energy(self) -> float:
-        """Trace of the scatter of the rows about the centre: the sum of their squared distances to it."""
+        """Trace of the scatter of the rows about the centre: the sum of the squared distances."""
         rows = self.centred
         within = rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
         return within + float(self.shift @ self.shift)
@@ -54,7 +54,7 @@ class LocalRows:
 
     @property
     def factor(self) -> Array | None:
-        """Centred rows and the shift as one array F (n + 1, d), with F.T @ F the scatter about the centre.
+        """Centred rows and the shift as an array F (n + 1, d), with F.T @ F the scatter about the centre.
 
         None if the rows are not held as an array.
         """

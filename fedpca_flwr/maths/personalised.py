@@ -246,7 +246,7 @@ def _complete_basis(vectors: Array, fill: Array) -> Array:
 
 
 def converged_components(rows: Array | LocalRows, V: Array, c: float, start: Array) -> Array:
-    """Iterate to the leading eigenvectors of ``Y'Y + c V V'`` until their span no longer changes (one party's rows Y).
+    """Iterate to the leading eigenvectors of ``Y'Y + c V V'`` until their span no longer changes (rows Y of a party).
 
     Parameters
     ----------
@@ -272,7 +272,7 @@ def converged_components(rows: Array | LocalRows, V: Array, c: float, start: Arr
 
 
 def local_components(rows: Array | LocalRows, fill: Array) -> Array:
-    """Compute the r principal components of one party's rows, completed from ``fill`` if their rank is below r.
+    """Compute the r principal components of a single party's rows, completed from ``fill`` if their rank is below r.
 
     This is the limit of personalised PCA as the weight c of the penalty goes to 0.
 
@@ -356,7 +356,7 @@ def shared_gradient(U: Array, V: Array) -> Array:
 def gradient_step(
     rows: Array | LocalRows, U: Array, V: Array, c: Array | float, largest: Array | float
 ) -> tuple[Array, Array]:
-    """Take one Riemannian gradient step on a party's components U, and one on its copy of the shared components V.
+    """Take a Riemannian gradient step on a party's components U, and another on its copy of the shared components V.
 
     One iteration of Algorithm 1 of the paper. The step length of U is ``1 / (largest + c)`` and that of V is ``1 / c``,
     which the penalty's weight c cancels: the stability limits, which hold for any number of rows n.

@@ -195,7 +195,7 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def compose_multipliers(multipliers: Iterable[float]) -> float:
-    """Compute the noise multiplier of one Gaussian release that is exactly as private as several releases together.
+    """Compute the noise multiplier of a Gaussian release that is exactly as private as several releases together.
 
     Parameters
     ----------
@@ -408,7 +408,7 @@ def clip_rows(rows: Array, bound: float) -> Array:
 
 
 def round_to_grid(rows: Array, bound: float) -> Array:
-    """Shorten rows to a Euclidean length ``bound`` and round them to whole multiples of ``bound / GRID_STEPS``.
+    """Shorten rows to a Euclidean length ``bound`` and round the entries to whole multiples of ``bound / GRID_STEPS``.
 
     Parameters
     ----------
@@ -495,7 +495,7 @@ def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
     """
 
     def shell_rows(shell: int) -> Iterator[Array]:
-        """Yield the directions of the rows in one shell, rounded to integers (multiples of 1 / GRID_STEPS)."""
+        """Yield the directions of the rows in a single shell, rounded to integers (multiples of 1 / GRID_STEPS)."""
         for rows in _differences(data, centre):
             length = row_lengths(rows)
             in_shell = assign_shells(length, shells) == shell
@@ -557,7 +557,7 @@ def integer_octave_counts(data: Rows, centre: Array) -> Array:
 
 
 def integer_score_squares(data: Rows, centre: Array, components: Array, bound: float) -> Array:
-    """Sum the squared scores of rows on components, and the squared lengths that these leave, as integers.
+    """Sum the squared scores of rows on components, and the squared lengths that the components leave, as integers.
 
     The rows are differences from the centre, shortened to the bound; scores and remaining lengths are rounded to
     multiples of ``bound / GRID_STEPS``. The squares of one row, as a vector, are no longer than its squared length.

@@ -212,7 +212,7 @@ def excess_beyond(counts: Array, octave: int, power: int) -> float:
 
 
 def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
-    """Move a centre by the noisy mean of the rows about it, shrunk by the share of noise in the mean (James-Stein).
+    """Move a centre by the noisy mean of the centred rows, shrunk by the share of noise in the mean (James-Stein).
 
     The shrinkage is the positive part of that of James and Stein (1961).
 

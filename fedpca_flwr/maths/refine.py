@@ -1,4 +1,4 @@
-r"""Sketch and refine: an approximation of a matrix that every product makes exact in one more block.
+r"""Sketch and refine: an approximation of a matrix that every product makes exact in a single more block.
 
 **The correction.** Each party first sends a truncated factor, so that the server has :math:`M_0 \approx A` (low rank
 plus a multiple of the identity), or a scatter in multiples of a step. For every block of an orthonormal basis :math:`Q`
@@ -259,7 +259,7 @@ class RefinedSketch:
         return self.rows.T @ (self.rows @ V) + self.floor * V
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
-        """Start again from the Ritz vectors in the span of all blocks, with new products of A and the first k of them.
+        """Start again from the Ritz vectors in the span of all blocks, with new products of A and the first k vectors.
 
         Parameters
         ----------
@@ -341,7 +341,7 @@ class RefinedSketch:
 
 
 def relative_rounding(bits: int) -> float:
-    """Compute the relative rounding error of values quantised to integers of some bits with one scale for all values.
+    """Compute the relative rounding error of values quantised to integers of some bits with a common scale.
 
     The largest value is taken as `PEAK_TO_RMS` times the root mean square.
 

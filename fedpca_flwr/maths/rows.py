@@ -129,7 +129,7 @@ Rows = NDArray[Any] | Blocks
 
 
 def join_blocks(blocks: list[Block]) -> Block:
-    """Stack blocks of rows, all dense or all CSR, to one block.
+    """Stack blocks of rows, all dense or all CSR, to a single block.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ def row_weights(data: Rows) -> Array | None:
 
 
 def pair_with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Block, Array | None]]:
-    """Pair each block of consecutive rows with the weights of these rows.
+    """Pair each block of consecutive rows with the weights of the rows.
 
     Parameters
     ----------
@@ -351,7 +351,7 @@ def row_major(array: NDArray[Any]) -> Rows:
 
 
 def is_mapped(array: object) -> bool:
-    """Return whether an array is a memory-mapped file or a view of one.
+    """Return whether an array is a memory-mapped file or a view of such a file.
 
     Parameters
     ----------
@@ -387,7 +387,7 @@ def to_array(data: Rows) -> NDArray[Any]:
 
 
 def select_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
-    """Select columns of rows by index, lazily: as `Blocks` that select them when they are read.
+    """Select columns of rows by index, lazily: as `Blocks` that select them when read.
 
     Parameters
     ----------
@@ -415,7 +415,7 @@ def _take_columns(block: Block, columns: NDArray[np.int64]) -> Block:
 
 
 def sparse_rows(matrix: Any) -> Blocks:
-    """Return the rows of a `scipy.sparse` matrix as `Blocks` of one CSR block, without duplicate entries.
+    """Return the rows of a `scipy.sparse` matrix as `Blocks` of a CSR block, without duplicate entries.
 
     Parameters
     ----------

@@ -188,7 +188,7 @@ class Layout:
         return high, low
 
     def decode_exactly(self, total: Words, name: str) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
-        """Decode the sums of one field exactly, as integers n and exponents e for the values ``n 2^-e``.
+        """Decode the sums of a single field exactly, as integers n and exponents e for the values ``n 2^-e``.
 
         Parameters
         ----------
@@ -318,7 +318,7 @@ def digits_size(values: int, digits: Digits) -> int:
 
 
 def _flat(limit: Array) -> Array:
-    """Return limits of values as a vector (n,), or as (1,) if they are one number that was broadcast."""
+    """Return limits of values as a vector (n,), or as (1,) if they are a single number that was broadcast."""
     return limit.ravel()[:1] if not any(limit.strides) else limit.ravel()
 
 
@@ -330,7 +330,7 @@ def _times_power(value: Array, exponent: NDArray[np.int32]) -> Array:
 
 
 def _carry(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> None:
-    """Carry in place between digits (digits, n), so that each further digit is at most half a step of the one before.
+    """Carry in place between digits (digits, n), so that each further digit is at most half a step of the digit before.
 
     Digit i is in multiples of ``2^-exponents[i]``; the last digit is carried first.
     """
@@ -354,7 +354,7 @@ def _join_numbers(numbers: Integers, shared: int) -> Integers:
 
 
 def _split_words(words: Integers, shared: int) -> Integers:
-    """Split words that hold ``shared`` signed numbers each into these numbers, the lowest bits of all words first."""
+    """Split words that hold ``shared`` signed numbers each into the numbers, the lowest bits of all words first."""
     if shared == 1:
         return words
     bits, remaining, numbers = WORD_BITS // shared, words, []
@@ -518,7 +518,7 @@ def interpolate(points: Mapping[int, int], x: int) -> int:
 
 
 def _evaluate(coefficients: list[int], x: int) -> int:
-    """Return the value at ``x``, modulo `PRIME`, of the polynomial with these coefficients, that of degree 0 first."""
+    """Return the value at ``x``, modulo `PRIME`, of the polynomial with the coefficients, that of degree 0 first."""
     value = 0
     for coefficient in reversed(coefficients):  # Horner
         value = (value * x + coefficient) % PRIME

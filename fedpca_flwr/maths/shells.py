@@ -44,7 +44,7 @@ MEAN_SQUARE_IN_OCTAVE = 0.375 / np.log(2.0)  # mean square of values whose logar
 
 
 def single_shell(end: float) -> Array:
-    """Return one shell (range of distances from a centre) for all rows, in which all rows count as unit directions.
+    """Return a shell (range of distances from a centre) for all rows, in which all rows count as unit directions.
 
     Parameters
     ----------

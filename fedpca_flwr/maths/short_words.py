@@ -25,7 +25,7 @@ MAX_EXACT_MULTIPLE = 2.0**51
 
 
 class WordSharing(NamedTuple):
-    """How many values of a named array ("field") are packed into a 64-bit word, and whether these are residuals.
+    """How many values of a named array ("field") are packed into a 64-bit word, and whether the values are residuals.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-r"""The Stiefel manifold St(d, r): matrices U (d, r) with orthonormal columns. Every function takes stacks of them.
+r"""The Stiefel manifold St(d, r): matrices U (d, r) with orthonormal columns. Every function takes stacks of matrices.
 
 The tangent space at U holds the X with ``U'X + X'U = 0``. Steps are taken in it, and the polar retraction leads back to
 the manifold (Ozkara et al. 2023, section II-A).

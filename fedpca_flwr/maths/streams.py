@@ -1,4 +1,4 @@
-r"""SPCA and SAPCA: the leading directions of a stream in one pass, and their merging with those of others.
+r"""SPCA and SAPCA: the leading directions of a stream in a single pass, and their merging with those of others.
 
 The mathematics of the method `sapca` (the method `streaming` stores moments). Grammenos et al. 2019, algorithms 2 and
 3, with their faults repaired: rank-revealing blocks, directions that stay orthonormal, a mean that streams along, the
@@ -73,7 +73,7 @@ class Fixed(RankRule):
 
     @override
     def step(self, sigma: Array, energy: float) -> int:
-        """Return the constant rank."""
+        """Return the same rank as before: the rule keeps a fixed rank, whatever the singular values."""
         return self.rank
 
 
@@ -245,7 +245,7 @@ class Subspace:
 
 
 class Tracker:
-    """Streaming PCA in one pass over blocks of rows, of fixed rank (SPCA) or of a rank chosen by a rule (SAPCA).
+    """Streaming PCA in a single pass over blocks of rows, of fixed rank (SPCA) or of a rank chosen by a rule (SAPCA).
 
     Attribute `subspace` is the state after all blocks so far.
 

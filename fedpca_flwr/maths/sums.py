@@ -92,7 +92,7 @@ class ReproducibleSum:
             _add(self._unit[part], self._words[:, part], flat[part], *between[:, : part.stop - part.start])
 
     def total(self) -> Array:
-        """Round the running sum to float64 and return it.
+        """Return the running sum, rounded to float64.
 
         Returns
         -------

@@ -121,7 +121,7 @@ class Federation:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read the members, their digests and the journal from the folder, if it holds a federation."""
+        """Read the members, their digests and the journal from the folder, if a federation is there."""
         self._store = Store(path, SCHEMA)
         self._loaded_seal = self._store.empty_digest
         self.revision, self.features, self.columns = 0, 0, ""
@@ -396,7 +396,7 @@ class Federation:
         self._log_operation("leave", key, rows)
 
     def save(self) -> None:
-        """Write all changes to the folder in one transaction.
+        """Write all changes to the folder in a single transaction.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Attributes of a fitted PCA, numbers that follow from these attributes, and the projection of rows."""
+"""Attributes of a fitted PCA, numbers that follow from the attributes, and the projection of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedpca_flwr.model.second_moments import SecondMoments
 
 @dataclass(frozen=True, eq=False)
 class FittedPCA:
-    """Attributes of a fitted PCA, in scikit-learn's names, and the methods that need only these attributes.
+    """Attributes of a fitted PCA, in scikit-learn's names, and the methods that need only the attributes.
 
     `fedpca_flwr.model.model.PCAModel` documents each attribute.
     """
@@ -82,7 +82,7 @@ class FittedPCA:
         return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
 
     def loadings(self) -> tuple[Array, Array]:
-        """Return the components (k, d) and the mean (d,), or raise an error if only the parties have them.
+        """Return the components (k, d) and the mean (d,), or raise an error if only the parties have components.
 
         Returns
         -------

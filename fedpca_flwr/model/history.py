@@ -1,4 +1,4 @@
-"""`History`: the log of a model, checked when it is read from a file, into which anyone may have written anything.
+"""`History`: the log of a model, checked when read from a file, which anyone may have written.
 
 `History` has the entries that code reads, each with its type; all other entries are for people, and may be whatever
 JSON holds. Numbers are finite everywhere (`fedpca_flwr.state.files`).
@@ -129,7 +129,7 @@ class History(Entry):
 
 
 def history_of(log: Any, k: int, d: int) -> History:
-    """Check the log of a model, any JSON value, and return it as a `History`.
+    """Check the log of a model, any JSON value, and return a `History`.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from fedpca_flwr.state.files import open_site_file
 
 @dataclass(frozen=True, eq=False)
 class Loadings:
-    """Components (k, f), mean and scale of one party's f columns, by which the party projects its rows.
+    """Components (k, f), mean and scale of a single party's f columns, by which the party projects its rows.
 
     With data split by rows the party has all columns; the components are those of its model, or its own if each party
     has its own. With data split by columns, they are those of the party's own columns: side by side with those of the

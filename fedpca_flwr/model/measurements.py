@@ -22,7 +22,7 @@ LineText = Callable[[Numbers, FittedPCA], str]
 
 
 def _angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the certified bound on the angle to the exact components, and for how many components it holds."""
+    """Write the certified bound on the angle to the exact components, and for how many components the bound holds."""
     first = int(numbers["certified_components"])
     complete = first >= model.n_components_
     return certificate_text(numbers["certified_angle_degrees"], first=None if complete else first)
@@ -106,7 +106,7 @@ def _outlier_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the largest share of a component from one party, and the largest angles of models without a party."""
+    """Write the largest share of a component from a party, and the largest angles of models without a party."""
     share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return share
@@ -129,7 +129,7 @@ def _members_text(word: str) -> LineText:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Line of a model's summary: its label, the measured numbers that it needs, and the function for its text.
+    """Line of a model's summary: its label, the measured necessary numbers, and the function for its text.
 
     Parameters
     ----------

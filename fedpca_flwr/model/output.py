@@ -106,7 +106,7 @@ class Output:
             ) from None
 
     def save(self, model: PCAModel) -> tuple[Output, list[str]]:
-        """Write the model, and the moments if the model has any, in another folder if the chosen one fails.
+        """Write the model, and the moments if the model has any, in another folder if the chosen folder fails.
 
         If another run wrote these files in the meantime, the names get the run's number. If a folder cannot be written,
         the result goes elsewhere.

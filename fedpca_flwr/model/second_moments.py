@@ -195,7 +195,7 @@ class SecondMoments:
     # Moments that follow without asking any party
 
     def select(self, features: Features) -> SecondMoments:
-        """Return the moments of some features, in the order in which these are given.
+        """Return the moments of some features, in the given order.
 
         Parameters
         ----------
@@ -267,7 +267,7 @@ class SecondMoments:
         )
 
     def subtract(self, part: SecondMoments) -> SecondMoments:
-        """Return the moments of the rows that remain after a part of these rows is removed.
+        """Return the moments of the rows that remain after a part of the rows is removed.
 
         Digits that the two share are lost: `without` loses none.
 
@@ -452,7 +452,7 @@ MomentsFields = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # th
 
 
 def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> MomentsFields:
-    """Check that the parts of an archive fit together, and return them as the fields of `SecondMoments`."""
+    """Check that the parts of an archive fit together, and return the fields of `SecondMoments`."""
     names, groups = metadata["parties"], []
     for prefix, rows in zip(_array_prefixes(len(names)), metadata["rows"], strict=True):
         if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_ROWS:
@@ -477,7 +477,7 @@ def _array_prefixes(parties: int) -> list[str]:
 
 
 def _check_floats(array: NDArray[Any]) -> Array:
-    """Return an array unchanged, or raise a ValueError unless it is a vector of finite float64."""
+    """Return an array unchanged, or raise a ValueError unless a vector of finite float64."""
     if array.dtype != np.float64 or array.ndim != 1 or not np.isfinite(array).all():
         raise ValueError("an array is not one of finite float64")
     return array

@@ -1,4 +1,4 @@
-"""`Solution`: the leading components of pooled moments, how far rounding resolves them, and refusals.
+"""`Solution`: the leading components of pooled moments, how far rounding resolves components, and refusals.
 
 Every method makes its model from a `Solution`, and every model says by `certainty` how far float64 resolves it.
 """

@@ -73,7 +73,7 @@ def summary(model: FittedPCA) -> str:
 
 
 def model_line(model: FittedPCA) -> str:
-    """Write a model as one line: method, components, features, rows and share of the variance.
+    """Write a model in a line: method, components, features, rows and share of the variance.
 
     Parameters
     ----------

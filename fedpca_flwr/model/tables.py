@@ -142,7 +142,7 @@ def component_labels(count: int) -> list[str]:
 
 
 def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | None = None) -> list[list[object]]:
-    """Return a table's rows, one for each feature: its name, then its value in each column.
+    """Return a table's rows, a row for each feature: its name, then its value in each column.
 
     Parameters
     ----------

@@ -375,7 +375,7 @@ def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
 
 
 def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
-    """Return the error if more clients join than the run expects; it names the surplus clients.
+    """Return the error if more clients join than the run expects; the error names the surplus clients.
 
     The error names the clients that have no partition of their own, or all clients if each has one.
 
@@ -434,7 +434,7 @@ def impersonation_faults(
 
 
 def raise_all(faults: Sequence[FedPCAError]) -> None:
-    """Raise the given errors together as one error of the first one's class; nothing if there are none.
+    """Raise the given errors together as an error of the first error's class; nothing without errors.
 
     Parameters
     ----------

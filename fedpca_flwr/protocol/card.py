@@ -79,7 +79,7 @@ class PCAOptions(Config):
 
     @property
     def exposes(self) -> str:
-        """Kind of numbers about single rows that these options show in addition to `MethodCard.exposes`.
+        """Kind of numbers about single rows that the options show in addition to `MethodCard.exposes`.
 
         Options that weigh, cut, order or select rows show at least the "distribution": answers that are no function of
         the count, mean and scatter of all rows that take part. Empty if the options show nothing more.
@@ -152,7 +152,7 @@ class CentreOptions(PCAOptions):
 
 
 class ScaleOptions(CentreOptions):
-    """Options of a method that can scale features: it knows their variances before its products begin."""
+    """Options of a method that can scale features, with variances known before the products begin."""
 
     scale: bool = False
     """Divide each feature by its pooled standard deviation (z-scores)."""
@@ -181,7 +181,7 @@ class ScaledOptions(ScaleOptions):
 
 
 class MomentsOptions(ScaledOptions):
-    """Options of a method whose server has count, mean and scatter of all rows, and may keep these."""
+    """Options of a method whose server has count, mean and scatter of all rows, and may keep the moments."""
 
     keep: Literal["nothing", "moments", "parties"] = "nothing"
     """'moments': keep the moments of all rows at the server (docs/statistics.md); 'parties': in clear also each

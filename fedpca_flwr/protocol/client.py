@@ -176,7 +176,7 @@ class Site(Protocol):
         """
 
     def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None:
-        """Refuse sums over the party's rows (n, d) if values of a few single rows could be read from them.
+        """Refuse sums over the party's rows (n, d) if values of a few single rows could be read from the sums.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class Site(Protocol):
         """
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
-        """Refuse a sum over these parties if its difference from an earlier sum reveals one party's summand.
+        """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand.
 
         Parameters
         ----------
@@ -305,7 +305,7 @@ class PCAClient(NumPyClient):
         """Refuse a run that the rows of this party do not allow, before any answer; the base allows all."""
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to unmask a sum that lacks parties that dropped out; the base allows it.
+        """Refuse to unmask a sum that lacks parties that dropped out; the base allows every sum.
 
         Parameters
         ----------
@@ -314,7 +314,7 @@ class PCAClient(NumPyClient):
         """
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse a sum over these parties if its difference from an earlier sum reveals one party's summand.
+        """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand.
 
         A differentially private method refuses none: the noise hides the difference.
 
@@ -350,7 +350,7 @@ class PCAClient(NumPyClient):
 
     @cached_property
     def transport(self) -> PartyTransport:
-        """Party's half of the transport, which sends answers in clear or masks them."""
+        """Party's half of the transport, which sends answers in clear or masked."""
         return self._make_transport(self.site, self.card, self.options)
 
     @cached_property
@@ -387,7 +387,7 @@ class PCAClient(NumPyClient):
 
     @override
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return this party's statement if it can take part in the run, else the report of an error."""
+        """Return this party's statement if able to take part in the run, else the report of an error."""
         try:
             if server_settings := str(config.get("settings", "")):
                 require_same_settings(shared_settings(self.card.name, self.options, self.site.config), server_settings)
@@ -497,7 +497,7 @@ class PCAClient(NumPyClient):
         require_party_memory(self.card.name, memory, alternatives)
 
     def _report_error(self, error: Exception) -> dict[str, Any]:
-        """Return the report of an error, which ends the run for this party if it has answered before."""
+        """Return the report of an error, which ends the run for this party if any question was answered before."""
         try:
             late = self.journal.has_begun()
             if late:
@@ -530,7 +530,7 @@ class PCAClient(NumPyClient):
         return reply, *statement
 
     def _store_reply(self, arrays: list[NDArray[Any]], rows: int, info: dict[str, Any]) -> None:
-        """Store a reply until the next question, unless it is large."""
+        """Store a reply until the next question, unless too large."""
         if sum(array.nbytes for array in arrays) > MAX_STORED_REPLY_BYTES:
             return
         file = io.BytesIO()
@@ -539,11 +539,11 @@ class PCAClient(NumPyClient):
         self.journal.store_secret(REPLY_NAME, file.getvalue())
 
     def _accept_question(self, phase: str, arrays: list[NDArray[Any]]) -> Fields:
-        """Check that a question is the next of the script, record it, and return its fields by name."""
+        """Check that a question is the next of the script, record the question, and return its fields by name."""
         request: Fields = {}
 
         def permit(answered: Sequence[str]) -> None:
-            """Refuse the question unless it follows the answered phases and its fields are valid."""
+            """Refuse the question unless the phase follows the answered phases and its fields are valid."""
             nonlocal request
             require_next(self.script, answered, phase, self.public)
             self.question_number = len(answered)
@@ -580,7 +580,7 @@ class PCAClient(NumPyClient):
 
 
 class RefusingClient(NumPyClient):
-    """Client of a site that cannot take part: it answers every question with an error report.
+    """Client of a site that cannot take part, which answers every question with an error report.
 
     Nothing is raised where Flower makes a client, since an exception's text would travel.
 

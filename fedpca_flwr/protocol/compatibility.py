@@ -59,7 +59,7 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
 
 
 def _require_visible_shares(config: RunConfig, card: MethodCard, methods: Mapping[str, Method]) -> None:
-    """Refuse `max-share`, a limit on one party's part, if the server cannot see single parties' moments."""
+    """Refuse `max-share`, a limit on a single party's part, if the server cannot see single parties' moments."""
     prefix = f"run-config: 'max-share' is {config.max_share:g}, but"
     if config.secure_aggregation:
         raise ConfigError(

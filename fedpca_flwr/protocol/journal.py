@@ -273,7 +273,7 @@ class State:
 
 
 class StateJournal(Journal):
-    """Journal that lasts for one run, in the state that Flower keeps for a party.
+    """Journal that lasts for a single run, in the state that Flower keeps for a party.
 
     Simulations use this journal alone. At a site with a journal of its own it holds how far that journal was read.
 
@@ -302,7 +302,7 @@ class StateJournal(Journal):
 
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
-        """Record a question if `permit` accepts it; a refusal ends the run for this party."""
+        """Record a question if `permit` accepts the phase; a refusal ends the run for this party."""
         answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
         if self.record["ended"]:
             raise ContractError(ENDED_TEXT)

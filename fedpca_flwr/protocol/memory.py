@@ -54,7 +54,7 @@ def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
 
 
 def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
-    """Return lower limits on the bytes of a run's largest reply, and on the memory to compute it.
+    """Return lower limits on the bytes of a run's largest reply, and on the necessary memory.
 
     Parameters
     ----------

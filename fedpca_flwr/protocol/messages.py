@@ -44,7 +44,7 @@ CLASSIC_RECORDS = ("fitins.config", "getpropertiesins.config")
 
 
 def identify_run(grid: Grid) -> None:
-    """Set the run of the messages that this process makes, as Flower's ServerApp process does, unless it is set.
+    """Set the run of the messages that this process makes, as Flower's ServerApp process does, unless set already.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def identify_run(grid: Grid) -> None:
 
 
 class Node(ClientProxy):
-    """Node of a grid, which states what it holds; the questions of a round are sent together (`question_message`).
+    """Node of a grid, which states what data it holds; the questions of a round are sent together (`question_message`).
 
     Parameters
     ----------

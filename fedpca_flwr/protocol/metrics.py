@@ -141,7 +141,7 @@ def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
 
 
 def _record_of(strategy: PCAStrategy, run: int, status: str, refused: str, epsilon: float | None) -> Record:
-    """Return a `Record` of the run as the server sees it: bytes and seconds for each party."""
+    """Return a `Record` of the run as seen by the server: bytes and seconds for each party."""
     entries = strategy.round_log
     parties = sorted(set(strategy.quorum.partition_by_client.values()))
     names = [strategy.quorum.name_parties([party]) for party in parties]

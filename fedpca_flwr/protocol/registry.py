@@ -139,7 +139,7 @@ class Registry(Mapping[str, Method]):
         return self.lookup(split_method_text(text, source)[0])
 
     def run_config(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a run-config from one mapping that holds keys of the run and options of the method.
+        """Return a run-config from a mapping that holds keys of the run and options of the method.
 
         Parameters
         ----------

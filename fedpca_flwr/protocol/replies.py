@@ -263,7 +263,7 @@ class StreamingSum:
             self._sums[name].add(array)
 
     def total(self, replies: Sequence[Reply]) -> Total:
-        """Return the sum of the fields so far, with the replies that it contains.
+        """Return the sum of the fields so far, with the number of replies.
 
         Parameters
         ----------

@@ -62,7 +62,7 @@ def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
     errors: list[Exception] = []
 
     def watched(messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send messages and return the replies; store an exception in `errors` before it is raised."""
+        """Send messages and return the replies; store an exception in `errors` before raising."""
         try:
             return send_and_receive(messages, timeout=timeout)
         except Exception as error:
@@ -203,12 +203,12 @@ class ReplyPoller:
 
 
 def _is_pending(reply: Message) -> bool:
-    """Return whether a party says that it is still computing its answer to the same question."""
+    """Return whether a party says that the site is still computing its answer to the same question."""
     return reply.has_content() and PENDING_KEY in reply.content.config_records.get("party", {})
 
 
 def _in_order_of_arrival(pending: list[Future[Message | None]]) -> Iterator[Message]:
-    """Yield the replies as they come, but for those that come too late."""
+    """Yield the replies on arrival, but for late replies."""
     completed = as_completed(pending)
     del pending  # so that no reply is held once it is yielded
     for future in completed:

@@ -105,7 +105,7 @@ class Factory(Protocol):
 
 
 class PCAStrategy(Strategy):
-    """Base of every method's strategy: asks the method's questions, one in each Flower round.
+    """Base of every method's strategy: asks the method's questions, a question in each Flower round.
 
     Parameters
     ----------
@@ -434,7 +434,7 @@ class PCAStrategy(Strategy):
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Check the replies of a round and pass them to the program, which asks the next question."""
+        """Check the replies of a round and pass the replies to the program, which asks the next question."""
         try:
             replies = self._check_replies(results, failures)
         except FedPCAError as error:

@@ -39,7 +39,7 @@ class Party(Protocol):
         """Journal in which the party records the questions and answers of a run."""
 
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Compute the fields that answer a question, or parts that add up to these fields.
+        """Compute the fields that answer a question, or parts that add up to the fields.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class Party(Protocol):
         """
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse a sum over these parties if its difference from an earlier sum reveals one party's summand.
+        """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
 
 
 def sum_parts(answer: Fields | Sequence[Fields]) -> Fields:
-    """Add up the parts of a party's answer, field by field; an answer without parts is returned as it is.
+    """Add up the parts of a party's answer, field by field; an answer without parts is returned unchanged.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ class ServerTransport(Transport):
         """
 
         def ask(question: Round) -> Program:
-            """Ask a question as it is, or obtain the sum that a `SumRound` wants by the transport's own questions."""
+            """Ask a plain question, or obtain the sum that a `SumRound` wants by the transport's own questions."""
             if isinstance(question, SumRound):
                 return (yield from self.sum_replies(question, run))
             return (yield question)

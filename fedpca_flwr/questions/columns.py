@@ -430,7 +430,7 @@ def sum_in_digits(run: ColumnsRun, name: str, request: Fields, size: float = 0.0
 
 
 def resolved_measure(run: ColumnsRun, sums: Total, name: str) -> float:
-    """Return one revealed secure sum as a float, or refuse the run if fixed-point rounding hides its value.
+    """Return a single revealed secure sum as a float, or refuse the run if fixed-point rounding hides its value.
 
     Parameters
     ----------

@@ -117,7 +117,7 @@ def _step_size(options: GraphOptions, heads: MeanTable, graph: Adjacency) -> flo
 
 
 def _relay_rounds(graph: Adjacency) -> int:
-    """Return the number of rounds that only relay heads (count, mean, trace): the graph's diameter less one."""
+    """Return the number of rounds that only relay heads (count, mean, trace): the graph's diameter minus 1."""
     return max(1, diameter(graph)) - 1
 
 
@@ -220,7 +220,7 @@ class GraphParty(Party):
 
     @abstractmethod
     def advance(self, iterate: list[Array], average: list[Array]) -> list[Array]:
-        """Return the party's iterate after one more iteration.
+        """Return the party's iterate after a further iteration.
 
         Parameters
         ----------
@@ -275,7 +275,7 @@ class GraphParty(Party):
         return self._store_iterate(self.begin(orthonormalise(first)))
 
     def _step(self, request: Fields) -> Fields:
-        """Run one iteration, and return the blocks of the new iterate that neighbours receive."""
+        """Run a single iteration, and return the blocks of the new iterate that neighbours receive."""
         return self._store_iterate(self._next_iterate(request))
 
     def _report(self, request: Fields) -> Fields:

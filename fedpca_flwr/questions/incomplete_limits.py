@@ -51,7 +51,7 @@ def positive(spread: Array) -> Array:
 
 
 def factor_unit(request: Fields, *, scale: bool) -> Array:
-    """Return the unit (d,) that a factor model divides features by: own deviations, or one common deviation.
+    """Return the unit (d,) that a factor model divides features by: own deviations, or a single common deviation.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ MAX_NAMED_PARTIES = 10
 
 @dataclass(frozen=True)
 class PartyInfluence:
-    """Influence of one party on the model: its name, shares and angles, and reasons why it stands out.
+    """Influence of a single party on the model: its name, shares and angles, and reasons why it stands out.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ class MergeOptions(ColumnsOptions):
         return self.periods + self.isolated_periods
 
     def merge(self, values: Sequence[float], vectors: Sequence[Array]) -> Array:
-        """Return the weighted sum of the parties' directions as one merged direction (n,).
+        """Return the weighted sum of the parties' directions merged, as a direction (n,).
 
         Parameters
         ----------

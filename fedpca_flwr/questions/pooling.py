@@ -65,7 +65,7 @@ def party_names(replies: Sequence[Reply]) -> list[str]:
 
 
 def require_storable_sums(keep: str, *, within: bool) -> None:
-    """Refuse the option ``keep`` if it asks for moments that secure aggregation does not show the server.
+    """Refuse the option ``keep`` if the option asks for moments that secure aggregation does not show the server.
 
     Parameters
     ----------

@@ -161,7 +161,7 @@ class ScatterProducts:
         self._opened: OpenedProducts | None = None
 
     def variances(self) -> Generator[Round, Any, None]:
-        """Ask for count, mean and variances of all rows, and store them in `head` and `diagonal`.
+        """Ask for count, mean and variances of all rows, and set `head` and `diagonal`.
 
         Yields
         ------
@@ -250,7 +250,7 @@ class ScatterProducts:
         return sums
 
     def _with_between(self, product: Array, V: Array) -> Array:
-        """Add the scatter between the parties' means times V to the summed products, if these are possible."""
+        """Add the scatter between the parties' means times V to the summed products, if the products are possible."""
         require_possible_product(product, V, float(self.diagonal.sum()))
         return product + self._between.T @ (self._between @ V)
 
@@ -316,7 +316,7 @@ class OpenedProducts:
         self._products = np.hstack([self._products, product])
 
     def product(self, earlier_part: Array, new_part: Array) -> tuple[Array, Array]:
-        """Return the scatter's product with the block of these coefficients on stored blocks, and a rounding bound.
+        """Return the scatter's product with the block of the coefficients on stored blocks, and a rounding bound.
 
         Parameters
         ----------

@@ -169,7 +169,7 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
     payload = Payload((COUNT, *SUMS, SCATTER))
 
     def leading_digits(sizes: Mapping[str, int]) -> Digits:
-        """Return the fixed-point digits of a scatter's values: two words each, or one and a third if many."""
+        """Return the fixed-point digits of a scatter's values: two words each, or 1 1/3 if many."""
         # two, of which the second shares a word where there are many values
         return WIDE_DIGITS[:2] if packed_size(sizes["d"]) <= row_limits.MAX_TWO_WORD_VALUES else (1, 3)
 
@@ -313,7 +313,7 @@ def _projection_limits(request: Fields, public: Public) -> SumLimits:
 def pooled_centre(
     run: RowsStrategy, prefix: str = "", *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
 ) -> Generator[Round, Any, PooledCentre]:
-    """Return count, mean and variances of all rows, from a stage that knows them or from a secure sum.
+    """Return count, mean and variances of all rows, from a stage or from a secure sum.
 
     Parameters
     ----------
@@ -386,7 +386,7 @@ def staged_moments(run: RowsStrategy) -> Pooling:
 def pooled_moments(
     run: RowsStrategy, *, within: bool = False, retain_all: bool = False, joined: Array | float = 0.0
 ) -> Pooling:
-    """Ask for the moments of all rows (count, mean, scatter), in clear or as secure sums, and pool them.
+    """Ask for the moments of all rows (count, mean, scatter), in clear or as secure sums, and pool the moments.
 
     Parameters
     ----------

@@ -425,7 +425,7 @@ class RowsClient(PCAClient):
 
     @override
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Answer a question from the party's moments, or from this client if it is declared to need rows."""
+        """Answer a question from the party's moments, or from this client if the card declares a need of rows."""
         question = self.questions[phase]
         assert question.answer is not None, phase
         if not (question.needs or self.card.needs):

@@ -78,7 +78,7 @@ class Release(Account):
 
 @dataclass(frozen=True)
 class HeldOut(Account):
-    """Account of how many rows a site held out of some sums, with a digest of the set of these rows.
+    """Account of how many rows a site held out of some sums, with a digest of the set of the rows.
 
     Parameters
     ----------

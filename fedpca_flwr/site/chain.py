@@ -139,7 +139,7 @@ def counting_event(database: sqlite3.Connection) -> int:
 
 
 def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
-    """Append an event to the chain of digests; after ten refusals since the last answer, only count one.
+    """Append an event to the chain of digests; after ten refusals since the last answer, only count.
 
     Parameters
     ----------

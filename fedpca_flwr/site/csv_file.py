@@ -1,4 +1,4 @@
-"""A .csv file as blocks of rows, which Arrow reads in one pass.
+"""A .csv file as blocks of rows, which Arrow reads in a single pass.
 
 Arrow converts cells to numbers. At a cell that Arrow refuses, the reader goes on with the rows from there as texts and
 converts the texts itself: booleans, spaces around marks of missing values, signs between thousands. A cell that is no
@@ -161,7 +161,7 @@ def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column:
 
 
 def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
-    """Yield blocks (m, d) of numbers by Arrow; at a cell it refuses, go on by parsing cells as texts."""
+    """Yield blocks (m, d) of numbers by Arrow; at a cell that Arrow refuses, go on by parsing cells as texts."""
     import pyarrow as pa
 
     as_texts, size, yielded, done = bool(table.format.thousands), BLOCK_CHARACTERS, 0, False
@@ -460,7 +460,7 @@ def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
     def read_ids(
         file: Path, column: str, count: int, label: str, *, csv_keys: CsvKeys, selection: ColumnSelection
     ) -> list[str]:
-        """Return the last `count` cells of a column as texts: a header above these is dropped."""
+        """Return the last `count` cells of a column as texts: a header above is dropped."""
         text = open_text(file)
         return read_cells(text.open, text.merge_keys(csv_keys), selection, column, file.name)[-count:]
 

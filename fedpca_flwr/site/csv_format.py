@@ -210,7 +210,7 @@ class CsvFormat:
         return bool((COMMA_NUMBER if self.decimal == "," else POINT_NUMBER).fullmatch(self.ungroup(cell)))
 
     def ungroup(self, cell: str) -> str:
-        """Return a stripped cell without thousands signs, if it is a number with such signs.
+        """Return a stripped cell without thousands signs, if a number with such signs.
 
         Parameters
         ----------

@@ -50,7 +50,7 @@ class Header:
 
 
 def holds_cells(row: Sequence[str]) -> bool:
-    """Check that a parsed line is not blank: several cells, or one that is not empty.
+    """Check that a parsed line is not blank: several cells, or a nonempty cell.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbe
 
 
 def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> str:
-    """Return a reason why a first line of numbers is a header (it counts, rises, or is far off); else "".
+    """Return a reason why a first line of numbers is a header (counting, rising or far-off numbers); else "".
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # a text of the column ``{}``, e
 
 @dataclass
 class Session(ABC):
-    """Interface of a read-only database connection, which sees one state of the data for its whole length.
+    """Interface of a read-only database connection, which sees a single state of the data for its whole length.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Session(ABC):
 
     @abstractmethod
     def columns(self, select: str) -> list[Column]:
-        """Return the columns of a SELECT without running it; refuse several statements.
+        """Return the columns of a SELECT without running the query; refuse several statements.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class Session(ABC):
 
     @abstractmethod
     def texts(self, column: str, source: str) -> list[str]:
-        """Return the values of one SQL expression as texts, from ``SELECT column source``.
+        """Return the values of an SQL expression as texts, from ``SELECT column source``.
 
         Parameters
         ----------
@@ -259,7 +259,7 @@ class DuckDB(Session):
 
     @override
     def texts(self, column: str, source: str) -> list[str]:
-        """Return the values of one SQL expression for all rows."""
+        """Return the values of an SQL expression for all rows."""
         return [text for (text,) in self.connection.sql(f"SELECT {column} {source}").fetchall()]
 
 
@@ -341,7 +341,7 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
 
 
 class PostgreSQL(Session):
-    """Session with PostgreSQL, in one read-only transaction."""
+    """Session with PostgreSQL, in a single read-only transaction."""
 
     @override
     def columns(self, select: str) -> list[Column]:
@@ -376,7 +376,7 @@ class PostgreSQL(Session):
 
     @override
     def texts(self, column: str, source: str) -> list[str]:
-        """Return the values of one SQL expression for all rows."""
+        """Return the values of an SQL expression for all rows."""
         return [text for (text,) in self.connection.execute(f"SELECT {column} {source}".encode())]
 
 

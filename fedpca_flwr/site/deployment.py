@@ -100,7 +100,7 @@ class Deployment:
                 kill_process(process)
 
     def start_link(self) -> None:
-        """Make certificates, start the SuperLink, and wait until it answers."""
+        """Make certificates, start the SuperLink, and wait for an answer."""
         certificates.make_certificates(self.folder, ["localhost", HOST], days=2)
         self.write_flwr_config(f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}")
         self.spawn(
@@ -374,7 +374,7 @@ def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list
 
 
 def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array]) -> list[Path]:
-    """Write a .csv file for each part, an array of one site's rows (n_i, d), and return the paths.
+    """Write a .csv file for each part, an array of a single site's rows (n_i, d), and return the paths.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class SiteSetup:
 
 
 def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
-    """Check a site's setup, and yield for each topic whether it is right, with a line of text.
+    """Check a site's setup, and yield for each topic whether all is right, with a line of text.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def _check_node_config(site: SiteSetup) -> str:
 
 
 def _check_identity(site: SiteSetup) -> str:
-    """Return that the site's private key belongs to its line of the public keys, or that it has none."""
+    """Return that the site's private key belongs to its line of the public keys, or that there is no key."""
     node = _parse_node_config(site)
     if not node.identity:
         return "none; a site with data of its own needs one for secure aggregation"

@@ -62,7 +62,7 @@ class FlowerCommand:
     def __call__(
         self, *arguments: str, on_line: Callable[[str], None] | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> str:
-        """Run `flwr` with these arguments, and return its output without colour codes.
+        """Run `flwr` with the arguments, and return its output without colour codes.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class FlowerCommand:
 
 
 def program_path(name: str, environment: Mapping[str, str]) -> str:
-    """Return the path of one of Flower's programs, found in the environment's PATH.
+    """Return the path of a program of Flower, found in the environment's PATH.
 
     Parameters
     ----------

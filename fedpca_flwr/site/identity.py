@@ -129,7 +129,7 @@ def load_identity(node: NodeConfig) -> Identity:
 
 
 def simulated_identity(parties: int, party: int) -> Identity:
-    """Return a key pair derived from the party's number: for simulations only, it protects nothing.
+    """Return a key pair derived from the party's number: for simulations only, without any protection.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ class FileJournal(journal.Journal):
 
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
-        """Record a question in the same transaction in which `permit` accepts it; record a refusal too."""
+        """Record a question in the same transaction in which `permit` accepts the phase; record a refusal too."""
         refusal: Exception | None = None
         with self._transaction() as database:
             if self._run_notes(database, "ended"):
@@ -176,7 +176,7 @@ class FileJournal(journal.Journal):
 
     @override
     def remember(self, kind: str, data: str, decide: journal.NoteDecision) -> None:
-        """Add the note that `decide` returns after it has seen notes on the same and on other data."""
+        """Add the note that `decide` returns given the notes on the same and on other data."""
         with self._transaction() as database:
             require_intact(database, self._store.file)  # a changed journal must not hide notes of earlier runs
             same, other_notes = list[journal.Note](), list[journal.Note]()
@@ -255,7 +255,7 @@ class FileJournal(journal.Journal):
             raise fault from None
 
     def _require_present(self, last_seen: tuple[int, str]) -> None:
-        """Refuse a missing journal if this run has seen one; otherwise warn that a new one begins."""
+        """Refuse a missing journal if this run has seen a journal; otherwise warn that a new journal begins."""
         if self._store.exists():
             return
         if last_seen[0]:

@@ -1,4 +1,4 @@
-"""A copy of a site's rows for one run, in the folder of its journal, so that the run reads the site's file once.
+"""A copy of a site's rows for a single run, in the folder of its journal, so that the run reads the site's file once.
 
 Each message of a run may meet a new process. The first process writes the rows while it reads them. The other processes
 map the copy, which needs no memory for all rows. Only the site's owner may read the copy. The copy is removed with the
@@ -56,7 +56,7 @@ def copy_folder(journal: Path, key: RunKey) -> Path:
 
 
 def remove_copy(folder: Path) -> None:
-    """Delete a folder of copied rows, and unfinished copies beside it.
+    """Delete a folder of copied rows, and unfinished copies.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ class RowCopy:
                 self._stop_copying(error)
 
     def _stop_copying(self, error: Exception) -> None:
-        """Log why no copy can be made, and give it up; the rows are then read anew each time."""
+        """Log why no copy can be made, and copy no more; the rows are then read anew each time."""
         logger.warning("the rows cannot be kept (%s): each question reads them anew", error)
         self._temporary = None
 

@@ -1,4 +1,4 @@
-"""Levels of categories that sites agree on before a run, by files that each site checks before it hands its file on."""
+"""Levels of categories that sites agree on before a run, by files that each site checks before handing its file on."""
 
 import json
 from collections.abc import Sequence

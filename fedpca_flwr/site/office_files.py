@@ -1,4 +1,4 @@
-"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file that pandas makes of them.
+"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file, by pandas.
 
 So their faults are named, and their columns chosen, as those of a .csv file; a line of the text is a row of the sheet.
 """
@@ -35,7 +35,7 @@ def _import_pandas(suffix: str) -> Iterator[Any]:
 
 
 def read_spreadsheet(file: Path) -> CsvText:
-    """Read the first sheet of an Excel workbook, and return it as .csv text.
+    """Read the first sheet of an Excel workbook, as .csv text.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def read_spreadsheet(file: Path) -> CsvText:
 
 
 def read_statistics_file(file: Path) -> CsvText:
-    """Read an SPSS, Stata or SAS file, and return it as .csv text, with codes for labelled values.
+    """Read an SPSS, Stata or SAS file, as .csv text, with codes for labelled values.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ def end_with_node() -> None:
 
 
 def _watch(parents: list[int]) -> None:
-    """Wait until one of the processes has ended, and after ten more seconds end this process."""
+    """Wait until any of the processes has ended, and after ten more seconds end this process."""
     while all(map(_is_alive, parents)):
         time.sleep(WATCH_SECONDS)
     time.sleep(GRACE_SECONDS)

@@ -68,7 +68,7 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
 
 
 def _column_dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
-    """Return a column's own dtype if it can represent missing values or has none; else float64."""
+    """Return a column's own dtype if able to represent missing values or has none; else float64."""
     from pyarrow import types
 
     groups = (metadata.row_group(group).column(position).statistics for group in range(metadata.num_row_groups))

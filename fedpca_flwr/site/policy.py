@@ -134,7 +134,7 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
 
 
 def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-    """Refuse secure sums that reveal something about single sites, unless `allowed-methods` permits these.
+    """Refuse secure sums that reveal something about single sites, unless `allowed-methods` permits such sums.
 
     Parameters
     ----------
@@ -383,7 +383,7 @@ def permit_values(node: NodeConfig, table: Table) -> None:
 
 
 def _min_observed(node: NodeConfig, table: Table) -> int:
-    """Return how many values a column needs, so that ``min-rows`` of the participating rows surely have one."""
+    """Return how many values a column needs, so that ``min-rows`` of the participating rows surely have a value."""
     n_excluded = 0 if table.excluded is None else int(table.excluded.sum())
     return node.min_rows + n_excluded + (len(table.rows) - n_excluded) % node.round_rows
 

@@ -121,7 +121,7 @@ def permit_columns(journal: Journal, min_rows: int, rows: Rows, names: Sequence[
 
 
 def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
-    """Find columns where few rows differ from the commonest value, or one row dominates the variance.
+    """Find columns where few rows differ from the commonest value, or a single row dominates the variance.
 
     All rows are passed once, after a look at the first rows, and twice if they have weights.
 
@@ -206,7 +206,7 @@ class _ColumnSums:
             self._add_sparse(block)
 
     def _add(self, columns: ColumnIndex, block: NDArray[np.generic], weights: Array | None) -> None:
-        """Add a dense block (m, columns) to the sums of these columns, ignoring NaN."""
+        """Add a dense block (m, columns) to the sums of the columns, ignoring NaN."""
         deviations = np.subtract(block, self.modes[columns], dtype=np.float64)
         self.low[columns] = np.fmin(self.low[columns], np.fmin.reduce(deviations, axis=0))
         self.high[columns] = np.fmax(self.high[columns], np.fmax.reduce(deviations, axis=0))
@@ -242,7 +242,7 @@ class _ColumnSums:
 
 
 def _majority_values(rows: Rows, sample: int) -> Array:
-    """Return each column's value (d,) that all rows but at most ``sample // 2`` share, if there is one.
+    """Return each column's value (d,) that all rows but at most ``sample // 2`` share, if any.
 
     Such a value has the majority among the first ``sample`` values of its column, which votes find that are counted up
     and down (Boyer and Moore 1981). A column with fewer values is sorted.

@@ -1,4 +1,4 @@
-"""A site's own file of rows: all kinds of files in one table, read without leaking a value into an error.
+"""A site's own file of rows: all kinds of files in a single table, read without leaking a value into an error.
 
 A kind of file is an entry of `FORMATS`. `read` checks the rows that its reader returns, keeps small rows in memory, and
 rewords the errors of any reader, since a reader's own error may quote the file.

@@ -1,4 +1,4 @@
-"""Related people within one site's .bed file, by KING's robust estimator of kinship (Manichaikul et al. 2010).
+"""Related people within a single site's .bed file, by KING's robust estimator of kinship (Manichaikul et al. 2010).
 
 Kinship compares two people at every variant, so it needs the rows of both in one place. A site looks for relatives
 among its own people; nobody looks for relatives at two sites.

@@ -129,7 +129,7 @@ def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], S
     """
 
     def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
-        """Call `judge` as the site's key `repeat` says, and return the entry unless it is noted already."""
+        """Call `judge` as the site's key `repeat` says, and return the entry unless noted already."""
         if node.repeat != "allow":
             judge(same, other_notes if node.repeat == "refuse" else [])
         return "" if entry in [note.content for note in same] else entry
@@ -156,7 +156,7 @@ class SelectedRows:
     levels: Callable[[], tuple[str, Rows]] | None = None
 
     def opened_sum(self, key: bytes, members: Sequence[str]) -> OpenedSum:
-        """Return the journal's record of an answer over these rows, with keyed digests.
+        """Return the journal's record of an answer over the rows, with keyed digests.
 
         Parameters
         ----------
@@ -243,7 +243,7 @@ class RepeatRules:
         self.selection = selection or SelectedRows(rows)
 
     def permit_sum(self, members: Sequence[str], *, split: str) -> None:
-        """Note a secure sum, or refuse it if earlier sums and it reveal one party's summand or few rows.
+        """Note a secure sum, or refuse a sum that with earlier sums reveals a single party's summand or few rows.
 
         Parameters
         ----------
@@ -261,7 +261,7 @@ class RepeatRules:
         self._permit_opening(members, split=split, is_noted=True)
 
     def permit_clear(self, *, is_noted: bool) -> None:
-        """Refuse an answer in clear that differs from an earlier answer by a few rows; note it if `is_noted`.
+        """Refuse an answer in clear that differs from an earlier answer by a few rows; and write a note if `is_noted`.
 
         Parameters
         ----------
@@ -279,7 +279,7 @@ class RepeatRules:
                 self.journal.store_secret(CLEAR_NAME, b"noted")
 
     def _permit_opening(self, members: Sequence[str], *, split: str, is_noted: bool) -> None:
-        """Compare a sum or answer over these rows with earlier notes; note it if `is_noted`."""
+        """Compare a sum or answer over the rows with earlier notes; and write a note if `is_noted`."""
         key = self.journal.data_key
         if not key:  # a simulation, or a site without a journal
             return

@@ -1,4 +1,4 @@
-"""`Site`: one party's rows, rules, files and journal. Its rules are its own: no run can change them."""
+"""`Site`: a single party's rows, rules, files and journal. Its rules are its own: no run can change them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Site:
 
     @property
     def settings_digest(self) -> bytes:
-        """SHA-256 of the run-config as the server sent it."""
+        """SHA-256 of the run-config as sent by the server."""
         return hashlib.sha256(json.dumps(self._server_run_config, sort_keys=True).encode()).digest()
 
     # What it holds
@@ -153,7 +153,7 @@ class Site:
 
     @cached_property
     def journal(self) -> Journal:
-        """Journal in the site's own folder if its node-config names one, else in Flower's state."""
+        """Journal in the site's own folder if its node-config names a folder, else in Flower's state."""
         run_state = StateJournal(self.state.records)
         if not self.node.journal:
             return run_state
@@ -313,7 +313,7 @@ class Site:
         return (self.node.rare_values or ("allow" if self.rows_from_caller else "refuse")) == "refuse"
 
     def note_clear(self, card: MethodCard) -> None:
-        """Record that an answer leaves in clear, or refuse it; warn if the site has no journal.
+        """Record that an answer leaves in clear, or refuse the answer; warn if the site has no journal.
 
         Parameters
         ----------
@@ -362,7 +362,7 @@ class Site:
         return repeats.RepeatRules(self.journal, self.node, self._in_file_order(self.data(split)), selection)
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
-        """Refuse a secure sum if its difference from an earlier sum reveals one party's summand or few rows.
+        """Refuse a secure sum if its difference from an earlier sum reveals a single party's summand or few rows.
 
         Parameters
         ----------

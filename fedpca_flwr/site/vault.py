@@ -114,7 +114,7 @@ class Vault:
         return self._means or self._store_means(*head_and_diagonal(self._rows, self._threads))
 
     def _store_means(self, head: Head, diagonal: Array) -> tuple[Head, Array]:
-        """Store count, mean and the scatter's diagonal for the run, and return them."""
+        """Store count, mean and the scatter's diagonal for the run, and return all three."""
         self._means = head, diagonal
         self._state[MEANS_NAME] = [head.n, head.mean, head.remainder, diagonal]
         return self._means
@@ -312,7 +312,7 @@ def residual_sum(total: float, explained: float) -> float:
 
 
 def worth_forming(rows: int, features: int, columns: int) -> bool:
-    """Check that forming the scatter once, and multiplying with it, costs less than multiplying with rows.
+    """Check that forming the scatter once, and products with the scatter, cost less than multiplying with rows.
 
     The costs are n d^2, 2 d^2 c and 4 n d c multiplications and additions.
 

@@ -274,7 +274,7 @@ class Adjust(RowsStage):
     @classmethod
     @override
     def fits(cls, card: MethodCard) -> bool:
-        """Return whether the method pools rows by their moments, so that the stage can adjust them."""
+        """Return whether the method pools rows by their moments, so that the stage can adjust the moments."""
         return card.pools_rows and issubclass(card.options, MomentsOptions)
 
     @property

@@ -183,7 +183,7 @@ def outlier_limits(model: PCAModel) -> Array:
 
 
 def suppress_small_counts(count: int, rows: int, min_rows: int) -> int:
-    """Return the count that a site reports: 0 if below ``min_rows``, all rows if fewer than ``min_rows`` are not in it.
+    """Return the count that a site reports: 0 if below ``min_rows``, all rows if fewer than ``min_rows`` are left out.
 
     So a server cannot choose a limit around a few rows to learn about these rows.
 

@@ -24,7 +24,7 @@ from fedpca_flwr.errors import ConfigError, ContractError
 
 
 def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
-    """Create a folder if missing, check that files can be written in it, and return the folder.
+    """Create a folder if missing, check that files can be written, and return the folder.
 
     So a folder that cannot be written to is known before anything is computed.
 
@@ -56,7 +56,7 @@ def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
 
 @contextmanager
 def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Open a binary stream to a file that appears only when it is complete (temporary file, then rename).
+    """Open a binary stream to a file that appears only when complete (temporary file, then rename).
 
     The stream writes a temporary file in the same folder, which is renamed when all went well, and otherwise removed.
 
@@ -113,7 +113,7 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def read_text(file: Path, errors: str = "strict") -> str:
-    """Return the text of a file in UTF-8, or UTF-16 if it begins with a byte order mark.
+    """Return the text of a file in UTF-8, or UTF-16 after a byte order mark.
 
     Parameters
     ----------

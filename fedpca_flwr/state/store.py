@@ -240,7 +240,7 @@ class Store:
             )
 
     def rows(self, database: sqlite3.Connection, query: str, *kinds: type[int] | type[str]) -> list[tuple[Any, ...]]:
-        """Return the rows of an SQL query, and refuse values of other types than `kinds` (one for each column).
+        """Return the rows of an SQL query, and refuse values of other types than `kinds` (a type for each column).
 
         Parameters
         ----------

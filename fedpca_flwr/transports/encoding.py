@@ -31,7 +31,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 @dataclass(frozen=True)
 class SumPolicy:
-    """Rules of a site for the sums that it joins: number of parties, its minimum, signer, and survivors.
+    """Rules of a site for sums with other sites: number of parties, its minimum, signer, and survivors.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def require_summable(method: str, questions: Questions) -> Questions:
 
 
 def mask_question(question: Question, *further_fields: Field) -> Question:
-    """Return a question whose reply is a vector of masked words; a question in clear stays as it is.
+    """Return a question whose reply is a vector of masked words; a question in clear stays unchanged.
 
     Parameters
     ----------

@@ -218,7 +218,7 @@ def mask_from_secrets(local_key: bytes, secrets: Mapping[bytes, bytes], context:
 
 
 class Buffers:
-    """Buffers for one block of a keystream, allocated once and used for all masks of a vector.
+    """Buffers for a single block of a keystream, allocated once and used for all masks of a vector.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ class Buffers:
     """
 
     def __init__(self, size: int) -> None:
-        """Allocate zeros and words for one block of the keystream."""
+        """Allocate zeros and words for a single block of the keystream."""
         self.words = np.empty(min(size, BLOCK_WORDS), "<u8")
         self.bytes = self.words.data.cast("B")
         self.zeros = memoryview(bytes(self.words.nbytes))
@@ -280,7 +280,7 @@ def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, byte
 
 
 def agreed_key(key: X25519PrivateKey, peer: bytes, context: bytes) -> bytes:
-    """Return the 256-bit key that two parties derive for one request, equal on either side.
+    """Return the 256-bit key that two parties derive for a single request, equal on either side.
 
     Parameters
     ----------
@@ -331,6 +331,6 @@ def _exchange_key(private: X25519PrivateKey, peer: bytes) -> bytes:
 
 
 def _derive_key(shared: bytes, local_key: bytes, peer: bytes, context: bytes) -> bytes:
-    """Return the 256-bit key of two parties for one request, by HKDF-SHA256 from their shared secret."""
+    """Return the 256-bit key of two parties for a single request, by HKDF-SHA256 from their shared secret."""
     info = KEY_PURPOSE + context + b"".join(sorted([local_key, peer]))
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(shared)

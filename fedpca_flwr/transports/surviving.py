@@ -132,7 +132,7 @@ class Surviving(Transport):
         return script
 
     def stage_phase(self, stage: str, sum_phase: str) -> str:
-        """Return the name of the question for a stage of a sum; after the first sum it begins with the sum's name.
+        """Return the name of the question for a stage of a sum; after the first sum prefixed by the sum's name.
 
         Parameters
         ----------
@@ -289,7 +289,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"public": np.frombuffer(public, np.uint8), "signature": self._signer.sign("run keys", public)}
 
     def _share_secrets(self, party: Party, request: Fields) -> Fields:
-        """Return Shamir shares of this party's seed and mask key, each pair encrypted for one party."""
+        """Return Shamir shares of this party's seed and mask key, each pair encrypted for a single party."""
         parties, publics = request["parties"].tolist(), [keys.tobytes() for keys in request["publics"]]
         if not len(parties) == len(publics) == len(request["signatures"]):
             raise ContractError(

@@ -75,7 +75,7 @@ def _sum(reader: Reader, place: str, select: str) -> float:
 
 
 def _read_query(url: str, select: str) -> Iterable[Rows]:
-    """Yield blocks of a query's rows as a site reads them."""
+    """Yield blocks of a query's rows as a site reads rows."""
     return Query(url, select).blocks()
 
 
@@ -100,5 +100,5 @@ def _read_adbc(url: str, select: str) -> Iterable[Rows]:
 
 
 def _answer(url: str, select: str) -> Iterable[Rows]:
-    """Read and check the rows as a site does, read them again for their moments, and yield the mean."""
+    """Read and check the rows as a site does, read the file again for their moments, and yield the mean."""
     yield Moments.from_rows(read_query(url, select)[0].rows).mean

@@ -1,4 +1,4 @@
-"""Growth of runs with their data, and other programs for PCA beside ours, in one process each."""
+"""Growth of runs with their data, and other programs for PCA beside ours, in a single process each."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -60,7 +60,7 @@ def _growth(
     groups: Annotated[list[str], typer.Option(click_type=click.Choice([*GROWN]))] = [*GROWN],  # noqa: B006
     figure: str = "",
 ) -> Lines:
-    """Measure CPU seconds of whole runs while one of rows, features, components and parties grows.
+    """Measure CPU seconds of whole runs while rows, features, components or parties grow.
 
     Rows are drawn, in bytes where they are dense; deviations fall as a power of 0.6. Behind the seconds are the rounds
     and the milliseconds a message: each party sends one a round, and one that says what it holds. The exponent is that
@@ -204,7 +204,7 @@ def _rivals(
         cells, loadings = ["-"] * 3, None
 
         def work(program: str = program) -> None:
-            """Run one of our methods or another program; keep its costs and components."""
+            """Run a method of ours or another program; keep its costs and components."""
             nonlocal cells, loadings
             if program in RIVALS:
                 loadings = RIVALS[program](pooled, components)

@@ -19,7 +19,7 @@ Lie = Callable[[Rows, np.random.Generator], Rows]
 
 
 def _along_a_direction(rows: Rows, rng: np.random.Generator) -> Rows:
-    """Return false rows of legal pixels (0 to 16) that all lie along one random direction."""
+    """Return false rows of legal pixels (0 to 16) that all lie along a single random direction."""
     signs = rng.choice([-1, 1], (len(rows), 1)) * rng.uniform(0.8, 1, (len(rows), 1))
     return np.asarray(8 + 8 * signs * rng.choice([-1, 1], rows.shape[1]))
 

@@ -175,5 +175,5 @@ def _scikit_learn(data: list[Any]) -> Array:
 
 
 def _run_pcov(data: list[Any]) -> Array:
-    """Return the components of all tables, one for each party, by a run of P-COV."""
+    """Return the components of all tables, a table for each party, by a run of P-COV."""
     return run("p-cov", data, n_components=COMPONENTS).loadings()[0]

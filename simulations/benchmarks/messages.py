@@ -151,7 +151,7 @@ def _ap_cov(parts: Sequence[Rows], k: int) -> Result:
 
 
 def _leading(C: Array, k: int) -> Result:
-    """Return the k leading eigenvectors and eigenvalues of a covariance C (d, d), one round, and its bytes."""
+    """Return the k leading eigenvectors and eigenvalues of a covariance C (d, d), a single round, and its bytes."""
     values, vectors = np.linalg.eigh(C)
     return vectors[:, ::-1][:, :k].T, values[::-1][:k], 1, 8 * (C.size + len(C) + 1)
 

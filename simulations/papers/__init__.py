@@ -1,1 +1,1 @@
-"""The figures and tables of the papers whose methods are here, one module each (see its `__main__`)."""
+"""The figures and tables of the papers whose methods are here, a single module each (see its `__main__`)."""

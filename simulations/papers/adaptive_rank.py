@@ -30,7 +30,7 @@ LEAVES = (1, 2, 4, 8, 16, 32)
 
 
 def steps(motes: str = "", shrink: int = 1) -> list[Step]:
-    """List the steps (computations with one CSV table each) that reproduce the paper of Grammenos et al. 2019.
+    """List the steps (computations with a CSV table each) that reproduce the paper of Grammenos et al. 2019.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The model of Ozkara et al. 2023, parties about a common V, and the solvers that it compares, for all parties at once.
+"""The model of Ozkara et al. 2023, parties about a common V, and the compared solvers, for all parties at once.
 
 Rows are stacks (m, n, d) of m parties, components (m, d, r). Errors are ratios to the true components' error.
 """

@@ -1,4 +1,4 @@
-"""Every table and figure of the seeds with its state: ours beside theirs, in one page, and each within its interval.
+"""Every table and figure of the seeds with its state: ours beside theirs, on a page, and each within its interval.
 
     python -m fedpca_flwr.simulations.papers all \
         --output FOLDER [--mnist DEST] [--cifar DEST] [--motes DIR] [--tables DIR]
@@ -73,7 +73,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """Table or figure of a published document: whether it is reproduced, why not, and its numbers."""
+    """Table or figure of a published document: whether reproduced, why not, and its numbers."""
 
     what: str
     state: str
@@ -150,7 +150,7 @@ def seeds() -> list[Seed]:
 
 
 def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
-    """Compute the reproduced numbers of a paper or note, as far as the steps behind them were run.
+    """Compute the reproduced numbers of a paper or note, as far as their steps were run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The streams of Grammenos et al. 2019, and the methods that it lets run beside each other on them.
+"""The streams of Grammenos et al. 2019, and the methods that the paper compares on these.
 
 The four one-pass methods that it compares with are each as its own paper has it: they take blocks of rows (b, d) by
 ``update`` and give orthonormal ``vectors`` (d, r), as `Tracker` does. They do not centre: the caller may.
@@ -89,7 +89,7 @@ class FrequentDirections:
         self._used = 0
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Append rows to the sketch, and shrink the sketch whenever it is full.
+        """Append rows to the sketch, and shrink the sketch whenever full.
 
         Parameters
         ----------

@@ -49,7 +49,7 @@ DIGIT = 3
 
 
 def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
-    """List the steps (computations with one table each) that reproduce the figures of Cheung et al. 2022.
+    """List the steps (computations with a single table each) that reproduce the figures of Cheung et al. 2022.
 
     Parameters
     ----------

@@ -202,7 +202,7 @@ class DPPCA(method.Strategy):
         return estimate._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=detectable)
 
     def _release_clipped(self) -> method.Fitting:
-        """Fit from the noisy sum and second moment of rows clipped to the option ``clip``, in one round."""
+        """Fit from the noisy sum and second moment of rows clipped to the option ``clip``, in a single round."""
         bound = self.options.clip
         assert bound is not None  # of a release that is not unbounded
         sums, noise = yield from self._release_sums("joint", {}, bound)
@@ -237,7 +237,7 @@ class DPPCA(method.Strategy):
         return values, {name: deviations[name] * step * math.sqrt(sums.parties) for name, step in steps.items()}
 
     def _row_count(self, noisy_count: float) -> int:
-        """Round the noisy row count to an integer that allows the requested components, or refuse it."""
+        """Round the noisy row count to an integer that allows the requested components, or refuse the count."""
         rows = round(noisy_count)
         if self.options.count == "noised":
             rows = max(rows, 2, self.options.n_components)  # a count that noise made too small ends no run

@@ -113,7 +113,7 @@ class DPOptions(method.Options):
     @model_validator(mode="before")
     @classmethod
     def _default_count(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Default ``count`` to 'public' for the replace-one relation, under which row counts need no noise."""
+        """Default ``count`` to 'public' for the replace-a single relation, under which row counts need no noise."""
         return {"count": "public", **values} if values.get("relation") == "replace-one" else values
 
     @model_validator(mode="after")
@@ -151,7 +151,7 @@ class DPOptions(method.Options):
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Names of the release's questions, one for each noisy sum, in their order."""
+        """Names of the release's questions, a question for each noisy sum, in their order."""
         return tuple(BUDGET_SHARES[self.release]) if self.private else ("moments",)
 
     @property
@@ -218,7 +218,7 @@ class DPOptions(method.Options):
         }
 
     def replacement_epsilon(self) -> float:
-        """Return the epsilon that the run's noise gives for replacing one row, if row counts are known.
+        """Return the epsilon that the run's noise gives for replacing a single row, if row counts are known.
 
         Returns
         -------
@@ -244,7 +244,7 @@ def _base_phase(phase: str) -> str:
 
 
 def _sensitivity(relation: privacy.Relation, weights: Mapping[str, float]) -> float:
-    """Return the joint L2 sensitivity of a phase's weighted fields to adding, removing or replacing one row."""
+    """Return the joint L2 sensitivity of a phase's weighted fields to adding, removing or replacing a single row."""
     product_weight = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares", "energies")))
     sum_weight, count_weight = weights.get("sum", 0.0), weights.get("rows", 0.0)
     return privacy.sensitivity(relation, sums=sum_weight, products=product_weight, count=count_weight)
@@ -290,7 +290,7 @@ REQUEST_FIELDS = {
 
 
 def _noisy_question(phase: str, options: DPOptions) -> method.Question:
-    """Return the question for the noisy sums of one phase, with its limits in integer steps."""
+    """Return the question for the noisy sums of a single phase, with its limits in integer steps."""
     k, replies = options.n_components, SHELL_REPLY_FIELDS if phase == "directions" else REPLY_FIELDS
     sizes = {"octaves": private_scatter.OCTAVES, "shells": options.max_shells, "k": k, "k+1": k + 1}
     return method.Question(

@@ -77,7 +77,7 @@ FIRST_PASS_ROWS = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and no
 
 @dataclass(frozen=True)
 class RowsUsed:
-    """Rows of one pass (all rows, or all but held-out rows): their number, mean, total variance and rounding.
+    """Rows of a single pass (all rows, or all but held-out rows): their number, mean, total variance and rounding.
 
     Parameters
     ----------

@@ -120,7 +120,7 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
 
 
 def personalised_script(config: method.RunConfig, options: PersonalisedOptions) -> method.Questions:
-    """Return the questions of personalised PCA: one or two passes, a report of errors, and the projection.
+    """Return the questions of personalised PCA: a pass or two, a report of errors, and the projection.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def personalised_script(config: method.RunConfig, options: PersonalisedOptions) 
 def _pass_questions(
     config: method.RunConfig, options: PersonalisedOptions, prefix: str, strengths: int
 ) -> method.Questions:
-    """Return the questions of one pass: mean and variances, products for the pooled PCA, and shared components."""
+    """Return the questions of a single pass: mean and variances, products for the pooled PCA, and shared components."""
     used = method.Field("used", (), dtype="int64", kind="count")
     start = method.Question(
         reply=method.Payload((used, *method.HEAD[1:], method.Field("diagonal", ("d",), kind="size"))),
@@ -229,7 +229,7 @@ MEAN_KEY = "own mean of rows"
 
 
 class PersonalisedClient(method.Client):
-    """Client of personalised PCA, which stores its own components and projects its rows with them."""
+    """Client of personalised PCA, which stores its own components and projects its rows by its own components."""
 
     options: PersonalisedOptions
 
@@ -262,7 +262,7 @@ class PersonalisedClient(method.Client):
 
     @override
     def projection(self, request: method.Fields) -> method.Projection:
-        """Return the projection with the party's own components, if it has computed any."""
+        """Return the projection with the party's own components, if computed."""
         projection = super().projection(request)
         if COMPONENTS_KEY not in self.site.state:
             return projection

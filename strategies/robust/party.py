@@ -136,7 +136,7 @@ def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Qu
 
 
 def _step_questions(step: str) -> method.Questions:
-    """Return the questions of one outlier search: score histograms, whitened sign covariance, and inliers' sums."""
+    """Return the questions of an outlier search: score histograms, whitened sign covariance, and inliers' sums."""
     vectors, middles, spreads = (
         method.Field("vectors", ("m", "d"), kind="orthonormal rows", constant=f"{step}vectors"),
         method.Field("middles", ("m",), constant=f"{step}middles"),
@@ -353,7 +353,7 @@ class RobustClient(method.Client):
         return self.suppress_small_counts([inside, outside] if few_outside else [inside])
 
     def centred_rows(self, centre: method.Array, scale: method.Array = NO_SCALE) -> Iterator[method.Array]:
-        """Yield the party's rows less a centre, divided by the scale if one is given, chunk by chunk.
+        """Yield the party's rows less a centre, divided by the scale if given, chunk by chunk.
 
         Parameters
         ----------

@@ -163,7 +163,7 @@ ClusterFields = Generator[Round, Any, dict[str, Array]]
 
 
 def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -> ClusterFields:
-    """Run Harmony by sums: return its centres, penalties and moves as fields, and log them in the model.
+    """Run Harmony by sums: return its centres, penalties and moves as fields, and log the steps in the model.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -
 def _converge_step(
     request: Fields, steps: harmony.Steps, centres: Array, penalty: Array, free: int
 ) -> Generator[Round, Any, tuple[harmony.Steps, Total, int]]:
-    """Iterate one clustering step until few rows change clusters; return steps, last sums and number of questions.
+    """Iterate a single clustering step until few rows change clusters; return steps, last sums and number of questions.
 
     In the first ``free`` questions the penalty on clusters that a batch dominates is not updated.
     """

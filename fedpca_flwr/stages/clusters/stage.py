@@ -182,7 +182,7 @@ class Clusters(RowsStage):
 
     @override
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> None:
-        """Write each row's cluster, or its corrected scores, beside the site's scores; observe nothing."""
+        """Write each row's cluster, or its corrected scores, beside the site's scores; return no observer."""
         node, points = party.site.node, self.points(party, request, all_rows=True)
         if self.options.clustering == "harmony":
             harmony.write_corrected(node.scores, request, points, node.partition_id)
@@ -193,7 +193,7 @@ class Clusters(RowsStage):
 
     @override
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
-        """Cluster the scores by rounds of sums, log the clusters in the model, and return them as fields."""
+        """Cluster the scores by rounds of sums, log the clusters in the model, and return fields."""
         options = self.options
         variances = model.explained_variance_
         if options.clustering == "harmony":

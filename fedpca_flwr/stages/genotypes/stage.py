@@ -268,7 +268,7 @@ class Genotypes(RowsStage):
         later_broadcast = by_transport(run.config, clear=dict.fromkeys(broadcast, np.empty(0)), masked=broadcast)
 
         def put(question: Round) -> Program:
-            """Yield the question, with allele frequencies and pruned variants added if it has such fields."""
+            """Yield the question, with allele frequencies and pruned variants added if the question has such fields."""
             nonlocal broadcast
             names = {field.name for field in run.script[question.phase].request.fields} & broadcast.keys()
             if names:
