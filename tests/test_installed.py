@@ -191,8 +191,13 @@ def test_example_apps_can_be_built_and_published(tmp_path):
         assert (folder / "README.md").read_text().startswith("---\n")
 
 
+BY_DAY = "components-then-model"  # `tests/test_readme.py` runs all of them by day, on a grid of its process
+
+
 @pytest.mark.engine
-@pytest.mark.parametrize("example", COMPONENTS)
+@pytest.mark.parametrize(
+    "example", [name if name == BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in COMPONENTS]
+)
 def test_example_apps_run_from_the_wheel(installed, tmp_path, example):
     decoy(tmp_path, *DECOYS[0])
     name = example.replace("-", "_")
