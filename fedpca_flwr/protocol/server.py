@@ -27,8 +27,11 @@ FIRST_POLL_SECONDS = 0.1
 POLL_FRACTION = 0.1
 """Of the time waited so far: a reply is found at most so much later than it came."""
 
-FIRST_REPEAT_SECONDS = 60.0
-"""Seconds without a reply after which a message is sent again; twice as many until the next time."""
+FIRST_REPEAT_SECONDS = 300.0
+"""Seconds without a reply after which a message is sent again, or a quarter of the round's time if that is less.
+
+The pause doubles each time: a message too many starts a process at a site, which an overloaded machine can ill afford.
+"""
 
 RETRY_SECONDS = 30.0
 """Seconds for which the grid's connection may fail, each time that it is asked, before the run ends."""
@@ -102,7 +105,7 @@ class PendingReply:
     ids: list[str]
     since: float
     until: float
-    patience: float = FIRST_REPEAT_SECONDS
+    patience: float
     reply: Future[Message | None] = field(default_factory=Future)
 
 
@@ -145,7 +148,10 @@ class ReplyPoller:
         since, messages = time.monotonic(), list(messages)
         until = math.inf if timeout is None else since + timeout
         ids = self._grid.push_messages(messages)
-        sent = [PendingReply(message, [id_], since, until) for message, id_ in zip(messages, ids, strict=True)]
+        patience = min(FIRST_REPEAT_SECONDS, (until - since) / 4)
+        sent = [
+            PendingReply(message, [id_], since, until, patience) for message, id_ in zip(messages, ids, strict=True)
+        ]
         self._deliver(sent)
         with self._lock:
             self._pending += [entry for entry in sent if not entry.reply.done()]

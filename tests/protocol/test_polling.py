@@ -126,7 +126,13 @@ def test_a_message_whose_reply_is_lost_is_sent_again(lost, link):
     link.lost[5.0] = lost
     assert arrival_times(link, [5.0, 1.0]) == [1.0, 5.0]
     assert link.sent == [5.0, 1.0] + [5.0] * lost
-    assert link.clock.now < 60 * 2**lost
+    assert link.clock.now < 400 * 2**lost
+
+
+def test_a_lost_reply_is_asked_for_within_the_rounds_time(link):
+    link.lost[5.0] = 1
+    assert arrival_times(link, [5.0], timeout=60.0) == [5.0]
+    assert 15 <= link.clock.now < 60
 
 
 def test_a_slow_reply_is_not_asked_for_often(link):
