@@ -147,14 +147,12 @@ class FedPCA(Strategy):
                     if arrays is not None:
                         result.arrays = arrays
                         break
-            except FedPCAError as error:
-                if not errors:
-                    raise
-                raise _grid_error(errors[0], error) from errors[0]
             except Exception as error:
                 if not errors:
                     raise
-                raise _grid_error(errors[0]) from error
+                consequence = f" ({error})" if isinstance(error, FedPCAError) else ""
+                text = f"{type(errors[0]).__name__}: {errors[0]}{consequence}"
+                raise FedPCAError(f"the grid of the server failed, and no node, with {text}") from errors[0]
         if evaluate_fn is not None:
             evaluation = evaluate_fn(server_round, result.arrays)
             if evaluation is not None:
@@ -490,12 +488,6 @@ def _pca_context(context: Context, name: str) -> Iterator[Context]:
 def _loadings_record(name: str) -> str:
     """Return the name of the record with the loadings of a PCA."""
     return f"fedpca loadings of {name}"
-
-
-def _grid_error(error: Exception, consequence: FedPCAError | None = None) -> FedPCAError:
-    """Return the error of a run whose grid, at the server, raised an error."""
-    suffix = f" ({consequence})" if consequence is not None else ""
-    return FedPCAError(f"the grid of the server failed, and no node, with {type(error).__name__}: {error}{suffix}")
 
 
 def _run_config(method: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a person runs: a single federated PCA from Python, benchmarks, deployment."""
+"""Programs that a person runs: a federated PCA from Python, benchmarks, deployment."""
 
 ENGINES = ("loopback", "ray")
 """Where a run's parties are: in this process, or in Flower's simulation."""

@@ -1,4 +1,4 @@
-"""What a person hands over as the parties of a run: data frames too, their columns in a single order."""
+"""Parties of a run as a person hands them over: data frames too, with their columns brought into one order."""
 
 import re
 from collections.abc import Hashable, Iterable, Mapping

@@ -25,7 +25,7 @@ from fedpca_flwr.maths.factors import trapezoid_size
 from fedpca_flwr.maths.forecast import CODED_STEPS, Forecast, Survey
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.protocol.card import method_questions
-from fedpca_flwr.protocol.client import PCAClient, RefusingClient
+from fedpca_flwr.protocol.client import PartyClient, PCAClient, RefusingClient
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.protocol.script import max_questions
 from fedpca_flwr.protocol.transport import relay
@@ -250,7 +250,7 @@ class AdaptiveClient(method.Client):
     """All methods by name, as the strategy's."""
 
     @override
-    def responder(self, config: Mapping[str, Any]) -> PCAClient | RefusingClient:
+    def responder(self, config: Mapping[str, Any]) -> PartyClient:
         if "method" not in config:
             return self
         try:

@@ -25,7 +25,7 @@ class AveragedOptions(method.ScaledOptions):
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
-        """What sums of scatters about own means tell of single sites; nothing without centring."""
+        """Disclosure of single sites by sums of scatters about own means; nothing without centring."""
         return {"ap-cov": WITHIN_DISCLOSURE} if self.center else {}  # averaged raw second moments leave nothing out
 
 

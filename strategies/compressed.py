@@ -97,7 +97,7 @@ class CompressedOptions(method.Options):
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
-        """What rounded secure sums tell of single sites."""
+        """Disclosure of single sites by rounded secure sums."""
         return {"compressed": SITE_DISCLOSURE}
 
     def make_codec(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:

@@ -234,7 +234,47 @@ class Site(Protocol):
         """
 
 
-class PCAClient(NumPyClient):
+class PartyClient(NumPyClient):
+    """Client of a party, which may let another client answer a question.
+
+    Attributes
+    ----------
+    loadings : Loadings or None
+        Loadings by which the party projects rows; None before the last question is answered.
+    """
+
+    loadings: Loadings | None = None
+
+    def responder(self, config: Mapping[str, Any]) -> PartyClient:
+        """Return the client that answers a question: this client, or that of a method which this method continues with.
+
+        Parameters
+        ----------
+        config : mapping of str
+            Config of the question.
+
+        Returns
+        -------
+        PartyClient
+        """
+        return self
+
+    def reply_fields(self, phase: str) -> list[str]:
+        """Return the names of the arrays in the reply to a question of the script; none beside the report of an error.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+
+        Returns
+        -------
+        list of str
+        """
+        return []
+
+
+class PCAClient(PartyClient):
     """Base of every method's client (a party's half): answers the questions of the run's script, and no others.
 
     Parameters
@@ -256,7 +296,6 @@ class PCAClient(NumPyClient):
         self.question_number = 0
         self.alternatives: Alternatives = no_alternatives
         # whether answers are sums over rows without noise, from which few rows could be read
-        self.loadings: Loadings | None = None  # once the run has ended
         self._sums_rows = card.split == "rows" and not card.differentially_private
 
     def continue_from(self, previous: PCAClient, questions: Questions) -> None:
@@ -406,12 +445,13 @@ class PCAClient(NumPyClient):
             return responder.fit(parameters, config)
         try:
             phase = str(config.get("phase", ""))
-            if self.site.node.data and (repeated := self._repeated_reply(phase, parameters)) is not None:
+            digest = question_digest(phase, parameters)
+            if self.site.node.data and (repeated := self._repeated_reply(phase, digest)) is not None:
                 return repeated
             self._permit()
             if self.site.config.minimum:
                 self._permit_parties(str(config.get("parties", "")))
-            request = self._accept_question(phase, parameters)
+            request = self._accept_question(phase, parameters, digest)
             self.store_request(request)
             rows = len(self.data)
             arrays = self._answer(phase, request, rows)
@@ -428,32 +468,8 @@ class PCAClient(NumPyClient):
         """Return an error: runs ask no questions by Flower's evaluate, and `fit` refuses this phase."""
         return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
 
-    def responder(self, config: Mapping[str, Any]) -> PCAClient | RefusingClient:
-        """Return the client that answers a question: this client, or that of a method which this method continues with.
-
-        Parameters
-        ----------
-        config : mapping of str
-            Config of the question.
-
-        Returns
-        -------
-        PCAClient or RefusingClient
-        """
-        return self
-
+    @override
     def reply_fields(self, phase: str) -> list[str]:
-        """Return the names of the arrays in the reply to a question of the script.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-
-        Returns
-        -------
-        list of str
-        """
         return [field.name for field in self.script[phase].reply.fields]
 
     # Inside
@@ -509,14 +525,12 @@ class PCAClient(NumPyClient):
             late = True
         return self.site.report(error, late=late)
 
-    def _repeated_reply(
-        self, phase: str, arrays: Sequence[NDArray[Any]]
-    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]] | None:
+    def _repeated_reply(self, phase: str, digest: str) -> tuple[list[NDArray[Any]], int, dict[str, Any]] | None:
         """Return the last reply byte for byte if its question has come again, as the reply may have been lost.
 
         Nothing is computed. Where another process of the site still computes the answer, the statement says so.
         """
-        progress = self.journal.progress(question_digest(phase, arrays), self.site.settings_digest)
+        progress = self.journal.progress(digest, self.site.settings_digest)
         if progress == "computing":
             return [], 0, {PENDING_KEY: True}
         stored = self.journal.load_secret(REPLY_NAME) if progress == "answered" else None
@@ -538,7 +552,7 @@ class PCAClient(NumPyClient):
         np.savez(file, *arrays, statement=statement)
         self.journal.store_secret(REPLY_NAME, file.getvalue())
 
-    def _accept_question(self, phase: str, arrays: list[NDArray[Any]]) -> Fields:
+    def _accept_question(self, phase: str, arrays: list[NDArray[Any]], digest: str) -> Fields:
         """Check that a question is the next of the script, record the question, and return its fields by name."""
         request: Fields = {}
 
@@ -552,7 +566,7 @@ class PCAClient(NumPyClient):
             question.request.check(request, SERVER, question.request_sizes(self.public))
             require_unchanged(question.request, request, self.site.state)
 
-        self.journal.begin(phase, question_digest(phase, arrays), self.site.settings_digest, permit)
+        self.journal.begin(phase, digest, self.site.settings_digest, permit)
         return request
 
     def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:
@@ -579,7 +593,7 @@ class PCAClient(NumPyClient):
         return arrays
 
 
-class RefusingClient(NumPyClient):
+class RefusingClient(PartyClient):
     """Client of a site that cannot take part, which answers every question with an error report.
 
     Nothing is raised where Flower makes a client, since an exception's text would travel.
@@ -594,7 +608,6 @@ class RefusingClient(NumPyClient):
         """Store the error report."""
         super().__init__()
         self.report = report
-        self.loadings: Loadings | None = None
 
     @override
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -612,31 +625,3 @@ class RefusingClient(NumPyClient):
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Return the error report as metrics, with loss 0 and 0 rows."""
         return 0.0, 0, self.report
-
-    def responder(self, config: Mapping[str, Any]) -> RefusingClient:
-        """Return this client, which answers every question.
-
-        Parameters
-        ----------
-        config : mapping of str
-            Config of the question.
-
-        Returns
-        -------
-        RefusingClient
-        """
-        return self
-
-    def reply_fields(self, phase: str) -> list[str]:
-        """Return no names, as no array leaves.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-
-        Returns
-        -------
-        list of str
-        """
-        return []

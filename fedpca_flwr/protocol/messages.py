@@ -5,7 +5,7 @@ them. A question has the records ``config`` (the phase, and the name of the PCA)
 question by name); a reply has ``party`` (the party's statement), ``arrays`` and ``metrics``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -30,7 +30,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from typing_extensions import override
 
 from fedpca_flwr.model.loadings import Loadings
-from fedpca_flwr.protocol.client import PCAClient, RefusingClient
+from fedpca_flwr.protocol.client import PartyClient
 from fedpca_flwr.protocol.quorum import PCA_KEY
 
 ACTION = "fedpca"
@@ -172,14 +172,14 @@ def fit_result(reply: Message) -> FitRes:
     return FitRes(Status(Code.OK, ""), Parameters(tensors, SType.NUMPY), rows, party)
 
 
-def answer_message(message: Message, client: PCAClient | RefusingClient) -> tuple[Message, Loadings | None]:
+def answer_message(message: Message, client: PartyClient) -> tuple[Message, Loadings | None]:
     """Return a client's reply to a message of our types.
 
     Parameters
     ----------
     message : Message
         Message of the type `QUERY` or `TRAIN`.
-    client : PCAClient or RefusingClient
+    client : PartyClient
         Client of the party.
 
     Returns
@@ -190,11 +190,12 @@ def answer_message(message: Message, client: PCAClient | RefusingClient) -> tupl
     """
     config: dict[str, Any] = dict(message.content.config_records["config"])
     if message.metadata.message_type == QUERY:
-        return Message(RecordDict({"party": ConfigRecord(client.get_properties(config))}), reply_to=message), None
+        statement: dict[str, Any] = client.get_properties(config)
+        return Message(RecordDict({"party": ConfigRecord(statement)}), reply_to=message), None
     request = [array.numpy() for array in message.content.array_records["arrays"].values()]
     responder = client.responder(config)
     arrays, rows, party = responder.fit(request, config)
-    names = responder.reply_fields(str(config["phase"])) if arrays else []  # none with the report of an error
+    names = responder.reply_fields(str(config["phase"])) if arrays else []  # none beside the report of an error
     record = ArrayRecord({name: Array(array) for name, array in zip(names, arrays, strict=True)})
     metrics = MetricRecord({"num-examples": rows})
     content = RecordDict({"arrays": record, "metrics": metrics, "party": ConfigRecord(dict(party))})
@@ -232,5 +233,5 @@ def _content(reply: Message) -> RecordDict:
 
 def _array_record(parameters: Parameters, names: Sequence[str]) -> ArrayRecord:
     """Return serialised arrays under their names."""
-    named: Mapping[str, bytes] = dict(zip(names, parameters.tensors, strict=True))
-    return ArrayRecord({name: Array("", (), SType.NUMPY, data) for name, data in named.items()})
+    named = zip(names, parameters.tensors, strict=True)
+    return ArrayRecord({name: Array("", (), SType.NUMPY, data) for name, data in named})

@@ -64,13 +64,24 @@ def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
     send_and_receive = ReplyPoller(grid).send_and_receive if is_flowers else grid.send_and_receive
     errors: list[Exception] = []
 
-    def watched(messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send messages and return the replies; store an exception in `errors` before raising."""
+    @contextmanager
+    def collect() -> Iterator[None]:
+        """Store an exception in `errors` before raising."""
         try:
-            return send_and_receive(messages, timeout=timeout)
+            yield
         except Exception as error:
             errors.append(error)
             raise
+
+    def receive(replies: Iterable[Message]) -> Iterator[Message]:
+        """Yield replies; the grid may raise while a reply is awaited."""
+        with collect():
+            yield from replies
+
+    def watched(messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send messages now, and return the replies as they come."""
+        with collect():
+            return receive(send_and_receive(messages, timeout=timeout))
 
     grid.send_and_receive = watched  # type: ignore[method-assign]  # of this grid only
     try:
@@ -301,21 +312,21 @@ class PCAServer(Server):
 
         results: list[tuple[ClientProxy, FitRes]] = []
         failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
-        futures: list[Future[tuple[ClientProxy, FitRes]]] = []
+        with ThreadPoolExecutor(self.max_workers or len(fits)) as pool:
+            pending = [(pool.submit(ask, *fit), fit[0]) for fit in fits]
 
-        def log_awaited() -> None:
-            questions = zip(futures, fits, strict=False)
-            self.strategy.log_awaited_parties([client for future, (client, _) in questions if not future.done()])
+            def log_awaited() -> None:
+                """Log the clients without a reply so far."""
+                self.strategy.log_awaited_parties([client for future, client in pending if not future.done()])
 
-        with ThreadPoolExecutor(self.max_workers or len(fits)) as pool, remind(log_awaited):
-            futures += [pool.submit(ask, *fit) for fit in fits]
-            for future in futures:
-                failure = future.exception()
-                if failure is not None:
-                    failures.append(failure)
-                else:
-                    client, reply = future.result()
-                    (results if reply.status.code == Code.OK else failures).append((client, reply))
+            with remind(log_awaited):
+                for future, _ in pending:
+                    failure = future.exception()
+                    if failure is not None:
+                        failures.append(failure)
+                    else:
+                        client, reply = future.result()
+                        (results if reply.status.code == Code.OK else failures).append((client, reply))
         return results, failures
 
 

@@ -69,7 +69,7 @@ class ColumnSelection:
 
     @property
     def keys(self) -> dict[str, str]:
-        """Those keys of the selection that are set, by name in the node-config, as texts."""
+        """Keys of the selection that are set, by name in the node-config, as texts."""
         values = {"label": self.label, "ids": self.ids, "categories": ", ".join(self.texts)}
         values |= {"columns": self.columns, "leave-out": self.leave_out}
         return {key: text for key, text in values.items() if text}

@@ -60,6 +60,10 @@ _ALIVE_RUNS_SQL = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?
 """Runs with an event since a time, and one run more."""
 
 
+PROGRESS_KINDS = ("question", "answer", "ended")
+"""Kinds of events that tell how far a party is with a question."""
+
+
 class FileJournal(journal.Journal):
     """Journal of a party in an SQLite file of the site's own folder, which outlasts the run.
 
@@ -128,14 +132,15 @@ class FileJournal(journal.Journal):
     @override
     def progress(self, digest: str, configuration: bytes) -> journal.Progress:
         """Compare with the last question event of this run, and look for an answer event after it."""
+        run, party = self.key
         with self._transaction() as database:
-            run, party = self.key
-            kinds = [event for event in events(database, run=run, party=party) if event.kind in ("question", "answer")]
-            questions = [event for event in kinds if event.kind == "question"]
-            is_last = bool(questions) and questions[-1].digest == digest and not self._run_notes(database, "ended")
-            if not is_last or self._load_value(database, "configuration") not in (configuration, None):
-                return "new"
-        return "answered" if kinds[-1].kind == "answer" else "computing"
+            notes = [event for event in events(database, run=run, party=party) if event.kind in PROGRESS_KINDS]
+            stored = self._load_value(database, "configuration")
+        digests = [event.digest for event in notes if event.kind == "question"]
+        has_ended = any(event.kind == "ended" for event in notes)
+        if has_ended or digests[-1:] != [digest] or stored not in (configuration, None):
+            return "new"
+        return "answered" if notes[-1].kind == "answer" else "computing"
 
     @override
     def has_begun(self) -> bool:

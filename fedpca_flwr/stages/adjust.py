@@ -280,7 +280,7 @@ class Adjust(RowsStage):
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
-        """What sums of scatters about own means tell of single sites, if means are harmonised."""
+        """Disclosure of single sites by sums of scatters about own means, if means are harmonised."""
         if not self.options.within:
             return {}
         deviations = "; and a scatter that each site has divided by its own deviations"

@@ -100,7 +100,7 @@ class OddRows(RowsStage):
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
-        """What the summed counts of outliers tell of single sites, if they are asked for."""
+        """Disclosure of single sites by the summed counts of outliers, if a run asks for counts."""
         return {"outliers": COUNTS_DISCLOSURE} if self.options.outliers == "counts" else {}
 
     @override

@@ -87,7 +87,7 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
-        """What summed projectors and held-out errors tell of single sites."""
+        """Disclosure of single sites by summed projectors and held-out errors."""
         return {"personalised": SITE_DISCLOSURE}
 
     @property

@@ -58,7 +58,7 @@ class RobustOptions(method.Options):
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
-        """What sums about chosen centres tell of single sites."""
+        """Disclosure of single sites by sums about chosen centres."""
         return {"robust": SITE_DISCLOSURE}
 
 

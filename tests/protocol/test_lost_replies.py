@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from fedpca_flwr import FedPCA, LocalGrid, PCAModel
+from fedpca_flwr import FedPCA, FedPCAError, LocalGrid, PCAModel, client_app
 from fedpca_flwr.protocol import server
 from fedpca_flwr.site_app import app
 from fedpca_flwr.strategies import METHODS
 from tests.harness import Clock, differences, identities
+from tests.refusals import refused
 
 ROWS = [np.random.default_rng(i).normal(size=(40 + 10 * i, 4)) * [4, 3, 2, 1] for i in range(3)]
 SECURE = {"secure_aggregation": True, "bound": 100.0}
@@ -18,12 +19,18 @@ class LossyGrid(LocalGrid):
 
     losses: int
 
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.replies = []
+        """Every reply, lost or not."""
+
     def send_and_receive(self, messages, *, timeout=None):
         return server.ReplyPoller(self).send_and_receive(messages, timeout=timeout)
 
     def pull_messages(self, message_ids):
         replies = []
         for reply in super().pull_messages(message_ids):
+            self.replies.append(reply)
             if self.losses and reply.metadata.message_type.startswith("train"):
                 self.losses -= 1
             else:
@@ -31,8 +38,8 @@ class LossyGrid(LocalGrid):
         return replies
 
 
-def model_of(tmp_path, method, losses, **options) -> PCAModel:
-    """Run a method at three sites with files and journals."""
+def grid_after(tmp_path, method, losses, **options) -> tuple[LossyGrid, PCAModel]:
+    """Return the grid and the model of a run at three sites with files and journals."""
     nodes = []
     for party, rows in enumerate(ROWS):
         np.save(tmp_path / f"{party}.npy", rows)
@@ -47,7 +54,7 @@ def model_of(tmp_path, method, losses, **options) -> PCAModel:
     grid.losses = losses
     strategy.start(grid)
     assert not grid.losses
-    return strategy.model
+    return grid, strategy.model
 
 
 @pytest.mark.parametrize(
@@ -57,27 +64,35 @@ def model_of(tmp_path, method, losses, **options) -> PCAModel:
 )
 def test_lost_replies_cost_time_and_no_bit(method, options, tmp_path, monkeypatch):
     monkeypatch.setattr(server, "time", Clock())
-    lossy = model_of(tmp_path, method, 4, **options)
-    whole = model_of(tmp_path, method, 0, **options)
+    (_, lossy), (_, whole) = (grid_after(tmp_path, method, losses, **options) for losses in (4, 0))
     assert not differences(lossy, whole)
 
 
 def test_noise_is_drawn_once(tmp_path, monkeypatch):
     """A second draw for the same question would halve the variance of the noise, at no budget."""
     monkeypatch.setattr(server, "time", Clock())
-    replies = []
-    answer = app.__call__
-
-    class Listening(type(app)):
-        def __call__(self, message, context):
-            reply = answer(message, context)
-            phase = message.content.config_records["config"].get("phase")
-            arrays = reply.content.array_records.get("arrays", {})
-            replies.append((context.node_id, phase, *(array.data for array in arrays.values())))
-            return reply
-
-    monkeypatch.setattr(app, "__class__", Listening)
-    model_of(tmp_path, "dp-pca epsilon=5.0", 3)
-    noisy = [reply for reply in replies if reply[1] not in (None, "project")]
+    grid, _ = grid_after(tmp_path, "dp-pca epsilon=5.0", 3)
+    noisy = [
+        (reply.metadata.src_node_id, reply.metadata.group_id, *(array.data for array in arrays.values()))
+        for reply in grid.replies
+        if "count" not in (arrays := reply.content.array_records.get("arrays", {})) and arrays
+    ]
     assert len(noisy) == len({reply[:2] for reply in noisy}) + 3
     assert len(set(noisy)) == len({reply[:2] for reply in noisy})
+
+
+def test_a_grid_that_fails_while_replies_are_awaited_is_named(monkeypatch):
+    """The fault: the connection's own error came through, and nothing said whose it was."""
+    monkeypatch.setattr(server, "time", Clock())
+    grid = LossyGrid(client_app(lambda context: ROWS[context.node_config["partition-id"]], n_components=2), 3)
+    grid.losses, pull = 0, grid.pull_messages
+
+    def fail_in_a_round(ids):
+        if any(reply.metadata.message_type.startswith("train") for reply in grid.replies):
+            raise ConnectionError("no such host")
+        grid.losses = 3
+        return pull(ids)
+
+    grid.pull_messages = fail_in_a_round
+    with refused(FedPCAError, "grid of the server", "ConnectionError", "no such host"):
+        FedPCA("p-cov", n_components=2, clients=3).start(grid)

@@ -84,7 +84,7 @@ class Clusters(RowsStage):
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
-        """What Harmony's sums tell of single sites; nothing for other clusterings."""
+        """Disclosure of single sites by Harmony's sums; nothing for other clusterings."""
         return {"harmony": harmony.SITE_DISCLOSURE} if self.options.clustering == "harmony" else {}
 
     @override
