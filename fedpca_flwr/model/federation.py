@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpca_flwr.config.run_config import NAME_CHARACTERS
 from fedpca_flwr.data.frames import column_names
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
@@ -83,7 +84,7 @@ def moments_to_bytes(moments: Moments) -> bytes:
     return np.concatenate(parts).astype("<f8", copy=False).tobytes()
 
 
-MEMBER_KEY_PATTERN = re.compile(r"(?! )[\w .-]{1,64}(?<! )")
+MEMBER_KEY_PATTERN = re.compile(rf"(?! ){NAME_CHARACTERS}{{1,64}}(?<! )")
 
 
 class Federation:
@@ -329,7 +330,8 @@ class Federation:
         """
         if not isinstance(key, str) or not MEMBER_KEY_PATTERN.fullmatch(key):
             raise ConfigError(
-                f"a member's key is {value_text(key)}, expected 1 to 64 letters, digits, inner spaces or any of '_.-'"
+                f"a member's key is {value_text(key)}, expected 1 to 64 letters, digits, inner spaces, dashes or "
+                "any of _ . ' & ( )"
             )
         if key in self._members:
             raise ConfigError(f"'{key}' is a member already; replace its rows or append to them")

@@ -7,7 +7,6 @@ site's own folder is `fedpca_flwr.site.journal`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -65,9 +64,6 @@ for none, or raises an error to refuse the run."""
 
 class Journal(ABC):
     """Interface of a party's record of a run: its questions, answers, privacy releases and secrets."""
-
-    rows_folder: Path | None = None
-    """The folder in which this party's rows are kept until the run ends; None: nowhere."""
 
     @abstractmethod
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:

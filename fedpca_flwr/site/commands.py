@@ -40,7 +40,6 @@ def journal(
     folder: Path,
     export: Annotated[Path | None, Option(metavar="FILE")] = None,
     check: bool = False,
-    remove_rows: bool = False,
 ) -> None:
     """Show what this site was asked and has sent, and whether a line of its journal was changed.
 
@@ -56,24 +55,17 @@ def journal(
         Write the journal into this file as JSON lines instead.
     check : bool
         Print the verdict only.
-    remove_rows : bool
-        Remove the copies of rows in the folder, which runs that broke off have left.
 
     Raises
     ------
     ContractError
         If the journal is not as it was written.
     """
-    from fedpca_flwr.site import audit, kept_rows
+    from fedpca_flwr.site import audit
 
-    if sum([export is not None, check, remove_rows]) > 1:
-        raise ConfigError("--export, --check and --remove-rows do not go together; name one of them")
+    if export is not None and check:
+        raise ConfigError("--export and --check do not go together; name one of them")
     events = audit.audit(str(folder))
-    if remove_rows:
-        copies = kept_rows.copy_folders(folder)
-        kept_rows.remove_stale_copies(folder, ())
-        print(f"removed the copies of rows of {len(copies)} runs")
-        return
     if export:
         events.export(export)
     elif not check:
@@ -101,13 +93,10 @@ def status(folder: Path, as_json: Annotated[bool, Option("--json")] = False) -> 
     ContractError
         If the journal is not as it was written.
     """
-    from fedpca_flwr.site import audit, kept_rows
+    from fedpca_flwr.site import audit
 
     events = audit.audit(str(folder))
     print(json.dumps(events.runs(), indent=2) if as_json else events.status())
-    if not as_json and (copies := kept_rows.copy_folders(folder)):
-        print(f"copies of rows of {len(copies)} runs are in {folder}: they go on, or broke off. If none goes on,")
-        print("'site journal FOLDER --remove-rows' removes them")
     if events.gap:
         raise ContractError(events.verdict)
 

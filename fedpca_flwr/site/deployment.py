@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpca_flwr.config.site_file import toml_lines
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import min_survivors
@@ -135,13 +136,27 @@ class Deployment:
         """
         key = self.folder / f"node{i}"
         self.flwr("supernode", "register", str(certificates.make_node_key(key)), "lab")
-        config = " ".join(f"{k}={json.dumps(v)}" for k, v in self.node_configs[i].items())
-        self.spawn(
-            f"node{i}",
-            ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--root-certificates", "ca.crt"]
-            + ["--host", HOST, "--port", str(free_port()), "--auth-supernode-private-key", str(key)]
-            + ["--node-config", config],
-        )
+        self.spawn_site(i)
+
+    def spawn_site(self, i: int) -> None:
+        """Start site number `i`, whose key is registered: its own process, or on other systems a SuperNode alone.
+
+        Parameters
+        ----------
+        i : int
+            Number of the site from 0.
+        """
+        link, node_config = f"{HOST}:{self.port}", self.node_configs[i]
+        if not hasattr(os, "memfd_create"):  # not Linux
+            command = ["flower-supernode", "--superlink", link, "--root-certificates", "ca.crt"]
+            command += ["--auth-supernode-private-key", f"node{i}", "--host", HOST, "--port", str(free_port())]
+            config = " ".join(toml_lines(node_config).splitlines())
+            self.spawn(f"node{i}", [*command, "--node-config", config])
+            return
+        connection = {"superlink": link, "root-certificates": "ca.crt", "node-key": f"node{i}"}
+        tables = f"[supernode]\n{toml_lines(connection)}[site]\n{toml_lines(node_config)}"
+        (self.folder / f"site{i}.toml").write_text(tables, encoding="utf-8")
+        self.spawn(f"node{i}", [sys.executable, "-m", "fedpca_flwr", "site", "node", "--config", f"site{i}.toml"])
 
     def kill_node(self, i: int) -> None:
         """Kill the SuperNode of site number `i` at once, without notice to the SuperLink.

@@ -8,6 +8,7 @@ ended. Questions, answers and releases stay, and so does what later runs over th
 
 import logging
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ from typing_extensions import override
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.protocol import journal
-from fedpca_flwr.site import kept_rows
 from fedpca_flwr.site.accounts import Release
 from fedpca_flwr.site.chain import append_event, chain_end, counting_event, events, require_intact, require_newer
 from fedpca_flwr.state.store import LockedError, Schema, Store, StoreError
@@ -28,9 +28,6 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 SECRETS_TIMEOUT = timedelta(days=1)
 """Silence after which a run loses its secrets, once another run begins."""
-
-COPY_TIMEOUT = timedelta(minutes=10)
-"""Silence after which a run loses its copy of the rows, which it can make again."""
 
 MAX_SECRETS = 1000
 """Secrets of all runs above which those of silent runs are dropped before another run begins."""
@@ -81,8 +78,6 @@ class FileJournal(journal.Journal):
         Text of which run this is, for the first event of the run.
     """
 
-    rows_folder: Path
-
     def __init__(
         self, folder: str, run: str, party: int, run_state: journal.StateJournal | None = None, description: str = ""
     ) -> None:
@@ -93,7 +88,6 @@ class FileJournal(journal.Journal):
         self.run_state = run_state
         # error of a locked file, raised again at once instead of a second wait
         self._lock_error: DisclosureError | None = None
-        self.rows_folder = kept_rows.copy_folder(Path(folder).expanduser().absolute(), self.key)
 
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
@@ -106,8 +100,7 @@ class FileJournal(journal.Journal):
             try:
                 if not answered:
                     self._drop_silent(database)
-                    live_runs = database.execute(_ALIVE_RUNS_SQL, (_time_before(COPY_TIMEOUT), *self.key))
-                    kept_rows.remove_stale_copies(self.rows_folder.parent, live_runs)
+                    self._remove_copied_rows()
                     self._store_value(database, "configuration", configuration)
                 elif (stored := self._load_value(database, "configuration")) != configuration:
                     raise ContractError(journal.CONFIGURATION_CHANGED_TEXT if stored else journal.RUN_OVER_TEXT)
@@ -193,7 +186,7 @@ class FileJournal(journal.Journal):
 
     @override
     def record_refusal(self, why: str) -> None:
-        """Record or count that this run was refused, and drop its secrets and copied rows."""
+        """Record or count that this run was refused, and drop its secrets."""
         with self._transaction() as database:
             if not self._run_notes(database, "refused"):
                 if not counting_event(database):
@@ -203,7 +196,7 @@ class FileJournal(journal.Journal):
 
     @override
     def end(self, why: str) -> None:
-        """Record why this party ended the run, and drop the run's secrets and copied rows."""
+        """Record why this party ended the run, and drop the run's secrets."""
         with self._transaction() as database:
             self._add_event(database, "ended", why)
             self._drop_run(database)
@@ -224,7 +217,7 @@ class FileJournal(journal.Journal):
 
     @override
     def delete_secrets(self) -> None:
-        """Delete the secrets and the copied rows of this run."""
+        """Delete the secrets of this run."""
         with self._transaction() as database:
             self._drop_run(database)
 
@@ -301,9 +294,13 @@ class FileJournal(journal.Journal):
         append_event(database, (_time_before(), *self.key, kind, text, digest, nbytes))
 
     def _drop_run(self, database: sqlite3.Connection) -> None:
-        """Delete the secrets and the copied rows of this run."""
+        """Delete the secrets of this run."""
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
-        kept_rows.remove_copy(self.rows_folder)
+
+    def _remove_copied_rows(self) -> None:
+        """Delete the copies of rows that versions before 0.3 have left in the journal's folder."""
+        for copied in Path(self.folder).expanduser().glob("rows.*"):
+            shutil.rmtree(copied, ignore_errors=True)
 
 
 def _time_before(span: timedelta = timedelta(0)) -> str:

@@ -28,7 +28,7 @@ from fedpca_flwr.data.categories import append_indicators, level_notes
 from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import to_array
-from fedpca_flwr.site import kept_rows, policy
+from fedpca_flwr.site import held_rows, policy
 from fedpca_flwr.site.readers import DATABASE_READERS, RowsHook, holds_texts, keep_nothing, read, read_ids, read_texts
 from fedpca_flwr.state.files import unreadable_error
 
@@ -118,49 +118,18 @@ def count_differences(local: IdDigests, peer: IdDigests) -> tuple[int, int]:
     return int(np.setdiff1d(peer, local).size), int(np.setdiff1d(local, peer).size)
 
 
-def load_run_table(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
-    """Load a party's table; rows of a file are copied once a run, and later read from the copy.
-
-    Rows of a database are read anew each time: they are not written onto a disk that their owner has not chosen. Rows
-    with indicators of the run's levels are made anew, too.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config.
-    config : RunConfig
-        The run.
-    folder : Path
-        Folder of the copy.
-
-    Returns
-    -------
-    Table
-        The party's table.
-    """
-    if not node.data or is_url(node.data) or config.levels:
-        return local_table(node, config)
-    keys = {"data", "label", "ids", "categories", "ids_secret", "layer", "variants", "ambiguous", "split", *FILE_KEYS}
-    source = json.dumps([node.model_dump(include=keys), config.seed, _file_stamp(node.data)], sort_keys=True)
-    table = kept_rows.read_copy(folder, source)
-    if table is None:
-        with kept_rows.write_copy(folder, source) as copy:
-            table = local_table(node, config, keep_nothing if node.ids else copy.record)
-            copy.finish(table)
-    return table
-
-
-def local_table(node: NodeConfig, config: RunConfig, keep: RowsHook = keep_nothing) -> Table:
+def local_table(node: NodeConfig, config: RunConfig) -> Table:
     """Load and check a party's table: the site's own data, or its partition of a simulation's data set.
 
+    In a site's own process the rows of a file are read once (`fedpca_flwr.site.held_rows`). Rows of a database are read
+    each time, and so are rows with indicators of the run's levels.
+
     Parameters
     ----------
     node : NodeConfig
         The site's node-config.
     config : RunConfig
         The run.
-    keep : callable
-        Given the rows of a file in blocks, returns the same rows, and may copy the rows.
 
     Returns
     -------
@@ -173,14 +142,19 @@ def local_table(node: NodeConfig, config: RunConfig, keep: RowsHook = keep_nothi
         If the data cannot be read, or a rule of the site refuses the run's levels.
     """
     if node.data:
-        table, ids = _read_site_table(node, config, keep)
-        table = table._replace(split=node.split)
-        if not node.ids:
-            return table
-        # in the order of the salted digests of the ids, which is the same for all parties
-        row_digests = id_digests(ids, read_ids_secret(node.ids_secret) or f"fedpca-flwr {config.seed}".encode())
-        order = np.argsort(row_digests)
-        return table._replace(rows=to_array(table.rows)[order], ids=row_digests[order], row_positions=np.argsort(order))
+        store = held_rows.resident
+        if store is None or is_url(node.data) or config.levels:
+            return _site_table(node, config, keep_nothing)
+        keys = {"data", "label", "ids", "categories", "ids_secret", "layer", "variants", "ambiguous", "split"}
+        settings = node.model_dump(include=keys.union(FILE_KEYS))
+        key = json.dumps([settings, config.seed, _file_stamp(node.data)], sort_keys=True)
+        held = store.load(key)
+        if held is not None:
+            return held
+        copy = store.copy(key)
+        table = _site_table(node, config, keep_nothing if node.ids else copy.record)
+        copy.finish(table)
+        return table
     source = datasets.load(config.dataset, config.data_root)
     if config.partition == "columns":
         rows = source.all_rows()
@@ -195,6 +169,17 @@ def local_table(node: NodeConfig, config: RunConfig, keep: RowsHook = keep_nothi
         shards_per_party=config.shards_per_client,
     )
     return check_rows(source.rows(parts[node.partition_id]))._replace(split="rows")
+
+
+def _site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
+    """Read a site's table; with ids, in the order of their salted digests, which is the same for all parties."""
+    table, ids = _read_site_table(node, config, keep)
+    table = table._replace(split=node.split)
+    if not node.ids:
+        return table
+    row_digests = id_digests(ids, read_ids_secret(node.ids_secret) or f"fedpca-flwr {config.seed}".encode())
+    order = np.argsort(row_digests)
+    return table._replace(rows=to_array(table.rows)[order], ids=row_digests[order], row_positions=np.argsort(order))
 
 
 def _read_site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> tuple[Table, list[str]]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,12 +139,8 @@ class Site:
     @cached_property
     def table(self) -> Table:
         """Table of the party's rows, loaded and adapted to the run; refused if it changed during the run."""
-        # open the journal first: no rows are copied if the journal was lost
-        expected, folder = self.journal.load_secret("rows"), self.journal.rows_folder
-        if folder and not self.rows_from_caller:
-            table = local_table.load_run_table(self.node, self.config, folder)
-        else:
-            table = self.load(self.node, self.config)
+        expected = self.journal.load_secret("rows")  # before the rows are read: the journal may be lost
+        table = self.load(self.node, self.config)
         if expected:
             require_same_rows(expected.decode(), table.digest)
         elif table.digest:
@@ -464,14 +460,28 @@ class Site:
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}
 
 
+class AppName:
+    """Name of the app that answers, if a site's own process answers with an app of its installation.
+
+    Attributes
+    ----------
+    text : str
+        The app's name; empty where Flower has loaded the app of the run.
+    """
+
+    text: ClassVar[str] = ""
+
+
 def loaded_app() -> str:
-    """Return the folder name of the Flower app that this process runs.
+    """Return the name of the Flower app that this process runs.
 
     Returns
     -------
     str
         Publisher, name, version and hash, or that no app of Flower's runs.
     """
+    if AppName.text:
+        return AppName.text
     apps = [Path(entry).name for entry in sys.path if Path(entry).parent.name == "apps"]
     return f"app {apps[0]}" if apps else "no app of Flower's"
 

@@ -56,13 +56,16 @@ class Lab(Deployment):
 
     def with_sites(self, node_configs: list[dict[str, Any]]) -> "Lab":
         """Each SuperNode with the node-config of its number: it starts anew where it has another, or is stopped."""
+        restart = []
         for i, config in enumerate(node_configs):
             process = self.processes[f"node{i}"]
             if config != self.node_configs[i] or process.poll() is not None:
                 process.terminate()
                 process.wait()
-                self.spawn(f"node{i}", [*process.args[:-1], as_text(config)])
+                restart.append(i)
         self.node_configs = node_configs
+        for i in restart:
+            self.spawn_site(i)
         self.wait_until(self.all_nodes_online, "the SuperNodes to be online")
         return self
 

@@ -27,7 +27,6 @@ from fedpca_flwr.site import audit
 from fedpca_flwr.site.deployment import Deployment, wait_for_question, write_site_files
 from fedpca_flwr.site.deployment import make_site_configs as node_configs
 from fedpca_flwr.site.flower_command import COMPLETED_STATUS, TIMEOUT_SECONDS
-from fedpca_flwr.site.journal import COPY_TIMEOUT
 
 APP = Path(__file__).resolve().parents[2]
 COMPONENTS, FEATURES, ROWS = 3, 12, 200
@@ -135,12 +134,8 @@ class Soak:
             yield "a run that failed wrote a model"
 
     def _journal_findings(self, site: int) -> Iterator[str]:
-        """Check that a site's journal has no gap, lost no question, and keeps no copy of rows for long."""
-        folder = self.folder / f"journal{site}"
-        oldest = time.time() - COPY_TIMEOUT.total_seconds() - HANG_SECONDS
-        if copies := [path for path in folder.glob("rows.*") if path.stat().st_mtime < oldest]:
-            yield f"site {site} keeps {len(copies)} old copies of its rows"
-        journal = audit.audit(str(folder))
+        """Check that a site's journal has no gap and lost no question."""
+        journal = audit.audit(str(self.folder / f"journal{site}"))
         questions = sum(event.kind == "question" for event in journal.events)
         if journal.gap or questions < self.questions[site]:
             yield f"the journal of site {site} lost lines: {questions} questions, {self.questions[site]} before"
@@ -210,11 +205,11 @@ class Soak:
         """Return the processes of a site's ClientApps; without a site, of all of them and of the ServerApp."""
         names = ["superlink", *(f"node{i}" for i in range(len(self.parties)))] if site is None else [f"node{site}"]
         groups = [self.deployment.processes[name].pid for name in names if name in self.deployment.processes]
-        members = [process for group in groups for process in _members(group)]
+        members = [process for group in groups for process in _members(group) if process != group]
         return [process for process in members if any(kind in _command(process) for kind in APP_PROGRAMS)]
 
 
-APP_PROGRAMS = (b"flwr-clientapp", b"flwr-serverapp")
+APP_PROGRAMS = (b"site\0node", b"flwr-serverapp")  # of a site: its resident process, forked
 
 
 def _members(group: int) -> Iterator[int]:

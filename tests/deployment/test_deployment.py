@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from contextlib import nullcontext
 from functools import partial
 
@@ -19,7 +20,7 @@ from fedpca_flwr.protocol.fleet import require_registered
 from fedpca_flwr.site.certificates import make_node_key
 from fedpca_flwr.site.deployment import HOST, make_site_configs, write_site_files
 from fedpca_flwr.strategies import METHODS
-from tests.deployment.lab import Lab, told
+from tests.deployment.lab import ROOT, Lab, told
 from tests.deployment.postgresql import programs, running
 from tests.families import cut, rows
 from tests.harness import differences
@@ -145,6 +146,35 @@ def test_no_log_has_the_password_of_a_database(hospitals, database):
     assert database.password not in log + "".join(logs.values())
     assert 'relation "visit" does not exist' in logs["node1"]
     assert "relation" not in log + logs["superlink"]
+
+
+SPY = """
+import pathlib, sys
+with pathlib.Path({record!r}).open("a") as stream:
+    print(" ".join(sys.orig_argv), file=stream)
+"""
+
+
+def test_a_site_runs_no_code_of_the_archive(hospitals, tmp_path, monkeypatch):
+    """Whoever starts runs holds the archive: its modules, and those of libraries that a message imports late."""
+    app, record = tmp_path / "app", tmp_path / "record"
+    for folder in ("fedpca_flwr", "strategies", "simulations"):
+        shutil.copytree(ROOT / folder, app / folder, symlinks=True)
+    for file in ("README.md", "LICENSE", "hatch_build.py"):
+        shutil.copy(ROOT / file, app)
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (app / "pyproject.toml").write_text(settings.replace("fab-include = [", 'fab-include = ["*.py", '))
+    spy = SPY.format(record=str(record))
+    for module in ("site_app", "protocol/client", "site/vault"):
+        with open(app / "fedpca_flwr" / f"{module}.py", "a", encoding="utf-8") as stream:
+            stream.write(spy)
+    for library in ("pyarrow", "psycopg", "duckdb"):
+        (app / f"{library}.py").write_text(spy)
+    monkeypatch.setattr(hospitals, "app", app)
+    of_markers(hospitals, "p-cov", tmp_path)
+    programs = record.read_text().splitlines()
+    assert programs
+    assert all("flwr-serverapp" in program for program in programs), programs
 
 
 def test_a_site_that_is_offline_is_an_error_within_the_deadline(hospitals, tmp_path):

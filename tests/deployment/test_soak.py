@@ -1,7 +1,6 @@
 """What the soak finds wrong after a run."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -37,13 +36,10 @@ class Pretended:
         pass
 
 
-def findings_of(folder, deployment, fault="none", *, lost=0, old_copy=False):
+def findings_of(folder, deployment, fault="none", *, lost=0):
     for site in range(3):
         journal = FileJournal(str(folder / f"journal{site}"), "1", site)
         journal.begin("mean", "", b"", lambda answered: None)
-    if old_copy:
-        journal.rows_folder.mkdir()
-        os.utime(journal.rows_folder, (0, 0))
     soaking = soak.Soak(deployment, folder, PARTIES, 0)
     soaking.questions = [1 + lost, 1, 1]
     soaking.faults = dict.fromkeys(soaking.faults, soaking.faults["none"])
@@ -66,7 +62,6 @@ WRONG = [part + np.eye(60, 12) * 40 for part in PARTIES]
         (Pretended(FAILED, "Traceback", None), STILL, {}, "no sentence"),
         (Pretended(FAILED, "The run failed: "), STILL, {}, "wrote a model"),
         (Pretended(), "none", {"lost": 1}, "lost lines"),
-        (Pretended(), "none", {"old_copy": True}, "old copies"),
     ],
 )
 def test_what_is_wrong_after_a_run_is_a_finding(deployment, fault, also, word, tmp_path):

@@ -112,7 +112,7 @@ def test_members_of_equal_rows_share_moments(folder):
         (lambda f: f.join("east", EAST[:, :11]), ContractError, ["'east'", 11, 12]),
         (lambda f: f.join("east", EAST * np.nan), DataError, ["NaN"]),
         *[
-            (lambda f, key=key: f.join(key, EAST), ConfigError, [1, 64, "_.-"])
+            (lambda f, key=key: f.join(key, EAST), ConfigError, [1, 64])
             for key in (" east", "east ", "e" * 65, 3, None)
         ],
         *[

@@ -272,14 +272,6 @@ def test_status_says_what_became_of_each_run(sites, capsys):
     output = capsys.readouterr().out
     assert f"{sum(answers):,} bytes" in output
     assert "refused: DisclosureError" in output
-    assert "--remove-rows" not in output
-    for name in ("rows.0123456789abcdef", "rows.0123456789abcdef.part", "rows.fedcba9876543210"):
-        (folder / name).mkdir()
-    main(["site", "status", str(folder)])
-    assert f"copies of rows of 2 runs are in {folder}" in capsys.readouterr().out
-    assert "2" in journal_command(capsys, folder, "--remove-rows")[1]
-    assert not list(folder.glob("rows.*"))
-    assert len(events_of(sites)) == len(answers)
 
 
 def test_a_sites_log_has_time_run_phase_and_bytes(sites, monkeypatch, capfd):

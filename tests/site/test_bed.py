@@ -13,9 +13,9 @@ from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.rows import Blocks, to_array
-from fedpca_flwr.site import bed_file, relatives
+from fedpca_flwr.site import bed_file, held_rows, relatives
 from fedpca_flwr.site.bed_file import Variant, match_variants, read_bim
-from fedpca_flwr.site.local_table import load_run_table
+from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.site.relatives import kinship, unrelated_exclusions
 from tests.genotypes import people, standardised_by_hand
@@ -104,7 +104,8 @@ def test_chromosomes_have_their_numbers_in_whatever_spelling(tmp_path):
     assert [item.chromosome for item in markers] == ["7", "07", "23", "24", "25", "26", "26"]
 
 
-def test_variants_that_could_be_two_are_not_guessed(tmp_path):
+def test_variants_that_could_be_two_are_not_guessed(tmp_path, monkeypatch):
+    monkeypatch.setattr(held_rows, "resident", held_rows.RowStore())
     twice = [Variant("1", 5, "A", "G"), Variant("1", 5, "G", "A")]
     assert match_variants([Variant("1", 5, "A", "G")], twice).columns[0] == -1
     G, markers = people(30, 12), [*variants(11), Variant("7", 900, "C", "G")]
@@ -114,9 +115,10 @@ def test_variants_that_could_be_two_are_not_guessed(tmp_path):
     np.testing.assert_array_equal(to_array(read(path, variants=listed, ambiguous=True).rows), G)
     node = {"partition-id": 0, "num-partitions": 3, "data": str(path), "variants": str(listed)}
     keeps = NodeConfig.parse({**node, "ambiguous": "keep"}, source="node-config")
-    np.testing.assert_array_equal(to_array(load_run_table(keeps, RunConfig(), tmp_path / "rows.0").rows), G)
-    with refused(DataError, 1, "ambiguous='keep'"):  # what was kept is not of this way to read them
-        load_run_table(NodeConfig.parse(node, source="node-config"), RunConfig(), tmp_path / "rows.0")
+    np.testing.assert_array_equal(to_array(local_table(keeps, RunConfig()).rows), G)
+    held_rows.resident.receive()
+    with refused(DataError, 1, "ambiguous='keep'"):  # what is held is not of this way to read them
+        local_table(NodeConfig.parse(node, source="node-config"), RunConfig())
 
 
 def test_the_command_lists_the_shared_variants(tmp_path, capsys):

@@ -1,0 +1,105 @@
+"""The file of a site (site.toml): how its SuperNode reaches the SuperLink, and the site's node-config."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pydantic import Field, StringConstraints
+
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import Config, LocalPath
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.state.files import read_text
+
+TABLES = ("supernode", "site")
+
+
+class SuperNodeConfig(Config):
+    """Table ``[supernode]`` of a site's file: connection of the site's SuperNode, and the app that it answers."""
+
+    public: ClassVar[bool] = False
+
+    superlink: Annotated[str, StringConstraints(pattern=r"^[^/\s]+:\d+$")]
+    """Address of the SuperLink, as 'link.example.org:9092'."""
+    root_certificates: LocalPath = ""
+    """The coordinator's ca.crt. Empty: no TLS, for trials on one machine only."""
+    node_key: LocalPath = ""
+    """Private key with which the SuperNode signs in ('python -m fedpca_flwr site node-key'). Empty: none."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of this machine over which SuperNode and site's process talk; 0: a free one."""
+    app_hash: Annotated[str, StringConstraints(pattern="^[0-9a-f]{8,64}$")] | None = None
+    """First digits (8 to 64) of the SHA-256 of the archive that this site has reviewed: it answers no other."""
+
+
+class SiteFile(NamedTuple):
+    """A site's file.
+
+    Parameters
+    ----------
+    supernode : SuperNodeConfig
+        Table ``[supernode]``.
+    node : NodeConfig
+        Table ``[site]``, validated.
+    node_config : dict
+        The same as it stands in the file, for the SuperNode.
+    """
+
+    supernode: SuperNodeConfig
+    node: NodeConfig
+    node_config: dict[str, Any]
+
+
+def read_site_file(path: Path) -> SiteFile:
+    """Read a site's file, in UTF-8 or as PowerShell writes it.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    SiteFile
+        Both tables.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is no TOML, or has other tables or keys; texts of the file are not shown.
+    """
+    try:
+        tables = tomllib.loads(read_text(path))
+    except OSError as error:
+        raise ConfigError(f"the site's file {path} cannot be read ({error.strerror}): name another --config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        where = str(error).rpartition("(")[2].rstrip(")")
+        raise ConfigError(
+            f"the site's file {path} is no TOML ({where}): texts stand in quotes, name = \"north\", and paths with '/'"
+        ) from None
+    if set(tables) != set(TABLES) or not all(isinstance(table, dict) for table in tables.values()):
+        present = ", ".join(f"[{name}]" if isinstance(table, dict) else name for name, table in tables.items())
+        raise ConfigError(
+            f"the site's file {path} has {present or 'nothing'}, expected two tables: [supernode] (superlink, "
+            "root-certificates, node-key) and [site] (the node-config)"
+        )
+    supernode = SuperNodeConfig.parse(tables["supernode"], source=f"{path}, [supernode]")
+    node_config = tables["site"]
+    return SiteFile(supernode, NodeConfig.parse(node_config, source=f"{path}, [site]"), node_config)
+
+
+def toml_lines(table: Mapping[str, object]) -> str:
+    """Return a table of texts, numbers and truth values as lines of TOML.
+
+    Parameters
+    ----------
+    table : mapping
+        Values by key.
+
+    Returns
+    -------
+    str
+        A line for each key.
+    """
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in table.items())

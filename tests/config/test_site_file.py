@@ -1,0 +1,62 @@
+"""A site's file: what it may hold, how it is written on different systems, and what its errors say."""
+
+import pytest
+
+from fedpca_flwr.config.site_file import read_site_file, toml_lines
+from fedpca_flwr.errors import ConfigError
+from tests.refusals import refused
+
+SUPERNODE = {"superlink": "link.example.org:9092", "root-certificates": "ca.crt", "node-key": "node-key"}
+SITE = {"partition-id": 0, "num-partitions": 3, "name": "Charité (Berlin)", "secure-only": False, "bound": 1e5}
+
+
+def site_file(folder, supernode=SUPERNODE, site=SITE, encoding="utf-8"):
+    path = folder / "site.toml"
+    text = f"[supernode]\n{toml_lines(supernode)}[site]\n{toml_lines(site)}"
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])  # PowerShell's
+def test_a_file_is_read_in_every_encoding(encoding, tmp_path):
+    site = read_site_file(site_file(tmp_path, encoding=encoding))
+    assert site.supernode.superlink == "link.example.org:9092"
+    assert site.node.name == "Charité (Berlin)"
+    assert site.node_config == SITE
+
+
+@pytest.mark.parametrize("name", ["St. Mary's", "Charité (Berlin)", "H\u00f4pital \u2013 Lyon", "東京"])
+def test_names_with_signs_of_their_own_come_back(name, tmp_path):
+    assert read_site_file(site_file(tmp_path, site={**SITE, "name": name})).node.name == name
+
+
+@pytest.mark.parametrize(
+    ("supernode", "site", "words"),
+    [
+        ({**SUPERNODE, "superlin": "x"}, SITE, ["[supernode]", "superlin", "superlink"]),
+        ({**SUPERNODE, "superlink": "https://link:9092"}, SITE, ["superlink"]),
+        ({**SUPERNODE, "port": 70000}, SITE, ["port", 65535]),
+        ({**SUPERNODE, "app-hash": "xyz"}, SITE, ["app-hash"]),
+        (SUPERNODE, {**SITE, "nam": "x"}, ["[site]", "'nam'", "'name'"]),
+        (SUPERNODE, {**SITE, "partition-id": 3}, ["partition-id", 3]),
+    ],
+)
+def test_wrong_keys_and_values_are_named_with_their_table(supernode, site, words, tmp_path):
+    with refused(ConfigError, *words):
+        read_site_file(site_file(tmp_path, supernode, site))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[supernode]\nsuperlink = link:1\n", ["line 2"]),
+        ("partition-id = 0\n", ["[supernode]", "[site]", "partition-id"]),
+        ("", ["[supernode]", "[site]"]),
+    ],
+)
+def test_what_is_no_site_file_is_refused(text, words, tmp_path):
+    (tmp_path / "site.toml").write_text(text)
+    with refused(ConfigError, "site.toml", *words):
+        read_site_file(tmp_path / "site.toml")
+    with refused(ConfigError, "other.toml"):
+        read_site_file(tmp_path / "other.toml")

@@ -1,0 +1,129 @@
+"""A site's own process: which apps it answers, and that it forks safely, whatever its messages compute."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from fedpca_flwr import FedPCA, LocalGrid, __version__, site_app
+from fedpca_flwr.config.site_file import read_site_file
+from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.site import audit
+from fedpca_flwr.site.site import AppName
+from tests.refusals import refused
+
+site_node = pytest.importorskip("fedpca_flwr.site_node", reason="needs Flower's SuperExec")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sites have a process of their own on Linux")
+
+OWN = ("fedpca/fedpca-flwr", __version__, "ab" * 32)
+
+
+def site_of(folder, app_hash=""):
+    pinned = f'app-hash = "{app_hash}"\n' if app_hash else ""
+    (folder / "site.toml").write_text(
+        f'[supernode]\nsuperlink = "localhost:1"\n{pinned}[site]\npartition-id = 0\nnum-partitions = 2\n'
+        f'data = "rows.csv"\njournal = "{folder}/journal"\n'
+    )
+    return read_site_file(folder / "site.toml")
+
+
+@pytest.mark.parametrize("app", [OWN, ("other/fedpca-flwr", f"{__version__.rpartition('.')[0]}.99", OWN[2])])
+def test_apps_of_the_same_name_and_minor_version_are_answered(app, tmp_path):
+    site_node.require_compatible_app(site_of(tmp_path), *app)
+    site_node.require_compatible_app(site_of(tmp_path, "abababab"), *app)
+
+
+@pytest.mark.parametrize(
+    ("app", "app_hash", "words"),
+    [
+        (("fedpca/other", *OWN[1:]), "", ["fedpca/other"]),
+        ((OWN[0], "9.9.0", OWN[2]), "", ["9.9.0", __version__]),
+        (OWN, "cd" * 32, ["abababababababab", "cdcdcdcdcdcdcdcd"]),
+        (("fedpca/other", "9.9.0", OWN[2]), "cd" * 4, ["fedpca/other", "9.9.0", "cdcdcdcd"]),
+    ],
+)
+def test_other_apps_are_refused_with_all_that_differs(app, app_hash, words, tmp_path):
+    with refused(ConfigError, *words):
+        site_node.require_compatible_app(site_of(tmp_path, app_hash), *app)
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch):
+    monkeypatch.setattr(AppName, "text", "")
+    process = site_node.SiteProcess(site_of(tmp_path), tmp_path)
+    yield process
+    site_node.held_rows.resident = None
+
+
+def test_the_installed_app_answers_and_is_named(process):
+    assert process.load_app(*OWN) is site_app.app
+    assert "abababab" in AppName.text
+
+
+def test_a_refused_app_is_in_the_journal_and_in_the_answer(process, tmp_path):
+    app = process.load_app("fedpca/other", __version__, OWN[2])
+    strategy = FedPCA("p-cov", n_components=1, clients=1)
+    with refused(FedPCAError, "fedpca/other"):
+        strategy.start(LocalGrid(app, [{**process.site.node_config, "num-partitions": 1}]))
+    assert [event.kind for event in audit.audit(f"{tmp_path}/journal").events] == ["run", "refused"]
+
+
+MANY_FORKS = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from fedpca_flwr import site_node
+from fedpca_flwr.config.site_file import read_site_file
+
+def compute(*args, **options):
+    import numpy as np, scipy.linalg, threading
+    X = np.random.default_rng(0).standard_normal((300, 60))
+    threads = [threading.Thread(target=lambda: scipy.linalg.svd(X)) for _ in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    if os.getpid() % 20 == 0:
+        import io, pyarrow.csv
+        assert pyarrow.csv.read_csv(io.BytesIO(b"a,b" + b"\\n1,2" * 20000)).num_rows == 20000
+
+folder = Path(sys.argv[1])
+process = site_node.SiteProcess(read_site_file(folder / "site.toml"), folder)
+site_node.run_clientapp.run_clientapp = compute
+codes = []
+for number in range(int(sys.argv[2])):
+    process.launch(SimpleNamespace(runtime_api_address="", token=""))
+    if len(process.messages) == 8:
+        for pid in process.messages:
+            codes.append(os.waitpid(pid, 0)[1])
+        process.messages.clear()
+print(len(codes), sum(map(bool, codes)), len(list(Path("/proc/self/task").iterdir())))
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("forks", [80, pytest.param(1000, marks=pytest.mark.nightly)])
+def test_forks_under_load_all_answer(forks, tmp_path):
+    """Each computes with several threads; two other processes take the cores meanwhile."""
+    site_of(tmp_path)
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    command = [sys.executable, "-c", MANY_FORKS, str(tmp_path), str(forks)]
+    environment = {**site_node.os.environ, **site_node.ONE_THREAD}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        for burner in burners:
+            burner.kill()
+    assert done.stdout.split() == [str(forks), "0", "1"], done.stderr
+
+
+def test_a_child_that_fails_ends_with_a_code(process):
+    def fail(*args, **options):
+        raise ValueError("no text of ours")
+
+    site_node.run_clientapp.run_clientapp, before = fail, site_node.run_clientapp.run_clientapp
+    try:
+        process.launch(SimpleNamespace(runtime_api_address="", token=""))
+    finally:
+        site_node.run_clientapp.run_clientapp = before
+    (child,) = process.messages
+    assert site_node.os.waitpid(child, 0)[1] == 256

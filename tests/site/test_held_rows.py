@@ -1,0 +1,235 @@
+"""A site's own process reads a file once: what it holds, of which rows, and what shows that rows are others."""
+
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow.parquet import write_table
+from scipy import sparse
+
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data import table
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.maths.rows import Blocks, to_array
+from fedpca_flwr.site import held_rows, readers
+from fedpca_flwr.site.local_table import local_table
+from fedpca_flwr.strategies import FACTORY
+from tests.families import rows
+from tests.harness import at_sites, context_of, differences, finish, proxy_of, server_of, tamper
+
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((3, 90, 8)) * np.arange(9.0, 1.0, -1.0)
+GAPS = np.where(RNG.random(X.shape) < 0.1, np.nan, X)
+COUNTS = np.where(RNG.random(X.shape) < 0.05, np.round(np.abs(X)) + 1, 0.0)
+PEOPLE = np.asarray(RNG.binomial(2, 0.3, X.shape), float)
+
+
+def csv(path, rows):
+    np.savetxt(path, rows, delimiter=",", header="a,b,c,d,e,f,g,h", comments="", fmt="%.17g")
+
+
+def h5ad(path, rows):
+    anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
+    anndata.AnnData(X=sparse.csr_matrix(rows)).write_h5ad(path)
+
+
+def bed(path, rows):
+    bed_reader = pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
+    markers = {"chromosome": "7", "allele_1": "A", "allele_2": "G"}
+    properties = {"bp_position": list(range(8)), **{key: [value] * 8 for key, value in markers.items()}}
+    bed_reader.to_bed(path, rows, properties=properties)
+
+
+WRITERS = {
+    ".csv": csv,
+    ".parquet": lambda path, rows: write_table(pa.table(dict(zip("abcdefgh", np.float32(rows.T), strict=True))), path),
+    ".npz": lambda path, rows: np.savez_compressed(path, np.asfortranarray(rows)),
+    ".sparse.npz": lambda path, rows: sparse.save_npz(path, sparse.csc_array(rows)),
+    ".h5ad": h5ad,
+    ".bed": bed,
+}
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Count how often each file is read from its beginning."""
+    counts: dict[Path, int] = {}
+
+    def counted(file, read):
+        counts[file] = counts.get(file, 0) + 1
+        return read()
+
+    def rows(kind, file, *args, **settings):
+        read, names = kind.read_rows(file, *args, **settings)
+        if isinstance(read, Blocks):
+            return replace(read, read=partial(counted, file, read.read)), names
+        return counted(file, lambda: (read, names))
+
+    for suffix, kind in list(readers.FORMATS.items()):
+        monkeypatch.setitem(readers.FORMATS, suffix, replace(kind, read_rows=partial(rows, kind)))
+    return counts
+
+
+def run_of(method, folder, monkeypatch, suffix=".csv", data=X, *, resident=True):
+    """Let each site have a process of its own, which holds rows, or a new process for each message."""
+    nodes, rules = [], {"rare-values": "allow", "repeat": "allow"}
+    for party, keys in enumerate(data):
+        file = folder / f"{party}{suffix}"
+        if not file.exists():
+            WRITERS[suffix](file, keys)
+        nodes.append({"data": str(file), "journal": str(folder / f"journal{party}"), **rules})
+    server = at_sites(server_of(method, [np.nan_to_num(keys) for keys in data], n_components=2), nodes)
+    for party in range(len(data)):
+        store = held_rows.RowStore() if resident else None
+        proxy_of(server, party).make = partial(client_of_message, monkeypatch, store, context_of(server, party))
+    return server
+
+
+def client_of_message(monkeypatch, store, context):
+    if store:
+        store.receive()
+    monkeypatch.setattr(held_rows, "resident", store)
+    return FACTORY.client(context).to_client()
+
+
+def table_of(store, monkeypatch, node, config=None):
+    """Return a site's table as the next message meets it."""
+    store.receive()
+    monkeypatch.setattr(held_rows, "resident", store)
+    return local_table(node, config or RunConfig())
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("method", "suffix", "data", "buffer_bytes"),
+    [
+        ("personalised mu=2.0", ".csv", X, table.HELD_BYTES),
+        ("em", ".csv", GAPS, 0),
+        ("sub-it", ".csv", X, 0),
+        ("sub-it", ".parquet", X, 0),
+        ("adaptive", ".npz", X, 0),
+        ("sub-it", ".sparse.npz", COUNTS, table.HELD_BYTES),
+        ("sub-it", ".sparse.npz", X, 0),  # with hardly a zero: decoded where they are multiplied
+        ("sub-it", ".h5ad", COUNTS, 0),
+        ("sub-it", ".bed", PEOPLE, 0),
+    ],
+)
+def test_a_run_reads_a_file_once_and_finds_the_same_bits(
+    method, suffix, data, buffer_bytes, passes, tmp_path, monkeypatch
+):
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(table, "HELD_BYTES", buffer_bytes)
+    model = finish(run_of(method, tmp_path, monkeypatch, suffix, data))
+    assert list(passes.values()) == [1, 1, 1]
+    passes.clear()
+    without = finish(run_of(method, tmp_path / "other", monkeypatch, suffix, data, resident=False))
+    assert min(passes.values()) > 2
+    assert not differences(model, without)
+
+
+def node_of(file, **keys):
+    return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(file), **keys})
+
+
+def test_rows_in_id_order_are_held_for_one_salt(passes, tmp_path, monkeypatch):
+    file, store = tmp_path / "a.csv", held_rows.RowStore()
+    file.write_text("\n".join(["id,a,b", *(f"person {i},{i}.5,{i * i}" for i in range(20))]))
+    node = node_of(file, ids="id", split="columns")
+    first, then, other, _ = (table_of(store, monkeypatch, node, RunConfig(seed=seed)) for seed in (1, 1, 2, 2))
+    assert passes == {file: 2}
+    for name in ("rows", "ids", "row_positions", "missing"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(then, name))
+    assert (first.names, first.split, first.digest) == (then.names, then.split, then.digest)
+    assert not np.array_equal(first.ids, other.ids)
+
+
+def test_rows_of_another_config_or_file_are_read_anew(tmp_path, monkeypatch):
+    csv(tmp_path / "a.csv", X[0])
+    store = held_rows.RowStore()
+    for label in ("a", "b", ""):
+        table = table_of(store, monkeypatch, node_of(tmp_path / "a.csv", label=label))
+        assert table.names == tuple(name for name in "abcdefgh" if name != label)
+    csv(tmp_path / "a.csv", X[1])
+    np.testing.assert_array_equal(to_array(table_of(store, monkeypatch, node_of(tmp_path / "a.csv")).rows), X[1])
+
+
+def test_a_file_that_changes_during_a_run_ends_it(tmp_path, monkeypatch):
+    file, server = tmp_path / "0.csv", run_of("sub-it block-size=3", tmp_path, monkeypatch)
+
+    def change(reply):
+        csv(file, X[0] + 1)
+        return reply
+
+    tamper(server, 0, change)
+    with pytest.raises(FedPCAError):
+        finish(server)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_blocks_of_a_finished_pass_come_back(kind, monkeypatch):
+    monkeypatch.setattr(held_rows, "CHUNK_ENTRIES", 0)  # blocks of 64 rows, of others than were written
+    values, store = np.where(rows(150, 3) > 0, rows(150, 3), 0.0), held_rows.RowStore()
+    blocks = Blocks(lambda: map(kind, np.split(values, 3)), 3, values.dtype, sparse=kind is sparse.csr_array)
+    copy = store.copy("these")
+    first = copy.record(blocks)
+    next(iter(first.read()))
+    copy.finish(table.check_rows(first))
+    store.receive()
+    held = store.load("these")
+    np.testing.assert_array_equal(to_array(held.rows), values)
+    assert store.load("others") is None
+
+
+def test_rows_too_large_for_memory_are_read_each_time(passes, tmp_path, monkeypatch):
+    monkeypatch.setattr(held_rows, "MEMORY_SHARE", 0.0)
+    assert finish(run_of("sub-it", tmp_path, monkeypatch)).components_.shape == (2, 8)
+    assert min(passes.values()) > 1
+
+
+def test_rows_are_not_written_to_a_disk(tmp_path, monkeypatch):
+    """What versions before 0.3 have left in the journal's folder goes, too."""
+    remains = tmp_path / "journal0" / "rows.0123456789abcdef"
+    remains.mkdir(parents=True)
+    (remains / "values").write_bytes(b"12345678")
+    before = {file.name for file in tmp_path.iterdir()}
+    finish(run_of("sub-it", tmp_path, monkeypatch))
+    assert not remains.exists()
+    files = {file.name for file in tmp_path.iterdir()} - before
+    assert files == {"0.csv", "1.csv", "2.csv", "journal1", "journal2"}
+    assert {file.name for party in range(3) for file in (tmp_path / f"journal{party}").iterdir()} == {"site.sqlite"}
+
+
+def in_place(file):
+    """Other rows in the same file, a nanosecond later."""
+    before = file.stat()
+    with open(file, "r+b") as stream:
+        np.save(stream, rows(20, 3, seed=1))
+    return before.st_ino, 1
+
+
+def in_its_place(file):
+    """Other rows in another file, written at the same time."""
+    other = file.with_name("other.npy")
+    np.save(other, rows(20, 3, seed=1))
+    other.replace(file)
+    return file.stat().st_ino, 0
+
+
+@pytest.mark.parametrize("change", [in_place, in_its_place])
+def test_other_rows_show_though_the_size_of_the_file_stays(change, tmp_path):
+    """A run must go on with the rows with which the run began."""
+    file = tmp_path / "rows.npy"
+    np.save(file, rows(20, 3))
+    before, first = file.stat(), local_table(node_of(file), RunConfig())
+    assert local_table(node_of(file), RunConfig()).digest == first.digest
+    inode, later = change(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + later))
+    then, now = file.stat(), local_table(node_of(file), RunConfig())
+    assert (then.st_ino, then.st_size, then.st_mtime_ns) == (inode, before.st_size, before.st_mtime_ns + later)
+    np.testing.assert_array_equal(now.rows, rows(20, 3, seed=1))
+    assert now.digest != first.digest
