@@ -37,18 +37,18 @@ def reported_error(node, method="p-cov", phase="statistics", **options):
 
 
 @pytest.mark.parametrize("key", POLICY)
-@pytest.mark.parametrize("value", [[], ["p-cov"] * 3, {"a": 1}, None, float("nan")], ids=repr)
-def test_a_policy_of_another_type_is_named(key, value):
-    value = "ten" if key == "min-rows" and value is None else value
-    with refused(ConfigError, "client 0", key.replace("-", "_")):
-        fit(**{key.replace("-", "_"): value})
+def test_a_policy_of_another_type_is_named(key):
+    option = key.replace("-", "_")
+    for value in ([], ["p-cov"] * 3, {"a": 1}, "ten" if key == "min-rows" else None, float("nan")):
+        with refused(ConfigError, "client 0", option):
+            fit(**{option: value})
 
 
 @pytest.mark.parametrize("key", ["scores", "loadings"])
-@pytest.mark.parametrize("value", [None, 3, 1.5, True, {}, b"xyz", ["a.npy"], ["a.npy"] * 4, [1, 2, 3]], ids=repr)
-def test_files_of_the_parties_are_a_list_of_paths(key, value):
-    with refused(ConfigError, f"'{key}'", 3):
-        fit(**{key: value})
+def test_files_of_the_parties_are_a_list_of_paths(key):
+    for value in (None, 3, 1.5, True, {}, b"xyz", ["a.npy"], ["a.npy"] * 4, [1, 2, 3]):
+        with refused(ConfigError, f"'{key}'", 3):
+            fit(**{key: value})
 
 
 @pytest.mark.parametrize("parties", [None, 3, "rows", b"rows", np.eye(3), csr_array(np.eye(3))], ids=repr)
@@ -91,25 +91,13 @@ def test_image_files_that_do_not_fit_together_are_refused(sizes, tmp_path):
     assert "not whole" in text
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"partition": "columns", "columns": "9" * 5000}, "'columns' names 1 columns in 1 groups"),
-        ({"partition": "shards", "shards-per-client": 10**30}, "'shards-per-client' is"),
-        (
-            {"dataset": "images", "data-root": "~nobodyhere"},
-            "'data-root' is '~nobodyhere', expected a path that does not",
-        ),
-    ],
-    ids=["columns", "shards", "root"],
-)
-def test_absurd_options_of_a_simulation_are_named(options, text):
-    try:
-        kind, message = reported_error({}, **{"dataset": "wine", **options})
-    except ConfigError as error:  # the server reads these options first
-        kind, message = "ConfigError", str(error)
+def test_absurd_options_of_a_simulation_are_named():
+    kind, message = reported_error({}, dataset="wine", partition="columns", columns="9" * 5000)
     assert kind == "ConfigError"
-    assert text in message
+    assert "'columns' names 1 columns in 1 groups" in message
+    for options in ({"partition": "shards", "shards-per-client": 10**30}, {"data-root": "~nobodyhere"}):
+        with refused(ConfigError, f"'{list(options)[-1]}'"):  # the server reads these options first
+            reported_error({}, dataset="wine", **options)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +112,6 @@ def test_loadings_that_are_no_numbers_are_refused(spoilt, tmp_path):
     node = {"data": str(tmp_path / "new.npy"), "loadings": str(path)}
     kind, text = reported_error(node, "vertical-scores", "rows")
     assert (kind, unnamed(text, "'loadings'")) == ("ContractError", [])
-
-
-def test_an_error_is_told_whatever_is_in_it():
-    for allowed in ("x" * 5000, "a\0b"):
-        with refused(DisclosureError, "client 0", "p-cov", "allowed_methods"):
-            fit(allowed_methods=allowed)
 
 
 def test_site_keys_of_a_wrong_type_are_named():
