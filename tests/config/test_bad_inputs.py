@@ -52,6 +52,9 @@ def test_files_of_the_parties_are_a_list_of_paths(key, value):
 def test_parties_are_a_list(parties):
     with refused(ConfigError, "'parties'"):
         run("p-cov", parties)
+
+
+def test_one_data_frame_is_told_how_to_be_several_parties():
     with refused(ConfigError, "DataFrame", "X.groupby"):
         fit(pd.DataFrame(rows(60)).assign(site=["north", "south"] * 30))
 

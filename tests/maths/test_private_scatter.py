@@ -80,27 +80,12 @@ def test_rows_and_scores_are_within_their_bounds():
 # Noisy centres
 
 
-def test_a_noisy_centre_is_as_far_off_as_it_says():
-    """Compute (|z| + |g| |m|) / n, each with noise that 1 case in 100 exceeds, and the second moment of still rows."""
-    z, g = 7 * (np.sqrt(2) + 3.04), 2 * 3.04
-    near, far = (z + g * 5) / (100 - g), (z + g * 10) / 100
-    short, long, few = (
-        NoisyCentre(np.array(value), rows, 10.0, count_deviation=2.0, sum_deviation=7.0)
-        for value, rows in (([3.0, 4.0], 100), ([6.0, 8.0], 100), ([3.0, 4.0], 4))
-    )
-    np.testing.assert_allclose([short.radius, long.radius, few.radius], [near, far, 20.0])
-    seen = 100 * near * (5 + near + near / 2) + g * (5 + near) ** 2, 100 * far * (10 + far / 2) + g * 10**2
-    np.testing.assert_allclose([short.subtraction_eigenvalue(), long.subtraction_eigenvalue()], seen)
-
-
 def test_a_noisy_centre_moves_beyond_noise_only():
     """Take a step of length 5 with noise of 3: 16 / 25 of the step remain, and the rest is uncertainty."""
     step = NoisyCentre(np.array([3.0, 4.0]), 2, 100.0, 0.0, 3 * 2 / np.sqrt(2))
     centre, radius = move_centre(np.ones(2), step)
     np.testing.assert_allclose(centre, 1 + 0.64 * step.value)
     assert radius == pytest.approx(step.radius + 0.36 * 5)
-    still = NoisyCentre(np.zeros(4), 10, 100.0, 0.0, 5.0)
-    assert still.radius > 0.5
     # What noise explains stands out by nothing.
     assert sum(row_reach(counts({}, noise=20.0, seed=seed), 20.0).stands_out for seed in range(200)) <= 3
     assert not row_reach(counts({3: 60}, noise=20.0), 20.0).stands_out
@@ -123,6 +108,11 @@ def test_shells_add_what_is_above_their_edge():
     np.testing.assert_array_equal(choose_shells(told, 0.1, 50.0, 2), single_shell(128.0))
     blurred = [[0.0, 8.0], [8.0, 128.0]]
     np.testing.assert_array_equal(choose_shells(told, 0.1, 1.0, 2, centre_shift=2.0)[:, :2], blurred)
+    told = counts({0: 3, 1: 40, 3: 400})
+    assert choose_shells(told, 0.1, 1.0, 2)[:, 2].tolist() == [0.0, 8.0]
+    for centre_shift, kept_length in ((1.9, 8.0), (2.1, 0.0)):
+        shells = choose_shells(told, 0.1, 1.0, 2, centre_shift=centre_shift)
+        assert shells[-1].tolist() == [0.0, 8.0, kept_length]
     many = choose_shells(counts(dict.fromkeys(range(12), 1e6)), 1.0, 1.0, 2)
     assert len(many) == MAX_SHELLS
     np.testing.assert_array_equal(many[1:, 0], many[:-1, 1])
@@ -153,12 +143,19 @@ def test_shells_add_what_is_above_their_edge():
     np.testing.assert_allclose(intervals, expected)
 
 
-def test_shortened_rows_lose_a_bounded_variance():
+@pytest.mark.parametrize(
+    ("told", "in_next", "after_it"),
+    [
+        ({2: 100, 3: 10}, 10, 2),  # what follows may hide two deviations of rows
+        ({2: 100, 3: 5}, 5 + 2, 0),
+        ({2: 100, 3: -5}, 0, 0),
+        ({3: 50, 4: 5}, 50, 7),  # 6 stand out
+    ],
+)
+def test_shortened_rows_lose_a_bounded_variance(told, in_next, after_it):
     """Take squares of lengths from half of an end to the end: with even logarithms, 0.375 / ln 2 of the squared end."""
-    next_one, after = 1.5 / np.log(2) - 1, 6 / np.log(2) - 1
-    assert clipped_squares_bound(counts({2: 100, 3: 10}), 1.0, 4.0) == pytest.approx(16 * (10 * next_one + 2 * after))
-    assert clipped_squares_bound(counts({2: 100, 3: 5}), 1.0, 4.0) == pytest.approx(16 * (5 + 2) * next_one)
-    assert clipped_squares_bound(counts({2: 100, 3: -5}), 1.0, 4.0) == 0
+    expected = 16 * (in_next * (1.5 / np.log(2) - 1) + after_it * (6 / np.log(2) - 1))
+    assert clipped_squares_bound(counts(told), 1.0, 4.0) == pytest.approx(expected, abs=0)
 
 
 # Known noise
@@ -297,26 +294,9 @@ def test_intervals_of_variances_include_noise_and_cuts(shells):
     pairs = Eigenpairs(np.array([130.0, 40.0]), np.eye(8)[:, :2], 0.0)
     found = Denoised(pairs, 0.0, 2, 8, np.array([8.0, 1.0]))
     of_all = Combined(found, np.array([[8.0, 1.0]] * shells), np.ones(shells), np.ones(shells), 1.0)
-    intervals = variance_intervals(
-        of_all, np.array([100.0, 50.0]), 101.0, deviation=2.0, count_deviation=1.515, cut_bound=7.0
-    )
+    noise_of = {"deviation": 2.0, "count_deviation": 1.515, "cut_bound": 7.0}
+    intervals = variance_intervals(of_all, np.array([100.0, 50.0]), 101.0, **noise_of)
     around = 1.645 * 2.5 + 100 * (1 / 16 + 1 / 8), 1.645 * np.hypot(2, 0.75) + 50 * 2
     highest = 130.0 if shells == 2 else 100 + around[0] + 7
     expected = np.array([[100 - around[0], highest], [0.0, 50 + around[1] + 7]])
     np.testing.assert_allclose(intervals, expected / 100)
-
-
-def test_cut_squares_include_rows_that_noise_hides():
-    """Take squares of 4 to 8, with a mean of 24 / ln 2; the next octave may hide two deviations of rows."""
-    seen, hidden = 50 * (24 / np.log(2) - 16), 2 * (96 / np.log(2) - 16)
-    assert clipped_squares_bound(counts({3: 50}), 1.0, 4.0) == pytest.approx(seen + hidden)
-    assert clipped_squares_bound(counts({3: 50, 4: 5}), 1.0, 4.0) == pytest.approx(
-        seen + 7 * (96 / np.log(2) - 16)
-    )  # 6 stand out
-
-
-def test_rows_of_a_shell_keep_their_length():
-    told = counts({0: 3, 1: 40, 3: 400})
-    assert choose_shells(told, 0.1, 1.0, 2)[:, 2].tolist() == [0.0, 8.0]
-    assert choose_shells(told, 0.1, 1.0, 2, centre_shift=1.9)[-1].tolist() == [0.0, 8.0, 8.0]
-    assert choose_shells(told, 0.1, 1.0, 2, centre_shift=2.1)[-1].tolist() == [0.0, 8.0, 0.0]
