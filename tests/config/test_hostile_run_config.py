@@ -222,8 +222,7 @@ def test_a_run_config_lets_no_site_look_into_a_home(path):
 
 
 @pytest.mark.parametrize(
-    ("good", "bad"),
-    [({"secure-aggregation": True}, {"secure-aggregation": 1}), ({"clients": 1}, {"clients": True})],
+    ("good", "bad"), [({"secure-aggregation": True}, {"secure-aggregation": 1}), ({"clients": 1}, {"clients": True})]
 )
 def test_equal_values_of_other_types_are_read_anew(good, bad):
     RunConfig.parse(good)

@@ -1,19 +1,13 @@
 """Leading eigenpairs: those of LAPACK, on matrices that make Lanczos go wrong too; and angles of subspaces."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 from fedpca_flwr.maths import eigen
-from fedpca_flwr.maths.eigen import (
-    Eigenpairs,
-    angle_bound,
-    leading_eigenpairs,
-    principal_angles,
-    resolution,
-    rounding_bound,
-)
+from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound, leading_eigenpairs, principal_angles, resolution
 from tests.families import with_spectrum
 
 
@@ -105,12 +99,8 @@ def test_a_share_is_exceeded_by_more_than_rounding():
     values = np.array([0.4, 0.3, 0.2, 0.1]) / 3
     for share in (0.7, np.nextafter(0.7, 0), np.nextafter(0.7, 1), 0.7 - 1e-15):
         assert eigen.count_to_exceed_share(values, values.sum(), share) == 3
-    assert [eigen.count_to_exceed_share(values, values.sum(), share) for share in (0.69, 0.71, 0.39, 1 - 1e-9)] == [
-        2,
-        3,
-        1,
-        4,
-    ]
+    for share, count in ((0.69, 2), (0.71, 3), (0.39, 1), (1 - 1e-9, 4)):
+        assert eigen.count_to_exceed_share(values, values.sum(), share) == count
 
 
 def test_no_pair_of_a_tight_cluster_is_lost():
@@ -130,13 +120,15 @@ def test_bounds_on_angles_in_closed_form():
     assert resolution(pairs).angle == pytest.approx(eigen.sine_theorem(0.1, 5 - 0.19 - 0.1))
     assert resolution(replace(pairs, error=3.0)).angle == 90
     assert [eigen.certificate_text(angle) for angle in (90.0, 89.5)] == ["no bound", "90 degrees at most"]
-    bounds = {1.04: "1.1", 1.06: "1.1", 2.0: "2", 9.91e-7: "1e-06"}
+    bounds = {1.04: "1.1", 1.06: "1.1", 2.0: "2", 9.91e-7: "1e-06", 3.1e-8: "3.1e-08"}
     assert {bound: eigen.format_upper_bound(bound) for bound in bounds} == bounds  # few digits, of no less than it is
+    for bound, digits in product((0.0, 1.04e-7, 5.64e-7, 9.949e-3, 1.0, 1.001, 0.3, 89.99), (1, 2)):
+        assert bound <= float(eigen.format_upper_bound(bound, digits=digits)) <= bound * (1 + 10.0 ** (1 - digits))
 
 
 @pytest.mark.parametrize("error", [0.0, 0.01])
 def test_resolution_is_rounding_and_twice_the_error(error):
-    wrong = error + 5 * rounding_bound(4)
+    wrong = error + 5 * eigen.rounding_bound(4)
 
     def told(values, following):
         found = resolution(Eigenpairs(np.array(values), np.eye(4)[:, : len(values)], following, error=error))
@@ -160,7 +152,7 @@ def test_small_eigenvalues_are_the_same_in_any_unit(unit):
 
 def test_spectral_norm_bounds_are_never_too_small():
     """38 epsilons in a scatter of 5 to 200 features."""
-    assert rounding_bound(5) >= 38 * np.finfo(np.float64).eps
+    assert eigen.rounding_bound(5) >= 38 * np.finfo(np.float64).eps
     diagonals = ([1.0, 2e-12], [1.0, 2.1e-12], [1.0, 4e-12, 1.0, 1.0, 1.0])
     assert [eigen.count_varying_directions(np.diag(diagonal)) for diagonal in diagonals] == [1, 2, 4]
     # Features in any units, of which the last is the first again.

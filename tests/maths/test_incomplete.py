@@ -6,13 +6,7 @@ import pytest
 from fedpca_flwr.maths import anderson, gap_groups
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.factor_em import (
-    FactorEM,
-    FactorGaussian,
-    factor_sums,
-    fill_by_factors,
-    squared_error_by_factors,
-)
+from fedpca_flwr.maths.factor_em import FactorEM, FactorGaussian, factor_sums, fill_by_factors, squared_error_by_factors
 from fedpca_flwr.maths.gap_groups import GappedRows, Patterns
 from fedpca_flwr.maths.gaussian_em import Gaussian, GaussianEM, Squarem, expected_sums
 from fedpca_flwr.maths.incomplete_rows import (

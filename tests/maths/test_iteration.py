@@ -82,11 +82,9 @@ def test_no_angle_is_larger_than_what_is_told(kind, seed):
     found = BlockIteration(block, k, trace=float(np.trace(A)), tolerance=tolerance, accelerated=accelerated)
     rough, done = rng.random() < 0.3, False
     while not done and found.product_count < 40:
-        V = (
-            found.block.astype(np.float32).astype(np.float64)
-            if found.allows_float32 and found.product_count
-            else found.block
-        )
+        V = found.block
+        if found.allows_float32 and found.product_count:
+            V = V.astype(np.float32).astype(np.float64)
         AV, error = A @ V, 0.0
         if rough:
             error = 2.0**-24 * float(np.linalg.norm(AV))
@@ -240,9 +238,8 @@ def test_product_errors_end_the_iteration():
     assert found.precision_limited
     assert principal_angles(found.pairs.vectors, basis[:, :4]).max() <= found.certificate
     (note,) = shortfall_notes(found, "max-rounds = 100")
-    assert note.startswith(
-        "stopped after reaching the products' precision, 9e-08 of the largest variance, with an angle"
-    )
+    told = "stopped after reaching the products' precision, 9e-08 of the largest variance, with an angle"
+    assert note.startswith(told)
 
 
 # What stands out of noise
@@ -295,15 +292,7 @@ def test_notes_say_what_ended_an_iteration():
     ended_by_noise = SimpleNamespace(converged=False, above_edge=3, k=4, cuts=[(3, 1e-7)])
     told = "3 of 4 components certified: 1 to 3 as a subspace, to 1e-07 degrees; component 4 lies in the noise"
     assert shortfall_notes(ended_by_noise, "") == [told]
-    known = {
-        "converged": False,
-        "above_edge": 0,
-        "precision_limited": False,
-        "accelerated": True,
-        "cuts": [],
-        "k": 4,
-        "determined_count": 3,
-    }
-    by_all = SimpleNamespace(**known, products=SimpleNamespace(room=0), certificate=0.5, tolerance=1e-6)
+    by_all = SimpleNamespace(converged=False, above_edge=0, precision_limited=False, accelerated=True, cuts=[], k=4)
+    vars(by_all).update(determined_count=3, products=SimpleNamespace(room=0), certificate=0.5, tolerance=1e-6)
     told = "an angle of 0.5 degrees at most, of the first 3 components; wanted 1e-06 degrees"
     assert shortfall_notes(by_all, "") == [f"stopped after asking for all directions with {told}"]

@@ -145,11 +145,7 @@ def test_a_constant_feature_has_deviation_one():
 # Threads share the work on rows, and nobody can tell from a result how many there were
 
 BYTES = np.random.default_rng(0).integers(0, 256, (3000, 300), dtype=np.uint8)
-KINDS = {
-    "bytes": BYTES,
-    "numbers": BYTES / 7 - 3,
-    "weighted": row_tools.weight_rows(BYTES / 7, np.arange(3000) % 4),
-}
+KINDS = {"bytes": BYTES, "numbers": BYTES / 7 - 3, "weighted": row_tools.weight_rows(BYTES / 7, np.arange(3000) % 4)}
 
 
 @pytest.fixture

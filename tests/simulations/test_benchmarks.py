@@ -15,14 +15,7 @@ from fedpca_flwr.maths.eigen import principal_angles
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
 from fedpca_flwr import run
-from fedpca_flwr.simulations.benchmarks import (
-    databases,
-    growth,
-    harness,
-    memory,
-    messages,
-    speed,
-)
+from fedpca_flwr.simulations.benchmarks import databases, growth, harness, memory, messages, speed
 from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, _load, main
 from fedpca_flwr.simulations.loopback import LoopbackProxy
 from tests.deployment import postgresql
