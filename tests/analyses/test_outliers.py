@@ -50,15 +50,11 @@ def test_distances_and_limits_are_those_of_the_pooled_rows(data, scale):
         np.testing.assert_allclose([its.t_squared_limit, its.spe_limit], limits, rtol=1e-6)
 
 
-def test_nothing_leaves_nothing_out():
-    """AP-COV of single rows: the fault was a warning of 0 / 0."""
-    nothing = np.zeros((3, 3), order="F")
-    assert residual_directions(nothing, Eigenpairs(np.zeros(1), np.eye(3)[:, :1], 0.0)) is None
-
-
 @pytest.mark.parametrize("unit", [2.0**-400, 2.0**400])
 def test_no_unit_of_the_data_overflows(unit, model):
-    """The fault: a raw OverflowError, of fourth powers of the unit; or 0 / 0."""
+    """The faults: a raw OverflowError, of fourth powers of the unit; or 0 / 0, as of the single rows of AP-COV."""
+    nothing = np.zeros((3, 3), order="F")
+    assert residual_directions(nothing, Eigenpairs(np.zeros(1), np.eye(3)[:, :1], 0.0)) is None
     other = run("p-cov", [part * unit for part in PARTIES], n_components=3)
     there, here = analyses.outliers(other, X * unit), analyses.outliers(model, X)
     np.testing.assert_allclose(there.spe_limit / unit**2, here.spe_limit, rtol=1e-12)
@@ -135,12 +131,11 @@ def test_drift_probabilities_follow_their_distributions(kind):
 
 
 def test_a_shifted_party_is_flagged(model):
-    new = rows(80, 12, seed=7) + np.arange(12)
-    within = analyses.drift(model, new + 0.8 * model.components_[0])
-    without = analyses.drift(model, new + 0.3 * off(model))
-    spread = analyses.drift(model, (new - np.arange(12)) * 1.5 + np.arange(12))
-    assert [found.drifted for found in (within, without, spread, analyses.drift(model, new))] == [True] * 3 + [False]
-    assert [found.shift_probability < 0.005 for found in (within, without, spread)] == [True, False, False]
+    new, mean = rows(80, 12, seed=7), np.arange(12)
+    shifted = (new + 0.8 * model.components_[0], new + 0.3 * off(model), new * 1.5, new)
+    found = [analyses.drift(model, own + mean) for own in shifted]
+    assert [one.drifted for one in found] == [True, True, True, False]
+    assert [one.shift_probability < 0.005 for one in found[:3]] == [True, False, False]
 
 
 def test_what_cannot_be_judged_is_refused(model):

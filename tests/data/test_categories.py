@@ -24,12 +24,10 @@ from tests.families import rows
 from tests.harness import at_sites, finish, fit, server_of
 from tests.refusals import refused, unnamed
 
-TRAVEL = {
-    "clear": {},
-    "masked": {"secure_aggregation": True, "bound": 1e5},
-    "surviving": {"secure_aggregation": True, "bound": 1e5, "survivors": 3},
-}
+MASKED = {"secure_aggregation": True, "bound": 1e5}
+TRAVEL = {"clear": {}, "masked": MASKED, "surviving": {**MASKED, "survivors": 3}}
 LEVELS = {"sex": ["f", "m"], "island": ["north", "south", "west"]}
+NODE = {"partition-id": 0, "num-partitions": 3}
 
 
 def table(n=150, seed=0):
@@ -94,8 +92,7 @@ def test_weighted_rows_are_repeated_ones(seed):
 
 def test_a_flower_app_hands_over_data_frames_with_categories():
     """The site's own minimum says which levels are told."""
-    node = {"partition-id": 0, "num-partitions": 3, "min-rows": 20}
-    context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config={})
+    context = Context(run_id=1, node_id=1, node_config={**NODE, "min-rows": 20}, state=RecordDict(), run_config={})
     own = METHODS.run_config({"method": "p-cov", "n-components": 2, "scale": True, "levels": json.dumps(LEVELS)})
     client = FACTORY.client_of_rows(context, table, own)
     counts = np.asarray(client.site.table.rows)[:, 3:].sum(axis=0)
@@ -134,13 +131,11 @@ def test_levels_are_counted_among_the_rows_that_take_part(round_rows, tmp_path):
     frame = pd.DataFrame(rng.standard_normal((n, 3)), columns=["x", "y", "z"]).assign(ward=ward)
     frame.to_csv(tmp_path / "rows.csv", index=False)
     declared = json.dumps({"ward": ["a", "b", "c"]})
-    node = {"partition-id": 0, "num-partitions": 3, "round-rows": round_rows, "min-rows": 10}
+    node = {**NODE, "round-rows": round_rows, "min-rows": 10}
     run = METHODS.run_config({"method": "p-cov", "n-components": 2, "scale": True, "levels": declared})
     of_file = Context(1, 1, {**node, "data": str(tmp_path / "rows.csv"), "categories": "ward"}, RecordDict(), run)
-    for client in (
-        FACTORY.client(of_file),
-        FACTORY.client_of_rows(Context(1, 1, node, RecordDict(), {}), lambda: frame, run),
-    ):
+    of_rows = FACTORY.client_of_rows(Context(1, 1, node, RecordDict(), {}), lambda: frame, run)
+    for client in (FACTORY.client(of_file), of_rows):
         fields, rows_told, said = client.fit([], {"phase": "moments"})
         assert "error" not in said
         assert rows_told == n - n % round_rows
@@ -152,14 +147,11 @@ def test_levels_are_counted_among_the_rows_that_take_part(round_rows, tmp_path):
 def test_levels_are_counted_among_rows_that_take_part():
     frame = pd.DataFrame({"x": np.arange(45.0), "sex": ["f"] * 30 + ["m"] * 15})
     encoded_elsewhere = encoded(frame, {"sex": ["f", "m"]}, "X")
-    names = encoded_elsewhere.names[1:]
-    for round_rows, fits in ((1, True), (20, False), (30, True)):
-        node = {"partition-id": 0, "num-partitions": 3, "min-rows": 12, "round-rows": round_rows}
-        if fits:
-            permit_levels(NodeConfig.parse(node), encoded_elsewhere, names)
-            continue
-        with refused(DisclosureError, 12):
-            permit_levels(NodeConfig.parse(node), encoded_elsewhere, names)
+    one, twenty, thirty = (NodeConfig.parse({**NODE, "min-rows": 12, "round-rows": n}) for n in (1, 20, 30))
+    for node in (one, thirty):
+        permit_levels(node, encoded_elsewhere, encoded_elsewhere.names[1:])
+    with refused(DisclosureError, 12):
+        permit_levels(twenty, encoded_elsewhere, encoded_elsewhere.names[1:])
 
 
 @pytest.mark.parametrize("heavy", [[1.0] + [0.0] * 9, [3.0] + [1.0] * 9])
@@ -170,7 +162,7 @@ def test_a_level_of_few_rows_is_refused_by_the_site(before, heavy, monkeypatch):
     n = before + 10
     frame = pd.DataFrame({"x": np.arange(float(n)), "sex": ["f"] * before + ["m"] * 10})
     table = encoded(frame, {"sex": ["f", "m"]}, "X")  # indicators may have been made elsewhere
-    ten, eleven = (NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "min-rows": n}) for n in (10, 11))
+    ten, eleven = (NodeConfig.parse({**NODE, "min-rows": n}) for n in (10, 11))
     permit_levels(ten, table, table.names[1:])
     permit_levels(ten, table._replace(weights=np.ones(n)), table.names[1:])
     with refused(DisclosureError, 11):
@@ -191,11 +183,6 @@ def test_a_level_of_few_rows_is_refused_by_the_site(before, heavy, monkeypatch):
 def test_what_levels_do_not_go_with_is_named(method, options, named):
     with refused(ConfigError, "'levels'", match=named):
         fit(method, parts(table()), **{"n_components": 2, "scale": True, "levels": LEVELS, **options})
-
-
-def test_a_column_that_is_lacking_is_named():
-    with refused(DataError, "'island'"):
-        fit("p-cov", [part.drop(columns="island") for part in parts(table())], scale=True, levels=LEVELS)
 
 
 CODES = np.random.default_rng(0).integers(0, 2, 60)
@@ -237,13 +224,10 @@ def test_texts_and_days_are_levels_in_one_form():
 
 
 def test_files_and_frames_miss_the_same_and_hold_the_same_levels(tmp_path):
-    frame = pd.DataFrame(
-        {"x": np.arange(90.0), "c": ["NA", "", "none", "1.0", "1", "True", "e\u0301", "\u00e9 ", "b"] * 10}
-    )
+    cells = ["NA", "", "none", "1.0", "1", "True", "e\u0301", "\u00e9 ", "b"]
+    frame = pd.DataFrame({"x": np.arange(90.0), "c": cells * 10})
     frame.to_csv(tmp_path / "rows.csv", index=False)
-    node = NodeConfig.parse(
-        {"partition-id": 0, "num-partitions": 3, "data": str(tmp_path / "rows.csv"), "categories": "c", "min-rows": 1}
-    )
+    node = NodeConfig.parse({**NODE, "data": str(tmp_path / "rows.csv"), "categories": "c", "min-rows": 1})
     declared = {"c": ["1", "\u00e9", "b"]}
     of_file = local_table(node, RunConfig(levels=json.dumps(declared)))
     np.testing.assert_array_equal(of_file.rows, encoded(frame, declared, "X").rows)
@@ -262,8 +246,8 @@ def test_parties_with_levels_of_other_names_have_a_note(tmp_path, capsys):
         assert not unnamed(note, *named)
     subset = one.assign(sex="F")
     assert not any("sex" in n for n in fit("p-cov", [one, subset], levels=["sex"], **options).log["notes"])
-    for name, frame in (("a", one), ("b", two)):
-        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    for name, table_of in (("a", one), ("b", two)):
+        table_of.to_csv(tmp_path / f"{name}.csv", index=False)
         main(["site", "levels", str(tmp_path / f"{name}.csv"), "--categories", "sex"])
         (tmp_path / f"{name}.json").write_text(capsys.readouterr().out)
     main(["site", "levels", *[str(tmp_path / f"{name}.json") for name in "ab"]])
@@ -279,6 +263,8 @@ def test_a_lacking_column_of_categories_is_named():
         model.transform(table()[:3].drop(columns="island"))
     assert "'sex'" not in str(caught.value)
     assert "=" not in str(caught.value)
+    with refused(DataError, "'island'"):
+        fit("p-cov", [part.drop(columns="island") for part in parts(table())], scale=True, levels=LEVELS)
     with refused(DataError, "party 'b'", "'island'") as caught:
         fit("p-cov", {"a": table(), "b": table().drop(columns="island")}, scale=True, levels=list(LEVELS))
     assert "party 'a'" not in str(caught.value)
@@ -307,7 +293,7 @@ def test_a_site_names_columns_that_may_have_levels(tmp_path):
     """A run that chose the columns could have sums over rows with a value; a run without levels omits the columns."""
     path = tmp_path / "rows.csv"
     table().to_csv(path, index=False)
-    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(path), "categories": "sex, island"})
+    node = NodeConfig.parse({**NODE, "data": str(path), "categories": "sex, island"})
     assert local_table(node, RunConfig()).names == ("mass", "bill", "ratio")
     with refused(DisclosureError, "'mass'", "'levels'", "'categories'"):
         local_table(node, RunConfig(levels='{"mass": ["200.0"]}'))

@@ -64,16 +64,13 @@ def test_a_column_of_numbers_is_one_whatever_holds_it(kind):
 def test_every_library_gives_the_same_numbers(library):
     columns = {"a": [1, None, 3], "b": [True, None, False], "c": [1.5, 2.5, None], "d": [None] * 3}
     columns["e"] = [decimal.Decimal("0.5")] * 3
-    if library == "polars":
-        table = pytest.importorskip("polars", reason="polars is not installed").DataFrame(columns)
-    else:
-        table = (
-            pa.table(columns) if library == "arrow" else pd.DataFrame(columns).astype({"a": "Int64", "b": "boolean"})
-        )
-    nan = np.nan
-    np.testing.assert_array_equal(
-        as_array(table, "X"), [[1, 1, 1.5, nan, 0.5], [nan, nan, 2.5, nan, 0.5], [3, 0, nan, nan, 0.5]]
-    )
+    table = {
+        "pandas": lambda: pd.DataFrame(columns).astype({"a": "Int64", "b": "boolean"}),
+        "arrow": lambda: pa.table(columns),
+        "polars": lambda: pytest.importorskip("polars", reason="polars is not installed").DataFrame(columns),
+    }[library]()
+    expected = [[1, 1, 1.5, None, 0.5], [None, None, 2.5, None, 0.5], [3, 0, None, None, 0.5]]
+    np.testing.assert_array_equal(as_array(table, "X"), np.array(expected, dtype=float))
 
 
 def test_plain_and_sparse_columns_keep_their_kind():
@@ -122,23 +119,10 @@ def test_rows_whose_number_changes_are_refused(more, monkeypatch):
         to_array(rows)
 
 
-def test_what_is_missing_in_a_frame_is_for_em_alone():
-    parts = [frame(part).astype("Float64") for part in cut(X, 60, 30)]
-    parts[1].iloc[3, 2] = pd.NA
-    assert fit(parts, "em").feature_names_in_.tolist() == NAMES
-    with refused(DataError, "client 1", "method='em'", "'pulse'", "NaN"):
-        fit(parts)
-
-
 def test_columns_without_numbers_are_named_at_once():
-    bad = frame(X[:2]).assign(
-        sex=pd.Categorical(["f", "m"]),
-        ward=["4711", "b"],
-        born=pd.to_datetime(["2020-01-01", "2021-01-01"]),
-        wave=[1 + 2j, 3],
-        day=[datetime.date(2020, 1, 1)] * 2,
-        parts=[[1], [2]],
-    )
+    dates = {"born": pd.to_datetime(["2020-01-01", "2021-01-01"]), "day": [datetime.date(2020, 1, 1)] * 2}
+    others = {"sex": pd.Categorical(["f", "m"]), "ward": ["4711", "b"], "wave": [1 + 2j, 3], "parts": [[1], [2]]}
+    bad = frame(X[:2]).assign(**dates, **others)
     with pytest.raises(DataError) as caught:
         fit({"north": bad, "south": frame(), "west": bad[["sex"]]})
     first, second = str(caught.value).split("\n")
@@ -156,9 +140,14 @@ def test_columns_without_numbers_are_named_at_once():
 
 
 def test_parties_have_the_names_of_a_mapping():
-    model = fit({"north": frame(X[:60]), "south": frame(X[60:])})
+    parts = {name: frame(part).astype("Float64") for name, part in zip(("north", "south"), cut(X, 60, 30), strict=True)}
+    model = fit(parts)
     assert [party["name"] for party in model.log["parties"]] == ["north", "south"]
     np.testing.assert_array_equal(model.components_, fit(cut(X, 60, 30)).components_)
+    parts["south"].iloc[3, 2] = pd.NA
+    assert fit(parts, "em").feature_names_in_.tolist() == NAMES
+    with refused(DataError, "client 1 (south)", "method='em'", "'pulse'", "NaN"):
+        fit(parts)
     for key in ("", 3, "a/b", "x" * 65):
         with refused(ConfigError, "'parties'", repr(key)):
             fit({"north": X, key: X})
@@ -244,7 +233,7 @@ WHOLE = {
         (polars := pytest.importorskip("polars")).DataFrame(rows, schema=list("abc")).cast(polars.Int128)
     ),
     "decimals": lambda rows: pa.table(
-        {"a": pa.array([decimal.Decimal(int(one)) for one in rows[:, 0]]), "b": rows[:, 1]}
+        {"a": pa.array(list(map(decimal.Decimal, rows[:, 0].tolist()))), "b": rows[:, 1]}
     ),
 }
 
@@ -331,8 +320,7 @@ def test_what_a_site_would_read_is_a_party_with_its_names(tmp_path):
     frame().to_csv(tmp_path / "own.csv", index=False)
     own = read(str(tmp_path / "own.csv"))
     model = fit([own, own])
-    assert model.feature_names_in_ is not None
-    assert model.feature_names_in_.tolist() == NAMES
+    assert list(model.feature_names_in_) == NAMES
     np.testing.assert_allclose(model.transform(own), (X - model.mean_) @ model.components_.T)
 
 

@@ -135,16 +135,11 @@ def test_kernels_have_closed_forms():
 
 def test_rows_and_moments_give_personalised_products():
     X, centre = prepare_columns(KINDS["blocks"], center=False).X, RNG.standard_normal(40)
-    held, about, V = (
-        centre_local_rows(KINDS["blocks"], centre, np.zeros(40)),
-        X - centre,
-        RNG.standard_normal((2, 40, 3)),
-    )
+    held = centre_local_rows(KINDS["blocks"], centre, np.zeros(40))
+    about, V = X - centre, RNG.standard_normal((2, 40, 3))
     np.testing.assert_allclose(held.gram(V[0]), (about @ V[0]).T @ (about @ V[0]), rtol=1e-9)
-    product = personalised.scatter_times(about, V)
-    np.testing.assert_allclose(
-        personalised.scatter_times(held, V), product, rtol=1e-10, atol=1e-10 * np.abs(product).max()
-    )
+    found, product = (personalised.scatter_times(own, V) for own in (held, about))
+    np.testing.assert_allclose(found, product, rtol=1e-10, atol=1e-10 * np.abs(product).max())
     assert personalised.row_energy(held) == pytest.approx(personalised.row_energy(about), rel=1e-12)
     assert personalised.largest_eigenvalue(held) == pytest.approx(personalised.largest_eigenvalue(about), rel=1e-10)
 
@@ -162,8 +157,7 @@ def test_energy_is_about_the_centre_in_all_units():
     found = own.times_scaled(np.array([[1.0, 0.0, 1e-150], [1e-150, 1e-150, 1e-150]]))
     np.testing.assert_array_equal(found, [[0, 0, 0], [0, 2e-150, 2e-150]])
     X = np.array([[1.0, 0.0], [3.0, 0.0]])
-    np.testing.assert_allclose(
-        centre_local_rows(X, np.ones(2), np.array([0.5, 0.0])).shift, np.sqrt(2) * np.array([0.5, -1.0])
-    )
+    shift = centre_local_rows(X, np.ones(2), np.array([0.5, 0.0])).shift
+    np.testing.assert_allclose(shift, np.sqrt(2) * np.array([0.5, -1.0]))
     with refused(ContractError):
         centre_local_rows(X, np.full(2, 1e160), np.zeros(2))

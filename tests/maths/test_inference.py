@@ -73,9 +73,8 @@ def test_null_eigenvalues_are_those_of_drawn_data():
 def test_planted_components_are_counted(n, d):
     X = planted(n, d, [80.0, 60.0, 40.0], seed=3, noise=7.0)
     values = spectrum(X)
-    assert (
-        inference.leading_run(values > 1.02 * noise.noise_edge(values, n, d)) == 3
-    )  # a largest null eigenvalue varies
+    # A largest null eigenvalue varies.
+    assert inference.leading_run(values > 1.02 * noise.noise_edge(values, n, d)) == 3
     assert inference.leading_run(values > noise.optimal_threshold(values, n, d)) == 3
     np.testing.assert_allclose(noise.noise_variance(values, n, d), 7.0, rtol=0.1)
     assert inference.parallel_analysis(values, inference.null_band(X.var(axis=0, ddof=1), n)) == 3
@@ -85,12 +84,8 @@ def test_rules_of_few_numbers_and_the_law_of_noise():
     shares = ([0.7, 0.2, 0.1], [0.9, 0.05, 0.05], [1.0, 1.0, 1.0], [0.62, 0.29, 0.09])
     # the pieces are 11/18, 5/18 and 2/18
     assert [inference.broken_stick(np.array(values)) for values in shares] == [1, 1, 0, 2]
-    assert [inference.components_for_share(np.array([5.0, 3, 2]), share) for share in (0.4, 0.5, 0.79, 0.95)] == [
-        1,
-        2,
-        2,
-        3,
-    ]
+    for share, count in ((0.4, 1), (0.5, 2), (0.79, 2), (0.95, 3)):
+        assert inference.components_for_share(np.array([5.0, 3, 2]), share) == count
     runs = ([True, True, False, True], [True], [False])
     assert [inference.leading_run(np.array(run)) for run in runs] == [2, 1, 0]
     assert [inference.minka(np.array([10.0, 1.0, 1.0]), n) is None for n in (3, 2)] == [False, True]

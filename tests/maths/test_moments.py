@@ -30,9 +30,8 @@ def test_moments_are_numpys_for_any_chunks(monkeypatch):
     np.testing.assert_allclose(dense(moments.about_zero()), X.T @ X, rtol=1e-12)
     for dtype in (np.int16, np.int64, np.float32, bool):
         own = np.round(rows(200) * 1000).astype(dtype)
-        np.testing.assert_allclose(
-            dense(Moments.from_rows(own)), dense(Moments.from_rows(own.astype(float))), rtol=1e-13
-        )
+        found, expected = (dense(Moments.from_rows(one)) for one in (own, own.astype(float)))
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
     # Chunks change nothing but rounding.
     for chunk in (64 * 5, 100 * 5):
         X = rows(1000, 5) + np.linspace(0, 50, 1000)[:, None]  # the mean drifts from chunk to chunk
@@ -63,10 +62,8 @@ def test_means_scatters_and_sums_of_two_keep_what_float64_cannot():
     halved = module.rescale_features(moments, np.array([2.0]))
     assert (halved.mean - 2.0**52 + halved.remainder, halved.scatter) == (0.25, 0.5)
     # Without a row that lies 1.5 above their mean, that of four is half a unit less, and their scatter 4/3 of 1.5^2.
-    four, one = (
-        Moments(n, np.array([2.0**53 + m]), np.array([r]), np.array([s]))
-        for n, m, r, s in ((4, 0, 0.5, 6.0), (1, 2, 0, 0.0))
-    )
+    four = Moments(4, np.array([2.0**53]), np.array([0.5]), np.array([6.0]))
+    one = Moments(1, np.array([2.0**53 + 2]), np.array([0.0]), np.array([0.0]))
     left = module.subtract_part(four, one)
     assert (left.count, left.mean - 2.0**53 + left.remainder, left.scatter) == (3, 0.0, 3.0)
     # Rows 0 and 1, the second of them twice: a third below the mean that float64 holds.
@@ -204,8 +201,6 @@ def test_a_site_may_set_its_threads_and_the_model_is_the_same(method, small_chun
     pool = futures.ThreadPoolExecutor
     monkeypatch.setattr(row_tools, "ThreadPoolExecutor", lambda threads: started.append(threads) or pool(threads))
     parties = np.split(BYTES[:, :40] / 7, [100, 2000])
-    one, three = (
-        finish(server_of(method, parties, n_components=3, site={"threads": threads})).components_ for threads in (1, 3)
-    )
+    one, three = (finish(server_of(method, parties, n_components=3, site={"threads": n})) for n in (1, 3))
     assert set(started) == {3}
-    assert np.array_equal(one, three)
+    assert np.array_equal(one.components_, three.components_)

@@ -227,16 +227,11 @@ def test_noise_of_the_system_never_repeats(monkeypatch):
         squares, n = float((values**2).sum()) / variance, values.size
         assert abs(squares - n) < 5 * math.sqrt(2 * n)
         assert abs(float(values.sum())) < 5 * math.sqrt(n * variance)
-    assert not np.array_equal(
-        discrete_gaussian(10, LARGE, privacy.system_randomness()),
-        discrete_gaussian(10, LARGE, privacy.system_randomness()),
-    )
-    assert np.array_equal(
-        discrete_gaussian(10, LARGE, seeded_randomness(1, 2)), discrete_gaussian(10, LARGE, seeded_randomness(1, 2))
-    )
-    assert not np.array_equal(
-        discrete_gaussian(10, LARGE, seeded_randomness(1, 2)), discrete_gaussian(10, LARGE, seeded_randomness(1, 3))
-    )
+    sources = [privacy.system_randomness(), privacy.system_randomness()]
+    sources += [seeded_randomness(1, last) for last in (2, 2, 3)]
+    one, other, seeded, same, another = (discrete_gaussian(10, LARGE, source).tolist() for source in sources)
+    assert one != other
+    assert seeded == same != another
     # Of deviation 5 it is the root of 12.5, which is no less than 3.5: 4.
     monkeypatch.setattr(privacy, "discrete_gaussian", lambda size, deviation, source: np.full(size, deviation))
     np.testing.assert_array_equal(privacy.symmetric_noise(2, 5, seeded_randomness(0)), [5, 4, 5])
