@@ -18,6 +18,7 @@ from tests.refusals import refused
 FILE = "federation.sqlite"
 
 NORTH, SOUTH, EAST = cut(rows(300), 180, 100, 20)
+MOMENTS = Moments.from_rows(EAST)
 
 
 @pytest.fixture
@@ -116,16 +117,10 @@ def test_members_of_equal_rows_share_moments(folder):
             for key in (" east", "east ", "e" * 65, 3, None)
         ],
         *[
-            (
-                lambda f, wrong=wrong: f.join("east", replace(Moments.from_rows(EAST), **wrong)),
-                ContractError,
-                ["'east'"],
-            )
-            for wrong in (
-                {"count": -5},
-                {"scatter": -np.ones(78)},
-                {"scatter": np.ones(77)},
-                {"mean": np.full(12, np.nan)},
+            (lambda f, own=own: f.join("east", own), ContractError, ["'east'"])
+            for own in (
+                *(replace(MOMENTS, count=-5), replace(MOMENTS, mean=np.full(12, np.nan))),
+                *(replace(MOMENTS, scatter=scatter) for scatter in (-np.ones(78), np.ones(77))),
             )
         ],
         *[

@@ -36,19 +36,11 @@ JSON_VALUES = [
 SQL_VALUES = [None, -1, 0, 1, 2**62, 1e308, float("inf"), 0.5, "x", "", "\x1b[2J", "\x00", b"\xff\x00", "a" * 1000]
 
 
+@np.errstate(all="ignore")
 def spoilt_arrays(array: np.ndarray) -> list[np.ndarray]:
     shorter = array[..., :-1] if array.ndim else array
-    with np.errstate(all="ignore"):
-        return [
-            array * np.nan,
-            array * 1e300,
-            shorter,
-            array.astype("U3"),
-            np.zeros(0),
-            -array,
-            array + 0j,
-            array + 1e5,
-        ]
+    others = [array.astype("U3"), np.zeros(0), -array, array + 0j, array + 1e5]
+    return [array * np.nan, array * 1e300, shorter, *others]
 
 
 def paths_in(value: Any, path: tuple = ()) -> Iterator[tuple]:

@@ -105,22 +105,17 @@ def test_members_are_counted_and_named(models):
 
 
 TEXTS = [
-    ("certified angle", {"certified_angle_degrees": 90.0, "certified_components": 4}, "no bound"),
-    ("certified angle", {"certified_angle_degrees": 3e-8, "certified_components": 4}, "3e-08 degrees at most"),
-    (
-        "certified angle",
-        {"certified_angle_degrees": 0.5, "certified_components": 3},
-        "0.5 degrees at most, of the first 3 components",
+    *(
+        ("certified angle", {"certified_angle_degrees": degrees, "certified_components": components}, text)
+        for degrees, components, text in (
+            *((90.0, 4, "no bound"), (3e-8, 4, "3e-08 degrees at most")),
+            (0.5, 3, "0.5 degrees at most, of the first 3 components"),
+        )
     ),
-    (
-        "missing values",
-        {"missing_share": 2.7e-5, "degrees_ahead": 0.0},  # a small share is never said to be zero
-        "0.0027%; an estimated 0 degrees to go (no bound)",
-    ),
-    (
-        "missing values",
-        {"missing_share": 0.0512, "degrees_ahead": 1.26},
-        "5.12%; an estimated 1.3 degrees to go (no bound)",
+    # A small share is never said to be zero.
+    *(
+        ("missing values", {"missing_share": share, "degrees_ahead": ahead}, f"{text} degrees to go (no bound)")
+        for share, ahead, text in ((2.7e-5, 0.0, "0.0027%; an estimated 0"), (0.0512, 1.26, "5.12%; an estimated 1.3"))
     ),
     ("angle bound", {"angle_bound_degrees": 12.31}, "13 degrees (Davis and Kahan: the worst case)"),
     ("scatter error", {"scatter_error_variance_share": 0.0121}, "0.013 of the variance at most (spectral norm)"),
@@ -154,10 +149,8 @@ TEXTS = [
 
 @pytest.mark.parametrize(("line", "measured", "text"), TEXTS)
 def test_a_line_has_the_numbers_in_their_units(line, measured, text):
-    at_parties = [
-        {"party": party, "rows": rows, "above_t_squared_limit": t_squared, "above_spe_limit": spe}
-        for party, rows, t_squared, spe in (("a", 10, 1, 3), ("b", 4, 2, 1))
-    ]
+    keys = "party", "rows", "above_t_squared_limit", "above_spe_limit"
+    at_parties = [dict(zip(keys, values, strict=True)) for values in (("a", 10, 1, 3), ("b", 4, 2, 1))]
     options = {"trust": "distributed", "relation": "replace-one"}
     model = SimpleNamespace(n_components_=4, n_features_in_=5, explained_variance_ratio_=np.array([0.5, 0.25]))
     model.log = {"measured": measured, "options": options, "outliers": at_parties}

@@ -20,6 +20,7 @@ from tests.refusals import refused
 
 X = rows(90, 4) + np.arange(4)
 NAMES = ("age", "height", "weight", "pulse")
+MASKED = {"secure_aggregation": True, "bound": 10.0}
 
 
 def frame(data):
@@ -41,11 +42,7 @@ def same(one, other, rtol=1e-12):
     np.testing.assert_allclose(one.covariance, other.covariance, rtol=rtol, atol=rtol * other.covariance.max())
 
 
-@pytest.mark.parametrize(
-    "secured",
-    [{}, {"secure_aggregation": True, "bound": 10.0}, {"secure_aggregation": True, "bound": 10.0, "survivors": 3}],
-    ids=["clear", "masked", "surviving"],
-)
+@pytest.mark.parametrize("secured", [{}, MASKED, {**MASKED, "survivors": 3}], ids=["clear", "masked", "surviving"])
 def test_a_run_keeps_the_moments_of_the_pooled_rows(secured):
     model = fit(cut(X, 50, 25, 15), **secured)
     same(model.moments_, SecondMoments.of(X), 1e-9 if secured else 1e-12)
@@ -65,7 +62,7 @@ def test_which_moments_a_run_keeps(whole):
         context_of(server, party).node_config["name"] = "ward"
     assert list(finish(server).moments_.parties) == ["client 0 (ward)", "client 1 (ward)"]
     with refused(ConfigError, "'keep'", "'parties'", "secure_aggregation"):
-        fit(cut(X, 50, 40), keep="parties", secure_aggregation=True, bound=10.0)
+        fit(cut(X, 50, 40), keep="parties", **MASKED)
     model = run("dp-pca epsilon=infinity", cut(X, 50, 40), n_components=2)
     assert model.moments_ is None
 
@@ -92,10 +89,8 @@ def test_saved_and_loaded_is_the_same(whole, tmp_path):
     assert stat.S_IMODE(written.stat().st_mode) == 0o600
     again = SecondMoments.load(tmp_path / "moments")
     assert (again.features, list(again.parties)) == (NAMES, list(whole.parties))
-    for one, other in (
-        (again.moments, whole.moments),
-        *((again.parties[key], whole.parties[key]) for key in whole.parties),
-    ):
+    pairs = [(again.moments, whole.moments), *((again.parties[key], whole.parties[key]) for key in whole.parties)]
+    for one, other in pairs:
         for name in ("count", "mean", "remainder", "scatter"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 

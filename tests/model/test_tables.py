@@ -27,6 +27,8 @@ def model(request):
     return run("p-cov", cut(X, 70, 50), n_components=2, scale=request.param)
 
 
+# scikit-learn's own scaled pipelines warn likewise where set_output comes after fit
+@pytest.mark.filterwarnings("ignore:X has feature names, but PCA was fitted without:UserWarning")
 def test_a_fitted_model_works_in_a_pipeline(model):
     other = rows(50, 5, seed=4) * 10
     frozen = model.frozen()
@@ -38,11 +40,6 @@ def test_a_fitted_model_works_in_a_pipeline(model):
     np.testing.assert_allclose(pipeline[:-1].transform(X), model.transform(X), atol=1e-12)
     for named in (model, model.frozen(), make_pipeline(model.frozen())[:]):
         assert named.get_feature_names_out().tolist() == ["pca0", "pca1"]
-
-
-# scikit-learn's own scaled pipelines warn likewise where set_output comes after fit
-@pytest.mark.filterwarnings("ignore:X has feature names, but PCA was fitted without:UserWarning")
-def test_scores_can_be_a_data_frame(model):
     frame = make_pipeline(model.frozen()).set_output(transform="pandas").transform(X)
     assert isinstance(frame, pd.DataFrame)
     assert frame.columns.tolist() == ["pca0", "pca1"]
@@ -96,15 +93,10 @@ MODEL = run("p-cov", PARTIES, n_components=2)
 
 
 def test_tables_are_title_head_and_lines_short_and_no_markup():
-    shown = DisplayTable(
-        "some", ["feature", "mean", "share", "why"], [["a", 1234.5678, Share(0.25), "x"], ["bc", 2, 1, "yy"]]
-    )
-    assert tables.table_to_text(shown).splitlines() == [
-        "some",
-        "  feature  mean   share  why",
-        "  a        1235  25.00%  x",
-        "  bc          2       1  yy",
-    ]
+    lines = [["a", 1234.5678, Share(0.25), "x"], ["bc", 2, 1, "yy"]]
+    shown = DisplayTable("some", ["feature", "mean", "share", "why"], lines)
+    expected = "some\n  feature  mean   share  why\n  a        1235  25.00%  x\n  bc          2       1  yy"
+    assert tables.table_to_text(shown).rstrip("\n") == expected
     page = tables.table_to_html(shown)
     assert page.count("<tr>") == 3
     assert "width:25.00%" in page
@@ -129,11 +121,8 @@ def test_loadings_and_scores_are_frames_with_names():
     frame = run("p-cov", cut(rows(60), 40, 20), n_components=2).scores_frame(cut(rows(60), 40, 20))
     assert frame["party"].tolist() == ["party 0"] * 40 + ["party 1"] * 20
     assert MODEL.scores_frame([FRAME])["party"].tolist() == ["party 0"] * 60  # of two parties, which one it is?
-
-
-@pytest.mark.parametrize("parties", [PARTIES, list(PARTIES.values())], ids=["by name", "as the run had them"])
-def test_scores_as_a_frame_have_the_names_of_parties_and_rows(parties):
-    frame = MODEL.scores_frame(parties)
-    assert list(frame.index) == list(FRAME.index)
-    assert frame.pop("party").tolist() == ["north"] * 40 + ["south"] * 20
-    np.testing.assert_allclose(frame.to_numpy(), MODEL.transform(FRAME))
+    for parties in (PARTIES, list(PARTIES.values())):
+        frame = MODEL.scores_frame(parties)
+        assert list(frame.index) == list(FRAME.index)
+        assert frame.pop("party").tolist() == ["north"] * 40 + ["south"] * 20
+        np.testing.assert_allclose(frame.to_numpy(), MODEL.transform(FRAME))

@@ -69,9 +69,8 @@ def test_command_lines_of_the_documentation_are_understood():
     understood = set()
     for page in [*ROOT.glob("*.md"), *PAGES]:
         for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
-            for line in re.findall(
-                r"python -m fedpca_flwr ([^>#|;)\n]+)", block.replace("\\\n", " ").replace("$i", "0")
-            ):
+            text = block.replace("\\\n", " ").replace("$i", "0")
+            for line in re.findall(r"python -m fedpca_flwr ([^>#|;)\n]+)", text):
                 name = max((name for name in cli.COMMANDS if f"{line} ".startswith(f"{name} ")), key=len)
                 cli.load(cli.COMMANDS[name][0]).make_context(name, shlex.split(line.removeprefix(name)))
                 understood.add(name)
@@ -145,12 +144,8 @@ def test_dense_counts_give_the_result_of_sparse_ones(tmp_path, capsys):
     assert not unnamed(models[1].log["notes"][-1], "'north'")  # which is alone
     held.X = held.X * np.float32(0.3)
     held.write_h5ad(tmp_path / "logs.h5ad")
-    assert (
-        cli.main(
-            ["cells", *[str(tmp_path / f"{name}.h5ad") for name in ("north", "logs")], *options, str(tmp_path / "o")]
-        )
-        == 0
-    )
+    files = [str(tmp_path / f"{name}.h5ad") for name in ("north", "logs")]
+    assert cli.main(["cells", *files, *options, str(tmp_path / "o")]) == 0
     (note,) = (line for line in capsys.readouterr().out.splitlines() if "--layer" in line)
     assert not unnamed(note, "'logs'")
     assert "'north'" not in note
@@ -186,9 +181,8 @@ def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
 
     G, known = np.delete(linked_people(missing=0.02), 120, axis=1), variants(239)
     G[60] = G[40]  # the same person twice at one site
-    files = [
-        write(tmp_path / f"{name}.bed", own, known) for name, own in (("a", G[:30]), ("b", G[30:70]), ("c", G[70:]))
-    ]
+    parts = {"a": G[:30], "b": G[30:70], "c": G[70:]}
+    files = [write(tmp_path / f"{name}.bed", own, known) for name, own in parts.items()]
     (tmp_path / "regions").write_text("# a region\nchr7 100 290 the first twenty\n8 1 9\n")
     given = ["--output", str(tmp_path / "out"), "--components", "2", "--exclude", str(tmp_path / "regions")]
     assert cli.main(["genotypes", *files, *given, "--kinship", "0.4", *["--secure"] * secure]) == 0
@@ -202,9 +196,8 @@ def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
     np.testing.assert_allclose(np.abs(np.sum(model.components_ * vectors, axis=1)), 1, atol=1e-6)
     assert len((tmp_path / "out/kept.bim").read_text().splitlines()) == kept.sum()
     scores = np.loadtxt(tmp_path / "out/b.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
-    np.testing.assert_allclose(
-        scores[:, :2], np.nan_to_num((G[30:70, 20:] - model.mean_) / model.scale_) @ model.components_.T, atol=1e-9
-    )
+    expected = np.nan_to_num((G[30:70, 20:] - model.mean_) / model.scale_) @ model.components_.T
+    np.testing.assert_allclose(scores[:, :2], expected, atol=1e-9)
     np.testing.assert_array_equal(np.flatnonzero(scores[:, 2]), [10])
     assert (tmp_path / "out/people.svg").read_text().count("<use ") > 80
 
@@ -231,10 +224,8 @@ def test_the_same_rows_are_not_odd_and_a_shift_is_told(model, tmp_path, capsys):
     assert code == 0
     found = analyses.outliers(PCAModel.load(model), X, level=0.9)
     wanted = [("T2", found.t_squared, found.t_squared_limit), ("SPE", found.spe, found.spe_limit)]
-    lines = [
-        f"{name}: {(v > limit).sum()} of 400 rows above {limit:.6g} (expected 10.00%)" for name, v, limit in wanted
-    ]
-    assert said.out.splitlines()[:2] == lines
+    counts = [f"{name}: {(values > limit).sum()} of 400 rows above {limit:.6g}" for name, values, limit in wanted]
+    assert said.out.splitlines()[:2] == [f"{count} (expected 10.00%)" for count in counts]
     assert said.out.endswith("no drift, at 1.00% false alarms\n")
     for rows_of_others, alarms in ((X + 0.5, "0.01"), (rows(200, 6, seed=3), "0.9")):
         _, said = told(model, rows_of_others, tmp_path, capsys, "--false-alarms", alarms)

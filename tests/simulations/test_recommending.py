@@ -81,26 +81,17 @@ def test_costs_and_components_of_noise_in_words():
 
 def test_runs_of_another_setting_are_other_runs():
     one = {**dict.fromkeys(SETTING), **record()}
-    keys = {*("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound")}
-    assert {key for key in one if run_identity(one) != run_identity({**one, key: "another"})} == {
-        *keys,
-        "method",
-        "options",
-    }
+    keys = {"dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound"}
+    changed = {key for key in one if run_identity(one) != run_identity({**one, key: "another"})}
+    assert changed == keys | {"method", "options"}
     turned = {**one, "options": {"b": 1, "a": 2}}
     assert run_identity(turned) == run_identity({**one, "options": {"a": 2, "b": 1}})
 
 
 def test_a_setting_has_a_title_and_a_command_with_all_that_it_is():
     options = {"scale": True, "center": False}
-    setting = {
-        "dataset": "images",
-        "data root": "/a b",
-        "partition": "quantity",
-        "alpha": 0.25,
-        "clients": 3,
-        "seed": 7,
-    }
+    source = {"dataset": "images", "data root": "/a b"}
+    setting = {**source, "partition": "quantity", "alpha": 0.25, "clients": 3, "seed": 7}
     one = {**record(options=options), **setting, "engine": "ray", "knn": True, "bound": 12.3456789}
     assert setting_title(one) == (
         "images, quantity 0.25, 3 clients, 4 components, seed 7, features scaled, rows about zero, "
@@ -160,9 +151,8 @@ def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
     setting = {"methods": ["p-cov"], "datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
     monkeypatch.setattr(measuring, "run", Mock(side_effect=DataError("a site\nis away")))
     failed = compare(**setting)
-    assert failed.frame().to_dict("records") == [
-        {"method": "p-cov", "max angle": None, "error": "DataError: a site\nis away"}
-    ]
+    told = {"method": "p-cov", "max angle": None, "error": "DataError: a site\nis away"}
+    assert failed.frame().to_dict("records") == [told]
     assert "| DataError: a site is away |" in str(failed)
     assert not (tmp_path / RUNS).exists()
     monkeypatch.setattr(measuring, "run", run)
