@@ -93,9 +93,8 @@ def test_principal_component_regression(diabetes, k, scale):
     X = diabetes[:, :P] * np.arange(1, P + 1)
     steps = [StandardScaler()] * scale + [PCA(k, svd_solver="full"), LinearRegression()]
     theirs = make_pipeline(*steps).fit(X, diabetes[:, P:])
-    ours = analyses.principal_component_regression(
-        kept(np.column_stack([X, diabetes[:, P:]])), RESPONSES, k=k, scale=scale
-    )
+    moments = kept(np.column_stack([X, diabetes[:, P:]]))
+    ours = analyses.principal_component_regression(moments, RESPONSES, k=k, scale=scale)
     close(ours.predict(X), theirs.predict(X))
 
 
@@ -145,10 +144,8 @@ def test_canonical_correlations_leave_out_what_does_not_vary():
     X = rows(200, 4)
     joint = np.hstack([X[:, :2], X[:, :1] * 1e6, X[:, 2:] + X[:, :2]])
     moments = kept(joint)
-    close(
-        analyses.canonical_correlations(moments, [0, 1, 2], k=2).correlations,
-        analyses.canonical_correlations(moments, [0, 1], [3, 4], k=2).correlations,
-    )
+    found, expected = (analyses.canonical_correlations(moments, *sets, k=2) for sets in ([[0, 1, 2]], [[0, 1], [3, 4]]))
+    close(found.correlations, expected.correlations)
     with refused(DataError, "'k'", 2, 1):
         analyses.canonical_correlations(moments, [0, 2], [3, 4], k=2)
     with refused(ConfigError, "'k'", 2, 1):

@@ -67,9 +67,6 @@ def test_a_site_that_says_nothing_allows_little():
     assert (node.may_show, node.gaps, node.repeat, node.ambiguous) == ("", "shared", "refuse", "refuse")
     assert (node.max_reply_bytes, node.delta_budget) == (2**31, 1e-5)
     assert (node.secure_only, node.public_count) == (False, False)
-
-
-def test_what_a_node_must_say_is_told():
     with refused(ConfigError, "partition-id"):
         NodeConfig.parse({"num-partitions": 3}, source="node-config")
     with refused(ConfigError, "partition-id", 3, 0, 2):

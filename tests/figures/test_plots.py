@@ -68,6 +68,9 @@ def test_scores_are_those_of_each_party_with_its_colour_and_mark():
     assert f"PC2 ({MODEL.explained_variance_ratio_[1]:.1%}" in axes.get_xlabel()
     assert "PC4" in axes.get_ylabel()
     assert len(looks(plots.scores([X[i::25] for i in range(25)], MODEL).axes[0].collections)) == 25
+    below_the_noise = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
+    assert plots.scores(PARTS, below_the_noise).axes[0].get_xlabel() == "PC1"
+    assert [axes.get_title() for axes in plots.loadings(below_the_noise).axes] == ["PC1", "PC2", "PC3"]
 
 
 def test_with_labels_colours_are_of_the_classes_of_all_parties():
@@ -117,12 +120,6 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
         plots.scores(paths, labels=[LABELS[:180], LABELS[:99]])
 
 
-def test_scores_below_the_noise_have_no_share():
-    unknown = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
-    assert plots.scores(PARTS, unknown).axes[0].get_xlabel() == "PC1"
-    assert [axes.get_title() for axes in plots.loadings(unknown).axes] == ["PC1", "PC2", "PC3"]
-
-
 def test_heterogeneity_measures_each_client_by_its_name():
     def heights(axes) -> list[float]:
         return [bar.get_height() for bar in bars_of(axes)]
@@ -137,9 +134,8 @@ def test_heterogeneity_measures_each_client_by_its_name():
     nothing = np.ones((6, 3))
     axes = plots.heterogeneity([nothing[:2], nothing[2:]], pooled_pca(nothing, 1)).axes
     assert heights(axes[1]) == heights(axes[2]) == [0, 0]
-    axes = plots.heterogeneity(
-        PARTS, run("p-cov", dict(zip(NAMES, PARTS, strict=True)), n_components=2, scale=True)
-    ).axes
+    scaled = run("p-cov", dict(zip(NAMES, PARTS, strict=True)), n_components=2, scale=True)
+    axes = plots.heterogeneity(PARTS, scaled).axes
     assert [[text.get_text() for text in panel.get_xticklabels()] for panel in axes] == [NAMES] * 3
     distances = [np.linalg.norm((part.mean(axis=0) - X.mean(axis=0)) / X.std(axis=0)) for part in PARTS]
     np.testing.assert_allclose(heights(axes[1]), distances / np.sqrt(12 * 300 / 299))
@@ -175,9 +171,8 @@ def test_overlays_turn_components_round_and_have_a_panel_a_model():
 def test_overlays_thin_many_rows_of_any_kind(kind):
     many = np.tile(X, (20, 1))
     shown = points(plots.projection_overlay(TRUTH, MODEL, kind(many)).axes[0])[0]
-    np.testing.assert_allclose(
-        shown, TRUTH.transform(many[:: -(-len(many) // plots.MAX_PLOTTED_ROWS)])[:, :2], atol=1e-12
-    )
+    thinned = many[:: -(-len(many) // plots.MAX_PLOTTED_ROWS)]
+    np.testing.assert_allclose(shown, TRUTH.transform(thinned)[:, :2], atol=1e-12)
 
 
 def test_scree_and_rounds_show_their_numbers_and_names():
@@ -195,25 +190,21 @@ def test_scree_and_rounds_show_their_numbers_and_names():
 
 
 @pytest.mark.parametrize(
-    ("points", "front"),
+    ("points", "front", "unit"),
     [
-        ({"a": [(2, 1e-9), (3, 1e-6)], "b": [(1, 1.0), (1.5, 2.0)]}, [(1, 1.0), (2, 1e-6)]),
+        ({"a": [(2, 1e-9), (3, 1e-6)], "b": [(1, 1.0), (1.5, 2.0)]}, [(1, 1.0), (2, 1e-6)], "MB"),
         # Rounding below a millionth of a degree made one exact method look better than another.
-        ({"a": [(2, 1e-9)], "b": [(3, 1e-13)]}, [(2, 1e-6)]),
+        ({"a": [(2, 1e-9)], "b": [(3, 1e-13)]}, [(2, 1e-6)], "MB"),
+        ({"a": [(0.005, 0.02), (0.018, 1e-9)]}, [(5, 0.02), (18, 1e-6)], "kB"),
+        ({"a": [(0.005, 0.02), (1.5, 1e-9)]}, [(0.005, 0.02), (1.5, 1e-6)], "MB"),
     ],
 )
-def test_the_front_is_what_nothing_beats(points, front):
+def test_the_front_is_what_nothing_beats(points, front, unit):
     (axes,) = plots.bytes_against_error(points).axes
     drawn = next(line for line in axes.lines if line.get_label() == "front")
     np.testing.assert_allclose(drawn.get_xydata(), front)
-
-
-def test_bytes_are_in_kilobytes_or_megabytes():
-    (axes,) = plots.bytes_against_error({"a": [(0.005, 0.02), (0.018, 1e-9)]}).axes
-    assert axes.get_xlabel() == "kB up per client"
-    np.testing.assert_allclose(axes.lines[0].get_xdata(), [5, 18])
-    (axes,) = plots.bytes_against_error({"a": [(0.005, 0.02), (1.5, 1e-9)]}).axes
-    assert axes.get_xlabel() == "MB up per client"
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), [x * (1000 if unit == "kB" else 1) for x, _ in points["a"]])
+    assert axes.get_xlabel() == f"{unit} up per client"
 
 
 def test_components_as_images():
@@ -301,18 +292,15 @@ def test_of_many_features_the_longest_arrows_are_shown(turn):
     assert tips_of(axes) == {tuple(correlations[:, j]) for j in longest}
 
 
-def test_arrows_are_of_the_largest_correlations(monkeypatch):
-    monkeypatch.setattr(analysis_plots, "SHOWN", 3)
-    found = analyses.read(MOMENTS, 2)
-    longest = np.argsort(-(found.correlations**2).sum(axis=0))[:3]
-    (axes,) = analysis_plots.variables(found).axes
-    assert tips_of(axes) == set(map(tuple, found.correlations[:, longest].T))
-
-
-def test_of_three_components_figures_show_the_first_two():
+def test_arrows_are_of_the_first_two_components(monkeypatch):
     found, scores = analyses.read(MOMENTS, 3), X[:5, :3]
     for figure in (analysis_plots.biplot(found, scores), analysis_plots.variables(found)):
         assert tips_of(figure.axes[0]) == set(map(tuple, found.correlations[:2].T))
+    # Of many features those of the largest correlations.
+    monkeypatch.setattr(analysis_plots, "SHOWN", 3)
+    found = analyses.read(MOMENTS, 2)
+    longest = np.argsort(-(found.correlations**2).sum(axis=0))[:3]
+    assert tips_of(analysis_plots.variables(found).axes[0]) == set(map(tuple, found.correlations[:, longest].T))
 
 
 def test_a_biplot_has_arrows_of_correlations():
@@ -366,10 +354,8 @@ def test_a_single_component_is_drawn_against_row_numbers(labels):
     axes = plots.scores(PARTS, model, labels=own).axes[0]
     np.testing.assert_allclose(np.concatenate(points(axes)), np.column_stack([model.transform(X), np.arange(300)]))
     assert (axes.get_ylabel(), len(axes.lines)) == ("row", 0)
-    for figure in (
-        plots.projection_overlay(truth, model, X, labels),
-        plots.projection_grid(truth, {"one": model, "four": MODEL}, X, labels),
-    ):
+    grid = plots.projection_grid(truth, {"one": model, "four": MODEL}, X, labels)
+    for figure in (plots.projection_overlay(truth, model, X, labels), grid):
         drawn = np.concatenate(points(figure.axes[0]))
         expected = np.abs(model.transform(X)[:, 0])
         np.testing.assert_allclose(np.sort(np.abs(drawn[:, 0]))[::2], np.sort(expected), atol=1e-9)

@@ -59,9 +59,8 @@ def test_chunks_keep_singular_values_that_squares_lose(monkeypatch):
 def test_factors_stack_to_the_scatter_of_all():
     X = rows(100)
     X[60:] += 5
-    whole = stack_factors(
-        [Factor(*triangular_factor(part), trace=np.trace(scatter(part))) for part in cut(X, 60, 30, 10)]
-    )
+    parts = cut(X, 60, 30, 10)
+    whole = stack_factors([Factor(*triangular_factor(part), trace=np.trace(scatter(part))) for part in parts])
     np.testing.assert_allclose(whole.rows.T @ whole.rows, scatter(X), rtol=1e-11)
     np.testing.assert_allclose(whole.trace, np.trace(scatter(X)), rtol=1e-12)
     F = np.random.default_rng(0).standard_normal((3, 50))

@@ -64,6 +64,8 @@ def test_a_steady_rate_is_found_and_foretells_the_end(rate):
     left = module.remaining_iterations(steps, 1e-30)
     assert errors[-1] * rate**left <= 1e-30 < errors[-1] * rate ** (left - 2)
     assert module.remaining_iterations(steps, 8.0) == 0
+    assert module.remaining_distance(0.5 ** np.arange(16)) == pytest.approx(0.5**15)
+    assert [module.safe_step(2.0, rate) for rate in (0.0, 0.75, 0.99)] == [0.25, 0.25, pytest.approx(0.05)]
 
 
 STEPS = {"few": 0.5 ** np.arange(15), "constant": np.ones(40), "growing": 1.1 ** np.arange(40)}
@@ -72,14 +74,10 @@ STEPS |= {"to and fro": np.abs(np.sin(np.arange(40.0))), "a cycle of two": np.ti
 STEPS |= {"one size up to rounding": 0.4 - 1e-12 * np.arange(200)}
 
 
-def test_rates_of_steps_have_closed_forms():
-    assert module.remaining_distance(0.5 ** np.arange(16)) == pytest.approx(0.5**15)
-    steps = [module.safe_step(2.0, rate) for rate in (0.0, 0.75, 0.99)]
-    assert steps == [0.25, 0.25, pytest.approx(0.05)]
-    # No rate is read into these.
-    for other in STEPS.values():
-        assert module.linear_rate(other) is None
-        assert module.remaining_iterations(other, 1e-6) is None
+@pytest.mark.parametrize("kind", STEPS)
+def test_no_rate_is_read_into_other_steps(kind):
+    assert module.linear_rate(STEPS[kind]) is None
+    assert module.remaining_iterations(STEPS[kind], 1e-6) is None
 
 
 # What floods over graphs

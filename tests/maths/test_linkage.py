@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpca_flwr.maths import linkage
-from fedpca_flwr.maths.genotypes import (
-    AlleleCounts,
-    count_alleles,
-    genotype_deviation,
-    non_genotype_columns,
-    standardise,
-)
+from fedpca_flwr.maths import genotypes, linkage
+from fedpca_flwr.maths.genotypes import AlleleCounts, count_alleles, non_genotype_columns, standardise
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
 from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
 from tests.refusals import refused
@@ -59,14 +53,6 @@ def test_the_kept_variants_are_those_of_the_program(tmp_path):
     np.testing.assert_array_equal(kept([G[:70], G[70:]], [0, 1400], 200, 25, 0.2, width=1000), expected)
 
 
-def test_sums_that_no_genotypes_have_are_refused():
-    G = linked_people(missing=0.0)
-    sums = linkage.band_sums(G, 0, 100, 10, linkage.PAIR_SUMS)
-    sums[0, 20, 3] += 500
-    with refused(ValueError):
-        linkage.correlated_pairs(sums, 0, count_alleles(G), 0.2)
-
-
 # Allele counts and standardised genotypes, beside the formula on the whole table
 
 
@@ -102,7 +88,12 @@ def test_variants_of_one_allele_and_what_is_no_genotype():
     assert counts.constant_count == 3
     assert not to_array(standardise(G, counts.frequencies))[:, 3:6].any()
     assert not counts.diagonal[3:6].any()
-    np.testing.assert_array_equal(genotype_deviation(counts.frequencies)[3:6], 1)
+    np.testing.assert_array_equal(genotypes.genotype_deviation(counts.frequencies)[3:6], 1)
     assert not non_genotype_columns(G).size
     G[3, 7], G[5, 2], G[9, 11] = 0.5, 3, -1
     np.testing.assert_array_equal(non_genotype_columns(G), [2, 7, 11])
+    G = linked_people(missing=0.0)
+    sums = linkage.band_sums(G, 0, 100, 10, linkage.PAIR_SUMS)
+    sums[0, 20, 3] += 500  # which no genotypes have
+    with refused(ValueError):
+        linkage.correlated_pairs(sums, 0, count_alleles(G), 0.2)

@@ -52,9 +52,8 @@ def test_formulas_are_those_of_the_paper():
 
 def test_gradients_are_those_of_finite_differences():
     rows, U, V = setting()
-    gradient = tangent_projection(U, module.local_gradient(rows[0], U, V, module.penalty_strength(NOISE, SPREAD))) / (
-        NOISE * (1 + NOISE)
-    )
+    c = module.penalty_strength(NOISE, SPREAD)
+    gradient = tangent_projection(U, module.local_gradient(rows[0], U, V, c)) / (NOISE * (1 + NOISE))
     rng, h = np.random.default_rng(1), 1e-4
     for _ in range(5):
         T = tangent_projection(U, rng.standard_normal(U.shape))
@@ -65,7 +64,7 @@ def test_gradients_are_those_of_finite_differences():
         halves = [np.square(tangent_projection(W, U)).sum() / 2 for W in (retract(V, h * T), retract(V, -h * T))]
         assert np.vdot(module.shared_gradient(U, V), T) == pytest.approx((halves[0] - halves[1]) / (2 * h), rel=1e-6)
     # A party's step along both.
-    c, largest = module.penalty_strength(NOISE, SPREAD), np.linalg.norm(rows[0], 2) ** 2
+    largest = np.linalg.norm(rows[0], 2) ** 2
     moved, version = module.gradient_step(rows[0], U, V, c, largest)
     np.testing.assert_allclose(moved, retract(U, -gradient * NOISE * (1 + NOISE) / (largest + c)), atol=1e-13)
     np.testing.assert_allclose(version, V - tangent_projection(V, module.shared_gradient(moved, V)), atol=1e-13)

@@ -139,6 +139,5 @@ def test_one_sum_gives_the_scatter_between_parties(offset):
     sums, rest = layout.decode(words)
     scatter = module.centre_scatter((sums["products"], rest["products"]), mean_products(pooled))
     np.testing.assert_allclose(scatter[[0, 1, 3]], [between, -between, between], rtol=1e-9)
-    np.testing.assert_allclose(
-        module.pooled_diagonal(40, whole(totals), whole(squares)), [between, between, 0.0], rtol=1e-14, atol=0
-    )
+    diagonal = module.pooled_diagonal(40, whole(totals), whole(squares))
+    np.testing.assert_allclose(diagonal, [between, between, 0.0], rtol=1e-14, atol=0)

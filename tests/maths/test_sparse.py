@@ -7,15 +7,7 @@ from scipy import sparse
 
 from fedpca_flwr.maths import rows as module
 from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, unpack_symmetric
-from fedpca_flwr.maths.rows import (
-    Blocks,
-    centred_chunks,
-    column_sums,
-    max_magnitude,
-    sparse_chunks,
-    sparse_rows,
-    to_array,
-)
+from fedpca_flwr.maths.rows import Blocks, centred_chunks, max_magnitude, sparse_chunks, sparse_rows, to_array
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.site.vault import Vault
 
@@ -93,12 +85,12 @@ def test_sums_sizes_and_chunks_are_those_of_dense_rows():
     assert max(part.nnz for part in parts) <= 300 + int(np.diff(held.indptr).max()) + module.ROW_OVERHEAD
     assert len(parts) > 5
     negative = sparse_rows(sparse.csr_array(-matrix(1.0)))
-    np.testing.assert_allclose(column_sums(negative), to_array(negative).sum(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(module.column_sums(negative), to_array(negative).sum(axis=0), rtol=1e-12)
     assert max_magnitude(negative) == np.abs(to_array(negative)).max()
     assert max_magnitude(sparse_rows(sparse.csr_array((3, 4)))) == 0.0
     # A sum of float32 stands still at 2^24, and ends at 3e38.
     single = np.array([[2.0**24, 3e38], [1, 3e38], [1, 0], [1, 3e38]], np.float32)
-    sums = column_sums(sparse_rows(sparse.csr_array(single)))
+    sums = module.column_sums(sparse_rows(sparse.csr_array(single)))
     np.testing.assert_array_equal(sums, single.sum(axis=0, dtype=np.float64))
     missing = np.array([[1.0, -5.0], [np.nan, 2.0]])
     assert max_magnitude(missing) == max_magnitude(sparse_rows(sparse.csr_array(missing))) == 5.0

@@ -62,11 +62,9 @@ def test_half_of_equal_scores_leave_no_row_far():
 
 def test_floors_and_limits_follow_from_quantiles():
     assert [signs.distance_floor(np.array(far)) for far in ([1.0, 2.0, 9.0], [0.0, 0.0, 3.0], [0.0])] == [0.5, 0.25, 1]
-    counts = np.zeros(signs.BINS, dtype=np.int64)
-    counts[[100, 140]] = 2, 6
-    assert np.array_equal(
-        np.flatnonzero(signs.tally(np.array([[signs.BIN_EDGES[100]], [signs.BIN_EDGES[140]]]))), [100, 140]
-    )
+    counts, places = np.zeros(signs.BINS, dtype=np.int64), [100, 140]
+    counts[places] = 2, 6
+    np.testing.assert_array_equal(np.flatnonzero(signs.tally(signs.BIN_EDGES[places, None])), places)
     expected = [(signs.BIN_EDGES[100] + signs.BIN_EDGES[101]) / 2, signs.BIN_EDGES[141]]
     np.testing.assert_allclose([signs.quantile(counts, share) for share in (0.125, 1.0)], expected)
     first, middle, third = ((3 * signs.quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))

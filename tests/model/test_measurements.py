@@ -89,9 +89,7 @@ def test_federations_and_streams_have_measurements(models):
     told = models["digits"].log["measured"]
     assert told["angle_to_pooled_mean_degrees"] <= told["angle_to_pooled_max_degrees"] < 1e-6
     np.testing.assert_allclose(told["captured_variance_share"], models["digits"].explained_variance_ratio_.sum())
-
-
-def test_members_are_counted_and_named(models):
+    # Members are counted and named.
     zero, one, two = (f"partition {i}" for i in range(3))
     assert models["joined"].log["members"] == {"joined": [zero, one, two]}
     assert models["changed"].log["members"] == {"replaced": [one], "unchanged": [zero], "absent": [two]}

@@ -66,17 +66,15 @@ def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path
 
 
 def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
+    """And a torn or foreign file is named."""
     file = model.save(tmp_path / "model")
-    before = file.read_bytes()
-    monkeypatch.setattr(zipfile.ZipFile, "writestr", Mock(side_effect=OSError("disk full")))
-    with refused(OSError):
-        model.save(file)
+    whole = file.read_bytes()
+    with monkeypatch.context() as full:
+        full.setattr(zipfile.ZipFile, "writestr", Mock(side_effect=OSError("disk full")))
+        with refused(OSError):
+            model.save(file)
     assert list(tmp_path.iterdir()) == [file]
-    assert file.read_bytes() == before
-
-
-def test_a_torn_or_foreign_file_is_named(model, tmp_path):
-    whole = model.save(tmp_path / "model").read_bytes()
+    assert file.read_bytes() == whole
     (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
     np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
     for name in ("torn", "foreign"):
@@ -160,9 +158,8 @@ def test_captured_variance_is_that_of_a_span_or_of_scores():
     """A model that is wrong about mean, variances and the length of its components captures what their span holds."""
     truth = pooled_pca(X, 12)
     share = truth.explained_variance_ratio_[[0, 3]].sum()
-    wrong = dataclasses.replace(
-        pooled_pca(X, 2), components_=truth.components_[[0, 3]] * [[2.0], [0.5]], mean_=truth.mean_ + 100
-    )
+    long_and_short = truth.components_[[0, 3]] * [[2.0], [0.5]]
+    wrong = dataclasses.replace(pooled_pca(X, 2), components_=long_and_short, mean_=truth.mean_ + 100)
     np.testing.assert_allclose(captured_variance(wrong, truth, X), share, rtol=1e-12)
     truth = pooled_pca(X, 3, scale=True)
     scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)

@@ -146,9 +146,8 @@ def test_likelihoods_are_those_of_scikit_learn():
         truth, ours = PCA(3, svd_solver="full", whiten=whiten).fit(X), FederatedPCA(3, whiten=whiten).fit(parties)
         assert ours.n_samples_ == 90
         np.testing.assert_allclose(np.abs(ours.transform(parties)), np.abs(truth.transform(X)), atol=1e-9)
-        np.testing.assert_allclose(
-            ours.inverse_transform(ours.transform(X)), truth.inverse_transform(truth.transform(X))
-        )
+        back, expected = (one.inverse_transform(one.transform(X)) for one in (ours, truth))
+        np.testing.assert_allclose(back, expected)
         np.testing.assert_allclose(ours.get_covariance(), truth.get_covariance(), atol=1e-9)
         np.testing.assert_allclose(ours.get_precision(), truth.get_precision(), atol=1e-9)
         np.testing.assert_allclose(ours.score_samples(parties), truth.score_samples(X))
@@ -157,9 +156,8 @@ def test_likelihoods_are_those_of_scikit_learn():
     pipeline = make_pipeline(StandardScaler(), PCA(3, svd_solver="full")).fit(X)
     assert scaled.score(X) == pytest.approx(pipeline.score(X), rel=0.02)  # of which the divisors are n and n - 1
     np.testing.assert_allclose(scaled.get_covariance() @ scaled.get_precision(), np.eye(X.shape[1]), atol=1e-9)
-    np.testing.assert_allclose(
-        np.diag(FederatedPCA(12, method="p-cov scale=true").fit(X).get_covariance()), X.var(0, ddof=1)
-    )
+    whole = FederatedPCA(12, method="p-cov scale=true").fit(X)
+    np.testing.assert_allclose(np.diag(whole.get_covariance()), X.var(0, ddof=1))
 
 
 def test_more_rows_are_added_by_their_moments():
@@ -192,9 +190,8 @@ def test_outputs_keep_index_and_float32():
     for name in ("components_", "mean_", "explained_variance_", "singular_values_"):
         assert getattr(single, name).dtype == np.float32
     assert single.transform(frame.astype("f4")).dtype == single.get_covariance().dtype == np.float32
-    assert (
-        single.transform(frame).dtype == FederatedPCA(2).fit([X[:30].astype("f4"), X[30:]]).components_.dtype == float
-    )
+    mixed = FederatedPCA(2).fit([X[:30].astype("f4"), X[30:]])
+    assert single.transform(frame).dtype == mixed.components_.dtype == float
 
 
 SCIKIT_LEARNS_OWN = "sklearn.decomposition.tests.test_pca"
