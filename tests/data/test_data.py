@@ -40,10 +40,11 @@ def test_mnist_is_read_where_torchvision_puts_it(name, folder, tmp_path):
     test, truth = source.test()
     np.testing.assert_array_equal(test, pixels[:5])
     np.testing.assert_array_equal(truth, np.arange(5))
-    with (raw / "t10k-images-idx3-ubyte").open("ab") as stream:
-        stream.write(b"\0")
-    with refused(DataError, "whole"):
-        source.test()
+    for images, labels in ((0, 0), (10, 3), (16 + 784, 8 + 2), (16 + 5 * 784 + 1, 8 + 5)):
+        (raw / "t10k-images-idx3-ubyte").write_bytes(bytes(images))
+        (raw / "t10k-labels-idx1-ubyte").write_bytes(bytes(labels))
+        with refused(DataError, "whole"):
+            source.test()
     (raw / "t10k-labels-idx1-ubyte").unlink()
     with refused(DataError, f"'{name}'", "--data-root"):
         source.test()

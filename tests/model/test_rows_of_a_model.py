@@ -259,7 +259,14 @@ def test_columns_in_another_order_get_no_scores(tmp_path):
         done("vertical-scores")
 
 
-@pytest.mark.parametrize("spoilt", [{"mean": np.zeros(4)}, {"scale": np.ones(1)}, {"components": np.ones(5)}], ids=str)
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        *({"mean": mean} for mean in (np.zeros(4), np.full(5, np.nan), np.zeros(5, complex))),
+        *({"scale": np.ones(1)}, {"scale": np.zeros(5)}, {"components": np.ones(5)}),
+    ],
+    ids=str,
+)
 def test_loadings_that_do_not_fit_together_are_refused(spoilt, tmp_path):
     own = {"components": np.ones((2, 5)), "mean": np.zeros(5), "scale": np.ones(5)}
     Loadings(**own).save(tmp_path / "own.npz")

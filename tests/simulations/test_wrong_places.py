@@ -36,9 +36,7 @@ GIVEN = [
     (("p-cov", PARTIES), {"n_componets": 2}, ["p-cov", "n_componets", "n_components"]),
     (("p-cov", PARTIES), {"scale": "x"}, ["'scale'", "'x'", "True", "False"]),
     (("sub-it", PARTIES), {"block_size": -1}, ["block_size", -1, 0]),
-    (("sub-it block-size=3", PARTIES), {"block_size": 4}, ["block_size"]),
     (("p-cov", PARTIES), {"secure_aggregation": True}, ["secure_aggregation", "True", "'bound'", 0]),
-    (("pcov", PARTIES), {}, ["'method'", "'pcov'", "p-cov"]),
     (("p-cov", PARTIES), {"min_rows": 40}, ["min_rows", 40]),
 ]
 
