@@ -60,11 +60,12 @@ def test_rounding_of_a_secure_sum_has_the_unit_of_variances(scale):
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_pca_of_kept_moments_is_that_of_a_run(name, scale):
-    """`test_every_method` holds the run's against the pooled rows of these families."""
+    """`test_every_method` holds the components of a run against those of the pooled rows."""
     family = FAMILIES[name]
     moments = run("p-cov", family.parties, n_components=1, keep="moments", min_rows=1).moments_
-    again = run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1)
-    assert not differences(analyses.pca(moments, family.k, scale=scale), again)
+    model = analyses.pca(moments, family.k, scale=scale)
+    close(model.explained_variance_, pooled_pca(family.pooled, family.k, scale=scale).explained_variance_)
+    assert not differences(model, run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1))
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 100])
