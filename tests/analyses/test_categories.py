@@ -6,7 +6,7 @@ import pytest
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ContractError, DataError
-from tests.data.test_categories import LEVELS, parts, table
+from tests.data.test_categories import LEVELS, cells_of, parts, table
 from tests.harness import fit
 from tests.refusals import refused
 
@@ -21,8 +21,7 @@ def test_levels_lie_at_the_mean_of_their_rows(numbers):
     found, scores = analyses.categories(model), model.transform(frame)
     for j, name in enumerate(found.levels):
         column, level = name.split("=")
-        cells = frame[column].where(frame[column].isin(LEVELS[column]) | frame[column].isna(), "other")
-        has = (cells.fillna("missing") == level).to_numpy()
+        has = (cells_of(frame, column) == level).to_numpy()
         assert found.shares[j] == pytest.approx(has.mean(), abs=1e-12)
         np.testing.assert_allclose(found.coordinates[j], scores[has].mean(axis=0), atol=1e-8)
         told = [np.corrcoef(has, one)[0, 1] ** 2 for one in scores.T]
@@ -31,8 +30,8 @@ def test_levels_lie_at_the_mean_of_their_rows(numbers):
         if name in numbers:
             told = [np.corrcoef(frame[name], one)[0, 1] ** 2 for one in scores.T]
         else:
-            cells = frame[name].where(frame[name].isin(LEVELS[name]) | frame[name].isna(), "other").fillna("missing")
-            told = pd.DataFrame(scores).groupby(cells).transform("mean").var().to_numpy() / scores.var(axis=0, ddof=1)
+            between = pd.DataFrame(scores).groupby(cells_of(frame, name)).transform("mean").var().to_numpy()
+            told = between / scores.var(axis=0, ddof=1)
         np.testing.assert_allclose(found.squared_correlations[j], told, atol=1e-8)
     whole = found.contributions.sum(axis=0) + (model.components_[:, : len(numbers)] ** 2).sum(axis=1)
     np.testing.assert_allclose(whole, 1, atol=1e-12)
@@ -44,6 +43,8 @@ def test_a_level_of_no_row_or_of_all_has_no_place():
     found = analyses.categories(model)
     assert not {"sex=x", "planet=earth"} & set(found.levels)
     assert np.isfinite(found.coordinates).all()
+    with refused(ContractError, "levels="):
+        analyses.categories(fit("p-cov", parts(FRAME[["mass", "bill"]]), n_components=2))
 
 
 def test_levels_may_be_those_that_enough_rows_of_a_party_have():
@@ -53,8 +54,3 @@ def test_levels_may_be_those_that_enough_rows_of_a_party_have():
     assert model.log["levels"] == {"island": ["north", "south", "west"]}
     with refused(DataError, "'sea'"):
         fit("p-cov", parts(frame), n_components=2, scale=True, levels=["sea"])
-
-
-def test_a_model_of_numbers_has_none():
-    with refused(ContractError, "levels="):
-        analyses.categories(fit("p-cov", parts(FRAME[["mass", "bill"]]), n_components=2))

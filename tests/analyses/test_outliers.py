@@ -139,20 +139,17 @@ def test_a_shifted_party_is_flagged(model):
 
 
 def test_what_cannot_be_judged_is_refused(model):
-    for other, name in (
-        (run("sub-it", PARTIES, n_components=3), "sub-it"),
-        (pooled_pca(X, 3), "'pooled'"),
-        (run("p-cov", PARTIES, n_components=12), "p-cov"),
-        (run("p-cov", cut(X[:12], 6, 6), n_components=11, min_rows=1), "p-cov"),
-    ):
-        with refused(ContractError, name):
-            analyses.outliers(other, X)
-    with refused(DataError, 9, 10):
-        analyses.drift(model, X[:9])
+    few = run("p-cov", cut(X[:12], 6, 6), n_components=11, min_rows=1)
+    for call, error, named in [
+        (lambda: analyses.outliers(run("sub-it", PARTIES, n_components=3), X), ContractError, ["sub-it"]),
+        (lambda: analyses.outliers(pooled_pca(X, 3), X), ContractError, ["'pooled'"]),
+        (lambda: analyses.outliers(run("p-cov", PARTIES, n_components=12), X), ContractError, ["p-cov"]),
+        (lambda: analyses.outliers(few, X), ContractError, ["p-cov"]),
+        (lambda: analyses.outliers(model, np.full((2, 12), np.nan)), DataError, ["NaN"]),
+        (lambda: analyses.outliers(model, X, level=99), ConfigError, ["'level'", 99]),
+        (lambda: analyses.drift(model, X[:9]), DataError, [9, 10]),
+        (lambda: analyses.drift(model, X, false_alarms=0.0), ConfigError, ["false_alarms", 0.0]),
+    ]:
+        with refused(error, *named):
+            call()
     assert not analyses.drift(model, X[:10]).drifted
-    with refused(DataError, "NaN"):
-        analyses.outliers(model, np.full((2, 12), np.nan))
-    with refused(ConfigError, "'level'", 99):
-        analyses.outliers(model, X, level=99)
-    with refused(ConfigError, "false_alarms", 0.0):
-        analyses.drift(model, X, false_alarms=0.0)

@@ -44,11 +44,17 @@ def parts(frame):
     return [frame[:70], frame[70:115], frame[115:]]
 
 
+def cells_of(frame, column):
+    """Return a column with its levels, those that are not declared and those that are missing as two more."""
+    own = frame[column]
+    return own.where(own.isin(LEVELS[column]) | own.isna(), "other").fillna("missing")
+
+
 def pages(frame, columns, k):
     """Variances (k,) (divisor n - 1) and standard scores (n, k), from the table of Pages and its singular values."""
     standard = [(own - own.mean()) / own.std(ddof=0) for _, own in frame[columns].items()]
-    for column, known in LEVELS.items():
-        cells = frame[column].where(frame[column].isin(known) | frame[column].isna(), "other").fillna("missing")
+    for column in LEVELS:
+        cells = cells_of(frame, column)
         for level in sorted(set(cells)):
             share = (cells == level).mean()
             standard.append(((cells == level) - share) / np.sqrt(share))

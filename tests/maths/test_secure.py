@@ -79,6 +79,9 @@ def test_fields_of_other_shapes_are_refused():
     for values in wrong:
         with refused(ValueError, "'x'"):
             Layout({"x": np.ones(2)}).encode({"x": values})
+    assert secure.further_digit_bits(21, 10) == 17
+    with refused(ValueError, "21 bits"):  # too small a digit for what rounding adds
+        secure.further_digit_bits(21, 2**20)
 
 
 @settings(max_examples=100, deadline=None)
@@ -117,12 +120,6 @@ def test_digits_that_share_words_add_up(values, parties, digits, alike):
     found = [Fraction(float(a)) + Fraction(float(b)) for a, b in zip(total, low, strict=True)]
     for value, wanted, most in zip(found, exact, layout.error_bound(3 * parties)["x"], strict=True):
         assert abs(value - wanted) <= Fraction(float(most)) + abs(wanted) / 2**51
-
-
-def test_a_digit_too_small_for_rounding_is_refused():
-    assert secure.further_digit_bits(21, 10) == 17
-    with refused(ValueError, "21 bits"):
-        secure.further_digit_bits(21, 2**20)
 
 
 # Shamir's shares

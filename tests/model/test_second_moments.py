@@ -166,22 +166,19 @@ def test_moments_merge_and_foreign_ones_stay(whole):
     merged = SecondMoments.of(late).merge(whole)
     same(merged, SecondMoments.of(np.vstack([X, late])))
     assert (merged.features, merged.parties) == (NAMES, {})  # of the late rows nobody knows whose they are
-    with refused(ConfigError, "partition 0", "partition 1", "partition 2"):
-        whole.merge(whole)
-    with refused(ContractError, 4, 3):
-        whole.merge(whole.select([0, 1, 2]))
-    with refused(ConfigError):
-        whole.merge(whole.pooled().select([1, 0, 2, 3]))
-    with refused(ContractError):
-        whole.subtract(SecondMoments.of(rows(15, 4) * 100))
-    with refused(ContractError, 90):
-        whole.subtract(whole)
-    with refused(ConfigError, "'north'", "partition 0"):
-        whole.without("north")
-    with refused(ConfigError, "'partition 0'", "keep='parties'"):
-        whole.pooled().without("partition 0")
-    with refused(ConfigError, "'only'", "keep='parties'"):
-        SecondMoments(whole.moments, parties={"only": whole.moments}).without("only")
+    alone = SecondMoments(whole.moments, parties={"only": whole.moments})
+    for change, other, error, named in [
+        (whole.merge, whole, ConfigError, ["partition 0", "partition 1", "partition 2"]),
+        (whole.merge, whole.select([0, 1, 2]), ContractError, [4, 3]),
+        (whole.merge, whole.pooled().select([1, 0, 2, 3]), ConfigError, []),
+        (whole.subtract, SecondMoments.of(rows(15, 4) * 100), ContractError, []),
+        (whole.subtract, whole, ContractError, [90]),
+        (whole.without, "north", ConfigError, ["'north'", "partition 0"]),
+        (whole.pooled().without, "partition 0", ConfigError, ["'partition 0'", "keep='parties'"]),
+        (alone.without, "only", ConfigError, ["'only'", "keep='parties'"]),
+    ]:
+        with refused(error, *named):
+            change(other)
 
 
 def test_a_party_taken_out_leaves_the_others_to_the_last_digit(whole):
@@ -216,9 +213,5 @@ def test_what_rounding_misses_is_kept_in_its_unit_and_adds_up():
     both = one.merge(other)
     np.testing.assert_array_equal(both.error_bound, [0.75, 3.0])
     np.testing.assert_array_equal(both.subtract(other).error_bound, [1.0, 4.0])
-
-
-def test_the_former_name_of_the_error_bound_warns():
-    moments = SecondMoments.of(X)
-    with pytest.deprecated_call(match="error_bound"):
-        assert moments.missed is moments.error_bound
+    with pytest.deprecated_call(match="error_bound"):  # by its former name
+        assert both.missed is both.error_bound

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -59,15 +60,12 @@ def test_files_of_the_parties_may_be_at_home(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("missing", [True, False])
 def test_ray_that_is_missing_or_does_not_start(missing, monkeypatch):
-    def fail(**_):
-        raise RuntimeError("the object store has 64 MB")
-
     monkeypatch.setattr(simulation, "run_simulation", lambda *_, **__: pytest.fail("the simulation has begun"))
     assert vars(ray_engine)["simulation"] is simulation
     if missing:
         monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # another test of this process may have started it
-    monkeypatch.setattr(ray, "init", fail)
+    monkeypatch.setattr(ray, "init", Mock(side_effect=RuntimeError("the object store has 64 MB")))
     named = ["'flwr[simulation]'"] if missing else ["RuntimeError", 64, "/dev/shm"]
     with refused(FedPCAError, *named, 'engine="loopback"'):
         run("p-cov", cut(rows(60), 30, 30), n_components=2, engine="ray")

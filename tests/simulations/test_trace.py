@@ -23,14 +23,11 @@ def test_every_question_names_the_function_that_answers(capsys, method):
         assert name.split(".")[-1] in code or "lambda" in code
 
 
-def test_sizes_are_those_of_the_data(capsys):
+def test_sizes_are_those_of_the_data_or_of_masked_words(capsys):
     assert cli.main(["trace", "p-cov", "--features", "7", "--components", "3", "--rows", "60"]) == 0
     arrays = {(way, name): (shape, size) for way, name, shape, _, size in ARRAY.findall(capsys.readouterr().out)}
     assert arrays["reply", "scatter"] == ("(28,)", "224")
     assert arrays["request", "components"] == ("(3, 7)", "168")
-
-
-def test_of_secure_sums_only_masked_words_are_replied(capsys):
     assert cli.main(["trace", "p-cov", "--secure"]) == 0
     shown = capsys.readouterr().out
     replies = {name for way, name, *_ in ARRAY.findall(shown) if way == "reply"}
