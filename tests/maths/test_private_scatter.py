@@ -288,6 +288,20 @@ def test_shells_weigh_by_distances_and_lose_their_noise_first():
     assert found.denoised.total == pytest.approx(expected.sum())
 
 
+def test_one_shell_is_denoised_and_means_lie_within_their_shell():
+    sums = np.array([pack(np.diag(values)) for values in ([10.0, 1.0], [0.0, 0.0], [0.0, 6.0])])
+    shells = np.array([[0.0, 4.0, 0.0], [4.0, 8.0, 0.0], [8.0, 16.0, 16.0]])
+    alone, expected = combine_shells(sums[:1], np.array([3.0]), shells[:1], 2, 1, 1.0), denoise(sums[0], 2, 1, 1.0)
+    np.testing.assert_array_equal(alone.denoised.pairs.values, expected.pairs.values)
+    np.testing.assert_array_equal(alone.noisy, [expected.noisy])
+    np.testing.assert_allclose([*alone.traces, *alone.squares, alone.deviation], [11, 16 * 3 / 11, 1])
+    three = combine_shells(sums, np.zeros(3), shells, 2, 1, 1.0)
+    np.testing.assert_allclose(three.traces, [11, 1, 6])
+    np.testing.assert_allclose(three.squares, [0, 64 / 4, 256 * 0.375 / np.log(2)])
+    np.testing.assert_allclose(three.denoised.pairs.values, [256 * (np.sqrt(32) + 6e-6)], rtol=1e-12)
+    assert (three.denoised.pairs.following, three.denoised.detectable, three.denoised.coordinate_count) == (0, 0, 2)
+
+
 @pytest.mark.parametrize("shells", [1, 2])
 def test_intervals_of_variances_include_noise_and_cuts(shells):
     """Take an edge of 2: a component at 8 loses (2 / 8)^2 and mixes by 1 / 8; below the edge everything is lost."""
