@@ -3,20 +3,13 @@
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths import anderson, gap_groups
+from fedpca_flwr.maths import anderson, gap_groups, incomplete_rows
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.factor_em import FactorEM, FactorGaussian, factor_sums, fill_by_factors, squared_error_by_factors
 from fedpca_flwr.maths.gap_groups import GappedRows, Patterns
 from fedpca_flwr.maths.gaussian_em import Gaussian, GaussianEM, Squarem, expected_sums
-from fedpca_flwr.maths.incomplete_rows import (
-    MIN_EIGENVALUE,
-    complete_deviations,
-    completed_sums,
-    fill_by_covariance,
-    invert_covariance,
-    squared_error_by_covariance,
-)
+from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, fill_by_covariance, invert_covariance
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Moments, unpack_symmetric
 from tests.refusals import refused
@@ -57,7 +50,7 @@ def sums_of(rows, model):
 def test_missing_values_follow_by_regression_in_any_unit(unit):
     S, rows = covariance(), with_holes(np.random.default_rng(2).standard_normal((40, 6)))
     expected, units = textbook(rows, S)[0], np.geomspace(1, unit, 6)
-    np.testing.assert_allclose(complete_deviations(rows, invert_covariance(S)), expected, atol=1e-12)
+    np.testing.assert_allclose(incomplete_rows.complete_deviations(rows, invert_covariance(S)), expected, atol=1e-12)
     np.testing.assert_allclose(
         fill_by_covariance(rows * units, S * np.outer(units, units)) / units, expected, atol=1e-10
     )
@@ -72,7 +65,7 @@ def test_sums_over_equal_gaps_are_those_of_the_rows(elements, monkeypatch):
     rows = np.vstack([some, whole, [[np.nan] * 6]])
     centre, unit, mean = rng.standard_normal(6), np.geomspace(0.1, 10, 6), rng.standard_normal(6)
     y, C = textbook((rows[:-1] - centre) / unit - mean, S)
-    found = completed_sums(gapped(rows), invert_covariance(S), centre, unit, mean)
+    found = incomplete_rows.completed_sums(gapped(rows), invert_covariance(S), centre, unit, mean)
     np.testing.assert_allclose(found.first, y.sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.second, y.T @ y, rtol=1e-10)
     np.testing.assert_allclose(found.uncertainty, C, atol=1e-12)
@@ -237,7 +230,7 @@ def sums_by_factors(rows, factors):
     return factor_sums(gapped(rows), factors, np.zeros(D), np.ones(D))
 
 
-def incomplete_rows():
+def rows_with_gaps():
     rows = with_holes(np.random.default_rng(2).standard_normal((60, D)))
     rows[0], rows[1] = np.nan, 1.0
     return rows
@@ -256,22 +249,23 @@ def log_density(rows, S):
 @pytest.mark.parametrize("elements", [2**22, 1])
 def test_squared_errors_are_of_the_filled_rows(elements, monkeypatch):
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
-    rows = np.vstack([incomplete_rows(), with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1)])
+    rows = np.vstack([rows_with_gaps(), with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1)])
     mean, unit, scale = FACTORS.mean, np.geomspace(0.1, 10, D), np.linspace(1, 2, D)
     components = random_block(D, 2, seed=1).T
     factors = np.vstack([FACTORS.loadings.T * unit, FACTORS.noise * unit**2])
     whole = fill_by_factors(rows - mean, factors) / scale
     left = np.sum(whole**2) - np.sum((whole @ components.T) ** 2)
     rows, S = gapped(rows), COVARIANCE * np.outer(unit, unit)
-    np.testing.assert_allclose(squared_error_by_factors(rows, factors, mean, scale, components), left, rtol=1e-10)
-    np.testing.assert_allclose(squared_error_by_covariance(rows, S, mean, scale, components), left, rtol=1e-10)
+    by_factors = squared_error_by_factors(rows, factors, mean, scale, components)
+    by_covariance = incomplete_rows.squared_error_by_covariance(rows, S, mean, scale, components)
+    np.testing.assert_allclose([by_factors, by_covariance], left, rtol=1e-10)
 
 
 @pytest.mark.parametrize("elements", [2**22, 1])
 def test_sums_are_those_of_the_gaussian_with_that_covariance(elements, monkeypatch):
     """Take rows of which some share their gaps, loaded at once or read piece by piece."""
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
-    rows = incomplete_rows()
+    rows = rows_with_gaps()
     rows = np.vstack([rows, with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1), rows + 1.0])
     sums = sums_by_factors(rows, FACTORS)
     deviations = (rows - FACTORS.mean)[~np.isnan(rows).all(axis=1)]  # the others have no part in it
@@ -285,7 +279,7 @@ def test_sums_are_those_of_the_gaussian_with_that_covariance(elements, monkeypat
 
 @pytest.mark.parametrize("unit", [1e-9, 1e9])
 def test_rows_are_filled_in_any_unit(unit):
-    rows, units = incomplete_rows(), np.geomspace(1, unit, D)
+    rows, units = rows_with_gaps(), np.geomspace(1, unit, D)
     arrays = np.vstack([(FACTORS.loadings * units[:, None]).T, FACTORS.noise * units**2])
     whole = fill_by_covariance(rows * units, COVARIANCE * np.outer(units, units))
     np.testing.assert_allclose(fill_by_factors(rows * units, arrays) / units, whole / units)

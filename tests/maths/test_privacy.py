@@ -16,21 +16,7 @@ from scipy.stats import chi2, kstest, norm
 
 from fedpca_flwr.maths import privacy
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.privacy import (
-    GRID_STEPS,
-    MAX_DEVIATION,
-    clip_rows,
-    discrete_gaussian,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_multiplier,
-    integer_deviation,
-    integer_products,
-    integer_sum,
-    round_to_grid,
-    seeded_randomness,
-    sensitivity,
-)
+from fedpca_flwr.maths.privacy import GRID_STEPS, discrete_gaussian, gaussian_epsilon, round_to_grid, seeded_randomness
 from fedpca_flwr.maths.rows import chunks
 from tests.families import rows
 from tests.refusals import refused
@@ -48,10 +34,10 @@ WEIGHTS = {
 def statistic(data, sums=0.0, products=0.0, count=0.0):
     """Compute a party's statistic in units of the bound; products off the diagonal stand for two entries."""
     d = data.shape[1]
-    packed = integer_products(data, np.zeros(d), BOUND) / GRID_STEPS**2 * math.sqrt(2)
+    packed = privacy.integer_products(data, np.zeros(d), BOUND) / GRID_STEPS**2 * math.sqrt(2)
     packed[diagonal_positions(d)] /= math.sqrt(2)
     return np.concatenate(
-        [sums * integer_sum(data, np.zeros(d), BOUND) / GRID_STEPS, products * packed, [count * len(data)]]
+        [sums * privacy.integer_sum(data, np.zeros(d), BOUND) / GRID_STEPS, products * packed, [count * len(data)]]
     )
 
 
@@ -72,7 +58,7 @@ def largest_change(relation, weights, d=3):
 @pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_no_neighbour_exceeds_a_sensitivity(relation, weights):
-    claimed, found = sensitivity(relation, **weights), largest_change(relation, weights)
+    claimed, found = privacy.sensitivity(relation, **weights), largest_change(relation, weights)
     assert 0.99 * claimed <= found <= claimed * (1 + 1e-9)
 
 
@@ -81,16 +67,16 @@ def test_replacement_sensitivity_is_of_the_worst_cosine(sums):
     """Two rows of length 1 with cosine t, for t in small steps: (a^2 (2 - 2t) + b^2 (2 - 2t^2))^(1/2)."""
     cosines = np.linspace(-1, 1, 200_001)
     squares = sums**2 * (2 - 2 * cosines) + 2 - 2 * cosines**2
-    found = sensitivity("replace-one", sums=sums, products=1.0)
+    found = privacy.sensitivity("replace-one", sums=sums, products=1.0)
     assert found == pytest.approx(math.sqrt(squares.max()), rel=1e-9)
 
 
 def test_noise_and_delta_are_those_of_an_accountant():
     for delta in (1e-9, 1e-5, 1e-2):
         for epsilon in (0.01, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0):
-            ours = gaussian_multiplier(epsilon, delta)
+            ours = privacy.gaussian_multiplier(epsilon, delta)
             np.testing.assert_allclose(ours, dp_accounting.get_sigma_gaussian(epsilon, delta), rtol=1e-6)
-            assert 0.999999 * delta <= gaussian_delta(epsilon, ours) <= delta
+            assert 0.999999 * delta <= privacy.gaussian_delta(epsilon, ours) <= delta
             np.testing.assert_allclose(gaussian_epsilon(ours, delta), epsilon, rtol=1e-6)
 
 
@@ -101,8 +87,8 @@ def test_releases_compose_exactly_to_the_extremes():
     found = gaussian_epsilon(privacy.compose_multipliers([12.0, 2.5]), 1e-5)
     np.testing.assert_allclose(found, accountant.get_epsilon(1e-5), rtol=1e-3)
     assert (privacy.compose_multipliers([]), privacy.compose_multipliers([3.0, 0.0])) == (math.inf, 0.0)
-    assert (gaussian_multiplier(math.inf, 1e-5), gaussian_epsilon(0.0, 1e-5)) == (0.0, math.inf)
-    assert (gaussian_epsilon(1e9, 1e-5), gaussian_delta(1.0, math.inf)) == (0.0, 0.0)
+    assert (privacy.gaussian_multiplier(math.inf, 1e-5), gaussian_epsilon(0.0, 1e-5)) == (0.0, math.inf)
+    assert (gaussian_epsilon(1e9, 1e-5), privacy.gaussian_delta(1.0, math.inf)) == (0.0, 0.0)
 
 
 INTERVAL = 1e-4
@@ -123,16 +109,16 @@ def discrete_epsilon(changes, deviations):
 @pytest.mark.parametrize("epsilon", [1.0, 5.0])
 def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatch):
     """On the grid of the sums, and on coarser ones, where whole noise differs more from continuous noise."""
-    multiplier = gaussian_multiplier(epsilon, 1e-5)
+    multiplier = privacy.gaussian_multiplier(epsilon, 1e-5)
     for changes in ([1], [2], [16], [8, 8, 8, 8]):
-        deviation = integer_deviation(multiplier * math.hypot(*changes))
+        deviation = privacy.integer_deviation(multiplier * math.hypot(*changes))
         assert discrete_epsilon(changes, [deviation] * len(changes)) <= epsilon + 3 * INTERVAL
     if epsilon == 5.0:  # and there it costs nothing
-        found = discrete_epsilon([GRID_STEPS], [integer_deviation(multiplier * GRID_STEPS)])
+        found = discrete_epsilon([GRID_STEPS], [privacy.integer_deviation(multiplier * GRID_STEPS)])
         assert 0.999 * epsilon <= found <= epsilon + 3 * INTERVAL
     # Products of the row (3, 4), with the noise of both kinds; the accountant cannot hold that of the true grid.
     monkeypatch.setattr(privacy, "discrete_gaussian", lambda size, deviation, source: np.full(size, deviation))
-    deviations = privacy.symmetric_noise(2, integer_deviation(multiplier * 25), seeded_randomness(1))
+    deviations = privacy.symmetric_noise(2, privacy.integer_deviation(multiplier * 25), seeded_randomness(1))
     assert discrete_epsilon([9, 12, 16], deviations) <= epsilon + 3 * INTERVAL
 
 
@@ -141,8 +127,8 @@ def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatc
 
 def test_clipping_makes_no_row_longer():
     data = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    np.testing.assert_allclose(clip_rows(data, 1.0), [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
-    assert (np.linalg.norm(clip_rows(rows(2000, 50) * 1e8, 0.1), axis=1) <= 0.1).all()
+    np.testing.assert_allclose(privacy.clip_rows(data, 1.0), [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
+    assert (np.linalg.norm(privacy.clip_rows(rows(2000, 50) * 1e8, 0.1), axis=1) <= 0.1).all()
     # At the bound, each value half a step above a whole number: to the nearest, without a margin, is beyond.
     row = np.full((1, 900), (GRID_STEPS // 30 + 0.5) / GRID_STEPS)
     assert float((round_to_grid(row, 1.0) ** 2).sum()) <= GRID_STEPS**2 < float((np.rint(row * GRID_STEPS) ** 2).sum())
@@ -166,8 +152,8 @@ def test_sums_are_exact_whole_numbers(at_once, monkeypatch):
     data, centre = rows(3000, 5) * 4, np.arange(5.0)
     placed = round_to_grid(data - centre, 2.0).astype(int).astype(object)
     expected = (placed.T @ placed)[np.triu_indices(5)]
-    assert [int(value) for value in integer_products(data, centre, 2.0)] == list(expected)
-    assert [int(value) for value in integer_sum(data, centre, 2.0)] == list(placed.sum(axis=0))
+    assert [int(value) for value in privacy.integer_products(data, centre, 2.0)] == list(expected)
+    assert [int(value) for value in privacy.integer_sum(data, centre, 2.0)] == list(placed.sum(axis=0))
 
 
 # Noise in whole numbers
@@ -212,7 +198,7 @@ def test_large_noise_is_normal():
 def test_integer_noise_protects_as_continuous_noise():
     """Also off the diagonal; counted in Python's whole numbers."""
     for deviation in (0.0, 0.3, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 1e6, 2.5e8, 2.0**38):
-        whole = integer_deviation(deviation)
+        whole = privacy.integer_deviation(deviation)
         off = math.isqrt(whole**2 // 2) + 1
         least = math.ceil(deviation) ** 2 if deviation >= 1 else 0
         assert whole**2 >= least + 8
@@ -237,7 +223,7 @@ def test_noise_of_the_system_never_repeats(monkeypatch):
     np.testing.assert_array_equal(privacy.symmetric_noise(2, 5, seeded_randomness(0)), [5, 4, 5])
 
 
-@pytest.mark.parametrize("deviation", [1, 2, 1000, MAX_DEVIATION])
+@pytest.mark.parametrize("deviation", [1, 2, 1000, privacy.MAX_DEVIATION])
 def test_integers_decide_what_floats_leave_open(deviation, monkeypatch):
     """Decide 2,000 numbers as if floats were sure of nothing."""
     by_floats = discrete_gaussian(2000, deviation, seeded_randomness(5))
@@ -259,7 +245,7 @@ def test_random_words_and_coins_are_unbiased():
     words += [0, 0, 1, 2, 2**64 - 1]
     drawn, kept = privacy._propose(1, 7, source)
     assert (drawn.tolist(), kept.tolist()) == ([20 * 7 + 2], [False])
-    for deviation in (0, -1, MAX_DEVIATION + 1):
+    for deviation in (0, -1, privacy.MAX_DEVIATION + 1):
         with refused(ValueError, deviation, 1):
             discrete_gaussian(3, deviation, privacy.system_randomness())
     # Of numbers that begin as their probability does the first and the last, then its neighbours 192 bits further on.

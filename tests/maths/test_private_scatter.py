@@ -7,33 +7,13 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import private_scatter as module
+from fedpca_flwr.maths import shells as shell_module
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.moments import pack, unpack
 from fedpca_flwr.maths.privacy import clip_rows
-from fedpca_flwr.maths.private_scatter import (
-    MAX_EXPONENT,
-    MIN_EXPONENT,
-    OCTAVES,
-    Denoised,
-    NoisyCentre,
-    _CoordinateSubset,
-    denoise,
-    denoise_eigenvalues,
-    move_centre,
-    noise_limit,
-    row_directions,
-    row_reach,
-)
+from fedpca_flwr.maths.private_scatter import MIN_EXPONENT, NoisyCentre, denoise, move_centre, row_reach
 from fedpca_flwr.maths.rows import row_lengths
-from fedpca_flwr.maths.shells import (
-    MAX_SHELLS,
-    Combined,
-    choose_shells,
-    clipped_squares_bound,
-    combine_shells,
-    single_shell,
-    variance_intervals,
-)
+from fedpca_flwr.maths.shells import choose_shells, combine_shells, single_shell, variance_intervals
 from tests.families import rows
 
 
@@ -41,18 +21,18 @@ from tests.families import rows
 def test_lengths_and_directions_are_those_of_rows_of_any_size(size):
     data = np.array([[3.0, 4.0], [0.0, -1.0], [0.0, 0.0]]) * size
     np.testing.assert_allclose(row_lengths(data), np.array([5.0, 1.0, 0.0]) * size, rtol=1e-12)
-    np.testing.assert_allclose(row_directions(data), [[0.6, 0.8], [0.0, -1.0], [0.0, 0.0]], rtol=1e-12)
+    np.testing.assert_allclose(module.row_directions(data), [[0.6, 0.8], [0.0, -1.0], [0.0, 0.0]], rtol=1e-12)
 
 
 def counts(numbers, *, noise=0.0, seed=0):
     """Numbers of rows by octave: ``{3: 50}`` has fifty at distances from 4 to 8; with noise of some deviation."""
-    told = noise * np.random.default_rng(seed).standard_normal(OCTAVES)
+    told = noise * np.random.default_rng(seed).standard_normal(module.OCTAVES)
     told[np.array(list(numbers), dtype=int) - MIN_EXPONENT] += list(numbers.values())
     return told
 
 
 def test_rows_and_scores_are_within_their_bounds():
-    octave = {1.0: 1, 1.99: 1, 2.0: 2, 0.5: 0, 0.0: MIN_EXPONENT, 1e-200: MIN_EXPONENT, 1e200: MAX_EXPONENT}
+    octave = {1.0: 1, 1.99: 1, 2.0: 2, 0.5: 0, 0.0: MIN_EXPONENT, 1e-200: MIN_EXPONENT, 1e200: module.MAX_EXPONENT}
     for length, exponent in octave.items():
         np.testing.assert_array_equal(module.octave_counts(np.array([[length, 0.0]])), counts({exponent: 1}))
     data, basis = rows(50, 6), np.linalg.qr(rows(6, 6))[0][:2]
@@ -69,7 +49,8 @@ def test_rows_and_scores_are_within_their_bounds():
     assert (row_reach(told, 1.0, noise=10.0).bound, row_reach(told, 1.0, noise=4.0, power=2).bound) == (8.0, 8.0)
     assert row_reach(counts({3: 4}), 1.0) == (8.0, False)
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(module.octave_counts(np.full((1, 2), 1.7e308)), counts({MAX_EXPONENT: 1}))
+        beyond = module.octave_counts(np.full((1, 2), 1.7e308))
+    np.testing.assert_array_equal(beyond, counts({module.MAX_EXPONENT: 1}))
     assert module.assign_shells(np.array([3.9, 4.0]), np.array([[0.0, 4.0, 0.0], [4.0, 8.0, 0.0]])).tolist() == [0, 1]
     # Lengths of 4 to 8 have a mean of 4 / ln 2 where their logarithms are even, a mean square of 24 / ln 2.
     told = counts({2: 10, 3: 5})
@@ -114,7 +95,7 @@ def test_shells_add_what_is_above_their_edge():
         shells = choose_shells(told, 0.1, 1.0, 2, centre_shift=centre_shift)
         assert shells[-1].tolist() == [0.0, 8.0, kept_length]
     many = choose_shells(counts(dict.fromkeys(range(12), 1e6)), 1.0, 1.0, 2)
-    assert len(many) == MAX_SHELLS
+    assert len(many) == shell_module.MAX_SHELLS
     np.testing.assert_array_equal(many[1:, 0], many[:-1, 1])
     np.testing.assert_array_equal(choose_shells(counts({4: 5.0}), 1.0, 1.0, 2), single_shell(16.0))
     # The outer shell holds noise only, which would be sixteen times the inner one's components.
@@ -155,7 +136,7 @@ def test_shells_add_what_is_above_their_edge():
 def test_shortened_rows_lose_a_bounded_variance(told, in_next, after_it):
     """Take squares of lengths from half of an end to the end: with even logarithms, 0.375 / ln 2 of the squared end."""
     expected = 16 * (in_next * (1.5 / np.log(2) - 1) + after_it * (6 / np.log(2) - 1))
-    assert clipped_squares_bound(counts(told), 1.0, 4.0) == pytest.approx(expected, abs=0)
+    assert shell_module.clipped_squares_bound(counts(told), 1.0, 4.0) == pytest.approx(expected, abs=0)
 
 
 # Known noise
@@ -246,11 +227,12 @@ def test_a_noisy_centre_is_off_by_its_noise():
 
 def test_what_noise_alone_has_and_what_is_behind_an_eigenvalue():
     """Take 8 features with noise of deviation 3: the edge is 6, and 8^(-2/3) a quarter."""
-    assert noise_limit(8, 3.0) == pytest.approx(2 * 6 + 2.02 * 6 / 4)
+    assert module.noise_limit(8, 3.0) == pytest.approx(2 * 6 + 2.02 * 6 / 4)
     of_spike = 12 * (1 + 0.25) + 2.02 * 6 / 4 + 2.33 * 3 * np.sqrt(0.75)
-    assert noise_limit(8, 3.0, excess=12.0) == pytest.approx(of_spike)
-    assert noise_limit(8, 0.0) == 0.0
-    np.testing.assert_allclose(denoise_eigenvalues(np.array([12 + 3, 12.0, 4.0, -1.0]), 6.0), [12.0, 6.0, 2.0, 0.0])
+    assert module.noise_limit(8, 3.0, excess=12.0) == pytest.approx(of_spike)
+    assert module.noise_limit(8, 0.0) == 0.0
+    behind = module.denoise_eigenvalues(np.array([12 + 3, 12.0, 4.0, -1.0]), 6.0)
+    np.testing.assert_allclose(behind, [12.0, 6.0, 2.0, 0.0])
     # Of 2 features the edge is the deviation: 3 + 1 / 3 shows of 3, and 2 + 1 / 2 of 2.
     found = denoise(pack(np.diag([10 / 3, 2.5])), 2, 1, 1.0)
     assert (found.pairs.values[0], found.pairs.following) == (pytest.approx(3.0), pytest.approx(2.0))
@@ -258,7 +240,7 @@ def test_what_noise_alone_has_and_what_is_behind_an_eigenvalue():
     negative = denoise(pack(np.diag([10 / 3, -5.0])), 2, 1, 1.0)
     assert negative.total == negative.pairs.values[0] > 3
     # A noisy vector holds 1 - (edge / spike)^2 of what its own does; one spike counts for so much at most.
-    among = _CoordinateSubset(np.arange(2), Eigenpairs(np.array([10 / 3, 2.5]), np.eye(2), 0.0), 1.0)
+    among = module._CoordinateSubset(np.arange(2), Eigenpairs(np.array([10 / 3, 2.5]), np.eye(2), 0.0), 1.0)
     assert among.explained_variance(np.inf) == pytest.approx(3 * (1 - 1 / 9) + 2 * (1 - 1 / 4))
     assert among.explained_variance(2.5) == pytest.approx(2.5 * (1 - 1 / 9) + 2 * (1 - 1 / 4))
 
@@ -306,8 +288,8 @@ def test_one_shell_is_denoised_and_means_lie_within_their_shell():
 def test_intervals_of_variances_include_noise_and_cuts(shells):
     """Take an edge of 2: a component at 8 loses (2 / 8)^2 and mixes by 1 / 8; below the edge everything is lost."""
     pairs = Eigenpairs(np.array([130.0, 40.0]), np.eye(8)[:, :2], 0.0)
-    found = Denoised(pairs, 0.0, 2, 8, np.array([8.0, 1.0]))
-    of_all = Combined(found, np.array([[8.0, 1.0]] * shells), np.ones(shells), np.ones(shells), 1.0)
+    found = module.Denoised(pairs, 0.0, 2, 8, np.array([8.0, 1.0]))
+    of_all = shell_module.Combined(found, np.array([[8.0, 1.0]] * shells), np.ones(shells), np.ones(shells), 1.0)
     noise_of = {"deviation": 2.0, "count_deviation": 1.515, "cut_bound": 7.0}
     intervals = variance_intervals(of_all, np.array([100.0, 50.0]), 101.0, **noise_of)
     around = 1.645 * 2.5 + 100 * (1 / 16 + 1 / 8), 1.645 * np.hypot(2, 0.75) + 50 * 2

@@ -11,13 +11,7 @@ from fedpca_flwr.maths.codecs import dequantise, quantise
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, principal_angles
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.refine import (
-    CorrectionErrors,
-    Corrections,
-    RefinedSketch,
-    correct_on_block,
-    corrected_angle_bound,
-)
+from fedpca_flwr.maths.refine import Corrections, RefinedSketch, correct_on_block, corrected_angle_bound
 from fedpca_flwr.maths.stiefel import polar_factor
 from tests.families import with_spectrum
 
@@ -137,7 +131,7 @@ def test_ties_of_a_block_have_no_bound():
     behind = (0.01 + 0.02 * beside) / to_rest
     assert degrees == pytest.approx(np.degrees(np.arcsin(np.hypot(beside, behind))), rel=1e-9)
     # An error of 0.1, of 0.005 and 0.01 on what the block has of the first vectors and the next, 0.3 and 0.2 beside it.
-    norms = CorrectionErrors(0.1, 0.01, 0.005, 0.3, 0.2)
+    norms = refine.CorrectionErrors(0.1, 0.01, 0.005, 0.3, 0.2)
     found = [norms.norm_first, norms.norm_next, norms.inner_first, norms.inner_next, norms.cross_norm]
     np.testing.assert_allclose(found, [0.035, 0.03, 0.017, 0.018, 0.015])
     pairs = leading_eigenpairs(np.diag([3.0, 2.0, 2.0, 1.0]), 3)

@@ -10,15 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths import secure
-from fedpca_flwr.maths.secure import (
-    PRIME,
-    SHARE_BYTES,
-    Layout,
-    combine_shares,
-    expected_arcs,
-    interpolate,
-    split_secret,
-)
+from fedpca_flwr.maths.secure import PRIME, SHARE_BYTES, Layout, combine_shares, split_secret
 from fedpca_flwr.maths.short_words import ShortWords, WordSharing
 from tests.refusals import refused, unnamed
 
@@ -135,7 +127,7 @@ def test_shares_are_those_of_the_paper():
     assert not any(passes(n) for n in range(2**256 + 1, PRIME, 2))
     # 1234 + 166 x + 94 x^2 (the example of Shamir's scheme in the literature), and its sixth point.
     points = {1: 1494, 2: 1942, 3: 2578}
-    assert [interpolate(points, x) for x in (0, 6)] == [1234, 5614]
+    assert [secure.interpolate(points, x) for x in (0, 6)] == [1234, 5614]
     shares = {x - 1: y.to_bytes(SHARE_BYTES, "big") for x, y in {2: 1942, 4: 3402, 5: 4414}.items()}
     assert combine_shares(shares) == (1234).to_bytes(32, "big")
     for secret in (bytes(32), b"\xff" * 32):
@@ -156,7 +148,7 @@ def test_any_t_shares_give_the_secret_and_fewer_never(secret, threshold, more):
         assert combine_shares({party: shares[party] for party in chosen}) == secret
     assert combine_shares(shares) == secret
     for chosen in combinations(shares, threshold - 1) if threshold > 1 else ():
-        value = interpolate({party + 1: int.from_bytes(shares[party], "big") for party in chosen}, 0)
+        value = secure.interpolate({party + 1: int.from_bytes(shares[party], "big") for party in chosen}, 0)
         assert value != int.from_bytes(secret, "big")
 
 
@@ -203,18 +195,18 @@ def gaps(parties, colluding, degree):
 )
 def test_gaps_and_arcs_are_those_of_all_placements(parties, colluding, degree):
     found = list(gaps(parties, colluding, degree))
-    assert expected_arcs(parties, colluding, degree) == Fraction(sum(n * (n - 1) for n in found), len(found))
+    assert secure.expected_arcs(parties, colluding, degree) == Fraction(sum(n * (n - 1) for n in found), len(found))
 
 
 def test_degrees_are_even_and_the_least_that_are_enough():
-    assert expected_arcs(10, 9, 2) == expected_arcs(10, 3, 4) == 0
+    assert secure.expected_arcs(10, 9, 2) == secure.expected_arcs(10, 3, 4) == 0
     # Half of the neighbours stand on either side.
     assert {secure.min_degree(60, colluding, 20) % 2 for colluding in range(2, 50)} == {0}
     for parties in (51, 60, 100, 300):
         colluding = 2 * parties // 3
         degree = secure.min_degree(parties, colluding, 40)
-        assert all(expected_arcs(parties, some, degree) * 2**40 <= 1 for some in range(colluding + 1))
-        assert expected_arcs(parties, colluding, degree - 2) * 2**40 > 1
+        assert all(secure.expected_arcs(parties, some, degree) * 2**40 <= 1 for some in range(colluding + 1))
+        assert secure.expected_arcs(parties, colluding, degree - 2) * 2**40 > 1
 
 
 # Several values in a word of 64 bits

@@ -6,24 +6,10 @@ import pytest
 
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.simulations import engines, measuring, report, report_drawing, report_page
+from fedpca_flwr.simulations import engines, measuring, records, report, report_drawing, report_page
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.recommending import Choice, choices
-from fedpca_flwr.simulations.records import (
-    OPTIONAL_KEYS,
-    RUNS,
-    SETTING,
-    TYPES,
-    append_record,
-    group_by_setting,
-    method_text,
-    read_records,
-    remove_runs,
-    repeat_command,
-    require_record,
-    run_identity,
-    setting_title,
-)
+from fedpca_flwr.simulations.records import RUNS, append_record, read_records, remove_runs, run_identity
 from tests.refusals import refused
 
 
@@ -32,8 +18,8 @@ def record(method="p-cov", *, angle=0.0, exact=True, up=1.0, rounds=1, captured=
     return {"method": method, "options": {}, **results, "components": 4, "bound": 0.0, "measured": {}, **more}
 
 
-def wishes(*records):
-    return {choice.wish: choice.run for choice in choices(records)}
+def wishes(*runs):
+    return {choice.wish: choice.run for choice in choices(runs)}
 
 
 def test_exact_choices_take_fewest_rounds_or_bytes():
@@ -80,7 +66,7 @@ def test_costs_and_components_of_noise_in_words():
 
 
 def test_runs_of_another_setting_are_other_runs():
-    one = {**dict.fromkeys(SETTING), **record()}
+    one = {**dict.fromkeys(records.SETTING), **record()}
     keys = {"dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound"}
     changed = {key for key in one if run_identity(one) != run_identity({**one, key: "another"})}
     assert changed == keys | {"method", "options"}
@@ -93,21 +79,21 @@ def test_a_setting_has_a_title_and_a_command_with_all_that_it_is():
     source = {"dataset": "images", "data root": "/a b"}
     setting = {**source, "partition": "quantity", "alpha": 0.25, "clients": 3, "seed": 7}
     one = {**record(options=options), **setting, "engine": "ray", "knn": True, "bound": 12.3456789}
-    assert setting_title(one) == (
+    assert records.setting_title(one) == (
         "images, quantity 0.25, 3 clients, 4 components, seed 7, features scaled, rows about zero, "
         "secure sums, bound 12.3457, with k-NN(5), engine ray (data of /a b)"
     )
-    assert repeat_command([one]) == (
+    assert records.repeat_command([one]) == (
         "python -m fedpca_flwr compare --methods 'p-cov center=false scale=true' --dataset images --data-root '/a b' "
         "--partition quantity --alpha 0.25 --clients 3 --components 4 --seed 7 --engine ray --bound 12.3456789 --knn"
     )
     others = [{**one, "options": {}}, {**one, "options": {"center": False}}, {**one, "options": {"scale": True}}]
-    assert len(group_by_setting([one, *others])) == 4
+    assert len(records.group_by_setting([one, *others])) == 4
 
 
 def test_a_report_finds_data_that_have_moved(tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr(report, "write_report", lambda folder, records: given.extend(records))
+    monkeypatch.setattr(report, "write_report", lambda folder, runs: given.extend(runs))
     for root in (".", "/old"):
         append_record(tmp_path, {**WHOLE, "data root": root})
     assert main(["report", str(tmp_path), "--data-root", "/new"]) == 0
@@ -131,8 +117,9 @@ def test_the_filter_of_exact_runs_looks_at_the_angle_too(exact, angle, is_so):
 )
 def test_the_figure_overlays_the_first_model_and_the_farthest(angles, farthest):
     methods = ["p-cov", "sub-it", "ap-cov", "qr-pca"]
-    records = [record(method, angle=angle) for method, angle in zip(methods, angles, strict=True)]
-    assert [*report_drawing._select_models(records, dict.fromkeys(map(method_text, records)))] == ["p-cov", farthest]
+    runs = [record(method, angle=angle) for method, angle in zip(methods, angles, strict=True)]
+    found = report_drawing._select_models(runs, dict.fromkeys(map(records.method_text, runs)))
+    assert [*found] == ["p-cov", farthest]
 
 
 def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
@@ -163,7 +150,7 @@ def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
 
 
 WHOLE = {
-    **dict.fromkeys(TYPES.keys() - OPTIONAL_KEYS, 0),
+    **dict.fromkeys(records.TYPES.keys() - records.OPTIONAL_KEYS, 0),
     **dict.fromkeys(("dataset", "data root", "partition", "engine"), ""),
 }
 WHOLE |= {"method": "p-cov", "options": {}, "alpha": None, "model": None, "knn": False, "exact": True, "measured": {}}
@@ -186,9 +173,9 @@ WHOLE |= {"method": "p-cov", "options": {}, "alpha": None, "model": None, "knn":
     ],
 )
 def test_a_record_is_what_it_must_be(key, value):
-    require_record({**WHOLE, "model": "models/0123456789abcdef.npz"})
+    records.require_record({**WHOLE, "model": "models/0123456789abcdef.npz"})
     with refused(ValueError, f"'{key}'"):
-        require_record({**WHOLE, key: value})
+        records.require_record({**WHOLE, key: value})
 
 
 def test_only_a_comparisons_own_files_are_removed(tmp_path):
