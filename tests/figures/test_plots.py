@@ -157,11 +157,8 @@ def test_an_exact_models_crosses_lie_in_their_circles():
     of_ten = plots.projection_overlay(TRUTH, MODEL, X, np.arange(300) % 10).axes[0].collections
     drawn = [one for one in of_ten if isinstance(one, PathCollection) and len(one.get_offsets())]
     assert len({one.get_paths()[0].vertices.tobytes() for one in drawn[::2]}) == 10
-
-
-def test_overlays_turn_components_round_and_have_a_panel_a_model():
-    other = replace(MODEL, components_=MODEL.components_ * [[-1], [1], [1], [1]])
-    circles, crosses = points(plots.projection_overlay(TRUTH, other, X).axes[0])
+    turned = replace(MODEL, components_=MODEL.components_ * [[-1], [1], [1], [1]])
+    circles, crosses = points(plots.projection_overlay(TRUTH, turned, X).axes[0])
     np.testing.assert_allclose(circles, crosses, atol=1e-9)
     figure = plots.projection_grid(TRUTH, dict.fromkeys("abcd", MODEL), X, LABELS)
     assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == list("abcd")
