@@ -1,12 +1,14 @@
 """The one key that holds a method and its own options; the same run is the same text."""
 
+import json
+
 import pytest
 from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr import run
-from fedpca_flwr.config.method_text import canonical_text, parse_options
+from fedpca_flwr.config.method_text import canonical_text, parse_options, require_same_settings, shared_settings
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
@@ -97,6 +99,7 @@ def test_the_same_run_is_the_same_text():
     ]
     assert {canonical_text("sub-it", read(text)) for text in texts} == {"sub-it block-size=4 scale=true"}
     assert canonical_text("p-cov", read("p-cov center=true")) == "p-cov"
+    assert canonical_text("streaming", read("streaming state='a b'")) == "streaming state='a b'"
 
 
 @pytest.mark.engine
@@ -121,6 +124,17 @@ def test_server_and_party_read_the_same_options():
     strategy = FACTORY.strategy(config)
     assert client.options == strategy.options
     assert list(client.script) == list(strategy.script)
+    settings = shared_settings("sub-it", client.options, strategy.config)
+    assert settings.items() >= {"method": "sub-it", **options}.items()
+    require_same_settings(settings, json.dumps(settings))
+    others = {"method": "p-cov", "scale": False}, {"scale": False}
+    for other, named in zip(others, (["'method'", "'sub-it'", "'p-cov'"], ["'scale'", "True", "False"]), strict=True):
+        with refused(ConfigError, *named) as caught:
+            require_same_settings(settings, json.dumps({**settings, **other}))
+        assert unnamed(str(caught.value), "'scale'", "'seed'") == [*["'scale'"] * ("method" in other), "'seed'"]
+    for text in ("3", "no JSON"):
+        with refused(ConfigError):
+            require_same_settings(settings, text)
 
 
 def test_agreement_does_not_depend_on_spelling():
