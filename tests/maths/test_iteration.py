@@ -280,15 +280,14 @@ def test_the_iteration_reaches_all_components():
         assert found.products.Q.shape[1] > 30  # of 59 directions that rows have
 
 
-def test_what_lies_between_two_cuts_turns_by_both():
+def test_notes_say_what_ended_an_iteration():
+    """What lies between two cuts turns by both."""
     assert describe_cuts([(1, 1e-7), (2, 2e-7), (3, 1e-8)]) == "1 to 3 each, to 3e-07 degrees"
     cuts = [(1, 1e-7), (4, 1e-7), (5, 1e-7), (7, 3e-7)]
     assert describe_cuts(cuts) == "1, 5 each, 2 to 4 and 6 to 7 as subspaces, to 4e-07 degrees"
     assert describe_cuts([(3, 0.5)]) == "1 to 3 as a subspace, to 0.5 degrees"
     assert describe_cuts([(1, 0.25), (2, 0.25), (4, 0.125)]) == "1 to 2 each, 3 to 4 as a subspace, to 0.5 degrees"
 
-
-def test_notes_say_what_ended_an_iteration():
     ended_by_noise = SimpleNamespace(converged=False, above_edge=3, k=4, cuts=[(3, 1e-7)])
     told = "3 of 4 components certified: 1 to 3 as a subspace, to 1e-07 degrees; component 4 lies in the noise"
     assert shortfall_notes(ended_by_noise, "") == [told]
