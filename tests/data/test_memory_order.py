@@ -83,15 +83,18 @@ def test_new_rows_moments_and_the_reference_have_the_same_bits(held):
 
 
 @pytest.mark.parametrize(("method", "kind"), [("p-cov", "float32"), ("sub-it", "float64"), ("p-cov", "int16")])
-def test_files_of_arrays_have_the_same_bits_in_both_orders(method, kind, tmp_path):
-    found = []
+def test_arrays_have_the_same_bits_in_both_orders(method, kind, tmp_path):
+    """In files and in memory."""
+    of_files, of_arrays = [], []
     for order in "CF":
-        nodes = []
-        for i, part in enumerate(PARTS):
-            np.save(tmp_path / f"{i}{order}.npy", part.astype(kind, order=order))
+        nodes, parts = [], [part.astype(kind, order=order) for part in PARTS]
+        for i, part in enumerate(parts):
+            np.save(tmp_path / f"{i}{order}.npy", part)
             nodes.append({"data": str(tmp_path / f"{i}{order}.npy")})
-        found.append(finish(at_sites(server_of(method, PARTS, n_components=3), nodes)))
-    same(*found)
+        of_files.append(finish(at_sites(server_of(method, PARTS, n_components=3), nodes)))
+        of_arrays.append(run(method, parts, n_components=3))
+    same(*of_files)
+    same(*of_arrays)
 
 
 @pytest.mark.engine

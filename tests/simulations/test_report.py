@@ -19,17 +19,11 @@ from fedpca_flwr.figures import plots
 from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import principal_angles
+from fedpca_flwr.simulations import records as record_module
 from fedpca_flwr.simulations import report, report_drawing, report_page
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.recommending import choices
-from fedpca_flwr.simulations.records import (
-    COUNTS_NOTE,
-    RUNS,
-    group_by_setting,
-    read_records,
-    run_identity,
-    setting_title,
-)
+from fedpca_flwr.simulations.records import RUNS, group_by_setting, read_records, run_identity, setting_title
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
 from tests.needed import need
@@ -45,9 +39,8 @@ def comparison(tmp_path_factory):
     """Return a page of 2 settings, and the parties of which its figures were drawn."""
     folder, drawn, honest = tmp_path_factory.mktemp("comparison"), [], plots.heterogeneity
     methods = ["p-cov", "ap-cov", "sub-it block-size=4", "qr-pca rank=2"]
-    records = compare(
-        methods=methods, partitions=["iid", "dirichlet"], clients=[3], alphas=[0.3], seed=7, output=folder
-    )
+    settings = {"partitions": ["iid", "dirichlet"], "clients": [3], "alphas": [0.3], "seed": 7}
+    records = compare(methods=methods, **settings, output=folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "heterogeneity", lambda parts, *rest: drawn.append(parts) or honest(parts, *rest))
         return report.write_report(folder, records), drawn
@@ -132,7 +125,7 @@ def test_secure_runs_say_what_the_server_saw(tmp_path, monkeypatch, page):
     heads = re.findall(r'<button title="([^"]*)">([^<]*)</button>', secure)
     names = ["rounds", "up per client (mean)", "down per client (mean, before the last round)"]
     assert [name for _, name in heads] == names
-    assert {html.unescape(tip) for tip, _ in heads} == {COUNTS_NOTE}
+    assert {html.unescape(tip) for tip, _ in heads} == {record_module.COUNTS_NOTE}
 
 
 def test_scaled_runs_are_a_setting_of_their_own(tmp_path, monkeypatch):
