@@ -33,12 +33,13 @@ def options_of(program: str) -> set[str]:
 
 def commands():
     for name, service in COMPOSE.items():
-        yield name, f"flower-{service['build']['target']}", service["command"]
+        if name == "superlink":
+            yield name, "flower-superlink", service["command"]
     for unit in UNITS:
         (words,) = re.findall(r"^ExecStart=(.*)$", unit.read_text().replace("\\\n", " "), re.MULTILINE)
         program, *given = shlex.split(words)
-        yield unit.name, Path(program).name, given
-    yield "kubernetes", "flower-supernode", POD["containers"][0]["args"]
+        if "superlink" in unit.name:
+            yield unit.name, Path(program).name, given
 
 
 @pytest.mark.engine
@@ -47,6 +48,15 @@ def test_programs_are_started_with_options_that_they_take(program, given):
     asked = {word.split("=")[0] for word in given if word.startswith("--")}
     assert len(asked) > 4
     assert asked <= options_of(program)
+
+
+def test_every_site_is_started_by_its_file():
+    unit = (FOLDER / "systemd" / "fedpca-supernode.service").read_text()
+    assert re.search(r"^ExecStart=/opt/fedpca/bin/fedpca site node --config /etc/fedpca/site.toml$", unit, re.MULTILINE)
+    image = (FOLDER / "Containerfile").read_text()
+    assert image.endswith('AS supernode\nENTRYPOINT ["python", "-m", "fedpca_flwr", "site", "node"]\n')
+    given = [POD["containers"][0]["args"], *(COMPOSE[f"site{i}"]["command"] for i in range(3))]
+    assert given == [["--config=/site/site.toml"]] * 4
 
 
 @pytest.mark.parametrize("name", COMPOSE)
@@ -69,7 +79,7 @@ def test_systemd_takes_the_units_and_finds_them_confined(unit, tmp_path):
         if Path(known).is_dir() and not (tmp_path / "usr/lib/systemd/system").exists():
             shutil.copytree(known, tmp_path / "usr/lib/systemd/system", symlinks=True)
     (tmp_path / "opt/fedpca/bin").mkdir(parents=True)
-    for program in ("flower-superlink", "flower-supernode"):
+    for program in ("flower-superlink", "fedpca"):
         (tmp_path / "opt/fedpca/bin" / program).touch(0o755)
     for at, *check in (
         (f"/etc/systemd/system/{unit}", "verify"),

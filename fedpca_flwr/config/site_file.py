@@ -32,6 +32,12 @@ class SuperNodeConfig(Config):
     app_hash: Annotated[str, StringConstraints(pattern="^[0-9a-f]{8,64}$")] | None = None
     """First digits (8 to 64) of the SHA-256 of the archive that this site has reviewed: it answers no other."""
 
+    @property
+    def connection(self) -> tuple[str, Path | None, Path | None]:
+        """Address of the SuperLink, its root certificates, and the key of the node."""
+        certificates, key = (Path(path) if path else None for path in (self.root_certificates, self.node_key))
+        return self.superlink, certificates, key
+
 
 class SiteFile(NamedTuple):
     """A site's file.

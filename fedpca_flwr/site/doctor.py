@@ -1,8 +1,9 @@
 """Command `site doctor`: find what would keep a site out of a run, before its first run."""
 
+import os
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -10,12 +11,13 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 from typer import Context, Option
 
 from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.data.column_notes import column_fault_notes, count_isolated, isolated_text, one_column_text
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
@@ -40,8 +42,10 @@ class SiteSetup:
 
     Parameters
     ----------
-    node_config, run_config : str
-        Configs as texts of TOML.
+    node_config : mapping
+        The node-config.
+    run_config : str
+        The run-config as a text of TOML.
     superlink : str
         Address of the SuperLink (host:port); empty: the SuperLink is not asked.
     root_certificates : Path, optional
@@ -50,7 +54,7 @@ class SiteSetup:
         Private key with which the site's SuperNode signs in.
     """
 
-    node_config: str
+    node_config: Mapping[str, Any]
     run_config: str
     superlink: str = ""
     root_certificates: Path | None = None
@@ -99,8 +103,8 @@ def _check_versions(site: SiteSetup) -> str:
 
 
 def _parse_node_config(site: SiteSetup) -> NodeConfig:
-    """Parse the text of the node-config as Flower does, and validate its keys."""
-    return NodeConfig.parse(fleet.parse_config_text(site.node_config, "node-config"), source="node-config")
+    """Validate the keys and values of the node-config."""
+    return NodeConfig.parse(site.node_config, source="node-config")
 
 
 def _check_node_config(site: SiteSetup) -> str:
@@ -137,7 +141,7 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     """Check the rows and the site's rules by a trial run that writes nothing to the site's journal."""
     run_config = {"method": "p-cov", **fleet.parse_config_text(site.run_config, "run-config")}
     factory.strategy(run_config)  # refuses a run-config that is wrong
-    context = fleet.make_context(fleet.parse_config_text(site.node_config, "node-config"), run_config)
+    context = fleet.make_context(site.node_config, run_config)
     client = factory.client(context)
     if isinstance(client, RefusingClient):
         raise ConfigError(str(client.report["message"]))
@@ -227,7 +231,8 @@ def _check_key(site: SiteSetup) -> str:
 
 def main(
     context: Context,
-    node_config: Annotated[str, Option()],
+    config: Annotated[Path | None, Option(metavar="FILE")] = None,
+    node_config: str = "",
     run_config: str = "method='p-cov'",
     superlink: Annotated[str, Option(metavar="HOST:PORT")] = "",
     root_certificates: Path | None = None,
@@ -236,14 +241,16 @@ def main(
     """Look for what would keep this site out of a run.
 
     Print a line for each thing that a run needs of this site, right or with what to do. The exit code is 1 if something
-    is to be done. Configs are those of 'flower-supernode' and 'flwr run'.
+    is to be done. Name the site's file, or for a SuperNode without one its options.
 
     Parameters
     ----------
     context : Context
         Context of the command, whose object returns the factory of runs.
+    config : Path, optional
+        The site's file, as of 'site node'. Paths in it count from its folder.
     node_config : str
-        Node-config of this site.
+        Node-config of this site, as of 'flower-supernode'.
     run_config : str
         Run-config of the run.
     superlink : str
@@ -258,7 +265,15 @@ def main(
     ConfigError
         If something is to be done.
     """
-    site = SiteSetup(node_config, run_config, superlink, root_certificates, auth_supernode_private_key)
+    if bool(config) == bool(node_config):
+        raise ConfigError("name the site's file (--config site.toml), or else its --node-config")
+    if config:
+        file = read_site_file(config)
+        os.chdir(config.parent)
+        site = SiteSetup(file.node_config, run_config, *file.supernode.connection)
+    else:
+        settings = fleet.parse_config_text(node_config, "node-config")
+        site = SiteSetup(settings, run_config, superlink, root_certificates, auth_supernode_private_key)
     lines = list(findings(site, context.obj()))
     print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in lines))
     if not all(right for right, _ in lines):

@@ -159,3 +159,19 @@ def test_a_certificate_of_others_and_nobody_are_named(examined, link, tmp_path):
     trusting = ["--root-certificates", str(tmp_path / "others" / "ca.crt")]
     for superlink, text in ((link[1], "ca.crt"), ("127.0.0.1:1", "reached"), ("here", "host:port")):
         assert text in examined({}, "--superlink", superlink, *trusting)[1]["superlink"]
+
+
+def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monkeypatch):
+    """Its paths count from its folder, and its SuperLink is asked."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "rows.npy"
+    relative = {**site, "data": folder.name, "identity": "key1", "identities": "identities", "journal": "journal"}
+    connection = toml_lines({"superlink": "127.0.0.1:1"})
+    (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(relative)}")
+    assert main(["site", "doctor", "--config", str(tmp_path / "site.toml")]) == 1
+    signs = re.findall(r"^(ok|TO DO) +([\w -]+):", capsys.readouterr().out, re.M)
+    expected = [("ok", name) for name in ("versions", "node-config", "identity", "journal", "rows and run")]
+    assert signs == [*expected, ("TO DO", "superlink")]
+    for words in ([], ["--config", "site.toml", "--node-config", "partition-id=0"]):
+        assert main(["site", "doctor", *words]) == 1
+        assert "--config" in capsys.readouterr().err
