@@ -1,10 +1,11 @@
 """A server that asks what it likes: real clients, each with a file and a node-config of its own, nothing patched."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.method_text import parse_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.moments import pack, packed_size
+from fedpca_flwr.protocol.payload import Field
 from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.site.accounts import Release
 from fedpca_flwr.site.identity import load_identity
@@ -142,29 +144,87 @@ def shape_of(outcome: tuple[list[NDArray], dict[str, Any]]) -> tuple:
     return tuple((array.dtype.str, array.shape) for array in arrays), tuple(sorted(said.items()))
 
 
-class Questions:
-    """Random arrays for a phase: of the right form more often than not, of any finite size.
+class Adversary:
+    """Asks whatever a script names, in the right form, with numbers of a subclass's choice; those of the run stay.
 
     Parameters
     ----------
     seed : int
     sizes : dict
         What the symbols in the shapes stand for.
+    told : dict, optional
+        Arrays that are chosen already, by the names of fields or of numbers of the run.
     """
 
-    def __init__(self, seed: int, sizes: dict[str, int]) -> None:
+    def __init__(self, seed: int, sizes: dict[str, int], told: Mapping[str, NDArray] = MappingProxyType({})) -> None:
         self.rng = np.random.default_rng(seed)
         self.sizes = sizes
-        self._centre: NDArray | None = None  # sites take one in a run only
+        self.told = dict(told)
 
-    def arrays(self, phase: Question, session: HostileSession, known: dict[str, int]) -> list[NDArray]:
+    def arrays(self, question: Question, session: HostileSession, known: dict[str, int]) -> list[NDArray]:
+        arrays = {field.name: self._field(field, session, known) for field in question.request.fields}
+        if "publics" in arrays and "publics" not in self.told:
+            arrays["signatures"] = signatures(session, arrays["publics"])
+        return list(arrays.values())
+
+    def _field(self, field: Field, session: HostileSession, known: dict[str, int]) -> NDArray:
+        name = field.constant or field.constant_or_zero or field.name
+        if name in self.told:
+            return self.told[name]
+        shape = tuple(self._length(symbol, known) for symbol in field.shape)
+        value = self._keys(session, known) if field.name == "publics" else self._value(field, shape)
+        value = np.asarray(value).astype(field.dtypes[-1])
+        if field.constant:
+            self.told[name] = value
+        return value
+
+    def _value(self, field: Field, shape: tuple[int, ...]) -> NDArray:
+        raise NotImplementedError
+
+    def _length(self, symbol: str, known: dict[str, int]) -> int:
+        sizes = {**self.sizes, **known}
+        if symbol.startswith("<="):
+            return int(self.rng.integers(1, sizes[symbol[2:]] + 1))
+        if symbol.isdigit():
+            return int(symbol)
+        if symbol == "d(d+1)/2":
+            return packed_size(sizes["d"])
+        return 2 if symbol == "any" else sizes[symbol]
+
+    def _orthonormal(self, field: Field, shape: tuple[int, ...]) -> NDArray:
+        *stack, rows, columns = shape
+        tall = np.linalg.qr(self.rng.standard_normal((*stack, max(rows, columns), min(rows, columns))))[0]
+        return tall.T if field.kind == "orthonormal rows" else tall
+
+    def _scatter(self, size: int) -> NDArray:
+        """Return a packed positive definite matrix, nearly singular as often as not."""
+        d = int((np.sqrt(8 * size + 1) - 1) / 2)
+        factor = self.rng.standard_normal((d, d)) * 10.0 ** self.rng.uniform(-8, 2, d)
+        return pack(factor @ factor.T + 10.0 ** self.rng.uniform(-14, 1) * np.eye(d))
+
+    def _keys(self, session: HostileSession, known: dict[str, int]) -> NDArray:
+        size = known.get("key", 32)
+        others = [
+            b"".join(X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(size // 32))
+            for _ in range(session.parties - 1)
+        ]
+        keys = [session.own_key or bytes(size), *others]
+        if self.rng.random() < 0.03:
+            keys = keys[:-1]
+        return np.stack([np.frombuffer(key, np.uint8) for key in keys])
+
+
+class Questions(Adversary):
+    """Random arrays for a phase: of the right form more often than not, of any finite size."""
+
+    def arrays(self, question: Question, session: HostileSession, known: dict[str, int]) -> list[NDArray]:
         if self.rng.random() < 0.02:
             return [self._real((3,)) for _ in range(self.rng.integers(0, 5))]
-        arrays = {field.name: self._field(field, session, known) for field in phase.request.fields}
+        arrays = {field.name: self._field(field, session, known) for field in question.request.fields}
         if "centre" in arrays:
-            if self._centre is not None and self.rng.random() < 0.9:
-                arrays["centre"] = self._centre
-            self._centre = arrays["centre"]
+            if "centre" in self.told and self.rng.random() < 0.9:  # sites take one in a run only
+                arrays["centre"] = self.told["centre"]
+            self.told["centre"] = arrays["centre"]
         if "publics" in arrays and self.rng.random() < 0.97:
             arrays["signatures"] = signatures(session, arrays["publics"])
         return list(arrays.values())
@@ -192,41 +252,12 @@ class Questions:
         if field.kind == "scatter" and self.rng.random() < 0.8:
             values = self._scatter(shape[0])
         if field.kind.startswith("orthonormal") and self.rng.random() < 0.7:
-            *stack, rows, columns = shape
-            tall = np.linalg.qr(self.rng.standard_normal((*stack, max(rows, columns), min(rows, columns))))[0]
-            values = tall.T if field.kind == "orthonormal rows" else tall
+            values = self._orthonormal(field, shape)
         with np.errstate(over="ignore"):  # a hostile server may well overflow a float32 to infinity
             return np.asarray(values.astype(field.dtypes[-1]))
-
-    def _length(self, symbol: str, known: dict[str, int]) -> int:
-        sizes = {**self.sizes, **known}
-        if symbol.startswith("<="):
-            return int(self.rng.integers(1, sizes[symbol[2:]] + 1))
-        if symbol.isdigit():
-            return int(symbol)
-        if symbol == "d(d+1)/2":
-            return packed_size(sizes["d"])
-        return 2 if symbol == "any" else sizes[symbol]
-
-    def _scatter(self, size: int) -> NDArray:
-        """Return a packed positive definite matrix, nearly singular as often as not."""
-        d = int((np.sqrt(8 * size + 1) - 1) / 2)
-        factor = self.rng.standard_normal((d, d)) * 10.0 ** self.rng.uniform(-8, 2, d)
-        return pack(factor @ factor.T + 10.0 ** self.rng.uniform(-14, 1) * np.eye(d))
 
     def _real(self, shape: tuple[int, ...]) -> NDArray:
         """Finite numbers: around the size of the data, or extreme."""
         if self.rng.random() < 0.3:
             return np.full(shape, self.rng.choice(EXTREMES))
         return 10.0 ** self.rng.uniform(-1, 4) * np.abs(self.rng.standard_normal(shape) + 1)
-
-    def _keys(self, session: HostileSession, known: dict[str, int]) -> NDArray:
-        size = known.get("key", 32)
-        others = [
-            b"".join(X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(size // 32))
-            for _ in range(session.parties - 1)
-        ]
-        keys = [session.own_key or bytes(size), *others]
-        if self.rng.random() < 0.03:
-            keys = keys[:-1]
-        return np.stack([np.frombuffer(key, np.uint8) for key in keys])

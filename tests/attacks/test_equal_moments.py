@@ -8,7 +8,6 @@ A run's options are questions, too: with whatever options a method is asked, a s
 beyond the defaults gives equal answers, or none.
 """
 
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -23,24 +22,13 @@ from fedpca_flwr.stages.adjust import AdjustedProjection
 from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.transports import encoding
 from fedpca_flwr.transports.recommendation import transports_of
-from tests.hostile import HostileSession, Questions, signatures
+from tests.hostile import Adversary, HostileSession
 from tests.options import random_options
 from tests.protocol.scripts import SCRIPTS, WAYS, Script
 from tests.protocol.test_hostile_server import earlier_loadings
 
-ADJUSTED = "p-cov n-components=2 adjust-for=0"
 N = 32
 THRESHOLDS = (2.0**53 - 50, 2.0**53 - 51, 2.0**53 - 60, 2.0**54 - 100, 2.0**52 - 47.5)
-NOT_OF_MOMENTS = {
-    **{
-        name: method.strategy.card.beyond_moments
-        for name, method in METHODS.items()
-        if method.strategy.card.beyond_moments
-    },
-    "genotypes": "a row has one of three values, of which frequencies make one number each: rounding tells none apart",
-    "held-out": "moments of a fold and of all rows: tests/strategies holds them",
-}
-"""What is held elsewhere, or hidden by noise."""
 
 
 def twins(width: int) -> list[np.ndarray]:
@@ -59,44 +47,20 @@ REFLECTED = np.array([1.0, -1.0, -1.0, 1.0])
 """A reflection at it keeps the sum of four numbers, and takes even ones to whole ones."""
 
 
-class Thresholds(Questions):
-    """Questions of the right form, with numbers near those at which float64 begins to round the data.
+class Thresholds(Adversary):
+    """Questions with numbers near those at which float64 begins to round the data.
 
-    As an attacker would, they let what is large in the first two features cancel. Numbers of the run stay, and those in
-    `given` are as they are there.
+    As an attacker would, they let what is large in the first two features cancel.
     """
 
-    def __init__(self, seed: int, sizes: dict[str, int], given: dict[str, np.ndarray]) -> None:
-        super().__init__(seed, sizes)
-        self.told = dict(given)
-
-    def arrays(self, phase, session, known):
-        arrays = {one.name: self._field(one, session, known) for one in phase.request.fields}
-        if "publics" in arrays:
-            arrays["signatures"] = signatures(session, arrays["publics"])
-        return list(arrays.values())
-
-    def _field(self, field, session, known):
-        name = field.constant or field.constant_or_zero or field.name
-        if name in self.told:
-            return self.told[name]
-        shape = tuple(self._length(symbol, known) for symbol in field.shape)
-        if field.name in {"publics", "signatures"}:
-            value = super()._field(field, session, known)
-        elif field.dtypes[0].kind in "ui":
-            value = np.asarray(self.rng.integers(1, 100, shape or None)).astype(field.dtypes[0])
-        elif field.optional and self.rng.random() < 0.5:
-            value = np.empty(0)
-        elif field.kind.startswith("orthonormal"):
-            value = self._orthonormal(shape, rows=field.kind.endswith("rows"))
-        elif field.kind == "scatter":
-            value = self._scatter(shape[0])
-        else:
-            value = self._valued(shape, field.kind)
-        value = value.astype(field.dtypes[-1])
-        if field.constant:
-            self.told[name] = value
-        return value
+    def _value(self, field, shape):
+        if field.dtypes[0].kind in "ui":
+            return self.rng.integers(1, 100, shape or None)
+        if field.optional and self.rng.random() < 0.5:
+            return np.empty(0)
+        if field.kind.startswith("orthonormal"):
+            return self._orthonormal(field, shape)
+        return self._scatter(shape[0]) if field.kind == "scatter" else self._valued(shape, field.kind)
 
     def _valued(self, shape, kind):
         if kind in {"positive", "size"}:
@@ -110,30 +74,28 @@ class Thresholds(Questions):
         if len(shape) > 1 and shape[0] > 1:  # a block: a direction in which two features differ
             values[0], values[1] = first, -first
         elif len(shape) > 1:  # slopes
-            values[:, 1] = self.rng.choice([-1.0, 1.0])
+            values[:, :2][:, -1] = self.rng.choice([-1.0, 1.0])
         else:
             values[:2] = -self.rng.choice(THRESHOLDS, 2) if self.rng.random() < 0.8 else first
         return values
 
-    def _orthonormal(self, shape, *, rows):
+    def _orthonormal(self, field, shape):
         long, short = max(shape), min(shape)
         square = np.linalg.qr(self.rng.standard_normal((long, short)))[0] if self.rng.random() < 0.5 else np.eye(long)
         tall = square[:, self.rng.permutation(square.shape[1])[:short]]
-        return tall.T if rows else tall
+        return tall.T if field.kind == "orthonormal rows" else tall
 
 
-@dataclass
-class Answered:
-    """What a site's answers hold, before they are masked."""
+def noting(fields):
+    """Return `encode_answer`, which also notes what the words say before they are masked."""
 
-    fields: list[dict[str, np.ndarray]] = field(default_factory=list)
-
-    def encoded(self, party, phase, own, asked):
-        """As `words.encoded`, noting what the words say."""
+    def encoded(party, phase, own, asked):
         vector = encoding.encode_answer(party, phase, own, asked)
-        fields, _ = own.layout(asked, party.public).decode(vector)
-        self.fields.append(fields if vector[0] == 1 else {})  # random words: beyond a public limit
+        said, _ = own.layout(asked, party.public).decode(vector)
+        fields.append(said if vector[0] == 1 else {})  # random words: beyond a public limit
         return vector
+
+    return encoded
 
 
 def natural_size(asked: dict[str, np.ndarray], trace: float) -> float:
@@ -142,44 +104,39 @@ def natural_size(asked: dict[str, np.ndarray], trace: float) -> float:
     with np.errstate(over="ignore", divide="ignore"):
         for name, values in asked.items():
             largest = np.abs(values).max(initial=0.0) if values.dtype.kind == "f" else 1.0
-            if name in {"block", "vectors", "shared", "components", "slopes", "variances"}:
+            if name in {"block", "vectors", "shared", "components", "slopes", "variances", "spread"}:
                 size *= max(1.0, largest) ** 2
             if name in {"scale", "strengths"} and values.size:
                 size /= min(1.0, float(np.abs(values).min())) ** 2
-            if name == "spread":
-                size *= max(1.0, largest) ** 2
     return float(size)
 
 
-def finds_a_row(script: Script, seed: int, folder, monkeypatch, width: int = 6, given=MappingProxyType({})) -> str:
+def finds_a_row(script: Script, seed: int, folder, monkeypatch, told=MappingProxyType({})) -> str:
     """In which phase the answers of the twins differ; empty if in none."""
-    worlds = [rows.T.copy() for rows in twins(N)] if script.columns else twins(width)
+    worlds = [rows.T.copy() for rows in twins(N)] if script.columns else twins(6)
     run: dict[str, Any] = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
     node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}
-    if not script.secure:
-        node["journal"] = ""
+    node |= {} if script.secure else {"journal": ""}
     if run["method"] == "vertical-scores":
         node["loadings"] = earlier_loadings(folder)
     pair = [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
-    return differs(script, pair, worlds, seed, monkeypatch, given)[0]
+    return differs(script, pair, worlds, seed, monkeypatch, told)[0]
 
 
-def differs(script, pair, worlds, seed, monkeypatch, given=MappingProxyType({})) -> tuple[str, int]:
+def differs(script, pair, worlds, seed, monkeypatch, told=MappingProxyType({})) -> tuple[str, int]:
     """In which phase the answers of two sites differ, empty if in none; and how many questions they have answered."""
-    noted, answers = [Answered(), Answered()], 0
-    n, d = len(pair[0].client.data), worlds[0].shape[1]
-    asking = [Thresholds(seed, {"d": d, "n": n, "any": 2}, given) for _ in pair]
-    trace = float(np.square(worlds[0]).sum())
+    noted: list[list[dict[str, np.ndarray]]] = [[], []]
+    sizes, trace, answers = {"d": worlds[0].shape[1], "n": len(pair[0].client.data)}, np.square(worlds[0]).sum(), 0
+    asking = [Thresholds(seed, sizes, told) for _ in pair]
     for phase, times in script.times.items():
         for _ in range(min(times, 3)):
             outcomes, asked = [], {}
-            for session, questions, note in zip(pair, asking, noted, strict=True):
-                client = session.client
-                known = client.script[phase]
-                arrays = questions.arrays(known, session, dict(known.request_sizes(client.public)))
-                asked = dict(zip([one.name for one in known.request.fields], arrays, strict=False))
+            for session, questions, fields in zip(pair, asking, noted, strict=True):
+                question = session.client.script[phase]
+                arrays = questions.arrays(question, session, dict(question.request_sizes(session.client.public)))
+                asked = dict(zip([one.name for one in question.request.fields], arrays, strict=False))
                 for module in ("masked", "surviving"):
-                    monkeypatch.setattr(f"fedpca_flwr.transports.{module}.encode_answer", note.encoded)
+                    monkeypatch.setattr(f"fedpca_flwr.transports.{module}.encode_answer", noting(fields))
                 outcomes.append(session.ask(phase, arrays))
             (here, said), (there, other) = outcomes
             if said != other:
@@ -187,8 +144,8 @@ def differs(script, pair, worlds, seed, monkeypatch, given=MappingProxyType({}))
             if "error" in said:
                 return "", answers
             answers += 1
-            if noted[0].fields:
-                here, there = (list(note.fields[-1].values()) for note in noted)
+            if noted[0]:
+                here, there = (list(fields[-1].values()) for fields in noted)
             elif script.secure:
                 continue  # keys, shares
             if len(here) != len(there) or not all(map(close, here, there, [natural_size(asked, trace)] * len(here))):
@@ -203,15 +160,14 @@ def close(here, there, size: float) -> bool:
     return here.shape == there.shape and bool(np.all(np.abs(here - there) <= 1e-9 * largest + 1e-12 * size))
 
 
-SEEDS = 6
-"""Draws of options for each method."""
-
 HELD = [
     script
     for script in SCRIPTS
-    if not (script.run["method"] in NOT_OF_MOMENTS or script.noised or NOT_OF_MOMENTS.keys() & script.run.keys())
+    if not (script.card.beyond_moments or script.noised or "genotypes" in script.run)
     and script.run.get("mu") != "held-out"
 ]
+"""Not what noise hides; genotypes, of which frequencies make one number each, so that rounding tells none apart; and
+moments of a fold, which test_personalised.py holds."""
 
 
 @pytest.mark.parametrize("script", HELD, ids=str)
@@ -249,7 +205,7 @@ def as_script(run: dict[str, Any], session: HostileSession, most: int = 2) -> Sc
 def test_default_sites_answer_by_moments_for_all_options(method, tmp_path, monkeypatch):
     """Where it answers at all: a method or an option whose answers tell more needs the site's permission by name."""
     card, answers = METHODS[method].strategy.card, 0
-    for seed in range(SEEDS):
+    for seed in range(6):
         run = drawn_run(method, seed)
         run |= {"bound": 1e20} if run.get("secure-aggregation") else {}
         try:
@@ -286,16 +242,6 @@ def error_of_adjusted_rows(self):
     return error_of(self.centred(self.vault._rows), self.components)
 
 
-PUT_BACK = {
-    "squared_error": (Vault, error_of_rows, "p-cov n-components=2 secure-aggregation=True", 6, range(40)),
-    "squared_error of adjusted rows": (AdjustedProjection, error_of_adjusted_rows, ADJUSTED, 6, (14, 20, 43, 46)),
-}
-"""As it was, in the run that finds it; how many columns its rows have there, and seeds of the server's questions.
-
-How sums are rounded depends on the processor: among the seeds is one that finds a row on each.
-"""
-
-
 def all_directions(seed: int) -> dict[str, np.ndarray]:
     """As many components as features, behind which nothing is left of rows but their rounding about a far centre."""
     basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((6, 6))).Q
@@ -303,16 +249,22 @@ def all_directions(seed: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", PUT_BACK)
-def test_it_finds_what_sites_once_did(name, tmp_path, monkeypatch):
-    home, old, text, width, seeds = PUT_BACK[name]
-    script = next(script for script in SCRIPTS if str(script) == text)
+@pytest.mark.parametrize(
+    ("home", "old", "run", "seeds", "told"),
+    [
+        (Vault, error_of_rows, "p-cov n-components=2 secure-aggregation=True", range(40), all_directions),
+        (AdjustedProjection, error_of_adjusted_rows, "p-cov n-components=2 adjust-for=0", (14, 20, 43, 46), None),
+    ],
+    ids=["squared_error", "squared_error of adjusted rows"],
+)
+def test_it_finds_what_sites_once_did(home, old, run, seeds, told, tmp_path, monkeypatch):
+    """How sums are rounded depends on the processor: among the seeds is one that finds a row on each."""
+    script = next(script for script in SCRIPTS if str(script) == run)
 
     def finds(folder, seed):
-        given = all_directions(seed) if name == "squared_error" else {}
-        return finds_a_row(script, seed, tmp_path / f"{folder} {seed}", monkeypatch, width, given)
+        return finds_a_row(script, seed, tmp_path / f"{folder} {seed}", monkeypatch, told(seed) if told else {})
 
     with monkeypatch.context() as patched:
-        patched.setattr(home, name.split()[0], old)
+        patched.setattr(home, "squared_error", old)
         seed = next(seed for seed in seeds if finds("put back", seed))
     assert not finds("as it is", seed)

@@ -4,15 +4,13 @@ Limits that the server told decided it once, and bisections read a site's number
 """
 
 import logging
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedpca_flwr.protocol.payload import Field
 from fedpca_flwr.questions import columns, row_limits
-from tests.hostile import HostileSession, keys_of
+from tests.hostile import Adversary, HostileSession, keys_of
 
 D, N, BOUND = 5, 36, 100.0
 
@@ -53,34 +51,15 @@ def rows_of(run: str, party: int, rng: np.random.Generator) -> NDArray:
     return np.broadcast_to(at_bound, shape) if party == 1 else near
 
 
-class HostileServer:
-    """Asks what it likes of what a script names, all sites alike, and numbers of the run once."""
+class AtTheLimits(Adversary):
+    """Asks for numbers at the bound, and far below and above it."""
 
-    def __init__(self, sizes: dict[str, int], rng: np.random.Generator) -> None:
-        self.sizes, self.rng = sizes, rng
-        self.fixed: dict[str, NDArray] = {}
-
-    def asks(self, field: Field, known: dict[str, int]) -> NDArray:
-        name = field.constant or (field.constant_or_zero if field.constant_or_zero in self.fixed else "")
-        if name in self.fixed:
-            return self.fixed[name]
-        value = self._value(field, tuple(self._length(symbol, known) for symbol in field.shape))
-        value = value.astype(field.dtypes[-1])
-        if name:
-            self.fixed[name] = value
-        return value
-
-    def _length(self, symbol: str, known: dict[str, int]) -> int:
-        size = int(symbol) if symbol.isdigit() else {**self.sizes, **known}[symbol.removeprefix("<=")]
-        return min(size, 2) if symbol.startswith("<=") else size
-
-    def _value(self, field: Field, shape: tuple[int, ...]) -> NDArray:
+    def _value(self, field, shape):
         rng, spans = self.rng, (0.0, 1.0, 9.0)
         if field.dtypes[-1].kind == "i":
-            return rng.permutation(shape[0]) if shape else np.asarray(1)
+            return rng.permutation(shape[0]) if shape else 1
         if field.kind.startswith("orthonormal"):
-            tall = np.linalg.qr(rng.standard_normal(sorted(shape, reverse=True)))[0]
-            return tall.T if field.kind == "orthonormal rows" else tall
+            return self._orthonormal(field, shape)
         if field.name == "frequencies":
             return np.concatenate([[0.0, 1e-9], rng.random(shape[0] - 2)])
         if field.name == "left_out" or (field.optional and rng.random() < 0.4):
@@ -88,8 +67,7 @@ class HostileServer:
         if field.kind in {"positive", "size"}:
             zero = rng.random(shape) < (0.2 if field.kind == "size" else 0.0)
             return np.where(zero, 0.0, 10.0 ** rng.uniform(-1, 1, shape) ** rng.choice(spans))
-        largest = BOUND if field.name in {"centre", "mean"} else 10.0 ** rng.choice(spans)
-        return largest * rng.choice([-1.0, 1.0], shape)
+        return (BOUND if field.name in {"centre", "mean"} else 10.0 ** rng.choice(spans)) * rng.choice([-1, 1], shape)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -101,23 +79,16 @@ def test_a_sum_opens_for_all_or_none_whatever_the_request(run, seed, tmp_path, m
     monkeypatch.setattr(columns, "MAX_COLUMNS", 2)
     caplog.set_level(logging.ERROR, "fedpca_flwr.client")
     rng, given = np.random.default_rng(seed), {"bound": BOUND} if "genotypes" not in run else {}
-    config: dict[str, Any] = {"method": run, "n-components": 2, "secure-aggregation": True, **given}
+    config = {"method": run, "n-components": 2, "secure-aggregation": True, **given}
     shown = {"may-show": "inner products" if "vertical" in run else "scores"}
     sites = [HostileSession(tmp_path / str(i), rows_of(run, i, rng), config, index=i, **shown) for i in range(3)]
-    script = sites[0].client.script
-    sizes = {"d": D, "n": N, "k": 2, "b": 2, "q": 1, "any": 2, "d(d+1)/2": D * (D + 1) // 2}
-    server, public, summed, keys = HostileServer(sizes, rng), sites[0].client.public, 0, []
-    for phase, question in script.items():
+    sizes = {"d": D, "n": N, "k": 2, "b": 2, "q": 1}
+    server, public, summed = AtTheLimits(seed, sizes), sites[0].client.public, 0
+    for phase, question in sites[0].client.script.items():
         if phase == "keys":
-            keys = keys_of(sites)
+            server.told |= zip(("publics", "signatures"), keys_of(sites), strict=True)
         elif question.max_times(public):
-            known = dict(question.request_sizes(public))
-            asked = [
-                keys[["publics", "signatures"].index(field.name)]
-                if field.name in ("publics", "signatures")
-                else server.asks(field, known)
-                for field in question.request.fields
-            ]
+            asked = server.arrays(question, sites[0], dict(question.request_sizes(public)))
             answers = [site.ask(phase, asked) for site in sites]
             said = {told.get("message") for _, told in answers}
             assert len(said) == 1, (phase, said)
