@@ -8,7 +8,6 @@ row more or less does not show. More draws than the suite makes::
     python -m tests.attacks.test_hostile_options FIRST LAST
 """
 
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -22,20 +21,13 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.transports.recommendation import transports_of
 from tests.attacks.test_equal_moments import N, as_script, differs, twins
-from tests.hostile import HostileSession, shape_of, shown_by
+from tests.hostile import HostileSession, shown_by
 from tests.options import random_options
 from tests.protocol.scripts import WAYS
-from tests.protocol.test_hostile_server import (
-    CHANGED_ROWS,
-    ROWS,
-    earlier_loadings,
-    hostile_questions,
-    is_in_script,
-    with_holes,
-)
+from tests.protocol.test_hostile_server import CHANGED_ROWS, ROWS, earlier_loadings, with_holes
+from tests.protocol.test_hostile_server import finding as questions_find
 
 LEVELS = '{"sex": ["f", "m"]}'
-MOST_STEPS = 12
 
 
 def drawn_run(rng: np.random.Generator) -> dict[str, Any]:
@@ -58,12 +50,9 @@ def raw(run: dict[str, Any]) -> dict[str, Any]:
     try:
         return METHODS.run_config(run)
     except ConfigError:
-        words = [f"{key}={value}" for key, value in run.items() if key not in ("method", "n-components", *OF_RUNS)]
-        known = {key: value for key, value in run.items() if key in ("n-components", *OF_RUNS)}
-        return {**known, "method": " ".join([run["method"], *words])}
-
-
-OF_RUNS = ("secure-aggregation", "survivors", "bound", "weights", "levels", "seed")
+        of_runs = {"n-components", "secure-aggregation", "survivors", "bound", "weights", "levels", "seed"}
+        words = [f"{key}={value}" for key, value in run.items() if key not in {"method", *of_runs}]
+        return {**{key: run[key] for key in of_runs & run.keys()}, "method": " ".join([run["method"], *words])}
 
 
 def session_of(folder: Path, rows: np.ndarray, run: dict[str, Any], **node: Any) -> HostileSession:
@@ -90,11 +79,7 @@ def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if not equal and card.incomplete:
         worlds = list(map(with_holes, worlds))
     least = int(rng.choice([1, 5, 10]))
-    node: dict[str, Any] = {
-        "min-rows": least,
-        "may-show": "nothing",
-        "rare-values": "allow",
-    }  # of a row that stands out
+    node: dict[str, Any] = {"min-rows": least, "may-show": "nothing", "rare-values": "allow"}  # one row stands out
     node |= {"weights": "0"} if "weights" in run else {}
     node |= {"round-rows": 16} if rng.random() < 0.2 and card.split == "rows" else {}
     node |= {"epsilon-budget": 100.0} if card.differentially_private else {}
@@ -125,69 +110,22 @@ def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if equal:
         phase, _ = differs(script, pair, worlds, seed, monkeypatch)
         return f"{about}'{phase}' tells rows of equal moments apart" if phase else ""
-    return asked_in_any_order(script, seed, pair, least, about)
-
-
-def asked_in_any_order(script, seed: int, pair: list[HostileSession], least: int, about: str) -> str:
-    """Return what questions in an order that is often the right one find."""
-    questions = [hostile_questions(script, seed, session, MOST_STEPS) for session in pair]
-    answered, refused = [], False
-    last_question, last_replies = None, None
-    for same in zip(*questions, strict=True):
-        phase = same[0][0]
-        outcomes = [session.ask(phase, arrays) for session, (_, arrays) in zip(pair, same, strict=True)]
-        if script.hidden and len({shape_of(outcome) for outcome in outcomes}) > 1:
-            return f"{about}one row shows in '{phase}'"
-        replied, said = outcomes[0]
-        if "error" in said:
-            if replied:
-                return f"{about}arrays beside a refusal of '{phase}'"
-            if refused:
-                return ""
-            refused = True
-            continue
-        question = [phase, *(array.tobytes() for array in same[0][1])]
-        replies = [[array.tobytes() for array in arrays] for arrays, _ in outcomes]
-        if question == last_question:  # the reply may have been lost: it is sent again, byte for byte
-            if replies != last_replies:
-                return f"{about}'{phase}' has other bytes when it is asked again"
-            continue
-        last_question, last_replies = question, replies
-        answered.append(phase)
-        if refused or not is_in_script(script, answered):
-            return f"{about}answered {answered}"
-        if not script.hidden:
-            names = [field.name for field in pair[0].client.script[phase].reply.fields]
-            told = dict(zip(names, replied, strict=True))
-            counts = [float(told[name]) for name in ("count", "used") if name in told and told[name].size]
-            if min(counts, default=least) < least:
-                return f"{about}'{phase}' is about {counts} rows"
-    return ""
+    found = questions_find(script, seed, pair, steps=12, min_rows=least)
+    return f"{about}{found}" if found else ""
 
 
 @pytest.mark.parametrize("first", range(0, 120, 20))
 def test_drawn_options_and_questions_find_nothing(first, tmp_path, monkeypatch):
-    found = []
     for seed in range(first, first + 20):
         with monkeypatch.context() as patch:
-            found += filter(None, [finding(seed, tmp_path / str(seed), patch)])
-    assert not found
+            assert not finding(seed, tmp_path / str(seed), patch)
 
 
 def main(first: int, last: int) -> None:
     """Draw from one seed to another, and print what is found."""
-    found = 0
     for seed in range(first, last):
-        folder = Path(tempfile.mkdtemp())
-        with pytest.MonkeyPatch.context() as patch:
-            try:
-                said = finding(seed, folder, patch)
-            except Exception as error:
-                said = f"seed {seed}: raised {error!r}"
-        shutil.rmtree(folder)
-        found += bool(said)
-        if said or seed % 100 == 99:
-            print(said or f"{seed + 1 - first} draws, {found} findings", flush=True)
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            print(seed, finding(seed, Path(folder), patch), flush=True)
 
 
 if __name__ == "__main__":
