@@ -3,7 +3,9 @@
 import contextlib
 import shutil
 import sqlite3
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from unittest.mock import Mock
 
 import numpy as np
@@ -24,16 +26,14 @@ PARTIES = cut(rows(250, 4) + 2, 100, 80, 50, 20)
 THREE = PARTIES[:3]
 
 
-def sites(folder, parties, method="p-cov", *, split="rows", keys=None, options=SECURE, **node):
+def sites(folder, parties, method="p-cov", *, options=SECURE, **node):
     """Return a run of sites with a file and a journal each, which they keep from run to run."""
-    keys = range(len(parties)) if keys is None else keys
     nodes = []
-    for key, own in zip(keys, parties, strict=True):
-        home = folder / f"site{key}"
+    for party, own in enumerate(parties):
+        home = folder / f"site{party}"
         home.mkdir(parents=True, exist_ok=True)
         np.save(home / "rows.npy", own)
-        files = {"data": str(home / "rows.npy"), "journal": str(home / "journal")}
-        nodes.append({"min-parties": 2, "split": split, **files, **node})
+        nodes.append({"min-parties": 2, "data": str(home / "rows.npy"), "journal": str(home / "journal"), **node})
     return at_sites(server_of(method, parties, **{**options, "min_rows": 10}), nodes)
 
 
@@ -58,16 +58,13 @@ def replies_to(server, phase):
 
 def difference(model, other):
     """Count, mean and covariance of the rows that are in one model and not in the other, which have all components."""
-    counts = [m.n_samples_ for m in (model, other)]
-    sums = [m.n_samples_ * m.mean_ for m in (model, other)]
-    squares = [
-        (m.n_samples_ - 1) * (m.components_.T * m.explained_variance_) @ m.components_
-        + m.n_samples_ * np.outer(m.mean_, m.mean_)
-        for m in (model, other)
-    ]
-    n = counts[0] - counts[1]
-    mean = (sums[0] - sums[1]) / n
-    return n, mean, (squares[0] - squares[1]) / n - np.outer(mean, mean)
+
+    def moments(m):
+        scatter = (m.n_samples_ - 1) * (m.components_.T * m.explained_variance_) @ m.components_
+        return m.n_samples_, m.n_samples_ * m.mean_, scatter + m.n_samples_ * np.outer(m.mean_, m.mean_)
+
+    n, total, square = (mine - others for mine, others in zip(moments(model), moments(other), strict=True))
+    return n, total / n, square / n - np.outer(total, total) / n**2
 
 
 def events(folder, kind):
@@ -93,13 +90,13 @@ def summed(first_sum, tmp_path):
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("options", [SECURE, SURVIVING], ids=["masked", "surviving"])
-def test_without_the_rule_two_sums_reveal_a_share(tmp_path, options):
+@pytest.mark.parametrize("surviving", [False, True], ids=["masked", "surviving"])
+def test_without_the_rule_two_sums_reveal_a_share(tmp_path, surviving):
     """The attack, by the code that people run."""
-    parties, given = PARTIES if options is SURVIVING else PARTIES[1:], {"options": options, "repeat": "allow"}
-    whole, again = finish(sites(tmp_path, parties, **given)), parties if options is SURVIVING else parties[:2]
-    server = sites(tmp_path, again, **given)
-    n, mean, covariance = difference(whole, finish(without(server, 3) if options is SURVIVING else server))
+    parties, given = PARTIES if surviving else PARTIES[1:], {"options": SURVIVING if surviving else SECURE}
+    whole = finish(sites(tmp_path, parties, repeat="allow", **given))
+    again = sites(tmp_path, parties if surviving else parties[:2], repeat="allow", **given)
+    n, mean, covariance = difference(whole, finish(without(again, 3) if surviving else again))
     assert n == 20
     np.testing.assert_allclose(mean, parties[-1].mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(covariance, np.cov(parties[-1].T, bias=True), atol=1e-11)
@@ -166,13 +163,11 @@ def test_a_sum_of_columns_without_a_party_is_refused(tmp_path):
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("options", [SECURE, SURVIVING], ids=["masked", "surviving"])
-def test_the_same_parties_may_ask_for_as_much_as_they_like(tmp_path, options):
+@pytest.mark.parametrize(("parties", "options"), [(THREE, SECURE), (PARTIES, SURVIVING)], ids=["masked", "surviving"])
+def test_the_same_parties_may_ask_for_as_much_as_they_like(tmp_path, parties, options):
     """What their sums tell is of all of them together."""
-    parties = PARTIES if options is SURVIVING else THREE
     finish(sites(tmp_path, parties, options=options))
-    permitted = {"allowed-methods": "ap-cov"}
-    finish(sites(tmp_path, parties, "ap-cov", options={**options, "n_components": 1}, **permitted))
+    finish(sites(tmp_path, parties, "ap-cov", options={**options, "n_components": 1}, **{"allowed-methods": "ap-cov"}))
     assert len(events(tmp_path / "site0", "opened")) == 1
 
 
@@ -239,27 +234,23 @@ def test_no_run_changes_the_digest_of_rows_that_it_puts_in_order(tmp_path):
 # Runs in clear
 
 
-def first_answer(folder, own, run_id, method="p-cov", **options):
-    """Return what a site in clear replies to a run's first question: arrays, and what is said beside them."""
-    node = {key: options.pop(key) for key in ("weights", "repeat", "journal", "categories") if key in options}
-    run = {"method": method, "n-components": 2, **options.pop("run", {})}
-    session = HostileSession(folder, own, run, run_id=run_id, **node)
-    if options:  # a table instead
-        options["frame"].to_csv(folder / "rows.csv", index=False)
+def first_answer(folder, own, run_id, method="p-cov", *, frame=None, run=MappingProxyType({}), **node):
+    """Return what a site in clear replies to a run's first question: whether it answers, and what is said beside."""
+    session = HostileSession(folder, own, {"method": method, "n-components": 2, **run}, run_id=run_id, **node)
+    if frame is not None:
+        frame.to_csv(folder / "rows.csv", index=False)
         session.context.node_config["data"] = str(folder / "rows.csv")
-    return session.ask(next(iter(session.client.script)), [])
+    arrays, said = session.ask(next(iter(session.client.script)), [])
+    return bool(arrays), said.get("message", "")
 
 
 @pytest.mark.parametrize("second", ["p-cov", "sub-it", "qr-pca", "ap-stack", "em"])
 def test_a_row_less_is_refused_by_any_method(second, tmp_path):
     X = rows(200, 4) + 2
-    assert first_answer(tmp_path, X, 11)[0]
-    assert first_answer(tmp_path, X, 12, second)[0]
-    for number in (13, 14):
-        replied, said = first_answer(tmp_path, X[1:], number, second)
-        assert not replied
-        assert "run 11 of 2" in said["message"]
-    assert first_answer(tmp_path, X, 15, second)[0]
+    asked = [(X, 11), (X, 12, second), (X[1:], 13, second), (X[1:], 14, second), (X, 15, second)]
+    answers = [first_answer(tmp_path, *given) for given in asked]
+    assert [answered for answered, _ in answers] == [True, True, False, False, True]
+    assert ["run 11 of 2" in said for _, said in answers] == [False, False, True, True, False]
     assert len(events(tmp_path, "opened")) == 1
 
 
@@ -270,11 +261,9 @@ def test_answers_with_and_without_weights_are_not_both_had(repeat, tmp_path):
     for number, first, second in ((1, {}, {"weights": "4"}), (2, {"weights": "4"}, {})):
         given = {"weights": "4", "repeat": repeat}
         folder = tmp_path / str(number)
-        assert first_answer(folder, X, 1, run=first, **given)[0]
-        replied, said = first_answer(folder, X, 2, run=second, **given)
-        assert not replied
-        assert "run 1 of 2" in said["message"]
-        assert first_answer(folder, X, 3, run=first, **given)[0]
+        answers = [first_answer(folder, X, 1 + i, run=run, **given) for i, run in enumerate((first, second, first))]
+        assert [answered for answered, _ in answers] == [True, False, True]
+        assert "run 1 of 2" in answers[1][1]
 
 
 def test_levels_may_be_left_out_and_not_be_others(tmp_path):
@@ -282,7 +271,7 @@ def test_levels_may_be_left_out_and_not_be_others(tmp_path):
     given = {"frame": table, "categories": "kind", "method": "p-cov scale=true"}
     declared = [{}, {"levels": '{"kind": ["x", "y", "z"]}'}, {"levels": '{"kind": ["x"]}'}]
     answered = [first_answer(tmp_path, rows(9), 1 + i, run=run, **given)[0] for i, run in enumerate(declared)]
-    assert [bool(reply) for reply in answered] == [True, True, False]
+    assert answered == [True, True, False]
     given["frame"] = table.assign(kind=["x"] * 2 + ["z", *["x", "y", "z"] * 29])  # one cell corrected
     assert not first_answer(tmp_path, rows(9), 4, run=declared[1], **given)[0]
 
@@ -295,13 +284,18 @@ def test_a_site_without_a_journal_warns_in_its_log(tmp_path, caplog):
 # A bound, tried again and again
 
 
+def at_bound(folder, bound, /, **node):
+    """Let two sites be asked to join a run with a bound."""
+    asked_first(sites(folder, THREE[:2], options={**SECURE, "bound": bound}, **node))
+
+
 def largest_by_bisection(folder, runs, **node):
     """Return what the server knows of the largest value of site 1 after so many runs: an interval."""
     low, high, refused = 0.0, 2.0**12, 0
     for _ in range(runs):
         bound = (low + high) / 2
         try:
-            asked_first(sites(folder, THREE[:2], options={**SECURE, "bound": bound}, **node))
+            at_bound(folder, bound, **node)
         except DataError:
             low = bound
         except DisclosureError:
@@ -324,10 +318,7 @@ def test_runs_learn_few_bits_of_the_largest_value(tmp_path):
 @pytest.mark.engine
 def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
     """Larger than one that was accepted, or not larger than one that was not."""
-
-    def run(bound, **node):
-        asked_first(sites(tmp_path, THREE[:2], options={**SECURE, "bound": bound}, **node))
-
+    run = partial(at_bound, tmp_path)
     run(100.0)
     for bound in (100.0, 200.0, 300.0, 400.0):
         run(bound)
@@ -348,7 +339,7 @@ def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
     """Three tiny bounds locked a site out of secure sums until somebody changed its node-config."""
     for bound in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3):
         with pytest.raises(DisclosureError, match=r"'bound' is .*, below what this site says publicly.*, 1000 "):
-            asked_first(sites(tmp_path, THREE[:2], options={**SECURE, "bound": bound}, bound=1000.0))
+            at_bound(tmp_path, bound, bound=1000.0)
     for bound in (1000.0, 2000.0):
         finish(sites(tmp_path, THREE[:2], options={**SECURE, "bound": bound}, bound=1000.0))
     assert events(tmp_path / "site0", "bound") == []
@@ -358,7 +349,7 @@ def test_a_bound_is_of_the_journal_or_public(tmp_path):
     said = set()
     for bound in (0.5, 7.0, 2.0**30):
         with pytest.raises(DataError) as caught:
-            asked_first(sites(tmp_path, THREE[:2], options={**SECURE, "bound": bound}, bound=0.5))
+            at_bound(tmp_path, bound, bound=0.5)
         said.add(str(caught.value))
     assert len(said) == 1
     assert "hold values beyond what its own node-config says of them ('bound' = 0.5" in said.pop()

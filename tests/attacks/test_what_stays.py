@@ -6,11 +6,11 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from tests.attacks.test_repeats import sites
 from tests.families import rows
-from tests.harness import at_sites, context_of, finish, server_of
+from tests.harness import context_of, finish
 from tests.hostile import HostileSession
 
-SECURE = {"secure_aggregation": True, "bound": 40.0}
 RUNS = {
     "compressed": {"codec": "low-rank", "rank": 2, "corrections": 2},
     "sub-it": {"warm_start": "svd"},
@@ -22,33 +22,24 @@ RUNS = {
 }
 
 
-def kept_of(server, party):
-    return list(context_of(server, party).state.array_records)
-
-
-def at_own_files(folder, method, parts, **options):
-    nodes = []
-    for party, part in enumerate(parts):
-        np.save(folder / f"{party}.npy", part)
-        own = {"journal": str(folder / f"journal {party}"), "may-show": "scores", "min-rows": 5}
-        nodes.append({"data": str(folder / f"{party}.npy"), **own})
-    return at_sites(server_of(method, parts, n_components=2, **options), nodes)
+def require_nothing_kept(folder, method, parts, **options):
+    node = {"may-show": "scores", "min-rows": 5}
+    server = sites(folder, parts, method, options={"n_components": 2, **options}, **node)
+    finish(server)
+    assert [list(context_of(server, party).state.array_records) for party in range(3)] == [[], [], []]
 
 
 @pytest.mark.parametrize(("method", "options"), RUNS.items(), ids=RUNS)
 def test_nothing_of_the_rows_stays_when_a_run_has_ended(method, options, tmp_path):
-    server = at_own_files(tmp_path, method, [rows(60, 8, seed=seed) + seed for seed in range(3)], **options)
-    finish(server)
-    assert [kept_of(server, party) for party in range(3)] == [[], [], []]
+    require_nothing_kept(tmp_path, method, [rows(60, 8, seed=seed) + seed for seed in range(3)], **options)
 
 
 @pytest.mark.engine
 def test_nor_of_secure_sums(tmp_path):
-    server = at_own_files(tmp_path, "sub-it", [rows(60, 8, seed=seed) for seed in range(3)], **SECURE)
-    finish(server)
-    assert [kept_of(server, party) for party in range(3)] == [[], [], []]
+    secure = {"secure_aggregation": True, "bound": 40.0}
+    require_nothing_kept(tmp_path, "sub-it", [rows(60, 8, seed=seed) for seed in range(3)], **secure)
     for party in range(3):
-        with closing(sqlite3.connect(tmp_path / f"journal {party}" / "site.sqlite")) as journal:
+        with closing(sqlite3.connect(tmp_path / f"site{party}" / "journal" / "site.sqlite")) as journal:
             assert journal.execute("SELECT count(*) FROM event WHERE kind = 'answer'").fetchone() > (1,)
             assert journal.execute("SELECT name FROM secret").fetchall() == [("reply",)]  # of the last question
 
