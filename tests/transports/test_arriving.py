@@ -8,7 +8,7 @@ import pytest
 from flwr.common import ndarrays_to_parameters
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.moments import Moments, pack
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.question import Question, SumRound
 from fedpca_flwr.protocol.replies import ReplyCollector
@@ -50,11 +50,8 @@ def test_memory_does_not_grow_with_the_parties(method, options):
 
 @pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov", "sub-it", "personalised"])
 def test_no_order_in_which_answers_come_changes_a_bit(method, monkeypatch):
-    data, honest, models = (
-        [1e3 ** (i % 3) * part for i, part in enumerate(parties(7, 30))],
-        PCAServer._collect_answers,
-        [],
-    )
+    data, models = [1e3 ** (i % 3) * part for i, part in enumerate(parties(7, 30))], []
+    honest = PCAServer._collect_answers
     for seed in range(2):
         order = np.random.default_rng(seed).permutation(len(data))
 
@@ -78,8 +75,7 @@ def test_the_bits_are_those_of_a_server_that_keeps_all(monkeypatch):
     assert any("no influence of single parties is told" in note for note in streamed.log["notes"])
     monkeypatch.setattr(arriving_moments, "MAX_INFLUENCE_BYTES", 0)
     assert fit("p-cov", parties(6), n_components=3, max_share=1.0).log["influence"] == stored.log["influence"]
-    # As many bytes as all send are kept, and no more.
-    for limit in (6 * REPLY - 1, 6 * REPLY):
+    for limit in (6 * REPLY - 1, 6 * REPLY):  # as many bytes as all send are kept, and no more
         monkeypatch.setattr(arriving_moments, "MAX_INFLUENCE_BYTES", limit)
         assert ("influence" in fit("p-cov", parties(6), n_components=3).log) == (limit == 6 * REPLY)
 
@@ -97,13 +93,13 @@ def test_the_sum_is_the_same_whether_replies_are_taken_or_kept(method, way, monk
 
 
 OTHER = Moments.from_rows(rows(20, FEATURES - 1, seed=9))
-OF_OTHER_FEATURES = ndarrays_to_parameters([np.asarray(20), OTHER.mean, np.empty(0), OTHER.scatter]).tensors
+OF_OTHERS = ndarrays_to_parameters([np.asarray(20), OTHER.mean, np.empty(0), OTHER.scatter])
 FAULTS = {
     "short": lambda sent: [*sent[:-1], sent[-1][:-8]],
     "no array": lambda sent: [*sent[:-1], b"x"],
     "no arrays": lambda sent: [],
     "not finite": lambda sent: [*sent[:-1], sent[-1][:-8] + np.array([np.nan]).tobytes()],
-    "of other features": lambda sent: OF_OTHER_FEATURES,
+    "of other features": lambda sent: OF_OTHERS.tensors,
 }
 AT_FAULT = [(way, fault) for way in ({}, MASKED, SURVIVING) for fault in (list(FAULTS)[:3] if way else FAULTS)]
 
@@ -129,8 +125,8 @@ def test_a_negative_scatter_is_noticed_in_its_group(options, more, said):
 
     def negative(arrays):
         dense = np.full((FEATURES, FEATURES), -0.9 * arrays[3].max())
-        dense[np.diag_indices(FEATURES)] = arrays[3].max()
-        return [*arrays[:3], dense[np.triu_indices(FEATURES)]]
+        np.fill_diagonal(dense, arrays[3].max())
+        return [*arrays[:3], pack(dense)]
 
     run = server(12, **options, **more)
     tamper_arrays(run, 4, negative, "moments")

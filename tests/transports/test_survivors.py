@@ -2,6 +2,7 @@
 
 from itertools import cycle
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -32,14 +33,10 @@ BEFORE, AFTER = ("keys", "shares", "sum"), ("agree", "reveal", "project")
 """Where a party that drops out is not in the sum, and where it is."""
 
 
-def options_of(method):
-    return {"n_components": 3, **(JOINT if method == "dp-pca" else {})}
-
-
 def server(method="p-cov", parties=PARTIES, *, gone=(), **options):
     """Return a server; ``gone`` has pairs of a party and the round from which on the party is silent."""
-    secure = {"secure_aggregation": True, "bound": 20.0, "survivors": 4}
-    running = server_of(method, parties, **{**options_of(method), **secure, **options})
+    secure = {"secure_aggregation": True, "bound": 20.0, "survivors": 4, "n_components": 3}
+    running = server_of(method, parties, **{**secure, **(JOINT if method == "dp-pca" else {}), **options})
     for party, at in gone:
         drop(running, party, at)
     return running
@@ -47,7 +44,7 @@ def server(method="p-cov", parties=PARTIES, *, gone=(), **options):
 
 def plain(method, parties, **options):
     """Return the model of the same method and parties, all present, without secure aggregation."""
-    return fit(method, parties, **{**options_of(method), **options})
+    return fit(method, parties, **{"n_components": 3, **(JOINT if method == "dp-pca" else {}), **options})
 
 
 def drop(running, party, at):
@@ -132,20 +129,18 @@ def test_silent_parties_are_dropped(monkeypatch):
     assert "the PCA of 4 of 5 parties: client 0 dropped out" in model.log["notes"]
     # Not even what it is: the server asks the next one.
     running = server(gone=[(0, "keys")])
-    proxy_of(running, 0).get_properties = lambda ins, timeout, group_id: (_ for _ in ()).throw(TimeoutError)
+    proxy_of(running, 0).get_properties = Mock(side_effect=TimeoutError)
     same(finish(running), plain("p-cov", PARTIES[1:]))
-    running = server()
-    manager, leaving = running.client_manager(), proxy_of(running, 2)
-    harness.tamper(running, 2, lambda reply: manager.unregister(leaving) or reply, "shares")
-    assert len(finish(running).log["parties"]) == 4
-    running = server(round_deadline=70.0)
-    deadlines = harness.late(running, 2, "moments")
-    assert len(finish(running).log["parties"]) == 4
+    leaves, is_late = server(), server(round_deadline=70.0)
+    manager, leaving = leaves.client_manager(), proxy_of(leaves, 2)
+    harness.tamper(leaves, 2, lambda reply: manager.unregister(leaving) or reply, "shares")
+    deadlines = harness.late(is_late, 2, "moments")
+    assert [len(finish(running).log["parties"]) for running in (leaves, is_late)] == [4, 4]
     assert deadlines == [70.0]
-    running = server()
-    harness.context_of(running, 2).node_config["min-rows"] = 500
+    refusing = server()
+    harness.context_of(refusing, 2).node_config["min-rows"] = 500
     with refused(DisclosureError, "client 2", "min-rows"):
-        finish(running)
+        finish(refusing)
 
 
 DIRECTIONS = {"release": "directions", "clip": ""}
@@ -183,14 +178,11 @@ def test_a_party_may_leave_between_two_sums_that_have_noise(at):
 
 @pytest.mark.parametrize(("module", "options"), [(masked, {"survivors": 0}), (surviving, {})])
 def test_masks_depend_on_the_run_and_its_configuration(module, options, monkeypatch):
-    contexts, honest = set(), module.transcript
-    monkeypatch.setattr(
-        module, "transcript", lambda phase, context, *rest: contexts.add(context) or honest(phase, context, *rest)
-    )
-    running = server(**options)
+    transcript, running = Mock(side_effect=module.transcript), server(**options)
+    monkeypatch.setattr(module, "transcript", transcript)
     finish(running)
     client: Any = harness.client_of(running, 0)
-    assert contexts == {client.transport.policy.signer.context}
+    assert {call.args[1] for call in transcript.call_args_list} == {client.transport.policy.signer.context}
 
 
 def test_signatures_are_for_one_noisy_sum():
@@ -258,32 +250,32 @@ def test_a_party_sends_something_for_each_party(rows):
 @pytest.mark.parametrize(
     ("phase", "change", "named"),
     [
-        ("shares", lambda arrays: [array[:3] for array in arrays], [3, "'survivors'", 4]),
-        ("shares", lambda arrays: [array[[0, 1, 2, 2, 4]] for array in arrays], ["party 2"]),
-        ("shares", lambda arrays: [array[[0, 2, 3, 4]] for array in arrays], ["party 1"]),
-        ("shares", lambda arrays: [arrays[0] + 1, *arrays[1:]], ["party 5", "'identities'", 0, 4]),
-        ("shares", lambda arrays: [arrays[0][:4], *arrays[1:]], [5, 4]),
-        ("shares", lambda arrays: [*arrays[:2], arrays[2][:4]], [5, 4]),
-        ("shares", lambda arrays: [], [0, 3, "(parties, publics, signatures)"]),
-        ("shares", lambda arrays: [arrays[0], arrays[1][:, :32], arrays[2]], ["'publics'", "(5, 32)", "(5, 64)"]),
-        ("moments", lambda arrays: [arrays[0][:3]], [3, "'survivors'", 4]),
-        ("moments", lambda arrays: [arrays[0][::-1]], ["[4, 3, 2, 1, 0]", "[0, 1, 2, 3, 4]"]),
-        ("moments", lambda arrays: [arrays[0] + 1], ["[1, 2, 3, 4, 5]", "[0, 1, 2, 3, 4]"]),
-        ("agree", lambda arrays: [np.array([0, 2, 3, 4])], ["[0, 2, 3, 4]", "[0, 1, 2, 3, 4]", 1]),
-        ("agree", lambda arrays: [np.array([1])], [1, "'survivors'", 4]),
-        ("agree", lambda arrays: [arrays[0].astype(float)], ["'survivors'", "float64", "int64"]),
-        ("moments", lambda arrays: [np.array([0, 1, 2, 3])], ["[0, 1, 2, 3, 4]", "[0, 1, 2, 3]"]),
-        ("reveal", lambda arrays: [arrays[0][:3], arrays[1][:3], arrays[2]], [3, "'survivors'", 4]),
-        ("reveal", lambda arrays: [arrays[0], arrays[1] ^ 1, arrays[2]], ["party 0", "'identities'"]),
-        ("reveal", lambda arrays: [arrays[0], arrays[1][::-1], arrays[2]], ["party 0", "'identities'"]),
-        ("reveal", lambda arrays: [arrays[0], arrays[1][:4], arrays[2]], [4, 5]),
-        ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2] ^ 1], ["shares"]),
-        ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2][:4]], [5, 4]),
+        ("shares", lambda parties, keys, signed: [parties[:3], keys[:3], signed[:3]], [3, "'survivors'", 4]),
+        ("shares", lambda *arrays: [array[[0, 1, 2, 2, 4]] for array in arrays], ["party 2"]),
+        ("shares", lambda *arrays: [array[[0, 2, 3, 4]] for array in arrays], ["party 1"]),
+        ("shares", lambda parties, *rest: [parties + 1, *rest], ["party 5", "'identities'", 0, 4]),
+        ("shares", lambda parties, *rest: [parties[:4], *rest], [5, 4]),
+        ("shares", lambda parties, keys, signed: [parties, keys, signed[:4]], [5, 4]),
+        ("shares", lambda *arrays: [], [0, 3, "(parties, publics, signatures)"]),
+        ("shares", lambda parties, keys, signed: [parties, keys[:, :32], signed], ["'publics'", "(5, 32)", "(5, 64)"]),
+        ("moments", lambda members: [members[:3]], [3, "'survivors'", 4]),
+        ("moments", lambda members: [members[::-1]], ["[4, 3, 2, 1, 0]", "[0, 1, 2, 3, 4]"]),
+        ("moments", lambda members: [members + 1], ["[1, 2, 3, 4, 5]", "[0, 1, 2, 3, 4]"]),
+        ("agree", lambda _: [np.array([0, 2, 3, 4])], ["[0, 2, 3, 4]", "[0, 1, 2, 3, 4]", 1]),
+        ("agree", lambda _: [np.array([1])], [1, "'survivors'", 4]),
+        ("agree", lambda survivors: [survivors.astype(float)], ["'survivors'", "float64", "int64"]),
+        ("moments", lambda _: [np.array([0, 1, 2, 3])], ["[0, 1, 2, 3, 4]", "[0, 1, 2, 3]"]),
+        ("reveal", lambda who, signed, shares: [who[:3], signed[:3], shares], [3, "'survivors'", 4]),
+        ("reveal", lambda who, signed, shares: [who, signed ^ 1, shares], ["party 0", "'identities'"]),
+        ("reveal", lambda who, signed, shares: [who, signed[::-1], shares], ["party 0", "'identities'"]),
+        ("reveal", lambda who, signed, shares: [who, signed[:4], shares], [4, 5]),
+        ("reveal", lambda who, signed, shares: [who, signed, shares ^ 1], ["shares"]),
+        ("reveal", lambda who, signed, shares: [who, signed, shares[:4]], [5, 4]),
     ],
 )
 def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, named):
     running, revealed = server(), []
-    harness.on_request(running, 1, phase, change)
+    harness.on_request(running, 1, phase, lambda arrays: change(*arrays))
     for party in range(5):
         harness.tamper(running, party, lambda reply: revealed.append(reply) or reply)
     with refused((ContractError, DisclosureError), "client 1", *named):
@@ -310,8 +302,6 @@ def test_the_server_never_learns_seed_and_key(monkeypatch):
         shares = {place: of_all[member].tobytes() for place, of_all in zip(places, revealed, strict=True)}
         secret = secrets["masking" if member == 3 else "seed"]
         assert secure.combine_shares(shares) == secret
-        assert (
-            secure.combine_shares({place: shares[place] for place in places[1:]}) != secret
-        )  # a share less is nothing
+        assert secure.combine_shares({place: shares[place] for place in places[1:]}) != secret  # a share less: nothing
     names = ("private", "masking", "seed")
     assert len({secrets[name] for secrets in secrets_by_party.values() for name in names}) == 5 * len(names)
