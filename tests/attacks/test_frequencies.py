@@ -9,15 +9,13 @@ from tests.hostile import HostileSession
 
 MASKED = {"secure-aggregation": True}
 
-VARIANTS, PEOPLE = 4000, 60
-
 
 @pytest.mark.parametrize("way", [{}, {"secure_aggregation": True}], ids=["clear", "masked"])
 def test_the_frequencies_in_a_model_tell_who_is_in_it(way):
     """They are in its ``mean_``, however the parties' counts travelled."""
     rng = np.random.default_rng(0)
-    population = rng.uniform(0.05, 0.5, VARIANTS)
-    inside, outside, others = (rng.binomial(2, population, (PEOPLE, VARIANTS)).astype(float) for _ in range(3))
+    population = rng.uniform(0.05, 0.5, 4000)
+    inside, outside, others = (rng.binomial(2, population, (60, 4000)).astype(float) for _ in range(3))
     model = fit("sub-it", np.split(inside, 3), n_components=2, max_rounds=2, block_size=2, genotypes=True, **way)
     known = others.mean(axis=0)  # of people in public data
 
@@ -27,40 +25,45 @@ def test_the_frequencies_in_a_model_tell_who_is_in_it(way):
     assert nearer_to_the_model(inside).min() > nearer_to_the_model(outside).max()
 
 
+D, ALONE, MISSED = 8, 17, 3
+OTHERS = np.arange(D) != MISSED
+
+
+def one_misses_a_call():
+    people = np.random.default_rng(1).binomial(2, 0.4, (30, D)).astype(float)
+    people[ALONE, MISSED] = np.nan
+    return people
+
+
 def test_two_runs_reveal_a_person_who_alone_misses_a_call(tmp_path):
     """A server that lies about one frequency in the second run, of a site that takes everybody."""
-    d, alone, missed = 8, 17, 3
-    people = np.random.default_rng(1).binomial(2, 0.4, (30, d)).astype(float)
-    people[alone, missed] = np.nan
+    people = one_misses_a_call()
     products, sums = [], []
     for run_id, told in enumerate((0.4, 0.2)):
-        frequencies = np.full(d, 0.4)
-        frequencies[missed] = told
+        frequencies = np.full(D, 0.4)
+        frequencies[MISSED] = told
         run = {"method": "p-cov", "n-components": 2, "genotypes": True}
         session = HostileSession(tmp_path / str(run_id), people, run, run_id=run_id, gaps="all")
         assert session.ask("alleles", [])[0]
         count, mean, _, packed = session.ask("moments", [frequencies])[0]
-        scatter = unpack_symmetric(packed, d) + count * np.outer(mean, mean)
-        products.append(scatter[missed] * np.sqrt(2 * told * (1 - told)))  # with (g - 2p) of who was called
+        scatter = unpack_symmetric(packed, D) + count * np.outer(mean, mean)
+        products.append(scatter[MISSED] * np.sqrt(2 * told * (1 - told)))  # with (g - 2p) of who was called
         sums.append(count * mean)
     of_the_called = (products[1] - products[0]) / (2 * (0.4 - 0.2))
     own = sums[0] - of_the_called
     read = own * np.sqrt(2 * 0.4 * 0.6) + 2 * 0.4
-    others = np.arange(d) != missed
-    np.testing.assert_allclose(read[others], people[alone, others], atol=1e-9)
+    np.testing.assert_allclose(read[OTHERS], people[ALONE, OTHERS], atol=1e-9)
 
 
 def test_pruning_reveals_a_person_who_alone_misses_a_call(tmp_path):
     """A server that only reads: the alleles of all who are called, less those of all who are called at both."""
-    d, alone, missed = 8, 17, 3
-    people = np.random.default_rng(1).binomial(2, 0.4, (30, d)).astype(float)
-    people[alone, missed] = np.nan
-    run = {"method": "qr-pca", "n-components": 2, "genotypes": True, "prune": 0.2, "prune-window": d, "prune-step": 1}
+    people = one_misses_a_call()
+    run = {"method": "qr-pca", "n-components": 2, "genotypes": True, "prune": 0.2, "prune-window": D, "prune-step": 1}
     session = HostileSession(tmp_path, people, run, gaps="all")
     alleles = session.ask("alleles", [])[0][2]
     first, second = session.ask("gapped_neighbours", [np.asarray(0)])[0][0][2:4]  # sums of each of two, over both
-    both = [first[j, missed - j - 1] if j < missed else second[missed, j - missed - 1] for j in range(d) if j != missed]
-    np.testing.assert_array_equal(np.delete(alleles, missed) - both, np.delete(people[alone], missed))
+    both = [first[j, MISSED - j - 1] if j < MISSED else second[MISSED, j - MISSED - 1] for j in np.flatnonzero(OTHERS)]
+    np.testing.assert_array_equal(alleles[OTHERS] - both, people[ALONE, OTHERS])
 
 
 @pytest.mark.parametrize(
@@ -71,9 +74,8 @@ def test_pruning_reveals_a_person_who_alone_misses_a_call(tmp_path):
 def test_missing_calls_are_refused_unless_all_rows_count(method, way, tmp_path):
     """Whoever alone misses a call is in no sum, in clear or masked; complete tables are answered."""
     run, first = {"method": method, "n-components": 2, "genotypes": True, **way}, "keys" if way else "alleles"
-    people = np.random.default_rng(1).binomial(2, 0.4, (30, 8)).astype(float)
-    assert HostileSession(tmp_path / "complete", people, run).ask(first, [])[0]
-    people[17, 3] = np.nan
+    people = one_misses_a_call()
+    assert HostileSession(tmp_path / "complete", np.delete(people, ALONE, axis=0), run).ask(first, [])[0]
     session = HostileSession(tmp_path / "one call", people, run)
     said = session.client.get_properties({})
     assert said["error"] == "DisclosureError"

@@ -86,8 +86,8 @@ def shown_by_a_sum(phase, survivors, monkeypatch):
 
     monkeypatch.setattr(DPPCA, "_in_units", noted)
     monkeypatch.setattr(DPPCA, "_choose_shells", lambda *_: SHELLS)
-    known_to_him = "fedpca_flwr.strategies.dp_pca.method.scatter.move_centre"
-    monkeypatch.setattr(known_to_him, lambda centre, step: (centre, step.radius))
+    move_centre = "fedpca_flwr.strategies.dp_pca.method.scatter.move_centre"  # he knows it
+    monkeypatch.setattr(move_centre, lambda centre, step: (centre, step.radius))
     known = np.sum([exact(phase, data) for data in OTHERS], axis=0)
 
     def shown(world, epsilon):
@@ -167,28 +167,27 @@ def test_one_sum_of_shared_noise_does_not_tell_it(phase, survivors, monkeypatch)
     assert right_answers(phase, shown_by_a_sum(phase, survivors, monkeypatch), 0.1, 24) <= allowed(0.1, 24)
 
 
-@pytest.mark.engine
+def floats(size, deviation, source):
+    """Draw noise as most do."""
+    words = np.frombuffer(source(8 * size), dtype="<u8") >> np.uint64(12)
+    return deviation * ndtri((words + 0.5) * 2.0**-52)
+
+
+def small(self, phase, noise=DPOptions.noise):
+    deviations = noise(self, phase).deviations
+    few = {name: deviation and FIELD_STEPS[name] // 9 for name, deviation in deviations.items()}
+    return noise(self, phase)._replace(deviations=few)
+
+
 @every_release
-def test_noise_of_floats_would_tell(phase, monkeypatch):
-    """The same attack, where the noise is drawn as most do: it is the numbers, not their distribution."""
-
-    def floats(size, deviation, source):
-        words = np.frombuffer(source(8 * size), dtype="<u8") >> np.uint64(12)
-        return deviation * ndtri((words + 0.5) * 2.0**-52)
-
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.discrete_gaussian", floats)
-    assert right_answers(phase, shown_by_a_reply(phase), 0.1, 40) > 0.95
-
-
-@every_release
-def test_noise_that_is_too_small_would_tell(phase, monkeypatch):
-    noise = DPOptions.noise
-
-    def small(self, phase):
-        given = noise(self, phase)
-        return given._replace(
-            deviations={name: deviation and FIELD_STEPS[name] // 9 for name, deviation in given.deviations.items()}
-        )
-
-    monkeypatch.setattr(DPOptions, "noise", small)
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        pytest.param("maths.privacy.discrete_gaussian", floats, marks=pytest.mark.engine),
+        ("strategies.dp_pca.party.DPOptions.noise", small),
+    ],
+)
+def test_noise_of_floats_or_too_little_would_tell(phase, place, wrong, monkeypatch):
+    """The same attack: of floats it is the numbers, not their distribution."""
+    monkeypatch.setattr(f"fedpca_flwr.{place}", wrong)
     assert right_answers(phase, shown_by_a_reply(phase), 0.1, 40) > 0.95
