@@ -69,25 +69,26 @@ ODD = {
 }
 
 
-def with_tensors(reply, tensors):
-    reply.parameters = Parameters(tensors, "numpy.ndarray")
-    return reply
+def refused_tensors(party, change, match):
+    server = server_of("p-cov", parts(), n_components=2)
+
+    def changed(reply):
+        reply.parameters = Parameters(change(reply.parameters.tensors), "numpy.ndarray")
+        return reply
+
+    tamper(server, party, changed)
+    with pytest.raises(ContractError, match=match):
+        finish(server)
 
 
 @pytest.mark.parametrize("tensor", ODD.values(), ids=ODD)
 def test_odd_arrays_are_refused_by_name(tensor):
-    server = server_of("p-cov", parts(), n_components=2)
-    tamper(server, 1, lambda reply: with_tensors(reply, [tensor] * 4))
-    with pytest.raises(ContractError, match="client 1: "):
-        finish(server)
+    refused_tensors(1, lambda _: [tensor] * 4, "client 1: ")
 
 
 def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
     monkeypatch.setattr("fedpca_flwr.protocol.payload._array_view", lambda _: pytest.fail("an array was read"))
-    server = server_of("p-cov", parts(), n_components=2)
-    tamper(server, 0, lambda reply: with_tensors(reply, reply.parameters.tensors[:1] * 100_000))
-    with pytest.raises(ContractError, match="client 0: sent 100000 arrays, expected 4"):
-        finish(server)
+    refused_tensors(0, lambda tensors: tensors[:1] * 100_000, "client 0: sent 100000 arrays, expected 4")
 
 
 @pytest.mark.engine
@@ -110,14 +111,12 @@ def test_a_model_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
 
 BLOCK = "products with a block are up to .*no rows have such ones"
 SHARED = "parts of the shared components add up to .*some party sends what is not"
+BLOCKS = ("sub-it", "sub-it scale=true", "personalised mu=1.0", "vertical")
 
 
 @pytest.mark.parametrize(
     ("method", "dimensions", "said"),
-    [
-        *((method, 2, BLOCK) for method in ("sub-it", "sub-it scale=true", "personalised mu=1.0", "vertical")),
-        ("personalised mu=1.0", 3, SHARED),
-    ],
+    [*((method, 2, BLOCK) for method in BLOCKS), ("personalised mu=1.0", 3, SHARED)],
 )
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308, 1e200])
 def test_products_beyond_all_variance_are_refused(method, dimensions, said, value):

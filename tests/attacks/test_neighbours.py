@@ -7,15 +7,9 @@ fifty: what that many colluders must do to expose a party is then seen in a test
 import numpy as np
 import pytest
 
-from fedpca_flwr.transports import neighbours
+from fedpca_flwr.transports import neighbours, pairwise_masks
 from fedpca_flwr.transports.neighbours import commitment, graph_seed
-from fedpca_flwr.transports.pairwise_masks import (
-    mask_from_secrets,
-    new_private_key,
-    public_key,
-    shared_secrets,
-    transcript,
-)
+from fedpca_flwr.transports.pairwise_masks import new_private_key, public_key
 from tests.attacks.test_identities import SUMS, array_of, layout_of, rows_of, sites
 from tests.hostile import keys_of
 
@@ -36,9 +30,11 @@ class Sites:
         shown = self.commitments if commitments is None else commitments
         return np.stack([self.sessions[i].ask("openings", [shown])[0][0] for i in parties])
 
+    def seed(self, publics):
+        return graph_seed(self.about, [key.tobytes() for key in publics])
+
     def near(self, publics, own):
-        seed = graph_seed(self.about, [key.tobytes() for key in publics])
-        return neighbours.neighbours(seed, PARTIES, own)
+        return neighbours.neighbours(self.seed(publics), PARTIES, own)
 
     def words(self, publics, parties=range(PARTIES)):
         return {i: self.sessions[i].ask("moments", [publics, self.signatures])[0][0] for i in parties}
@@ -51,11 +47,10 @@ class Sites:
         return self.unmasked(words, own, [self.private(other) for other in others], publics)
 
     def unmasked(self, words, own, privates, publics):
-        seed = graph_seed(self.about, [key.tobytes() for key in publics])
-        asked = transcript("moments", self.about, [seed], [np.asarray(2)])
+        asked = pairwise_masks.transcript("moments", self.about, [self.seed(publics)], [np.asarray(2)])
         for private in privates:
-            shared = shared_secrets(private, [publics[own].tobytes()])
-            words = words + mask_from_secrets(public_key(private), shared, asked, words.size)
+            shared = pairwise_masks.shared_secrets(private, [publics[own].tobytes()])
+            words = words + pairwise_masks.mask_from_secrets(public_key(private), shared, asked, words.size)
         return words
 
     def opens(self, *words):
@@ -83,11 +78,9 @@ def test_only_all_neighbours_together_expose_a_party(there):
     for left_out in words:
         assert not there.opens(words[left_out])
         assert not there.opens(*(words[i] for i in words if i != left_out))
-    for kept in near:
-        others = [party for party in near if party != kept]
-        assert not there.opens(there.less_masks_with(words[VICTIM], VICTIM, others, publics))
     far = [party for party in range(1, PARTIES) if party not in near]
-    assert not there.opens(there.less_masks_with(words[VICTIM], VICTIM, far, publics))
+    for others in (far, *([party for party in near if party != kept] for kept in near)):
+        assert not there.opens(there.less_masks_with(words[VICTIM], VICTIM, others, publics))
     fields, _ = there.layout.decode(there.less_masks_with(words[VICTIM], VICTIM, near, publics))
     np.testing.assert_allclose(fields["sum"], rows_of(VICTIM).sum(axis=0))
 
@@ -131,13 +124,11 @@ def fitted(there):
 
 @pytest.mark.engine
 def test_keys_are_committed_to_before_they_are_opened_once(there, fitted):
-    sent = b"".join([there.commitments.tobytes(), there.signatures.tobytes()])
+    sent = there.commitments.tobytes() + there.signatures.tobytes()
     for party, session in enumerate(there.sessions):
-        assert session.own_key == there.commitments[party].tobytes()
-    publics = np.stack([array_of(public_key(there.private(i))) for i in range(PARTIES)])
-    for party, key in enumerate(publics):
-        assert key.tobytes() not in sent
-        assert there.commitments[party].tobytes() == commitment(party, key.tobytes())
+        key = public_key(there.private(party))
+        assert key not in sent
+        assert session.own_key == there.commitments[party].tobytes() == commitment(party, key)
     said = there.sessions[VICTIM].refusal("moments", [fitted[0], there.signatures])
     assert said.startswith("DisclosureError: ")
     assert "public keys of parties 8 are not those to which they committed" in said
@@ -162,7 +153,7 @@ def test_a_commitment_is_not_replaced(there):
         other[party] = key
         said = there.sessions[party].refusal("openings", [other])
         assert said.startswith("DisclosureError: ")
-        assert f"another commitment than its own, of party {party}" in said or f"party {party}" in said
+        assert f"party {party}" in said
     assert "PartyError: " in there.sessions[2].refusal("moments", [there.commitments, there.signatures])
 
 
