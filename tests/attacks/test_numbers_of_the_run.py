@@ -1,5 +1,7 @@
 """What a site was told once in a run is not told otherwise later, and a centre is near the rows."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 
@@ -11,14 +13,8 @@ RUN = {"method": "p-cov harmonise=variances", "n-components": 2, "secure-aggrega
 CENTRE, SCALE = np.full(D, 20.0), np.full(D, 5.0)
 SLOPES = np.empty((0, D))
 PROJECT = {"components": np.eye(2, D), "mean": CENTRE, "scale": np.empty(0)}
-ADJUSTED = (
-    RUN,
-    {
-        "moments": {},
-        "harmonised": {"slopes": SLOPES, "spread": np.ones(D)},
-        "project": {**PROJECT, "slopes": SLOPES, "spread": np.ones(D)},
-    },
-)
+ABOUT = {"slopes": SLOPES, "spread": np.ones(D)}
+ADJUSTED = RUN, {"moments": {}, "harmonised": ABOUT, "project": {**PROJECT, **ABOUT}}
 PRODUCTS = (
     {**RUN, "method": "sub-it"},
     {
@@ -30,30 +26,31 @@ PRODUCTS = (
 )
 
 
-def played(folder, run, changed=None):
-    """How a run ends in which one number of one question is another: its phase, and what the site said."""
-    options, asked = run
-    session = HostileSession(folder, ROWS, options)
+def keys_for(session):
+    """Return keys of a session, with two of nobody's, and signatures under them."""
     (key, _), _ = session.ask("keys", [])
     publics = np.stack([key, np.full_like(key, 1), np.full_like(key, 2)])
-    for phase, fields in asked.items():
-        given = {
-            "publics": publics,
-            "signatures": signatures(session, publics),
-            **fields,
-            **(changed or {}).get(phase, {}),
-        }
-        names = [field.name for field in session.client.script[phase].request.fields]
-        replied, said = session.ask(phase, [given[name] for name in names])
+    return {"publics": publics, "signatures": signatures(session, publics)}
+
+
+def played(folder, run, phase="", changed=MappingProxyType({}), rows=ROWS):
+    """How a run ends in which numbers of one question are others: its phase, and what the site said."""
+    options, questions = run
+    session = HostileSession(folder, rows, options)
+    keys = keys_for(session)
+    for asked, fields in questions.items():
+        given = {**keys, **fields, **(changed if asked == phase else {})}
+        names = [field.name for field in session.client.script[asked].request.fields]
+        said = session.ask(asked, [given[name] for name in names])[1]
         if "error" in said:
-            return phase, said["message"]
-    return "", replied
+            return asked, said["message"]
+    return "", ""
 
 
 @pytest.mark.parametrize("run", [ADJUSTED, PRODUCTS], ids=["p-cov", "sub-it"])
 def test_runs_of_constant_numbers_are_answered(run, tmp_path):
     assert played(tmp_path, run)[0] == ""
-    assert played(tmp_path / "2", run, {"project": {"mean": np.zeros(D)}})[0] == ""
+    assert played(tmp_path / "2", run, "project", {"mean": np.zeros(D)})[0] == ""
 
 
 @pytest.mark.parametrize(
@@ -67,7 +64,7 @@ def test_runs_of_constant_numbers_are_answered(run, tmp_path):
     ],
 )
 def test_a_number_that_changes_within_a_run_is_refused(run, phase, name, value, tmp_path):
-    ended, message = played(tmp_path, run, {phase: {name: value}})
+    ended, message = played(tmp_path, run, phase, {name: value})
     assert ended == phase
     assert f"'{name}' is not what an earlier question of this run said" in message or "ended its part" in message
 
@@ -92,11 +89,8 @@ FAR = CENTRE + [0, 1e6, 0, 0]
 )
 def test_what_no_rows_need_is_refused_whatever_the_rows(run, phase, name, value, tmp_path):
     """A sum of roundings has steps of each party: neighbouring blocks scanned them, and read a party's frequency."""
-    said = []
-    for i, rows in enumerate((ROWS, 1e3 * np.sign(ROWS - 20), np.zeros_like(ROWS))):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tests.attacks.test_numbers_of_the_run.ROWS", rows)
-            said.append(played(tmp_path / str(i), run, {phase: {name: value}}))
+    worlds = (ROWS, 1e3 * np.sign(ROWS - 20), np.zeros_like(ROWS))
+    said = [played(tmp_path / str(i), run, phase, {name: value}, rows) for i, rows in enumerate(worlds)]
     assert said[0] == said[1] == said[2]
     assert said[0][0] == phase
 
@@ -105,29 +99,22 @@ def test_what_no_rows_need_is_refused_whatever_the_rows(run, phase, name, value,
 
 PERSONALISED = {"method": "personalised", "n-components": 1, "mu": 1.0}
 MASKED = {"secure-aggregation": True, "bound": 1000.0}
-MEAN = ROWS.mean(axis=0)
 
 
 def asked_about(session, means, *, secure):
     """Return what a site says to products about each of several means of one run."""
     block, none = np.eye(D, 2), np.zeros(D)
-    if secure:
-        (key, _), _ = session.ask("keys", [])
-        publics = np.stack([key, np.full_like(key, 1), np.full_like(key, 2)])
-        assert session.ask("sums", [publics, signatures(session, publics)])[0]
-    else:
-        assert session.ask("start", [])[0]
+    assert session.ask(*(("sums", list(keys_for(session).values())) if secure else ("start", [])))[0]
     return [session.ask("product", [block, mean, none]) for mean in means]
 
 
 @pytest.mark.parametrize("run", [{}, MASKED], ids=["clear", "masked"])
 @pytest.mark.parametrize("center", [True, False])
 def test_a_pass_has_one_centre(run, center, tmp_path):
-    given = {**PERSONALISED, **run, "center": center}
-    means = [MEAN, MEAN] if center else [np.zeros(D), np.zeros(D)]
-    for i, other in enumerate((means[1], means[1] + 1e-9, means[1] + 1e12)):
-        session = HostileSession(tmp_path / str(i), ROWS, given)
-        (first, _), (second, said) = asked_about(session, [means[0], other], secure=bool(run))
+    mean = ROWS.mean(axis=0) if center else np.zeros(D)
+    for i, other in enumerate((mean, mean + 1e-9, mean + 1e12)):
+        session = HostileSession(tmp_path / str(i), ROWS, {**PERSONALISED, **run, "center": center})
+        (first, _), (second, said) = asked_about(session, [mean, other], secure=bool(run))
         assert first
         assert bool(second) == ("error" not in said) == (i == 0)
 

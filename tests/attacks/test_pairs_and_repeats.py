@@ -83,15 +83,10 @@ def test_a_file_that_changes_during_a_run_is_another(tmp_path, monkeypatch):
 @pytest.mark.engine
 def test_other_slopes_for_the_same_rows_are_refused(tmp_path):
     """What is divided by each party's own deviations is no sum of shares: a few such sums told every share."""
-
-    def harmonised(run_id, slope):
-        sites, spread = together(tmp_path, HARMONISED, run_id=run_id), np.full(4, 3.0)
-        slopes = np.array([[0.0, slope, 0.0, 0.0]])
-        return [bool(site.ask("harmonised", [slopes, spread])[0]) for site in sites]
-
-    assert all(harmonised(1, 0.25))
-    assert all(harmonised(2, 0.25))
-    assert not any(harmonised(3, 0.5))
+    for run_id, slope in ((1, 0.25), (2, 0.25), (3, 0.5)):
+        asked = [np.array([[0.0, slope, 0.0, 0.0]]), np.full(4, 3.0)]
+        for site in together(tmp_path, HARMONISED, run_id=run_id):
+            assert bool(site.ask("harmonised", asked)[0]) == (slope == 0.25)
 
 
 @pytest.mark.parametrize(("repeat", "sets"), [("refuse", 1), ("refuse-same", 4)])
@@ -115,6 +110,6 @@ def test_em_answers_no_more_directions_than_the_run_has_factors(columns, tmp_pat
     site = HostileSession(tmp_path, X, run)
     _, _, values, totals = site.ask("observed", [])[0]
     assert site.ask("deviations", [np.asarray(60), totals / values])[0]
-    model = [np.asarray(60), totals / values, np.ones(20), np.zeros(20), np.eye(20)[:, :columns]]
-    answer, _ = site.ask("products", [*model, np.full(columns, 2.0), np.asarray(1.0)])
+    directions = [np.eye(20)[:, :columns], np.full(columns, 2.0), np.asarray(1.0)]
+    answer, _ = site.ask("products", [np.asarray(60), totals / values, np.ones(20), np.zeros(20), *directions])
     assert bool(answer) == (columns <= 3)

@@ -2,12 +2,15 @@
 
 from datetime import datetime, timedelta
 from hashlib import sha256
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from fedpca_flwr.site import journal
 from fedpca_flwr.site.scores import score_file
+from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
 from tests.hostile import HostileSession, released
 from tests.killed import STEPS, dies
 
@@ -44,9 +47,8 @@ def test_the_projection_of_a_private_run_tells_nothing(tmp_path, mean, size):
 
 def test_a_site_without_its_state_answers_nothing_again(tmp_path):
     """The same question has the same bytes, as its reply may have been lost; another one has none."""
-    first, again = (site(tmp_path, patients(), DP).ask("joint", [])[0] for _ in range(2))
-    assert first
-    assert [array.tobytes() for array in first] == [array.tobytes() for array in again]
+    first, again = (list(map(np.ndarray.tobytes, site(tmp_path, patients(), DP).ask("joint", [])[0])) for _ in range(2))
+    assert first == again != []
     assert "ended its part" in site(tmp_path, patients(), DP).refusal("joint", [np.zeros(1)])
 
 
@@ -57,11 +59,8 @@ def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
     """A party that dies while it computes may have answered: it does not answer again."""
     session = site(tmp_path, patients(), DP)
 
-    def killed(*args, **kwargs):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr("fedpca_flwr.strategies.dp_pca.party.DPPCAClient.statistics", killed)
+        patched.setattr(DPPCAClient, "statistics", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             session.ask("joint", [])
     assert session.ask("joint", []) == ([], {"pending": True})
@@ -96,7 +95,11 @@ def test_a_secret_run_without_a_journal_is_refused(tmp_path):
         assert "names no 'journal'" in session.refusal(first, [])
 
 
-def test_only_the_owner_reads_a_journal(tmp_path):
+def test_only_the_owner_reads_a_journal_and_scores(tmp_path):
+    for scores in (tmp_path / "scores.npy", tmp_path / "scores.csv"):
+        with score_file(str(scores), 1, 1) as keep:
+            keep(np.zeros((1, 1)))
+        assert scores.stat().st_mode & 0o777 == 0o600
     session, file = site(tmp_path, patients(), SUMS), tmp_path / "journal" / "site.sqlite"
     session.ask("keys", [])
     assert file.stat().st_mode & 0o777 == 0o600
@@ -108,25 +111,14 @@ def test_only_the_owner_reads_a_journal(tmp_path):
     assert key not in file.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["scores.npy", "scores.csv"])
-def test_only_its_owner_may_read_a_site_s_scores(name, tmp_path):
-    with score_file(str(tmp_path / name), 1, 1) as keep:
-        keep(np.zeros((1, 1)))
-    assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-
-
 @pytest.mark.parametrize(("hours", "there"), [(23, True), (25, False)])
 def test_keys_of_an_abandoned_run_go_after_a_day(hours, there, tmp_path, monkeypatch, caplog):
     left, other = (HostileSession(tmp_path, patients(), SUMS, run_id=run) for run in (1, 2))
     left.ask("keys", [])
     key = left.client.journal.load_secret("private")
 
-    class Later(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.now(tz) + timedelta(hours=hours)
-
-    monkeypatch.setattr(journal, "datetime", Later)
+    later = SimpleNamespace(now=lambda tz=None: datetime.now(tz) + timedelta(hours=hours))
+    monkeypatch.setattr(journal, "datetime", later)
     other.ask("keys", [])
     assert (key in (tmp_path / "journal" / "site.sqlite").read_bytes()) is there
     assert not left.ask("keys", [np.zeros(1)])[0]
