@@ -29,31 +29,26 @@ def test_a_partition_is_of_one_client(times):
     assert not admission.duplicate_faults([make_info(0), make_info(1), make_info(2)])
 
 
-@pytest.mark.parametrize(
-    ("odd", "more", "partitions"),
-    [
-        *[(odd, {"features": 5}, 3) for odd in range(3)],  # the width of most counts, whoever is first
-        (2, {"num-partitions": 4}, 3),
-        (2, {"num-partitions": 2}, 3),
-        (2, {"num-partitions": 4}, None),
-        (2, {"covariates": "0 1"}, 3),
-        (0, {"columns": "ab"}, 3),
-        (2, {"columns": "ab"}, 3),
-    ],
-)
+ODD = [
+    *[(odd, {"features": 5}, 3) for odd in range(3)],  # the width of most counts, whoever is first
+    *[(2, {"num-partitions": number}, partitions) for number, partitions in ((4, 3), (2, 3), (4, None))],
+    (2, {"covariates": "0 1"}, 3),
+    *[(odd, {"columns": "ab"}, 3) for odd in (0, 2)],
+]
+
+
+@pytest.mark.parametrize(("odd", "more", "partitions"), ODD)
 def test_who_says_otherwise_than_the_run_or_most_is_named(odd, more, partitions):
     everyone = [make_info(i, **{"columns": "cd", **(more if i == odd else {})}) for i in range(3)]
     (fault,) = admission.admission_faults(everyone, partitions=partitions, same_features=True)
     assert str(fault).startswith(f"client {odd}")
-    for features in (1, MAX_FEATURES):
-        infos = [make_info(i, columns="cd", features=features) for i in range(3)]
-        assert not admission.admission_faults(infos, partitions=partitions, same_features=True)
 
 
-@pytest.mark.parametrize("features", [0, MAX_FEATURES + 1])
-def test_a_number_of_features_is_one_that_can_be(features):
-    infos = [make_info(i, features=features) for i in range(3)]
-    assert len(admission.admission_faults(infos, partitions=3, same_features=True)) == 3
+@pytest.mark.parametrize("partitions", [3, None])
+@pytest.mark.parametrize(("features", "faults"), [(0, 3), (1, 0), (MAX_FEATURES, 0), (MAX_FEATURES + 1, 3)])
+def test_a_number_of_features_is_one_that_can_be(features, faults, partitions):
+    infos = [make_info(i, columns="cd", features=features) for i in range(3)]
+    assert len(admission.admission_faults(infos, partitions=partitions, same_features=True)) == faults
 
 
 def test_replies_are_of_a_row_and_their_lines_of_who_sent_them():
@@ -97,17 +92,17 @@ def test_control_characters_of_errors_do_not_travel():
 
 
 def test_parties_are_not_compared_pair_by_pair(monkeypatch):
-    looks = {"simulated": 0, "covariates": 0, "columns": 0, "features": 0}
+    looks: dict[str, int] = {}
     read = admission.PartyInfo.__getattribute__
 
     def counted(info, name):
-        if name in looks:
-            looks[name] += 1
+        looks[name] = looks.get(name, 0) + 1
         return read(info, name)
 
     infos = [make_info(i, **{"num-partitions": 50}) for i in range(50)]
     monkeypatch.setattr(admission.PartyInfo, "__getattribute__", counted)
     assert admission.admission_faults(infos, partitions=50, same_features=True) == []
+    assert {"simulated", "covariates", "columns", "features"} <= looks.keys()
     assert max(looks.values()) <= 5 * len(infos), looks
 
 
@@ -119,9 +114,7 @@ PAYLOAD = Payload((Field("count", (), "int64", kind="count"), Field("product", (
 def test_a_reply_of_another_width_is_named_and_in_no_sum():
     """The wrong reply comes first, when nobody can know yet which reply is wrong."""
     consumed, replies = [], []
-    incoming = ReplyCollector(
-        PAYLOAD, {"d": 2}, lambda fields, sender: consumed.append((sender, fields["product"].size))
-    )
+    incoming = ReplyCollector(PAYLOAD, {"d": 2}, lambda fields, who: consumed.append((who, fields["product"].size)))
     for party, width in enumerate((3, 2, 2)):
         metrics = {"partition-id": party, "num-partitions": 3, "simulated": True}
         arrival = make_result(10, np.asarray(10), np.ones(width), **metrics)
@@ -137,20 +130,16 @@ def test_a_reply_of_another_width_is_named_and_in_no_sum():
         added.add({"a": np.ones(3)}, "client 1")
 
 
-def test_sizes_of_replies_are_of_their_largest_real_number():
-    fields = {"a": np.array([1.0, -5.0]), "empty": np.empty(0), "count": np.asarray(10**9)}
-    assert max_magnitude(fields) == 5.0
-    assert max_magnitude({"count": np.asarray(3)}) == 0.0
+@pytest.mark.parametrize(("real", "size"), [({"a": np.array([1.0, -5.0]), "empty": np.empty(0)}, 5.0), ({}, 0.0)])
+def test_sizes_of_replies_are_of_their_largest_real_number(real, size):
+    assert max_magnitude({**real, "count": np.asarray(10**9)}) == size
 
 
 @pytest.mark.parametrize(
     ("odd", "sums_only", "named"),
     [
-        (1e150, False, ["client 1", "'second'", "1e+150"]),
-        (1e-150, False, ["client 1", "'second'", "1e-150"]),
-        (1e9, False, []),
-        (1e150, True, []),
-        (1e-150, True, []),
+        *((odd, False, ["client 1", "'second'", f"{odd:.0e}"]) for odd in (1e150, 1e-150)),
+        *((odd, sums_only, []) for odd, sums_only in ((1e9, False), (1e150, True), (1e-150, True))),
     ],
 )
 def test_whose_numbers_are_out_of_all_proportion_is_named(odd, sums_only, named):

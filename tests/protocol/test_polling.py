@@ -57,13 +57,9 @@ def link(monkeypatch):
     return Link(clock)
 
 
-def receive_all(poller, messages):
-    return list(poller.send_and_receive(map(Timed, messages)))
-
-
-def arrival_times(link, messages, **options):
+def arrival_times(link, messages, poller=None, **options):
     """Return the arrival time of each reply, which also names the message that the reply answers."""
-    replies: Any = server.ReplyPoller(link).send_and_receive(map(Timed, messages), **options)
+    replies: Any = (poller or server.ReplyPoller(link)).send_and_receive(map(Timed, messages), **options)
     return sorted(reply.metadata.seconds for reply in replies)
 
 
@@ -92,26 +88,30 @@ def test_one_thread_looks_for_what_all_wait_for(link, monkeypatch):
     monkeypatch.setattr(link.clock, "sleep", asleep_until_all_wait)
     monkeypatch.setattr(server, "Thread", lambda **options: started.append(options) or Thread(**options))
     with ThreadPoolExecutor(50) as pool:
-        futures = [pool.submit(receive_all, poller, [5.0 + party]) for party in range(50)]
-        replies = [future.result()[0].metadata.seconds for future in futures]
-    assert replies == [5.0 + party for party in range(50)]
+        futures = [pool.submit(arrival_times, link, [5.0 + party], poller) for party in range(50)]
+    assert [future.result() for future in futures] == [[5.0 + party] for party in range(50)]
     assert len(started) == 1
     assert link.looks < 50 + 100
 
 
-def test_what_the_link_raises_is_raised_for_all_who_wait(link):
+def broken(link, since, error=ConnectionError, until=1e9):
+    """Let the link raise an error for some time."""
     honest = link.pull_messages
 
-    def broken_later(ids):
-        if link.clock.now >= 2:
-            raise ConnectionError
+    def pull(ids):
+        if since <= link.clock.now < until:
+            raise error
         return honest(ids)
 
-    link.pull_messages = broken_later
+    link.pull_messages = pull
+
+
+def test_what_the_link_raises_is_raised_for_all_who_wait(link):
+    broken(link, 2)
     poller = server.ReplyPoller(link)
     with ThreadPoolExecutor(2) as pool:
-        soon, late = (pool.submit(receive_all, poller, [delay]) for delay in (1.0, 9.0))
-    assert len(soon.result()) == 1
+        soon, late = (pool.submit(arrival_times, link, [delay], poller) for delay in (1.0, 9.0))
+    assert soon.result() == [1.0]
     with pytest.raises(ConnectionError):
         late.result()
 
@@ -141,14 +141,7 @@ def test_a_slow_reply_is_not_asked_for_often(link):
 
 
 def test_a_link_that_fails_for_a_while_ends_nothing(link):
-    honest = link.pull_messages
-
-    def failing(ids):
-        if 2 <= link.clock.now < 20:
-            raise ConnectionError
-        return honest(ids)
-
-    link.pull_messages = failing
+    broken(link, 2, until=20)
     assert arrival_times(link, [5.0]) == [5.0]
 
 
@@ -156,10 +149,7 @@ def test_a_run_that_was_stopped_ends_at_once(link):
     class RunNotRunningException(Exception):  # noqa: N818 - the name that Flower has
         pass
 
-    def stopped(ids):
-        raise RunNotRunningException
-
-    link.pull_messages = lambda ids: [] if link.clock.now < 1 else stopped(ids)
+    broken(link, 1, RunNotRunningException)
     with pytest.raises(RunNotRunningException):
         arrival_times(link, [5.0])
     assert link.clock.now < 3
