@@ -25,8 +25,8 @@ def server_before_any_round(parties, method="p-cov", **options):
     return server
 
 
-def error_lines(server, *kinds):
-    with pytest.raises(kinds) as caught:
+def error_lines(server, kind):
+    with pytest.raises(kind) as caught:
         finish(server)
     return str(caught.value).splitlines()
 
@@ -90,7 +90,7 @@ def test_files_that_are_not_writable_are_refused_first(method, tmp_path):
 
 def test_a_refused_run_keeps_earlier_scores(tmp_path):
     (tmp_path / "own.npy").write_bytes(b"of an earlier run")
-    server = server_of("p-cov", [rows(30), HOLES], n_components=2)
+    server = server_before_any_round([rows(30), HOLES])
     context_of(server, 0).node_config["scores"] = str(tmp_path / "own.npy")
     error_lines(server, DataError)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"own.npy": b"of an earlier run"}

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
@@ -27,8 +26,7 @@ SCRIPT = {
 
 
 def test_a_script_is_asked_in_its_order():
-    for phases_text in ("first, twice, twice, or not, last", "first, twice, last"):
-        names = phases_text.split(", ")
+    for names in (["first", "twice", "twice", "or not", "last"], ["first", "twice", "last"]):
         for i, phase in enumerate(names):
             require_next(SCRIPT, names[:i], phase, PUBLIC)
     for answered, wrong in (
@@ -50,25 +48,18 @@ CENTRE, SPREAD = np.array([1000.0, 0.0]), np.array([1.0, 2.0])
 REQUEST = {"centre": CENTRE, "spread": SPREAD}
 
 
-@pytest.fixture
-def told():
-    state: dict[str, list] = {}
-    require_unchanged(CONSTANTS, REQUEST, state)
-    return state
-
-
-@pytest.mark.parametrize("changed", ["centre", "spread"])
-def test_a_number_of_the_run_stays_to_the_last_bit(changed, told):
-    require_unchanged(CONSTANTS, REQUEST, told)
-    with refused(ContractError, f"'{changed}'"):
-        require_unchanged(CONSTANTS, {**REQUEST, changed: np.nextafter(REQUEST[changed], 2000)}, told)
-
-
-def test_a_mean_is_the_centre_or_zero(told):
+def test_numbers_of_the_run_stay_and_a_mean_is_the_centre_or_zero():
+    """To the last bit."""
+    told: dict[str, list] = {}
+    for _ in range(2):
+        require_unchanged(CONSTANTS, REQUEST, told)
     for mean in (CENTRE, np.zeros(2)):
         require_unchanged(CONSTANT_OR_ZERO, {"mean": mean}, told)
-    with refused(ContractError, "'mean'"):
-        require_unchanged(CONSTANT_OR_ZERO, {"mean": np.nextafter(CENTRE, 2000)}, told)
+    further = np.nextafter(CENTRE, 2000)
+    others = [{**REQUEST, "centre": further}, {**REQUEST, "spread": np.nextafter(SPREAD, 2000)}, {"mean": further}]
+    for changed, other in zip(("centre", "spread", "mean"), others, strict=True):
+        with refused(ContractError, f"'{changed}'"):
+            require_unchanged(CONSTANT_OR_ZERO if changed == "mean" else CONSTANTS, other, told)
 
 
 def test_bytes_and_memory_of_questions_and_answers():

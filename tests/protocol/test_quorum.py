@@ -28,8 +28,7 @@ def twin(server, party, name="1234"):
 
 def before(server, phase, happens):
     """Call a function when the first party is asked in a phase, or is asked to join if the phase is empty."""
-    proxy = proxy_of(server, 0)
-    kind = "fit" if phase else "get_properties"
+    proxy, kind = proxy_of(server, 0), "fit" if phase else "get_properties"
     honest = getattr(proxy, kind)
 
     def ask(ins, timeout, group_id):
@@ -50,10 +49,13 @@ def test_one_client_too_many_is_refused(more):
     assert unnamed(str(caught.value), "client 0"), "it has its partition for itself"
 
 
+def of_three(**options):
+    return server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, **options)
+
+
 def test_most_clients_say_the_number_of_clients():
-    server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, clients=0)
-    assert finish(server).n_samples_ == 90
-    server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, clients=0)
+    assert finish(of_three(clients=0)).n_samples_ == 90
+    server = of_three(clients=0)
     context_of(server, 1).node_config["num-partitions"] = 2
     with refused(ConfigError, "client 1", 2, 3):
         finish(server)
@@ -82,16 +84,9 @@ def test_a_member_that_is_away_is_named(another, monkeypatch):
     """A newcomer at another node does not replace the member: the newcomer knows nothing of the run."""
     monkeypatch.setattr(quorum, "time", Clock())
     server = of_two(join_deadline=40.0)
-    manager, leaves = server.client_manager(), proxy_of(server, 1)
-    joins = twin(server, 1)
-
-    def change():
-        manager.unregister(leaves)
-        if another:
-            manager.register(joins)
-
+    manager, leaves, joins = server.client_manager(), proxy_of(server, 1), twin(server, 1)
     context_of(server, 1).node_config["name"] = "south"
-    before(server, "start", change)
+    before(server, "start", lambda: manager.unregister(leaves) or (another and manager.register(joins)))
     with refused(QuorumError, "client 1", "south", "join-deadline", 40):
         finish(server)
 
@@ -119,7 +114,7 @@ def test_a_line_names_ten_parties_and_counts_the_others():
 
 def test_those_that_never_join_are_named(monkeypatch):
     monkeypatch.setattr(quorum, "time", Clock())
-    server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, join_deadline=30.0)
+    server = of_three(join_deadline=30.0)
     for party in (0, 2):
         server.client_manager().unregister(proxy_of(server, party))
     with refused(QuorumError, 1, 3, "join-deadline", 30, "client 0", "client 2") as caught:
@@ -143,9 +138,9 @@ def test_a_silent_node_is_named_with_its_deadline(hang):
 def test_parties_with_little_work_are_asked_one_after_the_other(monkeypatch):
     threads, honest = [], LoopbackProxy.get_properties
 
-    def noted(self, ins, timeout, group_id):
+    def noted(self, **asked):
         threads.append(threading.current_thread())
-        return honest(self, ins, timeout, group_id)
+        return honest(self, **asked)
 
     monkeypatch.setattr(LoopbackProxy, "get_properties", noted)
     fit("p-cov", cut(rows(60), *[6] * 10), n_components=2)
