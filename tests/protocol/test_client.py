@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -30,12 +31,6 @@ def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
     assert not unnamed(caplog.text, f"'{next(iter(wrong))}'")
 
 
-def journal_events(folder):
-    """Return kind and digest of all events in a site's journal, in order."""
-    with closing(sqlite3.connect(folder / "journal" / "site.sqlite")) as database:
-        return list(database.execute("SELECT kind, digest FROM event ORDER BY number"))
-
-
 def test_questions_of_other_forms_have_other_digests(tmp_path):
     """Though all their bytes are the same: 48 zeros. A server need not ask first what a site holds."""
     forms = [[np.zeros((2, 3))], [np.zeros((3, 2))], [np.zeros(6)], [np.zeros(6, np.int64)], [np.zeros(3)] * 2]
@@ -44,7 +39,9 @@ def test_questions_of_other_forms_have_other_digests(tmp_path):
         site = HostileSession(tmp_path / str(i), rows(30, 4), RUN)
         site.refusal("no such phase", arrays)
         site.refusal("moments", [])
-        (run, _), (refusal, digest), (ended, _), *_ = journal_events(tmp_path / str(i))
+        with closing(sqlite3.connect(tmp_path / str(i) / "journal" / "site.sqlite")) as database:
+            events = database.execute("SELECT kind, digest FROM event ORDER BY number").fetchall()
+        (run, _), (refusal, digest), (ended, _), *_ = events
         assert (run, refusal, ended) == ("run", "refused", "ended")
         digests.append(digest)
     assert len(set(digests)) == 5
@@ -57,10 +54,6 @@ def test_the_rules_of_a_site_hold_for_every_question(tmp_path):
 
 def test_no_secret_outlives_its_run_however_it_ends():
     """Flower keeps the state after the run has ended."""
-
-    def refuse(answered):
-        raise ContractError("out of its script")
-
     state = RecordDict()
     journal = StateJournal(state)
     journal.begin("keys", "", b"options", lambda answered: None)
@@ -74,5 +67,5 @@ def test_no_secret_outlives_its_run_however_it_ends():
     journal = StateJournal(RecordDict())
     journal.store_secret("private", b"a private key")
     with refused(ContractError):
-        journal.begin("moments", "", b"options", refuse)
+        journal.begin("moments", "", b"options", Mock(side_effect=ContractError("out of its script")))
     assert journal.load_secret("private") is None

@@ -16,23 +16,13 @@ BY_ROWS = {name: method.strategy.card for name, method in METHODS.items() if met
 SECURE = {"secure-aggregation": True, "bound": 1e3}
 
 RUNS: dict[str, dict[str, Any]] = {
-    **{
-        f"levels of {name}": {"method": name, "levels": LEVELS}
-        for name, card in BY_ROWS.items()
-        if not card.mixed and name != "dp-pca"
-    },
-    **{
-        f"weights of {name}": {"method": name, "weights": "0"}
-        for name, card in BY_ROWS.items()
-        if not card.weighted and name != "dp-pca"
-    },
-    **{f"{key} under noise": {"method": "dp-pca", key: value} for key, value in (("levels", LEVELS), ("weights", "0"))},
+    **{f"levels of {name}": {"method": name, "levels": LEVELS} for name, card in BY_ROWS.items() if not card.mixed},
+    **{f"weights of {name}": {"method": name, "weights": "0"} for name, card in BY_ROWS.items() if not card.weighted},
     **{
         f"levels of {name}{way}": {"method": name + way, "levels": LEVELS}
         for name, card in BY_ROWS.items()
-        if card.mixed
+        if card.mixed and name != "streaming"
         for way in (" scale=false", " scale=true center=false")
-        if name != "streaming"
     },
     "levels of genotypes": {"method": "p-cov genotypes=true", "levels": LEVELS},
     "weights and a limit of odd rows": {"method": "p-cov outliers=counts", "weights": "0"},

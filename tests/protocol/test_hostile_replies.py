@@ -9,12 +9,8 @@ from tests.harness import finish, say, server_of, tamper, tamper_arrays
 from tests.refusals import refused
 
 
-def of_two():
-    return server_of("p-cov", cut(rows(90), 60, 30), n_components=2)
-
-
-def of_three(**options):
-    return server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, **options)
+def of(*sizes, **options):
+    return server_of("p-cov", cut(rows(90), *sizes), n_components=2, **options)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +29,7 @@ def of_three(**options):
 )
 def test_what_a_client_says_of_itself_is_checked(metrics):
     with pytest.raises((ContractError, ConfigError)):
-        finish(say(of_two(), 1, **metrics))
+        finish(say(of(60, 30), 1, **metrics))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +42,7 @@ def test_what_a_client_says_of_itself_is_checked(metrics):
     ],
 )
 def test_the_last_round_is_checked_too(place, value, named):
-    server = of_two()
+    server = of(60, 30)
 
     def change(arrays):
         arrays[place] = np.asarray(value, arrays[place].dtype)
@@ -63,7 +59,7 @@ def test_the_last_round_is_checked_too(place, value, named):
     ("phase", "rows_said", "what"), [("", 31, "30.*31"), ("project", -30, "-30 rows"), ("project", 29, "changed")]
 )
 def test_what_its_message_says_is_checked_in_every_round(phase, rows_said, what):
-    server = of_two()
+    server = of(60, 30)
 
     def change(reply):
         reply.num_examples = rows_said
@@ -78,7 +74,7 @@ def test_what_its_message_says_is_checked_in_every_round(phase, rows_said, what)
 @pytest.mark.parametrize("partitions", [{1: 2, 2: 1}, {1: 2}, {1: 2, 2: 0, 0: 1}, {1: 7}], ids=str)
 def test_a_node_speaks_as_its_own_partition_in_every_round(phases, partitions):
     """The fault: two nodes exchanged their partitions unnoticed, so that the acts of each counted as the other's."""
-    server = of_three()
+    server = of(30, 30, 30)
     for phase in phases:
         for party, partition in partitions.items():
             say(server, party, phase, **{"partition-id": partition})
@@ -88,13 +84,9 @@ def test_a_node_speaks_as_its_own_partition_in_every_round(phases, partitions):
 
 @pytest.mark.parametrize("way", [{}, {"secure_aggregation": True, "bound": 50.0}], ids=["clear", "masked"])
 def test_an_error_in_the_name_of_another_blames_who_sent_it(way):
-    server = of_three(**way)
-
-    def change(reply):
-        reply.metrics = {"partition-id": 0, "error": "DataError", "message": "my rows are no numbers"}
-        return reply
-
-    tamper(server, 2, change)
+    server = of(30, 30, 30, **way)
+    lie = {"partition-id": 0, "error": "DataError", "message": "my rows are no numbers"}
+    tamper(server, 2, lambda reply: setattr(reply, "metrics", lie) or reply)
     with refused(ContractError, "client 2", "partition 0") as caught:
         finish(server)
     assert "client 0" not in str(caught.value)

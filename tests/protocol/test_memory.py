@@ -81,10 +81,10 @@ def test_a_limit_on_replies_holds_to_the_byte():
     assert list(named) == ["sub-it"]
     model = run("sub-it", parties, n_components=2, max_reply_bytes=limit)
     assert max_bytes_sent(model) <= int(named["sub-it"].replace(",", "")) <= limit
-    limit_of_run = max_bytes_sent(run("p-cov", parties, n_components=2))
-    assert max_bytes_sent(run("p-cov", parties, n_components=2, max_reply_bytes=limit_of_run)) == limit_of_run
+    sent = max_bytes_sent(run("p-cov", parties, n_components=2))
+    assert max_bytes_sent(run("p-cov", parties, n_components=2, max_reply_bytes=sent)) == sent
     with refused(DisclosureError, "max_reply_bytes"):
-        run("p-cov", parties, n_components=2, max_reply_bytes=limit_of_run - 1)
+        run("p-cov", parties, n_components=2, max_reply_bytes=sent - 1)
 
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}

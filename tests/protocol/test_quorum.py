@@ -138,9 +138,9 @@ def test_a_silent_node_is_named_with_its_deadline(hang):
 def test_parties_with_little_work_are_asked_one_after_the_other(monkeypatch):
     threads, honest = [], LoopbackProxy.get_properties
 
-    def noted(self, **asked):
+    def noted(*asked, **named):
         threads.append(threading.current_thread())
-        return honest(self, **asked)
+        return honest(*asked, **named)
 
     monkeypatch.setattr(LoopbackProxy, "get_properties", noted)
     fit("p-cov", cut(rows(60), *[6] * 10), n_components=2)
