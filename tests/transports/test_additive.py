@@ -42,53 +42,35 @@ def pooled(method, options):
     return rows
 
 
-def divisions(rows):
-    """Return three divisions of the rows among three parties: group by group, in turns, and shuffled."""
-    turns = np.concatenate([np.arange(N)[start::3] for start in range(3)])
-    shuffled = np.random.default_rng(3).permutation(N)
-    return [
-        np.split(rows[order], at)
-        for order, at in ((slice(None), [80, 160]), (turns, [60, 150]), (shuffled, [100, 190]))
-    ]
-
-
-def of_columns(rows):
-    return [np.split(rows, at, axis=1) for at in ([2, 4], [1, 5], [3, 4])]
+def divisions(rows, split):
+    """Return three divisions among three parties: of rows group by group, in turns and shuffled, or of columns."""
+    if split == "columns":
+        return [np.split(rows, at, axis=1) for at in ([2, 4], [1, 5], [3, 4])]
+    turns, shuffled = np.arange(N).reshape(-1, 3).T.ravel(), np.random.default_rng(3).permutation(N)
+    orders = (slice(None), [80, 160]), (turns, [60, 150]), (shuffled, [100, 190])
+    return [np.split(rows[order], at) for order, at in orders]
 
 
 def opened_sums(method, parties, options, monkeypatch):
     """Return all sums that open in a run, in order."""
     sums, decoded = [], MaskedSum.decode
-
-    def noting(self, *arguments):
-        sums.append(decoded(self, *arguments))
-        return sums[-1]
-
     with monkeypatch.context() as patched:
-        patched.setattr(MaskedSum, "decode", noting)
+        patched.setattr(MaskedSum, "decode", lambda *given: sums.append(decoded(*given)) or sums[-1])
         fit(method, parties, n_components=2, secure_aggregation=True, bound=BOUND, **options)
     return sums
 
 
-def option_sets():
-    """Yield every method that sums, with the card's examples, all listed values of options, and further options."""
-    for method in SUMMING:
-        card = CARDS[method]
-        examples = [
-            {key.replace("-", "_"): value for key, value in example.items() if key != "state"}
-            for example in card.examples
-        ]
-        listed = [
-            {name: value}
-            for name, values in option_values(method, 2, N, D).items()
-            for value in values
-            if name != "n_components"
-            and isinstance(value, str | bool)
-            and value != card.options.model_fields[name].default
-        ]
-        for options in [*examples, *listed, *FURTHER.get(method, [])]:
-            if travels(method, options):
-                yield method, options
+def option_sets(method):
+    """Yield the card's examples, all listed values of options, and further options."""
+    card = CARDS[method]
+    for example in card.examples:
+        yield {key.replace("-", "_"): value for key, value in example.items() if key != "state"}
+    listed = option_values(method, 2, N, D)
+    listed.pop("n_components", None)
+    for name, values in listed.items():
+        default = card.options.model_fields[name].default
+        yield from ({name: value} for value in values if isinstance(value, str | bool) and value != default)
+    yield from FURTHER.get(method, [])
 
 
 def travels(method, options):
@@ -98,13 +80,13 @@ def travels(method, options):
         return False
 
 
-CASES = {f"{method} {options}": (method, options) for method, options in option_sets()}
+CASES = {f"{name} {own}": (name, own) for name in SUMMING for own in option_sets(name) if travels(name, own)}
 
 
 @pytest.mark.parametrize(("method", "options"), CASES.values(), ids=CASES)
 def test_what_a_site_answers_by_default_adds_up(method, options, tmp_path, monkeypatch):
     rows = pooled(method, options)
-    ways = divisions(rows) if CARDS[method].split == "rows" else of_columns(rows)
+    ways = divisions(rows, CARDS[method].split)
     run = {"method": method, "n_components": 2, "secure_aggregation": True, "bound": BOUND, **own(method), **options}
     run = {name.replace("_", "-"): value for name, value in run.items()}
     site = HostileSession(tmp_path, ways[0][0], run, **{"may-show": "inner products", "allowed-methods": ""})

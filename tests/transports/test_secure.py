@@ -264,14 +264,6 @@ def test_scaled_columns_need_no_bound(method):
     assert secure(method.split()[0], parties, **options).n_components_ == 2
 
 
-def test_new_rows_of_small_units_have_scores_in_secure_sums(tmp_path):
-    """Without scaling their size is known by `bound` alone."""
-    parties = [1e-70 * part for part in three("vertical")]
-    options = {"n_components": 2, "loadings": [tmp_path / f"{party}.npz" for party in range(3)]}
-    first, projected = fit("vertical", parties, **options), secure("vertical-scores", parties, bound=1e-68, **options)
-    assert principal_angles(first, projected).max < 1e-6
-
-
 @pytest.mark.engine
 def test_extreme_values_and_landmarks_are_named():
     with refused(ConfigError, "'landmarks'", 8):
@@ -288,15 +280,21 @@ def test_extreme_values_and_landmarks_are_named():
     assert principal_angles(model, expected).max < 1e-6
 
 
-def test_loadings_without_variance_are_bounded(tmp_path):
-    """The fault: their rounding errors, divided by nearly nothing, made scores that no public limit holds."""
-    X = np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0)
-    parties, loadings = np.split(X, 2, axis=1), [tmp_path / f"{party}.npz" for party in range(2)]
-    options = {"n_components": 20, "loadings": loadings}
-    fit("vertical", parties, **options)
-    for path in loadings:
-        assert np.linalg.norm(Loadings.load(path).components, axis=1).max() <= 1 + 1e-6
-    assert secure("vertical-scores", parties, bound=1e18, min_parties=2, **options).scores_ is not None
+def test_new_rows_have_scores_in_secure_sums(tmp_path):
+    """Their size is known by `bound` alone, and loadings without variance are bounded.
+
+    The fault: rounding errors of these, divided by nearly nothing, made scores that no public limit holds.
+    """
+    binary = np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0)
+    small = [1e-70 * part for part in three("vertical")]
+    for parties, k, bound in ((np.split(binary, 2, axis=1), 20, 1e18), (small, 2, 1e-68)):
+        options = {"n_components": k, "loadings": [tmp_path / f"{k} {party}.npz" for party in range(len(parties))]}
+        first = fit("vertical", parties, **options)
+        for path in options["loadings"]:
+            assert np.linalg.norm(Loadings.load(path).components, axis=1).max() <= 1 + 1e-6
+        projected = secure("vertical-scores", parties, bound=bound, min_parties=2, **options)
+        assert projected.scores_ is not None
+        assert k == 20 or principal_angles(first, projected).max < 1e-6
 
 
 # What reaches the server
