@@ -48,7 +48,7 @@ CENTRE, SPREAD = np.array([1000.0, 0.0]), np.array([1.0, 2.0])
 REQUEST = {"centre": CENTRE, "spread": SPREAD}
 
 
-def test_numbers_of_the_run_stay_and_a_mean_is_the_centre_or_zero():
+def test_numbers_of_the_run_stay_and_a_mean_is_theirs_or_zero():
     """To the last bit."""
     told: dict[str, list] = {}
     for _ in range(2):

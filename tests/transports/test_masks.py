@@ -4,6 +4,7 @@ import hashlib
 import hmac
 from dataclasses import replace
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,11 +83,13 @@ def test_bytes_of_a_mask_and_of_differences_are_uniform():
 
 
 def test_every_part_of_a_request_changes_the_mask():
-    array, first = np.arange(6.0), ("product", b"{}", PUBLICS, [np.arange(6.0)])
-    changes = [(0, "scatter"), (1, b'{"bound": 2.0}'), (2, PUBLICS[::-1])]
+    array = np.arange(6.0)
+    first: list[Any] = ["product", b"{}", PUBLICS, [array]]
+    changes: list[tuple[int, Any]] = [(0, "scatter"), (1, b'{"bound": 2.0}'), (2, PUBLICS[::-1])]
     arrays = [[array + 1e-15], [array.reshape(2, 3)], [array.view(np.int64)], [array[:3], array[3:]]]
     changes += [(3, other) for other in arrays]
-    contexts = [transcript(*first), *(transcript(*first[:i], part, *first[i + 1 :]) for i, part in changes)]
+    requests = [first, *([*first[:i], part, *first[i + 1 :]] for i, part in changes)]
+    contexts = [transcript(*request) for request in requests]
     assert len(set(contexts)) == len(contexts)
     for words, next_words in pairwise(mask(ALICE, PUBLICS, words, 100) for words in contexts):
         assert (words != next_words).all()

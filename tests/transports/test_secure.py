@@ -288,9 +288,10 @@ def test_new_rows_have_scores_in_secure_sums(tmp_path):
     binary = np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0)
     small = [1e-70 * part for part in three("vertical")]
     for parties, k, bound in ((np.split(binary, 2, axis=1), 20, 1e18), (small, 2, 1e-68)):
-        options = {"n_components": k, "loadings": [tmp_path / f"{k} {party}.npz" for party in range(len(parties))]}
+        loadings = [tmp_path / f"{k} {party}.npz" for party in range(len(parties))]
+        options = {"n_components": k, "loadings": loadings}
         first = fit("vertical", parties, **options)
-        for path in options["loadings"]:
+        for path in loadings:
             assert np.linalg.norm(Loadings.load(path).components, axis=1).max() <= 1 + 1e-6
         projected = secure("vertical-scores", parties, bound=bound, min_parties=2, **options)
         assert projected.scores_ is not None
