@@ -52,7 +52,8 @@ def test_a_covariance_of_few_rows_reveals_membership():
 # Is this person among your rows? Asked by someone who knows all other rows.
 
 CENTRED = PATIENTS - 50
-KNOWN, PERSON, OTHER = CENTRED[:4], CENTRED[6:7], CENTRED[5:6]
+WORLDS = [np.vstack([CENTRED[:4], CENTRED[other]]) for other in (6, 5)]
+"""All that the attacker knows, and one row or the other."""
 CLIP = 21.0
 """No row of `CENTRED` is longer; the two in question are its longest."""
 
@@ -79,13 +80,9 @@ def is_nearer_to_the_first(reply, worlds, deviations):
     return distances[0] < distances[1]
 
 
-def with_one_more():
-    return [np.vstack([KNOWN, row]) for row in (PERSON, OTHER)]
-
-
 def test_the_moments_of_few_rows_tell_who_is_among_them():
-    worlds = [next(replies("p-cov", data)) for data in with_one_more()]
-    for inside, data in zip((True, False), with_one_more(), strict=True):
+    worlds = [next(replies("p-cov", data)) for data in WORLDS]
+    for inside, data in zip((True, False), WORLDS, strict=True):
         (reply,) = replies("p-cov", data[::-1])
         assert is_nearer_to_the_first(reply, worlds, [1.0] * 4) is inside
 
@@ -98,11 +95,9 @@ def test_differential_privacy_hides_who_is_among_few_rows(epsilon, times, least,
     noise = DPOptions(**options).noise("joint")
     products = np.full(36, noise.deviations["products"] / np.sqrt(2))
     products[diagonal_positions(8)] = noise.deviations["products"]
-    worlds = [
-        [integer_sum(data, np.zeros(8), CLIP), integer_products(data, np.zeros(8), CLIP)] for data in with_one_more()
-    ]
+    worlds = [[values(data, np.zeros(8), CLIP) for values in (integer_sum, integer_products)] for data in WORLDS]
     says = [
         np.mean([is_nearer_to_the_first(reply[1:], worlds, [noise.deviations["sum"], products]) for reply in many])
-        for many in (replies("dp-pca", data, times=times, **options) for data in with_one_more())
+        for many in (replies("dp-pca", data, times=times, **options) for data in WORLDS)
     ]
     assert least <= says[0] - says[1] <= most
