@@ -43,11 +43,6 @@ def without(server, party):
     return server
 
 
-def asked_first(server):
-    """Return what comes before the questions of a run: whoever may not take part in it says so here."""
-    server.strategy.quorum.gather(server.client_manager())
-
-
 def replies_to(server, phase):
     """Return a list that fills with what the parties reply in a phase."""
     replies = []
@@ -283,8 +278,9 @@ def test_a_site_without_a_journal_warns_in_its_log(tmp_path, caplog):
 
 
 def at_bound(folder, bound, /, **node):
-    """Let two sites be asked to join a run with a bound."""
-    asked_first(sites(folder, THREE[:2], options={**SECURE, "bound": bound}, **node))
+    """Let two sites be asked to join a run with a bound: whoever may not take part in it says so here."""
+    server = sites(folder, THREE[:2], options={**SECURE, "bound": bound}, **node)
+    server.strategy.quorum.gather(server.client_manager())
 
 
 def largest_by_bisection(folder, runs, **node):
