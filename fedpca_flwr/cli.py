@@ -28,7 +28,7 @@ COMMANDS = {
     "trace": ("fedpca_flwr.simulations.trace.main", "Show a run's questions and replies, and the code that answers."),
     "download": ("fedpca_flwr.data.datasets.download", "Fetch a data set, before a run."),
     "rehearse": ("fedpca_flwr.site.commands.rehearse", "Run a whole deployment on this machine, with a dropout."),
-    "site node": ("fedpca_flwr.site_node.main", "Run this site: its SuperNode, and its installation's answers."),
+    "site node": ("fedpca_flwr.site_app.run_site", "Run this site: its SuperNode, and its installation's answers."),
     "site keys": ("fedpca_flwr.site.commands.keys", "Make this site's identity."),
     "site journal": ("fedpca_flwr.site.commands.journal", "Show what this site was asked and has sent."),
     "site status": ("fedpca_flwr.site.commands.status", "Show what became of each run at this site."),

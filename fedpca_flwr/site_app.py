@@ -1,13 +1,19 @@
-"""ClientApp of `flwr run`: a party, in a simulation or on its own SuperNode."""
+"""ClientApp of `flwr run`: a party, in a simulation, on its own SuperNode or in a site's own process."""
+
+from pathlib import Path
+from typing import Annotated
 
 from flwr.app import Context
+from flwr.clientapp import ClientApp
+from typer import Option
 
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.flower import PCAClientApp
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.site.metrics import metrics_of_site
 from fedpca_flwr.site.outlived import end_with_node
 from fedpca_flwr.site.site import show_log
-from fedpca_flwr.strategies import FACTORY
+from fedpca_flwr.strategies import FACTORY, METHODS
 
 
 def site_client(pca_context: Context, context: Context) -> PCAClient | RefusingClient:
@@ -36,3 +42,39 @@ app = PCAClientApp(
         metrics_of_site,
     ],
 )
+
+
+def app_for(refusal: ConfigError | None) -> ClientApp:
+    """Return the app, or one that answers every message by a refusal.
+
+    Parameters
+    ----------
+    refusal : ConfigError, optional
+        Why a run is refused.
+
+    Returns
+    -------
+    ClientApp
+        The app that answers.
+    """
+    if refusal is None:
+        return app
+    return PCAClientApp(lambda own, context: FACTORY.refusing_client(own, refusal), mods=[metrics_of_site])
+
+
+def run_site(config: Annotated[Path, Option(metavar="FILE")]) -> None:
+    """Run this site: its SuperNode, and a process of this installation for each message.
+
+    The code that a run brings is not run here, and the rows are read once, into memory. Runs until it is stopped, or
+    its SuperNode ends. Needs Linux; on other systems start flower-supernode.
+
+    Parameters
+    ----------
+    config : Path
+        The site's file (site.toml): how its SuperNode reaches the SuperLink, and its node-config. Paths in it count
+        from the folder of the file.
+    """
+    from fedpca_flwr.site import node  # Flower's SuperNode, which only this command needs
+
+    list(METHODS.values())  # imports all methods, once for the processes of all messages
+    node.run_site(config, app_for)

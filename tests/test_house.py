@@ -29,7 +29,7 @@ LONGEST, LONGEST_FUNCTION = 500, 60
 FLOORS = 10
 """So many layers the imports of the library go through at most: each knows only what lies below it."""
 
-IN_THE_ROOT = {"__init__", "__main__", "cli", "errors", "flower", "server_app", "site_app", "site_node"}
+IN_THE_ROOT = {"__init__", "__main__", "cli", "errors", "flower", "server_app", "site_app"}
 """Modules beside the rooms: what users, Flower and the command line import, and the errors."""
 
 OF_ALL_ROOMS = {"attacks", "deployment", "properties"}

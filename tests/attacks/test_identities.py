@@ -167,6 +167,15 @@ def test_one_traitor_gains_the_sum_of_the_others(transport, tmp_path):
     np.testing.assert_allclose(fields["sum"], np.vstack([rows_of(i) for i in range(count)]).sum(axis=0))
 
 
+def test_the_same_question_twice_is_answered_under_another_mask(tmp_path):
+    """Else the difference of the two answers would be what has changed in the rows between them, in clear."""
+    sessions = sites(tmp_path, {**SUMS, "method": "sub-it block-size=2"})
+    assert sessions[0].ask("sums", with_keys(*keys_of(sessions))[1])[0]
+    question = [np.full(4, 50.0), np.full(4, 200.0)]
+    first, second = (sessions[0].ask("product", [*question, np.eye(4)[:, i : i + 2]])[0][0] for i in (0, 2))
+    assert np.count_nonzero(first == second) == 0
+
+
 # Survivors: what each was told is signed
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.cli import main
+from fedpca_flwr.config.site_file import toml_lines
 from fedpca_flwr.protocol import memory
 from fedpca_flwr.site.certificates import make_certificates
 from fedpca_flwr.site.identity import make_key

@@ -22,26 +22,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 from flwr.clientapp import ClientApp
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supernode.runtime import run_clientapp
-from typer import Option
 
 from fedpca_flwr import __version__
 from fedpca_flwr.config.site_file import SiteFile, read_site_file, toml_lines
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.flower import PCAClientApp
 from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.deployment import HOST, free_port
 from fedpca_flwr.site.flower_command import program_path
-from fedpca_flwr.site.metrics import metrics_of_site
 from fedpca_flwr.site.site import AppName, show_log
-from fedpca_flwr.site_app import app
-from fedpca_flwr.strategies import FACTORY, METHODS
 
 APP_NAME = "fedpca-flwr"
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -58,17 +53,19 @@ DEATH_SIGNAL_OPTION = 1  # PR_SET_PDEATHSIG of Linux' prctl
 logger = logging.getLogger("fedpca_flwr.client")
 
 
-def main(config: Annotated[Path, Option(metavar="FILE")]) -> None:
-    """Run this site: its SuperNode, and a process of this installation for each message.
+AppFor = Callable[[ConfigError | None], ClientApp]
+"""Function of why a run's app is refused that returns the app to answer with; None: it is not refused."""
 
-    The code that a run brings is not run here, and the rows are read once, into memory. Runs until it is stopped, or
-    its SuperNode ends. Needs Linux; on other systems start flower-supernode.
+
+def run_site(config: Path, app_for: AppFor) -> None:
+    """Run a site until it is stopped or its SuperNode ends.
 
     Parameters
     ----------
     config : Path
-        The site's file (site.toml): how its SuperNode reaches the SuperLink, and its node-config. Paths in it count
-        from the folder of the file.
+        The site's file.
+    app_for : callable
+        Returns the app that answers, or one that refuses.
 
     Raises
     ------
@@ -86,11 +83,9 @@ def main(config: Annotated[Path, Option(metavar="FILE")]) -> None:
     os.chdir(config.parent)
     for key, value in FLOWER_SETTINGS.items():
         os.environ.setdefault(key, value)
-    list(METHODS.values())  # imports all methods, once for the processes of all messages
     show_log()
     with TemporaryDirectory(prefix="fedpca-site-") as folder:
-        node = SiteProcess(site, Path(folder))
-        node.serve()
+        SiteProcess(site, Path(folder), app_for).serve()
 
 
 class SiteProcess:
@@ -102,11 +97,14 @@ class SiteProcess:
         The site's file.
     folder : Path
         Folder for the secret that the SuperNode shares with this process, and for its node-config.
+    app_for : callable
+        Returns the app that answers, or one that refuses.
     """
 
-    def __init__(self, site: SiteFile, folder: Path) -> None:
+    def __init__(self, site: SiteFile, folder: Path, app_for: AppFor) -> None:
         """Store the site, and open the store of rows."""
         self.site = site
+        self.app_for = app_for
         self.folder = folder
         self.rows = held_rows.resident = held_rows.RowStore()
         self.messages: set[int] = set()
@@ -157,9 +155,8 @@ class SiteProcess:
         try:
             require_compatible_app(self.site, identifier, version, digest)
         except ConfigError as error:
-            refusal = error
-            return PCAClientApp(lambda own, context: FACTORY.refusing_client(own, refusal), mods=[metrics_of_site])
-        return app
+            return self.app_for(error)
+        return self.app_for(None)
 
     # The executor of Flower's SuperExec
 

@@ -13,7 +13,7 @@ from fedpca_flwr.site import audit
 from fedpca_flwr.site.site import AppName
 from tests.refusals import refused
 
-site_node = pytest.importorskip("fedpca_flwr.site_node", reason="needs Flower's SuperExec")
+node = pytest.importorskip("fedpca_flwr.site.node", reason="needs Flower's SuperExec")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sites have a process of their own on Linux")
 
 OWN = ("fedpca/fedpca-flwr", __version__, "ab" * 32)
@@ -30,8 +30,8 @@ def site_of(folder, app_hash=""):
 
 @pytest.mark.parametrize("app", [OWN, ("other/fedpca-flwr", f"{__version__.rpartition('.')[0]}.99", OWN[2])])
 def test_apps_of_the_same_name_and_minor_version_are_answered(app, tmp_path):
-    site_node.require_compatible_app(site_of(tmp_path), *app)
-    site_node.require_compatible_app(site_of(tmp_path, "abababab"), *app)
+    node.require_compatible_app(site_of(tmp_path), *app)
+    node.require_compatible_app(site_of(tmp_path, "abababab"), *app)
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def test_apps_of_the_same_name_and_minor_version_are_answered(app, tmp_path):
 )
 def test_other_apps_are_refused_with_all_that_differs(app, app_hash, words, tmp_path):
     with refused(ConfigError, *words):
-        site_node.require_compatible_app(site_of(tmp_path, app_hash), *app)
+        node.require_compatible_app(site_of(tmp_path, app_hash), *app)
 
 
 @pytest.fixture
 def process(tmp_path, monkeypatch):
     monkeypatch.setattr(AppName, "text", "")
-    process = site_node.SiteProcess(site_of(tmp_path), tmp_path)
+    process = node.SiteProcess(site_of(tmp_path), tmp_path, site_app.app_for)
     yield process
-    site_node.held_rows.resident = None
+    node.held_rows.resident = None
 
 
 def test_the_installed_app_answers_and_is_named(process):
@@ -73,7 +73,8 @@ MANY_FORKS = """
 import os, sys
 from pathlib import Path
 from types import SimpleNamespace
-from fedpca_flwr import site_node
+from fedpca_flwr.site import node
+from fedpca_flwr.site_app import app_for
 from fedpca_flwr.config.site_file import read_site_file
 
 def compute(*args, **options):
@@ -87,8 +88,8 @@ def compute(*args, **options):
         assert pyarrow.csv.read_csv(io.BytesIO(b"a,b" + b"\\n1,2" * 20000)).num_rows == 20000
 
 folder = Path(sys.argv[1])
-process = site_node.SiteProcess(read_site_file(folder / "site.toml"), folder)
-site_node.run_clientapp.run_clientapp = compute
+process = node.SiteProcess(read_site_file(folder / "site.toml"), folder, app_for)
+node.run_clientapp.run_clientapp = compute
 codes = []
 for number in range(int(sys.argv[2])):
     process.launch(SimpleNamespace(runtime_api_address="", token=""))
@@ -107,7 +108,7 @@ def test_forks_under_load_all_answer(forks, tmp_path):
     site_of(tmp_path)
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     command = [sys.executable, "-c", MANY_FORKS, str(tmp_path), str(forks)]
-    environment = {**site_node.os.environ, **site_node.ONE_THREAD}
+    environment = {**node.os.environ, **node.ONE_THREAD}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     finally:
@@ -120,10 +121,10 @@ def test_a_child_that_fails_ends_with_a_code(process):
     def fail(*args, **options):
         raise ValueError("no text of ours")
 
-    site_node.run_clientapp.run_clientapp, before = fail, site_node.run_clientapp.run_clientapp
+    node.run_clientapp.run_clientapp, before = fail, node.run_clientapp.run_clientapp
     try:
         process.launch(SimpleNamespace(runtime_api_address="", token=""))
     finally:
-        site_node.run_clientapp.run_clientapp = before
+        node.run_clientapp.run_clientapp = before
     (child,) = process.messages
-    assert site_node.os.waitpid(child, 0)[1] == 256
+    assert node.os.waitpid(child, 0)[1] == 256
