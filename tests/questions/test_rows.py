@@ -30,7 +30,7 @@ from fedpca_flwr.questions.columns_run import ColumnsRun
 from fedpca_flwr.questions.pooling import party_names
 from fedpca_flwr.questions.products import require_possible_product
 from fedpca_flwr.questions.row_limits import MAX_ROWS, MAX_UNRESOLVED_SHARE
-from fedpca_flwr.questions.rows import SUM_PARTS, pooled_centre, projection_questions
+from fedpca_flwr.questions.rows import SUM_PARTS, pooled_centre
 from fedpca_flwr.site.vault import Vault, residual_sum, worth_forming
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
@@ -135,11 +135,11 @@ def resolved(missed, diagonal, **run):
     return result.diagonal, result.cautions
 
 
-@pytest.mark.parametrize(("scaled", "expected"), [(True, [4.0, 0.0]), (False, [4.0, 1e-30])])
-def test_features_below_fixed_point_are_not_scaled(scaled, expected):
+@pytest.mark.parametrize(("scaled", "second"), [(True, 0.0), (False, 1e-30)])
+def test_features_below_fixed_point_are_not_scaled(scaled, second):
     """The feature would be divided by what rounding left of its variance."""
     result, cautions = resolved([0.0, 1e-30], [4.0, 1e-30], scaled=scaled)
-    np.testing.assert_array_equal(result, expected)
+    np.testing.assert_array_equal(result, [4.0, second])
     assert [text.split("below ")[1].split(";")[0] for text in cautions] == ["3.2e-16"] * scaled  # of ten rows
 
 
@@ -167,10 +167,8 @@ def test_a_share_may_be_off_by_the_rounding_of_its_centre():
     public = Public(RunConfig(), None, parties=3)
     result = incomplete.expected_question(1).share_limits(request, public)
     np.testing.assert_allclose(result["first"], np.sqrt(1.01) * 10 * np.array([1 + 1 + 2.0, 1 + 4.0]), rtol=1e-14)
-    assert (
-        incomplete_limits.unbounded_limits(lambda request, public: {"bound": public.config.bound})({}, public)["bound"]
-        == MAX_MAGNITUDE
-    )
+    limits = incomplete_limits.unbounded_limits(lambda request, public: {"bound": public.config.bound})
+    assert limits({}, public)["bound"] == MAX_MAGNITUDE
 
 
 @pytest.mark.parametrize(("complete", "answered"), [(5, True), (4, False)])
@@ -187,10 +185,9 @@ def test_the_party_farthest_from_the_model_is_told():
     exchanged = [heard(server, party) for party in range(4)]
     model = finish(server)
     U = model.scores_ / np.linalg.norm(model.scores_, axis=0)
-    distances = [
-        principal_angles(item.said[0], U).max() for answers in exchanged for item in answers if item.phase == "report"
-    ]
-    assert model.log["measured"]["consensus_error_degrees"] == pytest.approx(max(distances), rel=1e-6)
+    reports = [item.said[0] for answers in exchanged for item in answers if item.phase == "report"]
+    farthest = max(principal_angles(report, U).max() for report in reports)
+    assert model.log["measured"]["consensus_error_degrees"] == pytest.approx(farthest, rel=1e-6)
 
 
 @pytest.mark.parametrize(("lost", "told"), [(1.9e-14, False), (2.1e-14, True)])
@@ -206,12 +203,10 @@ def test_parties_are_named_as_members_where_no_two_are_one():
 
 @pytest.mark.parametrize("wrong", [[3, 2, 5], [2, 3, 3]])
 def test_ids_are_in_order_and_each_once(wrong):
-    replies = [
-        SimpleNamespace(fields={"ids": np.array(ids)}, sender=f"client {i}") for i, ids in enumerate([[2, 3, 5], wrong])
-    ]
-    ColumnsRun._require_same_ids(SimpleNamespace(), replies[:1] * 2)
+    right, other = (SimpleNamespace(fields={"ids": np.array(ids)}, sender="client 1") for ids in ([2, 3, 5], wrong))
+    ColumnsRun._require_same_ids(SimpleNamespace(), [right, right])
     with refused(ContractError, "client 1", "'ids'"):
-        ColumnsRun._require_same_ids(SimpleNamespace(), replies)
+        ColumnsRun._require_same_ids(SimpleNamespace(), [right, other])
 
 
 # Public limits: what they must take, and what no rows can have
@@ -219,12 +214,9 @@ def test_ids_are_in_order_and_each_once(wrong):
 SPREAD = np.array([2.0, 3.0])  # of rows that are all on one line, which meet Cauchy and Schwarz
 THREE = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
 SCALED = SimpleNamespace(scale=True)
-PROJECTION = projection_questions()["project"]
 TEN = {"rows": np.asarray(10)}
 SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
-PROJECTED = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
 NEAR = {"mean": np.array([1.0, 0.0]), "centre": np.zeros(2), "spread": np.ones(2)}
-NAMES = ("energy", "sum", "spread")
 # Ten rows by a model of one factor: variances along the features of 3 and 0.5, and expected squares below these.
 FACTOR = {"basis": np.array([[1.0], [0.0]]), "variances": np.array([3.0]), "noise": 0.5, "spread": SPREAD}
 BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 10)])
@@ -318,35 +310,62 @@ def test_what_is_observed_of_features_in_closed_form():
 # What no rows have
 
 
-def test_small_shares_of_rows_are_in_the_sums(monkeypatch):
-    row_limits.require_max_rows(MAX_ROWS // 8, 8)
-    with refused(DataError, "4,294,967,296"):
-        row_limits.require_max_rows(MAX_ROWS // 8 + 1, 8)
-    diagonal = np.array([3.0, 1.0])
-    row_limits.require_resolved(1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, 0.0]), diagonal)
-    with refused(ConfigError, "'bound'"):
-        row_limits.require_resolved(1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, 1e-15]), diagonal)
+def test_a_site_with_more_rows_than_its_share_is_named(monkeypatch):
     assert MAX_UNRESOLVED_SHARE <= 1e-9
     monkeypatch.setattr(row_limits, "MAX_ROWS", 119)  # one party has 40 of 90
     with refused(DataError, "client 0", 119):
         fit("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=100.0)
 
 
-@pytest.mark.parametrize(("largest", "least"), [(1e4, 1e-26), (1e30, 1e-11)])
-def test_a_variance_that_matters_to_nobody_may_pass_for_none(largest, least):
-    """The limits for ten rows are 1e-12 of a row, and 1e-30 of the largest variance."""
-    diagonal = np.array([largest, 0.0])
-    row_limits.require_scalable(1.0, np.array([0.0, 0.9 * least]), diagonal, 10)
-    with refused(ConfigError, "'bound'", 1):
-        row_limits.require_scalable(1.0, np.array([0.0, 1.1 * least]), diagonal, 10)
+def product_of(size):
+    """Return a product with a block, the block, and the sum of the variances, of which a million times are allowed."""
+    return np.array([[0.0], [size], [-2e6]]), np.eye(3)[:, :1], 2.0
 
 
-def test_squares_are_as_large_as_their_mean_says():
-    """Four rows that add up to 4 have squares of 4 and more, but for what fixed point rounds off."""
-    result = pooled(opened(4.0, [4, 0], [4 - 1e-7, 1e5], [1e-6, 1e-6]), scaled=False)
-    np.testing.assert_array_equal(result.diagonal, [0.0, 1e5])
-    with refused(ContractError, "not those of any rows"):
-        pooled(opened(4.0, [4, 0], [4 - 1e-5, 1e5], [1e-6, 1e-6]))
+def unresolved(missed):
+    return 1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, missed]), np.array([3.0, 1.0])
+
+
+def rounded(largest, missed):
+    """Return rounding of the variance of ten rows: the limits are 1e-12 of a row, and 1e-30 of the largest variance."""
+    return 1.0, np.array([0.0, missed]), np.array([largest, 0.0]), 10
+
+
+def observed(*counts):
+    return 3, np.array(counts)
+
+
+def distances(least):
+    return np.array([least, 3.0]), 0.5
+
+
+def kernel(value):
+    return (np.full((100, 1), value),)
+
+
+SIZES = [2.0001e6, -2.0001e6, 1e300, np.nan, np.inf]
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "wrong", "error", "named"),
+    [
+        (row_limits.require_max_rows, (MAX_ROWS // 8, 8), (MAX_ROWS // 8 + 1, 8), DataError, ["4,294,967,296"]),
+        (row_limits.require_resolved, unresolved(0.0), unresolved(1e-15), ConfigError, ["'bound'"]),
+        (row_limits.require_scalable, rounded(1e4, 0.9e-26), rounded(1e4, 1.1e-26), ConfigError, ["'bound'", 1]),
+        (row_limits.require_scalable, rounded(1e30, 0.9e-11), rounded(1e30, 1.1e-11), ConfigError, ["'bound'", 1]),
+        (incomplete._require_observed, observed(3.0, 1.0), observed(3.0, 0.0), DataError, ["[1]"]),
+        (incomplete._require_observed, observed(3.0, 1.0), observed(4.0, 1.0), ContractError, []),
+        (incomplete._require_observed, observed(3.0, 1.0), observed(-1.0, 1.0), ContractError, []),
+        (columns.require_distances, distances(-0.5), distances(-0.501), ContractError, [-0.501]),
+        (columns.require_distances, (np.empty(0), 0.0), distances(-0.501), ContractError, [-0.501]),
+        (columns.finite_kernel, kernel(1e303), kernel(1e305), DataError, ["'gamma'", "'degree'"]),
+        *((require_possible_product, product_of(2e6), product_of(n), ContractError, [2, "'p-cov'"]) for n in SIZES),
+    ],
+)
+def test_numbers_that_no_rows_have_are_refused(check, right, wrong, error, named):
+    check(*right)
+    with refused(error, *named):
+        check(*wrong)
 
 
 @pytest.mark.parametrize("rows", [-1, 0, 1, 2, MAX_ROWS + 1])
@@ -356,34 +375,12 @@ def test_impossible_row_counts_are_a_false_share(rows):
         row_limits.read_row_count(np.asarray(float(rows)), 3)
 
 
-def test_counts_of_values_are_within_the_rows():
-    incomplete._require_observed(3, np.array([3.0, 1.0]))
-    for counts in ([4.0, 1.0], [-1.0, 1.0]):
-        with refused(ContractError):
-            incomplete._require_observed(3, np.array(counts))
-    with refused(DataError, "[1]"):
-        incomplete._require_observed(3, np.array([3.0, 0.0]))
-
-
-def test_squared_distances_are_below_zero_by_rounding_at_most():
-    columns.require_distances(np.array([-0.5, 3.0]), 0.5)
-    columns.require_distances(np.empty(0), 0.0)
-    with refused(ContractError, -0.501):
-        columns.require_distances(np.array([-0.501, 3.0]), 0.5)
-
-
-def test_sums_of_a_kernel_are_numbers():
-    columns.finite_kernel(np.full((100, 1), 1e303))
-    with refused(DataError, "'gamma'", "'degree'"):
-        columns.finite_kernel(np.full((100, 1), 1e305))
-
-
-@pytest.mark.parametrize("size", [2.0001e6, -2.0001e6, 1e300, np.nan, np.inf])
-def test_a_product_is_not_a_million_times_what_variances_allow(size):
-    block = np.eye(3)[:, :1]
-    require_possible_product(np.array([[0.0], [2e6], [-2e6]]), block, 2.0)
-    with refused(ContractError, 2, "'p-cov'"):
-        require_possible_product(np.array([[0.0], [size], [0.0]]), block, 2.0)
+def test_squares_are_as_large_as_their_mean_says():
+    """Four rows that add up to 4 have squares of 4 and more, but for what fixed point rounds off."""
+    result = pooled(opened(4.0, [4, 0], [4 - 1e-7, 1e5], [1e-6, 1e-6]), scaled=False)
+    np.testing.assert_array_equal(result.diagonal, [0.0, 1e5])
+    with refused(ContractError, "not those of any rows"):
+        pooled(opened(4.0, [4, 0], [4 - 1e-5, 1e5], [1e-6, 1e-6]))
 
 
 # A party's own scatter
@@ -436,12 +433,9 @@ def test_what_is_kept_is_forgotten_at_the_end():
 
 
 def test_scatters_are_formed_if_that_is_cheaper():
-    X = sparse.random_array((400, 10), density=0.05, rng=0, format="csr")
-    assert own(X.toarray(), columns=400).formed
-    assert not own(sparse_rows(X), columns=400).formed
-    X = np.zeros((3000, 1000))
-    assert own(X, columns=10**6, parties=100).formed
-    assert not own(X, columns=10**6, parties=1000).formed
-    assert worth_forming(7000, 784, 600)
-    assert not worth_forming(500, 784, 600)
-    assert not worth_forming(10**6, 3072, 600)
+    few, many = sparse.random_array((400, 10), density=0.05, rng=0, format="csr"), np.zeros((3000, 1000))
+    assert own(few.toarray(), columns=400).formed
+    assert not own(sparse_rows(few), columns=400).formed
+    assert [own(many, columns=10**6, parties=parties).formed for parties in (100, 1000)] == [True, False]
+    sizes = [(7000, 784), (500, 784), (10**6, 3072)]
+    assert [worth_forming(*size, 600) for size in sizes] == [True, False, False]
