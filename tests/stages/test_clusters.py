@@ -172,20 +172,6 @@ def test_steps_that_do_not_fit_are_refused(tmp_path, caplog, phase, step, named)
     assert not unnamed(caplog.text, named)
 
 
-def test_two_centres_tell_the_row_that_lies_between_them(tmp_path):
-    """The attack for which a site must say may-show='scores': the server learns the scores of a single row."""
-    request, edge = session(tmp_path), np.sort(X[:, 0] - MEAN[0])
-
-    def sums(boundary):
-        centres = np.array([[[boundary - 1e3, 0.0], [boundary + 1e3, 0.0]]])
-        counts, report, _ = request.ask("cells", [AXES, MEAN, NONE, centres])[0]
-        return report[0, 0] + counts[0, 0] * centres[0, 0]
-
-    low, high = sums((edge[-2] + edge[-1]) / 2), sums(edge[-1] + 1.0)
-    np.testing.assert_allclose(high - low, (X - MEAN)[X[:, 0].argmax(), :2], atol=1e-6)
-    assert HostileSession(tmp_path / "nothing", X, RUN, **{"may-show": "distribution"}).refusal("moments", [])
-
-
 # Harmony
 
 HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}

@@ -100,17 +100,6 @@ def test_targets_are_certified_and_forecasts_hold(partition, target):
     assert up == pytest.approx(model.log["candidates"][0]["up"], rel=0.4)  # so few numbers compress worse
 
 
-@every_partition
-def test_exact_by_default_and_bytes_as_forecast(partition):
-    model = adaptive(parties(partition))
-    assert principal_angles(model, TRUTH).max <= 1e-6
-    assert model.log["exact"]
-    assert model.log["chosen"]["method"] in {"p-cov", "qr-pca"}  # one round, of few bytes
-    rounds, up = spent(model)
-    assert rounds == model.log["candidates"][0]["rounds"]
-    assert up == pytest.approx(model.log["candidates"][0]["up"], rel=0.05)
-
-
 @pytest.mark.engine
 @every_partition
 def test_corrections_take_the_fewest_bytes(partition):

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import DataError, DisclosureError
 from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.privacy import (
     GRID_STEPS,
-    MAX_ROWS,
     compose_multipliers,
     gaussian_multiplier,
     integer_energies,
@@ -21,8 +19,7 @@ from fedpca_flwr.maths.privacy import (
     integer_shell_products,
     integer_sum,
 )
-from fedpca_flwr.protocol.question import Public
-from fedpca_flwr.strategies.dp_pca.party import BUDGET_SHARES, FIELD_STEPS, MAX_TOTAL_ROWS, DPOptions, dp_script
+from fedpca_flwr.strategies.dp_pca.party import BUDGET_SHARES, FIELD_STEPS, MAX_TOTAL_ROWS, DPOptions
 from tests.families import rows
 from tests.harness import client_of, finish, fit, server_of
 from tests.refusals import refused, unnamed
@@ -259,24 +256,6 @@ def test_a_site_with_too_many_rows_takes_no_part(monkeypatch):
     assert finish(server()).n_components_ == 2
 
 
-@pytest.mark.parametrize("size", [1e-300, 1.0, 1e150, 1e300])
-def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
-    """Whatever the server names, answers are integers within the limits of so many rows."""
-    data = rows(20)
-    fields = {"shells": SHELLS, "components": np.eye(D)[:2], "bound": size}
-    for centre in (0.0, size):
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            statistics = {
-                name: exact(name, data, centre=centre, **fields) / FIELD_STEPS[name]
-                for name in FIELD_STEPS
-                if name != "sum"
-            }
-        statistics["products"] = statistics["products"][:, diagonal_positions(D)]
-        for values in statistics.values():
-            assert np.isfinite(values).all()
-            assert np.sum(values) <= len(data)
-
-
 @pytest.mark.parametrize("trust", [{}, {"trust": "distributed", "honest-parties": 3}], ids=["local", "distributed"])
 def test_limits_have_room_for_rows_and_noise(trust):
     """No noise is beyond 60 deviations, and without that room a full sum would not open."""
@@ -287,27 +266,3 @@ def test_limits_have_room_for_rows_and_noise(trust):
         for name, deviation in noise.items():
             assert (limits[name] >= MAX_TOTAL_ROWS * FIELD_STEPS[name] + 5 * 60 * deviation).all()
             assert (limits[name] < 2.0**62).all()
-
-
-@pytest.mark.parametrize(
-    ("release", "phase"), [(release, phase) for release, of_release in REQUESTS.items() for phase in of_release]
-)
-@pytest.mark.parametrize("count", ["public", "noised"])
-def test_whole_numbers_travel_as_they_are(release, phase, count):
-    """The most rows that there can be, at the bound, all alike, and noise of twenty deviations at every party."""
-    options, parties = DPOptions(**RELEASES[release], count=count), 256
-    config = RunConfig(method="dp-pca", clients=parties, secure_aggregation=True)
-    layout = dp_script(config, options)[phase].layout({}, Public(config, options, parties, features=4))
-    noise = options.noise(phase).deviations
-    site_keys = {
-        name: np.full(limit.shape, MAX_ROWS * FIELD_STEPS[name] + 20 * noise[name] + 1.0)
-        for name, limit in layout.limits.items()
-    }
-    vectors = [layout.encode({name: sign * value for name, value in site_keys.items()}) for sign in [1] * 255 + [-1]]
-    total = np.sum(vectors, axis=0, dtype=np.uint64)
-    decoded = layout.decode(total)
-    assert (total[0], layout.words) == (parties, 1)
-    for name, value in site_keys.items():
-        high, low = (part[name] for part in decoded)
-        exact = [int(h) + int(rest) for h, rest in zip(np.ravel(high), np.ravel(low), strict=True)]
-        assert exact == [254 * int(v) for v in np.ravel(value)]

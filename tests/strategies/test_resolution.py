@@ -8,7 +8,6 @@ from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr import run
 from fedpca_flwr.maths.moments import Moments, count_varying_features, safe_deviation
-from fedpca_flwr.model.federation import Federation
 from tests.families import cut, rows
 from tests.harness import fit
 
@@ -78,34 +77,6 @@ def test_small_components_beside_a_huge_one_are_not_called_exact(method, options
     assert "no variance is left there, or the directions are noise of rounding" in note
     other = " or the method 'qr-pca' with whole factors" if method != "vertical" and "bound" not in options else ""
     assert note.endswith(f"rounding; scale=true{other} resolves more")
-
-
-def test_a_federation_that_lasts_says_what_it_cannot_resolve(tmp_path):
-    federation = Federation.open(tmp_path)
-    for name, part in zip("ab", cut(salaries(), 70, 50), strict=True):
-        federation.join(name, part)
-    assert federation.model(1).log["exact"]
-    model = federation.model(3)
-    assert not model.log["exact"]
-    assert notes_of(model)[0].startswith("components 2 to 3 are below what can be resolved")
-
-
-@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it", "streaming"])
-def test_what_was_advised_resolves_it(method):
-    model = fit(method, parties_of(method, salaries()), n_components=3, scale=True)
-    assert model.log["exact"]
-    assert notes_of(model) == []
-    assert angle(model, StandardScaler().fit_transform(salaries()), 3) <= 1e-6
-
-
-@pytest.mark.parametrize("column", range(8))
-@pytest.mark.parametrize("k", [1, 3, 8])
-def test_qr_pca_resolves_small_components_beside_a_huge_one(column, k):
-    X = salaries(column)
-    model = fit("qr-pca", parties_of("qr-pca", X), n_components=k)
-    assert angle(model, X, k) <= 1e-9
-    assert model.log["exact"]
-    assert notes_of(model) == []
 
 
 @pytest.mark.parametrize("k", [3, 7])

@@ -58,20 +58,6 @@ def test_parties_of_a_tree_send_once(number):
     assert max(max(entry["down"]) for entry in model.log["rounds"]) < 2 * subspace_bytes
 
 
-def test_forgetting_follows_a_stream_that_turns():
-    rng = np.random.default_rng(0)
-    old, new = rng.standard_normal((2000, 12)), rng.standard_normal((2000, 12))
-    old[:, :2] *= 9
-    new[:, 5:7] *= 4
-    parts = [np.vstack([old[i::2], new[i::2]]) for i in range(2)]
-    remembers, forgets = fit(parts, n_components=2), fit(parts, n_components=2, forgetting=0.8)
-    late = np.eye(12)[[5, 6]]
-    assert np.abs(forgets.components_ @ late.T).max(axis=1).min() > 0.9
-    assert np.abs(remembers.components_ @ late.T).max() < 0.3
-    np.testing.assert_allclose(forgets.explained_variance_, new[:, 5:7].var(), rtol=0.3)
-    assert forgets.n_samples_ == 4000
-
-
 # The rank
 
 

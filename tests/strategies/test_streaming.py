@@ -8,7 +8,6 @@ import pytest
 from fedpca_flwr import run
 from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.federation import Federation, moments_digest
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.fields import head_fields, read_moments
@@ -250,18 +249,6 @@ def test_missing_partitions_are_counted(state):
     proxy_of(server, 2).fit = lambda *_: 1 / 0
     with refused(QuorumError, 1, 2):
         finish(server)
-
-
-def test_python_and_runs_share_a_federation(state):
-    fit(state, [A, B])
-    federation = Federation.open(state)
-    federation.leave("partition 1")
-    federation.join("partition 7", D)
-    federation.save()
-    model = fit(state, [A])
-    assert changes(model) == {"unchanged": "0", "absent": "7"}
-    pooled = pool([Moments.from_rows(A), Moments.from_rows(D)])
-    np.testing.assert_allclose(Federation.open(state).moments().scatter, pooled.scatter, rtol=1e-12, atol=1e-12)
 
 
 # One sum over all parties

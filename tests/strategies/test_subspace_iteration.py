@@ -159,14 +159,6 @@ def test_the_first_block_is_no_eigenvector(seed):
     assert model.explained_variance_ratio_[0] == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("d", [2, 3, 6, 8, 11, 14])
-def test_a_block_as_wide_as_the_data_is_not_singular(d):
-    X = rows(300, d)
-    for k in {1, d}:
-        model = fit(cut(X, 180, 100, 20), n_components=k)
-        np.testing.assert_allclose(model.explained_variance_, pooled_pca(X, k).explained_variance_, rtol=1e-9)
-
-
 def test_an_early_end_tells_what_is_certified():
     X = rows(600, 4) @ np.eye(4, 200) * 10 + np.random.default_rng(1).standard_normal((600, 200))
     model = fit(cut(X, 300, 200, 100), n_components=1, block_size=1)

@@ -114,14 +114,6 @@ def test_signs_periods_and_warm_starts_that_change_nothing():
     assert principal_angles(cold.scores_, warm.scores_).max() < 1e-6
 
 
-def test_one_party_alone_and_an_average_find_what_they_can():
-    model = fit(3)
-    assert 0.5 < angle(model) < 30
-    assert not model.log["exact"]
-    model = run("vfedpca", [X], n_components=1, periods=1, local_iterations=60)
-    assert angle(model) < 1e-6
-
-
 def test_further_components_are_orthogonal():
     model = fit(3, n_components=3, periods=2)
     directions = model.scores_ / model.singular_values_
