@@ -215,15 +215,10 @@ def test_influence_limits_need_visible_moments(method, options, named):
 
 
 def test_shares_up_to_the_limit_are_told():
-    party, other = (
-        PartyInfluence(
-            f"client {i}", Influence(0.125, 0.5, np.array(shares), Turn(np.array(axes), span), fit, 2.0), why
-        )
-        for i, shares, axes, span, fit, why in [
-            (1, [0.25, 0.75, 0.5], [10.0, 40.0, 5.0], 7.0, 0.25, ("share", "spread", "fit")),
-            (2, [0.25, 0.25, 0.5], [9.0, 50.0, 5.0], 6.0, 0.75, ()),
-        ]
-    )
+    turns = Turn(np.array([10.0, 40.0, 5.0]), 7.0), Turn(np.array([9.0, 50.0, 5.0]), 6.0)
+    odd = Influence(0.125, 0.5, np.array([0.25, 0.75, 0.5]), turns[0], 0.25, 2.0)
+    usual = Influence(0.125, 0.5, np.array([0.25, 0.25, 0.5]), turns[1], 0.75, 2.0)
+    party, other = PartyInfluence("client 1", odd, ("share", "spread", "fit")), PartyInfluence("client 2", usual, ())
     assert party.largest_share == (0.75, 2)
     assert influence_measurements([party, other]) == {
         "influence_component_share": 0.75,
@@ -272,9 +267,8 @@ def told(parts, method="p-cov", **options):
 
 def found(parts):
     rows = np.array([len(part) for part in parts], dtype=float)
-    return find_unit_mismatches(
-        rows, np.stack([p.mean(axis=0) for p in parts]), np.stack([p.std(axis=0) for p in parts])
-    )
+    means, deviations = np.stack([p.mean(axis=0) for p in parts]), np.stack([p.std(axis=0) for p in parts])
+    return find_unit_mismatches(rows, means, deviations)
 
 
 @pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov scale=true", "qr-pca", "sub-it"])

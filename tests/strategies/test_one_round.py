@@ -86,20 +86,15 @@ def test_shifted_clients_need_the_correction():
         finish(server)
 
 
-@pytest.mark.parametrize(
-    ("scale", "mean", "named"),
-    [(1e150, 0.0, ["client 0", "1e+140"]), (1e-162, 0.0, ["client 0", "1e-140"]), (1e-142, 1e-138, ["float64"])],
-)
-def test_values_outside_the_range_of_float64_are_refused(scale, mean, named):
-    with refused(DataError, *named):
-        fit("p-cov", cut(rows(60) * scale + mean, 30, 30), n_components=2)
+def test_variances_below_the_range_of_float64_are_refused():
+    with refused(DataError, "float64"):
+        fit("p-cov", cut(rows(60) * 1e-142 + 1e-138, 30, 30), n_components=2)
 
 
 def test_averaging_leaves_nothing_out_uncentred():
     X, share = SHIFTED.pooled, "between_parties_variance_share"
-    uncentred, scaled = (
-        fit("ap-cov", SHIFTED.parties, n_components=2, **options) for options in ({"center": False}, {"scale": True})
-    )
+    uncentred = fit("ap-cov", SHIFTED.parties, n_components=2, center=False)
+    scaled = fit("ap-cov", SHIFTED.parties, n_components=2, scale=True)
     assert uncentred.log["measured"][share] < 1e-12
     within = sum(len(p) * p.var(axis=0) / X.var(axis=0) for p in SHIFTED.parties).sum() / (12 * len(X))
     assert scaled.log["measured"][share] == pytest.approx(1 - within, rel=1e-9)
@@ -138,10 +133,8 @@ def test_truncation_holds_its_bound():
 def test_weights_of_parties_make_a_stack_exact():
     assert angle("ap-stack", rank=40) > 1
     assert angle("ap-stack", rank=40, party_weights="rows") < 1e-9
-    stack, truncated = (
-        fit(method, parties(), n_components=4, rank=16, **options)
-        for method, options in (("ap-stack", {"party_weights": "rows"}), ("qr-pca", {"filler": False}))
-    )
+    stack = fit("ap-stack", parties(), n_components=4, rank=16, party_weights="rows")
+    truncated = fit("qr-pca", parties(), n_components=4, rank=16, filler=False)
     assert principal_angles(stack, truncated).max <= 1e-6
     bounds = [model.log["measured"]["angle_bound_degrees"] for model in (stack, truncated)]
     assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)

@@ -41,15 +41,10 @@ def tied(*sizes):
     return np.linalg.qr(basis - basis.mean(axis=0))[0] * sizes
 
 
-def answers(n=120, d=8):
-    """Columns of 0 and 1, each with another share of ones."""
-    return (np.random.default_rng(4).random((n, d)) < np.linspace(0.1, 0.5, d)).astype(float)
-
-
-def salaries(column=0):
-    """Return a column of salaries of some 1e10 beside columns of 0 and 1."""
-    X = answers()
-    X[:, column] = np.random.default_rng(5).normal(3e10, 1e10, len(X))
+def salaries():
+    """Return a column of salaries of some 1e10 beside columns of 0 and 1, each with another share of ones."""
+    X = (np.random.default_rng(4).random((120, 8)) < np.linspace(0.1, 0.5, 8)).astype(float)
+    X[:, 0] = np.random.default_rng(5).normal(3e10, 1e10, len(X))
     return X
 
 
