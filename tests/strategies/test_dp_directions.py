@@ -13,6 +13,7 @@ from fedpca_flwr.maths.privacy import GRID_STEPS
 from fedpca_flwr.maths.private_scatter import MIN_EXPONENT, OCTAVES, Denoised, noise_limit
 from fedpca_flwr.maths.shells import Combined, choose_shells, combine_shells
 from fedpca_flwr.model.reference import pooled_pca
+from fedpca_flwr.protocol.question import Total
 from fedpca_flwr.strategies.dp_pca import method
 from fedpca_flwr.strategies.dp_pca.method import DPPCA
 from fedpca_flwr.strategies.dp_pca.party import DPOptions
@@ -56,9 +57,7 @@ def test_rows_that_are_far_off_do_no_harm():
             fit("dp-pca", np.array_split(X, 3), n_components=k, epsilon=8.0, release=release)
             for X, k in ((data, 4), (dirty, 4), (dirty, 5))
         )
-        assert (
-            captured_share(spoilt, data) > captured_share(clean, data) - 0.05
-        )  # of 12 features, it takes one of four components
+        assert captured_share(spoilt, data) > captured_share(clean, data) - 0.05  # it takes one of four components
         centred = data - data.mean(axis=0)
         assert ((centred @ larger.components_.T) ** 2).sum() > ((centred @ clean.components_.T) ** 2).sum() * min_share
 
@@ -129,31 +128,21 @@ def test_without_noise_an_interval_is_the_variance_itself(monkeypatch):
     np.testing.assert_allclose(low, model.explained_variance_, rtol=1e-4)
 
 
-class Sums(dict[str, Any]):
-    """Sum of the answers of four parties."""
-
-    parties = 4
-
-
 def test_noise_is_in_units_of_the_data():
     """Rows that were measured in a bound of 3; a count that noise made too small ends no run."""
     options = DPOptions(epsilon=1.0, n_components=5)
     run = SimpleNamespace(options=options, quorum=SimpleNamespace(expected=4, features=8), n_components=lambda *_: None)
     deviations = options.noise("variances").deviations
-    values, noise = DPPCA._in_units(
-        run, "variances", Sums(rows=10.0 * GRID_STEPS, squares=np.full(6, GRID_STEPS**2)), 3.0
-    )
+    total = Total({"rows": 10.0 * GRID_STEPS, "squares": np.full(6, GRID_STEPS**2)}, 4)
+    values, noise = DPPCA._in_units(run, "variances", total, 3.0)
     assert (values["rows"], values["squares"].tolist()) == (10.0, [9.0] * 6)
-    assert noise == pytest.approx(
-        {"rows": 2 * deviations["rows"] / GRID_STEPS, "squares": 2 * 9 * deviations["squares"] / GRID_STEPS**2}
-    )
+    deviation_rows, deviation_squares = deviations["rows"] / GRID_STEPS, deviations["squares"] / GRID_STEPS**2
+    assert noise == pytest.approx({"rows": 2 * deviation_rows, "squares": 2 * 9 * deviation_squares})
     noise_norm = DPPCA._noise_norm(run, "variances", "squares", 3.0)
     assert noise_norm == pytest.approx(2 * 3 * deviations["squares"] / GRID_STEPS**2)
     run._noise_norm = lambda *asked: DPPCA._noise_norm(run, *asked)
-    counts, edge = (
-        np.zeros(OCTAVES),
-        2 * np.sqrt(2 * 8) * options.noise("directions").deviations["products"] / GRID_STEPS**2,
-    )
+    edge = 2 * np.sqrt(2 * 8) * options.noise("directions").deviations["products"] / GRID_STEPS**2
+    counts = np.zeros(OCTAVES)
     counts[3 - MIN_EXPONENT : 7 - MIN_EXPONENT] = 4 * 3 * 5 * edge * 1.01
     expected = choose_shells(counts, 1.0, edge, 5, centre_shift=1.5)
     assert len(expected) > 1
@@ -190,14 +179,18 @@ def test_noisy_centres_do_not_count_as_components():
 
 def test_the_server_asks_about_the_centre_that_it_has_found(monkeypatch):
     """Squares of lengths choose the bound of the variances, and how far the centre has moved the shells."""
-    moved, powers = [], []
-    reach, choose = private_scatter.row_reach, choose_shells
-    monkeypatch.setattr(
-        method, "choose_shells", lambda *of, **by: moved.append(by["centre_shift"]) or choose(*of, **by)
-    )
-    monkeypatch.setattr(
-        private_scatter, "row_reach", lambda *of, **by: powers.append(by.get("power")) or reach(*of, **by)
-    )
+    moved, powers, reach = [], [], private_scatter.row_reach
+
+    def choose(*of, **by):
+        moved.append(by["centre_shift"])
+        return choose_shells(*of, **by)
+
+    def row_reach(*of, **by):
+        powers.append(by.get("power"))
+        return reach(*of, **by)
+
+    monkeypatch.setattr(method, "choose_shells", choose)
+    monkeypatch.setattr(private_scatter, "row_reach", row_reach)
     running = server_of("dp-pca", parties(offset=3.0), n_components=2, noise_seed=1, epsilon=8.0)
     exchanged = heard(running, 0)
     finish(running)
@@ -213,8 +206,7 @@ def test_a_centre_stays_where_no_number_of_rows_stands_out(monkeypatch):
     exchanged = heard(running, 0)
     model = finish(running)
     strategy: Any = running.strategy
-    assert not np.any(
-        [exchange.asked[0] for exchange in exchanged if exchange.phase in ("nearer_octaves", "directions")]
-    )
+    for exchange in exchanged:
+        assert exchange.phase not in {"nearer_octaves", "directions"} or not exchange.asked[0].any()
     assert "how long rows are does not stand out of the noise: variances say nothing" in model.log["notes"]
     assert np.isinf(strategy.intervals[1][:, 1]).all()

@@ -80,10 +80,8 @@ def noise_of(running, release):
     for phase, request in REQUESTS[release].items():
         sums, _, metrics = ask(running, phase, request.values())
         assert "error" not in metrics
-        bound = {"bound": 5.0} if release == "joint" else {}
-        for (name, deviation), array in zip(
-            client_of(running, 0).options.noise(phase).deviations.items(), sums, strict=True
-        ):
+        bound, of_phase = {"bound": 5.0} if release == "joint" else {}, client_of(running, 0).options.noise(phase)
+        for (name, deviation), array in zip(of_phase.deviations.items(), sums, strict=True):
             deviations[phase, name] = array - exact(name, rows(50), **{**bound, **request}), deviation
     return deviations
 
@@ -105,9 +103,8 @@ def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
 
 def change_by_one_row(relation, deviations):
     """Return the largest change of the sums by a row that comes, goes or is replaced, in deviations of the noise."""
-    count, length, products = (
-        FIELD_STEPS[name] / deviations[name] if deviations.get(name) else 0.0 for name in ("rows", "sum", "products")
-    )
+    names = "rows", "sum", "products"
+    count, length, products = (FIELD_STEPS[name] / deviations[name] if deviations.get(name) else 0.0 for name in names)
     if relation == "add-remove":
         return np.sqrt(count**2 + length**2 + products**2)
     t = np.linspace(-1, 1, 200_001)  # the cosine of the two rows
@@ -143,13 +140,11 @@ def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
 
     def tell(data):
         """Return the sums in deviations of their noise; off-diagonal products count twice with half the variance."""
-        statistics = {
-            name: exact(name, data, centre=[0.5, -2, 1, 0], **fields) for name, fields in TELLS[phase].items()
-        }
-        statistics = {
-            name: values * (two_entries if name == "products" else 1.0) for name, values in statistics.items()
-        }
-        return np.concatenate([np.ravel(values) / deviations[name] for name, values in statistics.items()])
+        parts = []
+        for name, fields in TELLS[phase].items():
+            values = exact(name, data, centre=[0.5, -2, 1, 0], **fields) * (two_entries if name == "products" else 1.0)
+            parts.append(np.ravel(values) / deviations[name])
+        return np.concatenate(parts)
 
     def change(flat):
         pair = flat.reshape(2, 1, 4)
@@ -157,10 +152,8 @@ def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
         return float(np.linalg.norm(tell(np.vstack([other_rows, pair[0]])) - tell(after)))
 
     starts = np.random.default_rng(0).standard_normal((8, 8))[[1, 2, 6, 7]] * [[1], [3], [1e9], [1e100]]
-    largest_change = max(
-        max(change(start), -minimize(lambda x: -change(x), start, method="Powell").fun) for start in starts
-    )
-    assert 0.99 * allowed <= largest_change <= allowed
+    found = [max(change(start), -minimize(lambda x: -change(x), start, method="Powell").fun) for start in starts]
+    assert 0.99 * allowed <= max(found) <= allowed
 
 
 def test_budgets_are_spent_and_weights_are_as_said():
@@ -169,17 +162,12 @@ def test_budgets_are_spent_and_weights_are_as_said():
     together = compose_multipliers(options.noise(phase).multiplier for phase in options.phases)
     assert together >= multiplier * (1 - 1e-12)
     # A tenth of the weight each for how far rows are, by octaves and by shells; 0.3 for a number of rows.
-    deviations, products = (
-        options.noise("directions").deviations,
-        multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2,
-    )
+    products = multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2
     expected = {"octaves": 10 * products / GRID_STEPS, "energies": 10 * products, "products": products}
-    assert deviations == pytest.approx(expected, rel=1e-5)
-    deviations, squares = (
-        options.noise("variances").deviations,
-        multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2,
-    )
-    assert deviations == pytest.approx({"rows": squares / GRID_STEPS / 0.3, "squares": squares}, rel=1e-5)
+    assert options.noise("directions").deviations == pytest.approx(expected, rel=1e-5)
+    squares = multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2
+    expected = {"rows": squares / GRID_STEPS / 0.3, "squares": squares}
+    assert options.noise("variances").deviations == pytest.approx(expected, rel=1e-5)
 
 
 def test_each_phase_and_shell_has_noise_of_its_own():

@@ -79,15 +79,12 @@ RELEASES = [
 OF_DIRECTIONS = [({}, 4.9), ({}, 1e6), ({"count": "public"}, 0.0), ({"relation": "replace-one", "epsilon": 10.0}, 4.9)]
 
 
+CLIPPED = [({**JOINT, **options}, length, 20) for options, length in zip(RELEASES, [4.9, 0.0] * 2, strict=True)]
+
+
 @pytest.mark.parametrize(
     ("options", "length", "size"),
-    [
-        *(
-            ({**JOINT, **release_options}, length, 20)
-            for release_options, length in zip(RELEASES, [4.9, 0.0] * 2, strict=True)
-        ),
-        *(pytest.param(*case, 200, marks=pytest.mark.engine) for case in OF_DIRECTIONS),
-    ],
+    [*CLIPPED, *(pytest.param(*case, 200, marks=pytest.mark.engine) for case in OF_DIRECTIONS)],
     ids=str,
 )
 def test_rows_without_variance_show_no_component(options, length, size):
@@ -102,21 +99,18 @@ def test_where_no_component_stands_out_variances_are_unknown(tmp_path):
     few = [np.random.default_rng(seed).standard_normal((50, 6)) for seed in range(3)]
     model = fit("dp-pca", few, n_components=2, epsilon=0.5, noise_seed=1)
     assert model.log["measured"]["components_above_noise"] == 0
-    for model_or_copy in (model, PCAModel.load(model.save(tmp_path / "model"))):
-        assert np.isnan(model_or_copy.explained_variance_).all()
-        assert np.isnan(model_or_copy.explained_variance_ratio_).all()
-        assert np.isnan(model_or_copy.singular_values_).all()
-        assert np.isnan(model_or_copy.noise_variance_)
-        assert "explained variance    unknown: no component stands out of the noise" in model_or_copy.summary()
-        assert "nan" not in f"{model_or_copy.summary()} {model_or_copy!r} {model_or_copy._repr_html_()}"
-        assert np.isfinite(model_or_copy.transform(few[0])).all()
-        assert np.isnan(model_or_copy.shrinkage_).all()
-        assert np.isnan(model_or_copy.squared_error)
-        (legend,) = plots.scree(model_or_copy).legends[0].get_texts()
+    unknown = "explained_variance_", "explained_variance_ratio_", "singular_values_", "shrinkage_"
+    for either in (model, PCAModel.load(model.save(tmp_path / "model"))):
+        assert np.isnan([getattr(either, name) for name in unknown]).all()
+        assert np.isnan([either.noise_variance_, either.squared_error]).all()
+        assert "explained variance    unknown: no component stands out of the noise" in either.summary()
+        assert "nan" not in f"{either.summary()} {either!r} {either._repr_html_()}"
+        assert np.isfinite(either.transform(few[0])).all()
+        (legend,) = plots.scree(either).legends[0].get_texts()
         assert "no component stands out of the noise" in legend.get_text().replace("\n", " ")
-        assert np.isnan(analyses.projected(model_or_copy, few[0])).all()
+        assert np.isnan(analyses.projected(either, few[0])).all()
         with refused(ContractError):
-            analyses.whitened(model_or_copy, few[0])
+            analyses.whitened(either, few[0])
 
 
 DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
