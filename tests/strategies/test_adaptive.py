@@ -135,11 +135,8 @@ def test_scores_of_heterogeneity_rise_with_it():
 
 def test_heterogeneity_and_what_is_pooled_in_numbers():
     code_bytes, shifted_head = np.zeros(21), Head(30, np.array([2.0, 0.0]), np.zeros(2))
-    first, second = survey(10, np.array([3.0, 1.0]), code_bytes), survey(30, np.ones(2), code_bytes)
-    first, second = (
-        replace(first, sketch=np.diag([30.0, 10.0])),
-        replace(second, head=shifted_head, sketch=np.diag([30.0, 30.0])),
-    )
+    first = replace(survey(10, np.array([3.0, 1.0]), code_bytes), sketch=np.diag([30.0, 10.0]))
+    second = replace(survey(30, np.ones(2), code_bytes), head=shifted_head, sketch=np.diag([30.0, 30.0]))
     forecast = Forecast.from_surveys([first, second])
     assert (forecast.total, forecast.variances.tolist(), forecast.spectrum.tolist()) == (130, [90, 40], [90, 40])
     assert forecast.party_codes == Forecast.from_surveys([second, first]).party_codes  # in an order of its own
@@ -163,14 +160,9 @@ def test_variance_between_parties_is_along_all_means():
 def test_coded_bytes_are_the_parties_forecasts():
     """A step is in mean variances of all rows, and a party's list of bytes is in mean variances of the party's rows."""
     values, code_bytes = np.array([5.0, 3.0, 1.0, 0.5]), np.arange(21.0)[::-1]
-    np.testing.assert_allclose(
-        Forecast.from_surveys([survey(n, values, 0 * code_bytes) for n in (10, 30)]).spectrum, 40 * values
-    )
-    surveys = [
-        survey(10, np.ones(4), code_bytes),
-        survey(90, np.ones(4), code_bytes),
-        survey(100, np.zeros(4), 0 * code_bytes),
-    ]
+    alike = Forecast.from_surveys([survey(n, values, 0 * code_bytes) for n in (10, 30)])
+    np.testing.assert_allclose(alike.spectrum, 40 * values)
+    surveys = [survey(n, np.ones(4), code_bytes) for n in (10, 90)] + [survey(100, np.zeros(4), 0 * code_bytes)]
     positions = 2 * (np.log10(1e-3 * 100 / np.array([10, 90])) + 7)  # of half decades from 1e-7
     assert Forecast.from_surveys(surveys).coded_bytes(1e-3) == pytest.approx((20 - positions).sum() / 3)
 
@@ -181,10 +173,8 @@ def test_costly_rounds_are_avoided():
     assert model.log["candidates"][0]["method"] == "qr-pca"
     parts = cut(rows(450, 150), 200, 155, 95)
     assert adaptive(parts, n_components=3, round_bytes=1e9).log["candidates"][0]["rounds"] == 1
-    ways = [
-        adaptive(parts, n_components=3, round_bytes=0, download_weight=weight).log["candidates"]
-        for weight in (0, 1, 1e3)
-    ]
+    weighed = [adaptive(parts, n_components=3, round_bytes=0, download_weight=weight) for weight in (0, 1, 1e3)]
+    ways = [model.log["candidates"] for model in weighed]
     downs = [way[0]["down"] for way in ways]
     assert downs[0] >= downs[1] > downs[2] == 0
     assert ways[0][0]["method"] == "compressed"
@@ -214,9 +204,8 @@ def test_where_the_target_is_not_certified_an_exact_way_goes_on():
     levels = np.where(np.arange(40) < 1, 20.0, 0.1)
     first, second = levels.copy(), levels.copy()
     first[[1, 2]], second[[1, 2]] = [8.0, 2.0], [2.0, 8.0]
-    model = adaptive(
-        [np.vstack([np.diag(x), -np.diag(x)]) for x in (first, second)], n_components=2, target=0.5, round_bytes=0
-    )
+    parts = [np.vstack([np.diag(x), -np.diag(x)]) for x in (first, second)]
+    model = adaptive(parts, n_components=2, target=0.5, round_bytes=0)
     assert model.log["candidates"][0]["method"] == "compressed"
     assert any("compressed has no bound, so sub-it went on" in note for note in model.log["notes"])
     assert model.log["chosen"]["method"] == "sub-it"

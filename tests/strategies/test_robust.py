@@ -56,9 +56,8 @@ def within_reach(share, distance):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((600, 8)) * np.sqrt([9, 5, 3, 1, 1, 1, 1, 1])
     outliers = rng.choice(600, int(share * 600), replace=False)
-    rows[outliers] = (
-        0.3 * rng.standard_normal((outliers.size, 8)) + rng.choice([-1, 1], (outliers.size, 1)) * distance * AXES[7]
-    )
+    sides = rng.standard_normal((outliers.size, 8)), rng.choice([-1, 1], (outliers.size, 1))
+    rows[outliers] = 0.3 * sides[0] + sides[1] * distance * AXES[7]
     return rows
 
 
@@ -195,12 +194,6 @@ def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
 # Parties that lie
 
 
-def lied(arrays):
-    """Return a sum of products that no rows have, which mixes the third and the last feature in their spreads."""
-    mixed = AXES[2] / 6 + AXES[7]
-    return [*arrays[:-1], 1e6 * pack(np.outer(mixed, mixed))]
-
-
 def inflate(reply):
     """Multiply the rows and the sums of a reply by 10,000."""
     arrays = parameters_to_ndarrays(reply.parameters)
@@ -213,9 +206,10 @@ def inflate(reply):
 def test_a_lying_party_has_no_part():
     five = np.array_split(CLEAN, 5)
     honest = fit("robust robust-parties=true", five, n_components=3)
+    mixed = AXES[2] / 6 + AXES[7]  # of which no rows have such a sum of products
     for robust in (True, False):
         server = server_of("robust", five, n_components=3, robust_parties=robust)
-        tamper_arrays(server, 4, lied, "nearer_survivors")
+        tamper_arrays(server, 4, lambda a: [*a[:-1], 1e6 * pack(np.outer(mixed, mixed))], "nearer_survivors")
         model = finish(server)
         assert (off(model) <= 2 * off(honest)) is robust
         assert any("client 4" in note for note in model.log["notes"]) is robust
@@ -236,10 +230,8 @@ def test_unlike_parties_are_refused():
 
 
 def test_unlike_parties_in_each_step_leave_none():
-    scatters = {"a": [1.0, 0.0, 0.0], "b": [1.0, 0.0, 0.0], "c": [0.0, 0.0, 1.0]}
-    replies = [
-        SimpleNamespace(sender=name, fields={"scatter": np.array(scatter)}) for name, scatter in scatters.items()
-    ]
+    scatters = np.eye(3)[[0, 0, 2]]
+    replies = [SimpleNamespace(sender=name, fields={"scatter": s}) for name, s in zip("abc", scatters, strict=True)]
     with refused(DataError, "'robust-parties'", 3):
         Robust._mean_of_similar(SimpleNamespace(excluded_parties=["a", "b"]), replies, 2)
 
@@ -248,10 +240,8 @@ def sum_of_replies(step, replies):
     """Return the result of a step of a run with robust-parties from the parties' replies, and the run."""
     options, quorum = SimpleNamespace(robust_parties=True), SimpleNamespace(features=2)
     server = SimpleNamespace(options=options, quorum=quorum, excluded_parties=[])
-    server._pooled_matrix, server._mean_of_similar = (
-        partial(Robust._pooled_matrix, server),
-        partial(Robust._mean_of_similar, server),
-    )
+    server._pooled_matrix = partial(Robust._pooled_matrix, server)
+    server._mean_of_similar = partial(Robust._mean_of_similar, server)
     program = step(server)
     next(program)
     with pytest.raises(StopIteration) as end:
@@ -300,11 +290,6 @@ def session(tmp_path):
     return made
 
 
-def local_floor():
-    median = signs.spatial_median(lambda c: signs.sign_sums([LOCAL_ROWS - c], 8, 0.0), LOCAL_ROWS[0])
-    return signs.distance_floor(np.linalg.norm(LOCAL_ROWS - median, axis=1))
-
-
 def upto(session, phase, spread=1.0, first="median"):
     """Ask the questions from a phase on before another along the axes, and return the last reply."""
     request, spreads = [*centre_request(LOCAL_ROWS[7]), AXES], np.full(8, spread)
@@ -329,8 +314,10 @@ def survivors(centre, spread, along, reach, near=0):
 
 
 def test_a_centre_on_a_row_has_no_weight_but_the_floors(session):
+    median = signs.spatial_median(lambda c: signs.sign_sums([LOCAL_ROWS - c], 8, 0.0), LOCAL_ROWS[0])
+    floor = signs.distance_floor(np.linalg.norm(LOCAL_ROWS - median, axis=1))
     (_, near, weight), _ = session.ask("median", centre_request(LOCAL_ROWS[7], unit=1e-6))
-    assert weight / 1e-6 <= 40 / local_floor() * (1 + 1e-9)
+    assert weight / 1e-6 <= 40 / floor * (1 + 1e-9)
     assert np.linalg.norm(near) <= 40
 
 
