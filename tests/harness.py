@@ -16,6 +16,7 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from numpy.typing import NDArray
 
 from fedpca_flwr import run
+from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.client import PCAClient
@@ -314,3 +315,16 @@ def require_limits(limits: Mapping[str, Any], expected: Mapping[str, Any]) -> No
     for name, value in expected.items():
         assert np.shape(limits[name]) in ((), np.shape(value))
         np.testing.assert_allclose(limits[name], value, rtol=1e-14)
+
+
+def blocks_added(monkeypatch: Any) -> list[tuple[NDArray, float]]:
+    """Return a list that fills with every block of an iteration, and the error of its product with the matrix."""
+    added: list[tuple[NDArray, float]] = []
+    add = BlockIteration.add
+
+    def noting(self: Any, V: NDArray, AV: NDArray, *, error: float, **keywords: Any) -> Any:
+        added.append((V, error))
+        return add(self, V, AV, error=error, **keywords)
+
+    monkeypatch.setattr(BlockIteration, "add", noting)
+    return added

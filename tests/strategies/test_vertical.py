@@ -12,7 +12,6 @@ import pytest
 
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
-from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca
@@ -20,7 +19,7 @@ from fedpca_flwr.questions.columns_run import MAX_COLUMNS
 from fedpca_flwr.simulations.loopback import assemble
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
-from tests.harness import at_sites, finish, server_of
+from tests.harness import at_sites, blocks_added, finish, server_of
 from tests.refusals import refused, unnamed
 
 
@@ -52,14 +51,8 @@ def test_certificates_hold_in_as_many_rounds_as_they_need():
 
 def test_the_rounding_of_fixed_point_is_in_the_certificate(monkeypatch):
     """Each entry of a product is off by a step for each party, and blocks are made orthonormal before."""
-    X, added, add = rows(40, 12), [], BlockIteration.add
-
-    def noting(self, V, AV, *, error):
-        added.append((V, error))
-        return add(self, V, AV, error=error)
-
-    monkeypatch.setattr(BlockIteration, "add", noting)
-    fit(cut(X, 3), n_components=2, secure_aggregation=True, bound=100.0)
+    added = blocks_added(monkeypatch)
+    fit(cut(rows(40, 12), 3), n_components=2, secure_aggregation=True, bound=100.0)
     assert len(added) > 1
     step = np.sqrt(40) * 2 * MAX_COLUMNS * 200.0**2 * 2.0**-121  # of two words, 63 and 58 bits
     for V, error in added:
@@ -251,7 +244,6 @@ def parts_of(X):
 
 @pytest.fixture
 def loading_paths(tmp_path):
-    """Paths of the loadings of a run on `old`."""
     paths = [tmp_path / f"own{party}.npz" for party in range(3)]
     fitted(paths, old())
     return paths
