@@ -102,18 +102,13 @@ def test_what_does_not_go_together_is_named(options, named):
 
 
 def test_parties_of_which_a_reply_is_no_subspace_are_named():
-    measures = [
-        ([0, 1, 0, 2], "2.22507e-308"),
-        ([60, -1, 0, 2], -1),
-        ([60, 1, -1, 2], -1),
-        ([60, 1, 0, 0], "rank is 0"),
-    ]
-    for change, named in (
-        (lambda arrays: [*arrays[:-1], np.empty((0, 0))], "'directions'"),
-        *((lambda arrays, m=m: [arrays[0], np.array(m, float), *arrays[2:]], named) for m, named in measures),
+    measures = {(0, 1, 0, 2): "2.22507e-308", (60, -1, 0, 2): -1, (60, 1, -1, 2): -1, (60, 1, 0, 0): "rank is 0"}
+    for place, array, named in (
+        (-1, np.empty((0, 0)), "'directions'"),
+        *((1, np.array(numbers, float), named) for numbers, named in measures.items()),
     ):
         server = server_of("sapca", parties(100, 80, 60), n_components=2)
-        tamper_arrays(server, 2, change)
+        tamper_arrays(server, 2, lambda arrays, at=place, new=array: [*arrays[:at], new, *arrays[at:][1:]])
         with refused(ContractError, "client 2", named):
             finish(server)
 
