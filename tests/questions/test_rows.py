@@ -45,7 +45,6 @@ TOTAL = float(DIAGONAL.sum())
 
 
 def told_share(bound, **options):
-    """Return the share of the variance that fixed point may have cost, as the model's log says."""
     model = fit("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=bound, **options)
     return model.log["measured"]["fixed_point_variance_share"]
 
@@ -113,13 +112,11 @@ def opened(rows, total, squares, missed):
     exact = {"sum": total, "squares": squares}
     exact = {name: np.array([int(Fraction(n) * 2**200) for n in numbers], object) for name, numbers in exact.items()}
     missed = {"squares": np.array(missed) / SUM_PARTS, "sum": np.zeros(2)}
-    return Total(
-        {"count": np.asarray(rows)}, 3, exact_integers=lambda name: (exact[name], np.full(2, 200)), error_bounds=missed
-    )
+    integers, count = (lambda name: (exact[name], np.full(2, 200))), {"count": np.asarray(rows)}
+    return Total(count, 3, exact_integers=integers, error_bounds=missed)
 
 
 def pooled(total, *, bound=1.0, indicators=0, scaled=True):
-    """Return the centre that a run reads from a sum."""
     config = SimpleNamespace(bound=bound, indicators=indicators, weights="")
     options = SimpleNamespace(centred=True, scaled=scaled)
     program = pooled_centre(SimpleNamespace(stages=(), config=config, options=options))
@@ -213,31 +210,34 @@ def test_ids_are_in_order_and_each_once(wrong):
 
 SPREAD = np.array([2.0, 3.0])  # of rows that are all on one line, which meet Cauchy and Schwarz
 THREE = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
-SCALED = SimpleNamespace(scale=True)
+SCALED = SimpleNamespace(options=SimpleNamespace(scale=True))
+WORDS = {"centre": np.zeros(2), "features": SPREAD, "columns": np.array([3.0, 4.0])}
+N = MAX_ROWS
 TEN = {"rows": np.asarray(10)}
 SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
 NEAR = {"mean": np.array([1.0, 0.0]), "centre": np.zeros(2), "spread": np.ones(2)}
 # Ten rows by a model of one factor: variances along the features of 3 and 0.5, and expected squares below these.
 FACTOR = {"basis": np.array([[1.0], [0.0]]), "variances": np.array([3.0]), "noise": 0.5, "spread": SPREAD}
 BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 10)])
+FACTOR_LIMITS = {
+    "first": np.sqrt(10 * BY_FACTOR),
+    "product": np.sqrt(BY_FACTOR * BY_FACTOR.sum())[:, None],
+    "square": BY_FACTOR.sum(),
+    "likelihood": 10 * (2 * np.log(2) + np.log(6)) + 50.5 / 0.5,
+}
 
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        (row_limits.sum_limits(3.0, 2), {"count": MAX_ROWS, "sum": [3.0 * MAX_ROWS] * 2}),
-        (row_limits.projection_limits(SPREAD), {"count": MAX_ROWS, "squared": 2 * 13.0 * MAX_ROWS}),
+        (row_limits.sum_limits(3.0, 2), {"count": N, "sum": [3.0 * N] * 2}),
+        (row_limits.projection_limits(SPREAD), {"count": N, "squared": 2 * 13.0 * N}),
         (
             row_limits.moments_limits(SPREAD),
-            {
-                "count": MAX_ROWS,
-                "sum": [2.0 * MAX_ROWS, 3.0 * MAX_ROWS],
-                "squares": [4.0 * MAX_ROWS, 9.0 * MAX_ROWS],
-                "scatter": [4.0 * MAX_ROWS, 6.0 * MAX_ROWS, 9.0 * MAX_ROWS],
-            },
+            {"count": N, "sum": N * SPREAD, "squares": N * SPREAD**2, "scatter": N * np.array([4.0, 6.0, 9.0])},
         ),
         (row_limits.scatter_limits(SPREAD), {"scatter": [4.0, 6.0, 9.0]}),
-        (row_limits.product_limits(SPREAD, 1), {"product": 2 * MAX_ROWS * 13**0.5 * SPREAD[:, None]}),
+        (row_limits.product_limits(SPREAD, 1), {"product": 2 * N * 13**0.5 * SPREAD[:, None]}),
         (
             incomplete_limits.deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10),
             {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]},
@@ -246,25 +246,12 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
             incomplete_limits.expected_limits({**NEAR, "covariance": np.zeros(3)}, 10, 1.0),
             {"first": np.sqrt(10 * SQUARES), "second": [SQUARES[0], np.sqrt(SQUARES.prod()), SQUARES[1]]},
         ),
-        (
-            incomplete_limits.factor_limits({**TEN, **NEAR, **FACTOR}, SimpleNamespace(options=SCALED), shared=True),
-            {
-                "first": np.sqrt(10 * BY_FACTOR),
-                "product": np.sqrt(BY_FACTOR * BY_FACTOR.sum())[:, None],
-                "square": BY_FACTOR.sum(),
-                "likelihood": 10 * (2 * np.log(2) + np.log(6)) + 50.5 / 0.5,
-            },
-        ),
+        (incomplete_limits.factor_limits({**TEN, **NEAR, **FACTOR}, SCALED, shared=True), FACTOR_LIMITS),
         (
             incomplete_limits.observed_limits(THREE, pairs=True),
-            {"count": MAX_ROWS, "empty": MAX_ROWS, "pairs": [MAX_ROWS] * 3, "sum": [3.0 * MAX_ROWS] * 2},
+            {"count": N, "empty": N, "pairs": [N] * 3, "sum": [3.0 * N] * 2},
         ),
-        (
-            short_words._product_limits(
-                {"centre": np.zeros(2), "features": SPREAD, "columns": np.array([3.0, 4.0])}, THREE
-            ),
-            {"product": [[6.0, 8.0], [9.0, 12.0]]},
-        ),
+        (short_words._product_limits(WORDS, THREE), {"product": [[6.0, 8.0], [9.0, 12.0]]}),
     ],
 )
 def test_limits_in_closed_form(limits, expected):
@@ -282,9 +269,8 @@ def test_nearly_singular_models_stay_within_limits():
     sums = {"first": np.zeros(2), "second": n * np.array([1.0, c / f, (c / f) ** 2 + 1 - c**2 / f])}
     request = {"rows": np.asarray(n), "centre": np.zeros(2), "spread": np.ones(2), "mean": np.zeros(2)}
     config = RunConfig.parse({"secure-aggregation": True, "bound": 1.0})
-    layout = incomplete.expected_question(1).layout(
-        {**request, "covariance": np.array([f, c, 1.0])}, Public(config, None, parties=3, features=2)
-    )
+    request["covariance"] = np.array([f, c, 1.0])
+    layout = incomplete.expected_question(1).layout(request, Public(config, None, parties=3, features=2))
     opened, _ = layout.decode(layout.encode(sums))
     np.testing.assert_allclose(opened["second"], sums["second"])
 
