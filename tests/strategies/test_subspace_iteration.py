@@ -8,14 +8,13 @@ import pytest
 
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.factors import truncated_factor
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.fields import head_fields
 from fedpca_flwr.strategies import subspace_iteration
 from tests.families import cut, rows
-from tests.harness import finish, server_of
+from tests.harness import blocks_added
 from tests.refusals import refused
 
 
@@ -50,18 +49,11 @@ def fit_certified(parts, within=1e-6, **options):
     return model
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"block_size": 2},
-        {"block_size": 60},
-        {"acceleration": "none"},
-        {"warm_start": "svd"},
-        {"warm_start": "svd", "warm_rank": 40},
-    ],
-    ids=str,
-)
+WARM = {"warm_start": "svd"}
+SETTINGS = [{}, {"block_size": 2}, {"block_size": 60}, {"acceleration": "none"}, WARM, {**WARM, "warm_rank": 40}]
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=str)
 def test_every_setting_stops_certified_and_the_certificate_holds(options):
     model, truth = fit_certified(parties(), **options), pooled_pca(np.vstack(parties()), 4)
     assert model.log["exact"]
@@ -71,18 +63,16 @@ def test_every_setting_stops_certified_and_the_certificate_holds(options):
 
 @pytest.mark.engine
 def test_float32_products_are_certified():
-    warm = {"warm_start": "svd", "wire": "float32"}
+    warm = {**WARM, "wire": "float32"}
     model = fit_certified(parties(), within=0.05, warm_rank=40, tolerance=0.05, **warm)
     assert principal_angles(model, pooled_pca(np.vstack(parties()), 4)).max < 1e-3
     # At the default tolerance their certificate would stand still at a hundred times as much.
     X = rows(600, 300) + 0.05 * np.random.default_rng(1).standard_normal((600, 300))
     narrow, full = (fit_certified(cut(X, 300, 200, 100), **{**warm, "wire": wire}) for wire in ("float32", "float64"))
     assert len(narrow.log["rounds"]) <= len(full.log["rounds"])
-    up, full_up = (
-        [sum(sum(r["up"]) + down * sum(r["down"]) for r in m.log["rounds"]) for m in (narrow, full)] for down in (0, 1)
-    )
+    up, down = ([sum(sum(r[way]) for r in m.log["rounds"]) for m in (narrow, full)] for way in ("up", "down"))
     assert up[0] < 0.8 * up[1]
-    assert full_up[0] < full_up[1]
+    assert up[0] + down[0] < up[1] + down[1]
 
 
 def test_too_few_rounds_and_coarse_tolerances_are_not_exact():
@@ -114,10 +104,8 @@ def test_bytes_follow_the_width_of_blocks():
 
 def test_a_sketch_comes_as_it_was_sent_in_float32():
     sent = truncated_factor(rows(60) * 1e-45, 4).with_floor()
-    fields = head_fields(sent.head, sent.diagonal()) | {
-        "trace": np.asarray(sent.trace),
-        "floor": np.asarray(sent.floor),
-    }
+    fields = head_fields(sent.head, sent.diagonal())
+    fields |= {"trace": np.asarray(sent.trace), "floor": np.asarray(sent.floor)}
     fields["rows"] = (sent.rows / subspace_iteration.root_unit(sent.trace)).astype(np.float32)
     factor = subspace_iteration._read_factor(SimpleNamespace(fields=fields))
     assert (factor.omitted, factor.floor, factor.error) == (sent.omitted, sent.floor, sent.error)
@@ -129,9 +117,6 @@ def test_float32_rounds_half_a_last_place():
     for product, unit in ((np.array([[3.0, 4.0]]), 4.0), (np.zeros((2, 2)), 0.5)):
         expected = 2.0**-24 * np.linalg.norm(product) + unit * 2.0**-149 * product.size**0.5
         assert subspace_iteration._float32_error_bound(product, unit) == pytest.approx(expected, rel=1e-12, abs=0)
-
-
-WARM = {"warm_start": "svd"}
 
 
 @pytest.mark.parametrize(
@@ -230,14 +215,8 @@ def test_the_rounding_of_fixed_point_is_in_the_certificate(scaled, monkeypatch):
     """Each entry is off by a step for each party, of rows within the bound of their mean."""
     X = np.vstack(parties(12)) * np.logspace(0, 2, 12)
     options = {"n_components": 4, "scale": scaled, "secure_aggregation": True, "bound": 1e4, "min_parties": 2}
-    server, added, add = server_of("sub-it", cut(X, 400, 150, 50), **options), [], BlockIteration.add
-
-    def noting(self, V, AV, *, error, **keywords):
-        added.append((V, error))
-        return add(self, V, AV, error=error, **keywords)
-
-    monkeypatch.setattr(BlockIteration, "add", noting)
-    finish(server)
+    added = blocks_added(monkeypatch)
+    fit(cut(X, 400, 150, 50), **options)
     reach = (1e4 + np.abs(X.mean(axis=0))) / (X.std(axis=0) if scaled else 1.0)
     assert added
     step = 2 * 2.0**32 * np.square(np.linalg.norm(reach)) * 2.0**-121  # of two words, 63 and 58 bits
