@@ -52,7 +52,6 @@ def digits(seed):
 
 
 def lying(lie, seed):
-    """Rows of ten parties of which two lie, and the numbers of the two."""
     liars = _middling_parties(digits(seed))
     return _replace_by_lies(digits(seed), liars, LIES[lie], np.random.default_rng(seed)), liars
 
@@ -239,11 +238,8 @@ def test_shares_up_to_the_limit_are_told():
 
 # Other units
 
-SECURE = {"secure_aggregation": True, "bound": 1000.0}
-
 
 def hospitals(count=3, seed=0):
-    """Height in cm, glucose and age of patients."""
     rng = np.random.default_rng(seed)
     return [
         np.c_[rng.normal(168 + 3 * i, 10, 60), rng.lognormal(4.6, 0.3, 60), rng.normal(50 - 2 * i, 15, 60)]
@@ -349,7 +345,8 @@ def test_honest_parties_that_are_unlike_raise_no_alarm(load, parties, alpha):
 @pytest.mark.parametrize(("parts", "odd"), [(hospitals(), []), (METRES, [0])], ids=["one unit", "metres"])
 def test_secure_scaled_runs_say_that_units_are_hidden(parts, odd):
     """Sites can see features that are beyond four times the model's own mean or scale."""
-    model, unscaled = (run("p-cov", parts, n_components=2, scale=scale, **SECURE) for scale in (True, False))
+    options = {"n_components": 2, **HIDDEN, "bound": 1000.0}
+    model, unscaled = (run("p-cov", parts, scale=scale, **options) for scale in (True, False))
     for part in parts:
         times = np.maximum(model.scale_ / part.std(axis=0), np.abs(model.mean_ / part.mean(axis=0)))
         assert np.flatnonzero(times > 4).tolist() == odd

@@ -27,7 +27,6 @@ SURVIVING = {**MASKED, "survivors": 3}
 
 
 def patients():
-    """Features that depend on age, sex and site, in mean and deviation."""
     rng = np.random.default_rng(0)
     Z = np.column_stack([rng.normal(50, 10, 600), rng.integers(0, 2, 600)])
     X = rng.standard_normal((600, 6)) * [6, 5, 4, 3, 2, 1] + Z @ rng.standard_normal((2, 6))
@@ -225,7 +224,6 @@ def test_constant_covariates_are_no_fault():
 
 @pytest.mark.parametrize("harmonise", ["nothing", "means", "variances"])
 def test_units_and_offsets_cost_no_digits(harmonise):
-    """Each feature in a unit of its own, far from zero."""
     unlike, options = (ROWS + 1e5) * 10.0 ** np.arange(-4, 4), {"harmonise": harmonise, "scale": True}
     elsewhere, here = (adjusted(parties, **options).components_ for parties in (cut(unlike, *SIZES), PARTIES))
     np.testing.assert_allclose(np.abs(elsewhere), np.abs(here), atol=1e-8)

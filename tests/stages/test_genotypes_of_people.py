@@ -129,7 +129,6 @@ def test_rows_that_are_no_genotypes_or_of_few_people_are_refused(parties, option
 
 
 def alleles_asked(parties=PEOPLE, **options):
-    """Ask a party for its allele counts, and return the party's client."""
     server = server_of("qr-pca", parties, n_components=2, genotypes=True, **options)
     assert client_of(server, 0).fit([], {"phase": "alleles"})[0]
     return client_of(server, 0)

@@ -24,7 +24,6 @@ WEIGHTS = np.random.default_rng(5).uniform(0.2, 4, len(X)) * (np.arange(len(X)) 
 
 
 def with_weights(weights=WEIGHTS, X=X):
-    """Three parties whose last column has the weights."""
     return cut(np.column_stack([X, weights]), 60, 35, 25)
 
 

@@ -21,7 +21,6 @@ def three(X):
 
 
 def parties():
-    """Return parties with 40 features and unequal means."""
     X = rows(600, 40)
     X[400:] += rows(1, 40, seed=9)
     return cut(X, 400, 150, 50)

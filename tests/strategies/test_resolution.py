@@ -31,12 +31,10 @@ def notes_of(model):
 
 
 def parties_of(method, X):
-    """Return three parties, by rows or by columns as the method takes data."""
     return np.split(X, [3, 5], axis=1) if method == "vertical" else cut(X, len(X) - 50, 40, 10)
 
 
 def tied(*sizes):
-    """Return 240 rows with the given singular values."""
     basis = np.linalg.qr(np.random.default_rng(1).standard_normal((240, len(sizes))) - 1)[0]
     return np.linalg.qr(basis - basis.mean(axis=0))[0] * sizes
 

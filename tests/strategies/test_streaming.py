@@ -40,7 +40,6 @@ def server_with(state, parties, **options):
 
 
 def is_that_of(model, parties, **options):
-    """Assert that the model is bit for bit that of P-COV on the parties' rows."""
     fresh = run("p-cov", parties, **{"n_components": 4, **options})
     assert model.n_samples_ == fresh.n_samples_
     assert not differences(model, fresh)
