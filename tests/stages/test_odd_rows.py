@@ -139,7 +139,6 @@ RUN = {"method": "p-cov", "n-components": 1}
 
 
 def asked_for_moments(folder, **node):
-    """Return a site that counts, asked for its moments."""
     session = HostileSession(folder, PEOPLE, {**RUN, "outliers": "counts"}, **{"may-show": "distribution", **node})
     assert session.ask("moments", [])[0]
     return session
@@ -179,12 +178,7 @@ def test_variances_are_as_many_as_components(tmp_path):
 def test_limits_in_closed_form():
     request = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
     three = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
-    require_limits(
-        _sum_limits(projection_questions()["project"], (ABOVE, FOURTH), request, three),
-        {
-            "count": MAX_ROWS,
-            "squared": 2 * 2 * 3.0**2 * MAX_ROWS,
-            "above": MAX_ROWS,
-            "fourth": [0.0, (2 * 2 * 3.0**2 / 0.5) ** 2 * MAX_ROWS],
-        },
-    )
+    limits = _sum_limits(projection_questions()["project"], (ABOVE, FOURTH), request, three)
+    squared = 2 * 2 * 3.0**2
+    expected = {"count": 1, "squared": squared, "above": 1, "fourth": np.array([0.0, (squared / 0.5) ** 2])}
+    require_limits(limits, {name: MAX_ROWS * value for name, value in expected.items()})

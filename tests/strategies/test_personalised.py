@@ -7,7 +7,6 @@ import pytest
 
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.maths.rows import validation_rows
@@ -18,7 +17,7 @@ from fedpca_flwr.simulations.papers.personalised import _fit_personal, _lost_sha
 from fedpca_flwr.strategies.personalised import method
 from fedpca_flwr.strategies.personalised.party import COMPONENTS_KEY, HELD_OUT_PREFIX, PersonalisedClient
 from tests.families import rows
-from tests.harness import finish, heard, proxy_of, server_of, tamper_arrays
+from tests.harness import blocks_added, finish, heard, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused
 
 
@@ -227,13 +226,7 @@ def test_parts_that_no_orthonormal_columns_add_up_to_are_refused():
 
 def test_the_rounding_of_fixed_point_is_in_the_pca_of_all_rows(monkeypatch):
     """Each entry of a product is off by a step of four words for each party."""
-    parts, added, add = related(m=3), [], BlockIteration.add
-
-    def noting(self, V, AV, *, error):
-        added.append((V, error))
-        return add(self, V, AV, error=error)
-
-    monkeypatch.setattr(BlockIteration, "add", noting)
+    parts, added = related(m=3), blocks_added(monkeypatch)
     run("personalised", parts, n_components=3, mu="infinity", secure_aggregation=True, bound=100.0)
     reach = 100.0 + np.abs(np.vstack(parts).mean(axis=0))
     assert added

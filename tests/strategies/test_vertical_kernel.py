@@ -1,5 +1,7 @@
 """VERTICAL-KERNEL is scikit-learn's kernel PCA of all columns, however they are split; Nystrom's limits are said."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -32,22 +34,15 @@ def fit(X, parties, **options):
     return run("vertical-kernel", columns, **{"n_components": 3, **options})
 
 
-@pytest.mark.parametrize(
-    ("data", "options", "parties"),
-    [
-        (data, kernel_options, (1, 3, 10)[(i + j) % 3])
-        for i, data in enumerate(DATA)
-        for j, kernel_options in enumerate(KERNELS)
-    ],
-    ids=str,
-)
+RUNS = [(*run, (1, 3, 10)[i % 3]) for i, run in enumerate(product(DATA, KERNELS))]
+
+
+@pytest.mark.parametrize(("data", "options", "parties"), RUNS, ids=str)
 def test_it_is_the_kernel_pca_of_all_columns(data, options, parties):
     X = DATA[data]
     name = {"polynomial": "poly"}.get(options["kernel"], options["kernel"])
-    gamma = options.get("gamma", 1 / (X.shape[1] * X.var()))
-    truth = KernelPCA(
-        3, kernel=name, gamma=gamma, coef0=1.0, degree=options.get("degree", 3), eigen_solver="dense"
-    ).fit(X)
+    defaults = {"gamma": 1 / (X.shape[1] * X.var()), "coef0": 1.0, "degree": 3, "eigen_solver": "dense"}
+    truth = KernelPCA(3, **{**defaults, **options, "kernel": name}).fit(X)
     model = fit(X, parties, **options)
     assert principal_angles(model.scores_, truth.transform(X)).max() <= 1e-8
     np.testing.assert_allclose(model.singular_values_**2, truth.eigenvalues_, rtol=1e-10)
