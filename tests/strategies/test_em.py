@@ -337,8 +337,8 @@ def rare(X):
     return (X == 1000.0).any(axis=1)
 
 
-def site_refusal(folder, X, run, **node):
-    """Return a site's error to an honest server's questions, but for the last question."""
+def replies_of_a_site(folder, X, run, **node):
+    """Return a site's replies to all questions of an honest server but the last."""
     session = HostileSession(folder, X, run, journal="", **node)
     first = session.ask("observed", [])[0]
     second = session.ask("deviations", [first[0], CENTRE])[0]
@@ -351,13 +351,13 @@ def site_refusal(folder, X, run, **node):
 def test_rows_of_unshared_gaps_are_in_no_sum(tmp_path, caplog, run):
     X = with_gaps()
     with caplog.at_level(logging.WARNING, "fedpca_flwr.client"):
-        ours = site_refusal(tmp_path / "all", X, run)
-    for mine, theirs in zip(ours, site_refusal(tmp_path / "few", X[~rare(X)], run), strict=True):
+        ours = replies_of_a_site(tmp_path / "all", X, run)
+    for mine, theirs in zip(ours, replies_of_a_site(tmp_path / "few", X[~rare(X)], run), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert ours[0] == len(X) - 5
     assert any("5 rows take no part in this run" in record.getMessage() for record in caplog.records)
     for number, node in enumerate([{"gaps": "all"}, {"min-rows": 1}]):
-        assert site_refusal(tmp_path / str(number), X, run, **node)[0] == len(X)
+        assert replies_of_a_site(tmp_path / str(number), X, run, **node)[0] == len(X)
 
 
 def test_a_site_of_rows_whose_gaps_nobody_shares_refuses(tmp_path):

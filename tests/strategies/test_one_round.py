@@ -189,7 +189,7 @@ def test_the_bound_of_float32_is_half_a_last_place():
     assert model.log["measured"]["angle_bound_degrees"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_fraction_beyond_the_average_keeps_no_component_without_variance():
+def test_a_fraction_keeps_no_component_without_variance():
     wide = np.random.default_rng(0).standard_normal((20, 30))
     model = fit("ap-cov", cut(wide, 10, 10), n_components=0.99, min_rows=1)
     assert model.n_components_ == 18  # each party's rows about their own mean
