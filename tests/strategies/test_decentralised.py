@@ -30,7 +30,6 @@ def parties():
 
 
 def dissimilar_parties():
-    """Return parties that differ in size, mean and spectrum; a party has a single row."""
     parts = parties()
     return [parts[0] * [9, 1, 1, 1, 1, 1, 1, 1], parts[1][:1], parts[2] + 50, parts[3]]
 
@@ -90,10 +89,9 @@ def test_the_server_only_relays(method, graph, tmp_path):
                 assert [block.tobytes() for block in received] == [block.tobytes() for block in sent_blocks]
     # The step is that of the largest eigenvalue that any party may have, and of the graph.
     pooled = np.vstack(parts)
-    local_heads = [
-        (part - part.mean(axis=0), len(part) * np.sum((part.mean(axis=0) - pooled.mean(axis=0)) ** 2)) for part in parts
-    ]
-    largest = max(np.linalg.norm(part, 2) ** 2 + between for part, between in local_heads)
+    between = [len(part) * np.sum((part.mean(axis=0) - pooled.mean(axis=0)) ** 2) for part in parts]
+    within = [np.linalg.norm(part - part.mean(axis=0), 2) ** 2 for part in parts]
+    largest = np.add(within, between).max()
     total, W = np.sum((pooled - pooled.mean(axis=0)) ** 2), metropolis_weights(adjacency)
     step = model.log["measured"]["step_size"]
     assert step == pytest.approx(min(0.5, np.sqrt(1 - mixing_rate(W))) * total / (6 * largest), rel=0.01)
@@ -130,7 +128,6 @@ def test_the_server_only_relays(method, graph, tmp_path):
 
 
 def ended_early(model):
-    """Return the note on iterations that ended too early, if any."""
     return next((note for note in model.log["notes"] if "degrees from each other" in note), "")
 
 
