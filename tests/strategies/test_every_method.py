@@ -31,13 +31,11 @@ every_method = pytest.mark.parametrize("method", FITTING)
 
 
 def three(method, n=300):
-    """Return three parties, by rows or by columns as the method takes data."""
     return cut(rows(n), n - 120, 100, 20) if method in BY_ROWS else np.split(rows(60), [6, 10], axis=1)
 
 
 @cache
 def clear(method, name, **options):
-    """Return the model of a family in clear."""
     return fit(method, FAMILIES[name].parties, n_components=FAMILIES[name].k, **options)
 
 
