@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
@@ -30,7 +31,6 @@ from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supernode.runtime import run_clientapp
 
-from fedpca_flwr import __version__
 from fedpca_flwr.config.site_file import SiteFile, read_site_file, toml_lines
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.site import held_rows
@@ -39,6 +39,7 @@ from fedpca_flwr.site.flower_command import program_path
 from fedpca_flwr.site.site import AppName, show_log
 
 APP_NAME = "fedpca-flwr"
+VERSION = metadata.version(APP_NAME)
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 FLOWER_SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -131,7 +132,7 @@ class SiteProcess:
         if len(list(Path("/proc/self/task").iterdir())) > 1:
             raise FedPCAError("this process has several threads, and must have one: it forks for each message")
         name = self.site.node.name or f"partition {self.site.node.partition_id}"
-        logger.info("%s answers with fedpca-flwr %s", name, __version__)
+        logger.info("%s answers with fedpca-flwr %s", name, VERSION)
         run_superexec.run_superexec(f"{HOST}:{port}", insecure=True, superexec_auth_secret=secret)
 
     def load_app(self, identifier: str, version: str, digest: str) -> ClientApp:
@@ -151,7 +152,7 @@ class SiteProcess:
         ClientApp
             The app of this installation, whatever code the run has brought.
         """
-        AppName.text = f"app of this site, {__version__}, for {identifier} {version} {digest[:8]}"
+        AppName.text = f"app of this site, {VERSION}, for {identifier} {version} {digest[:8]}"
         try:
             require_compatible_app(self.site, identifier, version, digest)
         except ConfigError as error:
@@ -241,8 +242,8 @@ def require_compatible_app(site: SiteFile, identifier: str, version: str, digest
     faults = []
     if identifier.rpartition("/")[2] != APP_NAME:
         faults.append(f"its name is '{identifier}', expected '{APP_NAME}'")
-    if version.split(".")[:2] != __version__.split(".")[:2]:
-        faults.append(f"its version is '{version}', and this site has {__version__}")
+    if version.split(".")[:2] != VERSION.split(".")[:2]:
+        faults.append(f"its version is '{version}', and this site has {VERSION}")
     if site.supernode.app_hash and not digest.startswith(site.supernode.app_hash):
         faults.append(f"its hash is {digest[:16]}..., and this site answers {site.supernode.app_hash[:16]}... only")
     if faults:

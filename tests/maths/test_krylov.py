@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import angle_bounds, krylov
-from fedpca_flwr.maths.angle_bounds import LEVEL_SHARES, AngleBounds, least_overlap, presumed_bound, proven_bound
+from fedpca_flwr.maths.angle_bounds import (
+    LEVEL_SHARES,
+    AngleBounds,
+    HiddenEigenvector,
+    least_overlap,
+    presumed_bound,
+    proven_bound,
+)
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles, rounding_bound, sine_theorem
 from fedpca_flwr.maths.krylov import FirstBlock, ProductBasis, Ritz, random_block
@@ -269,8 +276,10 @@ def test_a_presumed_ceiling_fails_for_hidden_eigenvalues(share):
         assert at_most == pytest.approx(1 + level + 2 * error, abs=1e-12)
         assert presumed_bound(two_pairs(second=hidden * (1 + 1e-9), error=error), 1, start) > 1 + 2 * level
     # A narrow block shows half as much, and less of what is near the first.
-    start = FirstBlock(np.array([[0.5, 2.0, 0.0, 0.0]]).T)
-    bound = least_overlap(1, 1, angle_bounds.MISS_PROBABILITY / 2) / 2
+    start, bound = (
+        FirstBlock(np.array([[0.5, 2.0, 0.0, 0.0]]).T),
+        least_overlap(1, 1, angle_bounds.MISS_PROBABILITY / 2) / 2,
+    )
     near = bound / (10 * 0.5)  # takes one off the first value
     hidden = bound * 3 * share / (2 * 2.0)
     at_most = presumed_bound(two_pairs(first=near, second=hidden * (1 - 1e-9)), 1, start)
@@ -282,12 +291,12 @@ def test_what_hides_counts_in_full():
     """Residuals of no Krylov space do not lie in two directions for each column of the block: the rest counts, too."""
     rng = np.random.default_rng(0)
     ritz = pairs_with(np.linspace(2, 1, 20), rng.standard_normal((60, 20)))
-    hidden = angle_bounds.HiddenEigenvector(ritz, 3, FirstBlock(rng.standard_normal((60, 2))))
+    hidden = HiddenEigenvector(ritz, 3, FirstBlock(rng.standard_normal((60, 2))))
     weights = hidden.start.coordinates(ritz, 4.0)[0][3:] / (4.0 - ritz.values[3:, None])
     assert np.linalg.norm(ritz.residuals[:, 3:] @ weights) <= hidden.norm_bound(4.0)
     # |1 / (x - 1) - 2 / x| is zero at 2, and largest at 2 + sqrt(2).
     ritz = pairs_with(np.array([1.0, 0.0]), np.array([[0, 0], [0, 0], [1.0, 1.0]]))
-    hidden = angle_bounds.HiddenEigenvector(ritz, 0, FirstBlock(np.array([[1.0], [-2.0], [0.0]])))
+    hidden = HiddenEigenvector(ritz, 0, FirstBlock(np.array([[1.0], [-2.0], [0.0]])))
     assert 3 - np.sqrt(8) <= angle_bounds._max_norm_above(hidden, 2.0) <= 2 * (3 - np.sqrt(8))
 
 
@@ -349,6 +358,21 @@ def test_a_tie_at_the_cut_is_proven_only_where_both_its_ends_are(proven_at):
     assert degrees < 1e-6 or not bounds.proven
     half = known.ritz().residual_norm(4) / np.sin(np.radians(0.1))
     assert bounds.level(0.2) == pytest.approx(5.0 - 1.0001 * half, rel=1e-14)
+
+
+def test_a_tie_at_the_cut_is_not_certified_while_one_of_it_hides():
+    """Take the eigenvalues 9, 5, 5: blocks of two columns certify the first component, and not the first three."""
+
+    def seen(found):
+        return np.isclose(found.ritz.values, 5 / 9 * found.ritz.values[0]).sum()
+
+    A = np.diag(np.r_[9.0, 5.0, 5.0, 5.0, np.linspace(3, 0.5, 56)])
+    found = BlockIteration(random_block(60, 2, seed=0), 2, trace=float(np.trace(A)))
+    while not found.add(found.block, A @ found.block):
+        assert found.certificate == 90.0 or seen(found) == 3
+    assert found.proven
+    assert (found.converged, found.determined_count) == (True, 1)
+    assert seen(found) == 3
 
 
 def test_a_probe_adds_what_the_first_vectors_get_wrong():

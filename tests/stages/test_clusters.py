@@ -26,6 +26,7 @@ SECURE = {"secure_aggregation": True, "bound": 100.0}
 
 
 def written(folder, what="clusters"):
+    """Return the rows of the files that the sites have written."""
     return np.vstack([np.loadtxt(folder / f"{i}-{what}.csv", delimiter=",", skiprows=1) for i in range(3)])
 
 
@@ -66,12 +67,16 @@ def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):
     result, start, scores = analyses.clusters(model), analyses.clusters(before), before.transform(X)
     spread = np.eye(3) * len(X) * 3 / before.log["clusters"]["inertia"]
     regular = clustering.RIDGE_SHARE * model.explained_variance_.mean()
-    first = {
-        "weights_init": (np.array(start.rows) + 1) / (len(X) + 3),
-        "means_init": start.centres,
-        "precisions_init": [np.linalg.inv(np.linalg.inv(spread) + regular * np.eye(3))] * 3,
-    }
-    theirs = GaussianMixture(3, tol=1e-9, max_iter=100, reg_covar=regular, **first).fit(scores)
+    theirs = GaussianMixture(
+        3,
+        tol=1e-9,
+        max_iter=100,
+        reg_covar=regular,
+        weights_init=(np.array(start.rows) + 1) / (len(X) + 3),
+        means_init=start.centres,
+        precisions_init=[np.linalg.inv(np.linalg.inv(spread) + regular * np.eye(3))] * 3,
+    )
+    theirs.fit(scores)
     assert theirs.n_iter_ == model.log["clusters"]["steps"]
     assert model.log["clusters"]["mean_log_density"] == pytest.approx(theirs.lower_bound_, rel=1e-9)
     order = np.argsort(-theirs.weights_, kind="stable")
@@ -126,6 +131,7 @@ NO_MOVES = np.empty((0, 0, 0, 0))
 
 
 def session(folder, **options):
+    """Return a site that has been asked for its moments."""
     request = HostileSession(folder, X, {**RUN, **options})
     assert request.ask("moments", [])[0]
     return request
@@ -164,6 +170,20 @@ def test_steps_that_do_not_fit_are_refused(tmp_path, caplog, phase, step, named)
     assert phase == "mixed" or request.ask("cells", [AXES, MEAN, NONE, np.zeros((1, 2, 2))])[0]
     assert request.refusal(phase, [AXES, MEAN, NONE, *step])
     assert not unnamed(caplog.text, named)
+
+
+def test_two_centres_tell_the_row_that_lies_between_them(tmp_path):
+    """The attack for which a site must say may-show='scores': the server learns the scores of a single row."""
+    request, edge = session(tmp_path), np.sort(X[:, 0] - MEAN[0])
+
+    def sums(boundary):
+        centres = np.array([[[boundary - 1e3, 0.0], [boundary + 1e3, 0.0]]])
+        counts, report, _ = request.ask("cells", [AXES, MEAN, NONE, centres])[0]
+        return report[0, 0] + counts[0, 0] * centres[0, 0]
+
+    low, high = sums((edge[-2] + edge[-1]) / 2), sums(edge[-1] + 1.0)
+    np.testing.assert_allclose(high - low, (X - MEAN)[X[:, 0].argmax(), :2], atol=1e-6)
+    assert HostileSession(tmp_path / "nothing", X, RUN, **{"may-show": "distribution"}).refusal("moments", [])
 
 
 # Harmony
@@ -243,11 +263,15 @@ def test_moves_are_those_of_a_ridge_regression_of_the_rows():
     np.testing.assert_allclose(moves, report[1:], atol=1e-12)
 
 
-def test_harmony_goes_on_and_leaves_one_party_as_it_is():
-    assert len(fit("p-cov", BATCHES, **HARMONY).log["harmony"]["moves"]) > 2
+def test_harmony_goes_on_while_its_objective_falls():
+    model = fit("p-cov", BATCHES, **HARMONY)
+    assert len(model.log["harmony"]["moves"]) > 2
+
+
+def test_one_party_has_nothing_taken_off():
     model = fit("p-cov", [np.vstack(BATCHES)], **HARMONY)
-    moved = analyses.harmonised(model, BATCHES[0], 0) - model.transform(BATCHES[0])
-    np.testing.assert_allclose(moved, 0, atol=1e-6)
+    moved = analyses.harmonised(model, BATCHES[0], 0)
+    assert np.abs(moved - model.transform(BATCHES[0])).max() < 1e-6
 
 
 def test_a_described_batch_needs_one_correction():
@@ -278,10 +302,6 @@ def test_the_objective_counts_surplus_rows_of_a_batch():
 # Clusters of rows whose scores are at most 2.5 in size.
 PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
 FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
-N = 2 * MAX_ROWS
-PRODUCTS = N * np.einsum("mi,mj->mij", FARTHEST, FARTHEST)
-LOG_DENSITY = N * clustering.MAX_LOG_DENSITY
-OBJECTIVE = N * (4 + CLUSTER_WIDTH * np.log(4))
 
 
 @pytest.mark.parametrize(
@@ -289,15 +309,29 @@ OBJECTIVE = N * (4 + CLUSTER_WIDTH * np.log(4))
     [
         (
             questions._cell_limits({"centres": PLACES[None]}, 2.5),
-            {"counts": N, "sums": [5.5 * N, 6.5 * N], "inertia": N * (5.5**2 + 6.5**2)},
+            {
+                "counts": 2 * MAX_ROWS,
+                "sums": [2 * MAX_ROWS * 5.5, 2 * MAX_ROWS * 6.5],
+                "inertia": 2 * MAX_ROWS * (5.5**2 + 6.5**2),
+            },
         ),
         (
             questions._share_limits({"means": PLACES}, 2.5),
-            {"counts": N, "sums": N * FARTHEST, "products": PRODUCTS, "log_density": LOG_DENSITY},
+            {
+                "counts": 2 * MAX_ROWS,
+                "sums": 2 * MAX_ROWS * FARTHEST,
+                "products": 2 * MAX_ROWS * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
+                "log_density": 2 * MAX_ROWS * clustering.MAX_LOG_DENSITY,
+            },
         ),
         (
             steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5),
-            {"counts": N, "units": N, "sums": 2.5 * N, "objective": OBJECTIVE},
+            {
+                "counts": 2 * MAX_ROWS,
+                "units": 2 * MAX_ROWS,
+                "sums": 5 * MAX_ROWS,
+                "objective": 2 * MAX_ROWS * (4 + CLUSTER_WIDTH * np.log(4)),
+            },
         ),
     ],
 )

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import DataError, DisclosureError
 from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.privacy import (
     GRID_STEPS,
+    MAX_ROWS,
     compose_multipliers,
     gaussian_multiplier,
     integer_energies,
@@ -19,7 +21,8 @@ from fedpca_flwr.maths.privacy import (
     integer_shell_products,
     integer_sum,
 )
-from fedpca_flwr.strategies.dp_pca.party import BUDGET_SHARES, FIELD_STEPS, MAX_TOTAL_ROWS, DPOptions
+from fedpca_flwr.protocol.question import Public
+from fedpca_flwr.strategies.dp_pca.party import BUDGET_SHARES, FIELD_STEPS, MAX_TOTAL_ROWS, DPOptions, dp_script
 from tests.families import rows
 from tests.harness import client_of, finish, fit, server_of
 from tests.refusals import refused, unnamed
@@ -80,8 +83,10 @@ def noise_of(running, release):
     for phase, request in REQUESTS[release].items():
         sums, _, metrics = ask(running, phase, request.values())
         assert "error" not in metrics
-        bound, of_phase = {"bound": 5.0} if release == "joint" else {}, client_of(running, 0).options.noise(phase)
-        for (name, deviation), array in zip(of_phase.deviations.items(), sums, strict=True):
+        bound = {"bound": 5.0} if release == "joint" else {}
+        for (name, deviation), array in zip(
+            client_of(running, 0).options.noise(phase).deviations.items(), sums, strict=True
+        ):
             deviations[phase, name] = array - exact(name, rows(50), **{**bound, **request}), deviation
     return deviations
 
@@ -103,8 +108,9 @@ def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
 
 def change_by_one_row(relation, deviations):
     """Return the largest change of the sums by a row that comes, goes or is replaced, in deviations of the noise."""
-    names = "rows", "sum", "products"
-    count, length, products = (FIELD_STEPS[name] / deviations[name] if deviations.get(name) else 0.0 for name in names)
+    count, length, products = (
+        FIELD_STEPS[name] / deviations[name] if deviations.get(name) else 0.0 for name in ("rows", "sum", "products")
+    )
     if relation == "add-remove":
         return np.sqrt(count**2 + length**2 + products**2)
     t = np.linspace(-1, 1, 200_001)  # the cosine of the two rows
@@ -140,11 +146,13 @@ def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
 
     def tell(data):
         """Return the sums in deviations of their noise; off-diagonal products count twice with half the variance."""
-        parts = []
-        for name, fields in TELLS[phase].items():
-            values = exact(name, data, centre=[0.5, -2, 1, 0], **fields) * (two_entries if name == "products" else 1.0)
-            parts.append(np.ravel(values) / deviations[name])
-        return np.concatenate(parts)
+        statistics = {
+            name: exact(name, data, centre=[0.5, -2, 1, 0], **fields) for name, fields in TELLS[phase].items()
+        }
+        statistics = {
+            name: values * (two_entries if name == "products" else 1.0) for name, values in statistics.items()
+        }
+        return np.concatenate([np.ravel(values) / deviations[name] for name, values in statistics.items()])
 
     def change(flat):
         pair = flat.reshape(2, 1, 4)
@@ -152,8 +160,10 @@ def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
         return float(np.linalg.norm(tell(np.vstack([other_rows, pair[0]])) - tell(after)))
 
     starts = np.random.default_rng(0).standard_normal((8, 8))[[1, 2, 6, 7]] * [[1], [3], [1e9], [1e100]]
-    found = [max(change(start), -minimize(lambda x: -change(x), start, method="Powell").fun) for start in starts]
-    assert 0.99 * allowed <= max(found) <= allowed
+    largest_change = max(
+        max(change(start), -minimize(lambda x: -change(x), start, method="Powell").fun) for start in starts
+    )
+    assert 0.99 * allowed <= largest_change <= allowed
 
 
 def test_budgets_are_spent_and_weights_are_as_said():
@@ -162,12 +172,17 @@ def test_budgets_are_spent_and_weights_are_as_said():
     together = compose_multipliers(options.noise(phase).multiplier for phase in options.phases)
     assert together >= multiplier * (1 - 1e-12)
     # A tenth of the weight each for how far rows are, by octaves and by shells; 0.3 for a number of rows.
-    products = multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2
+    deviations, products = (
+        options.noise("directions").deviations,
+        multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2,
+    )
     expected = {"octaves": 10 * products / GRID_STEPS, "energies": 10 * products, "products": products}
-    assert options.noise("directions").deviations == pytest.approx(expected, rel=1e-5)
-    squares = multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2
-    expected = {"rows": squares / GRID_STEPS / 0.3, "squares": squares}
-    assert options.noise("variances").deviations == pytest.approx(expected, rel=1e-5)
+    assert deviations == pytest.approx(expected, rel=1e-5)
+    deviations, squares = (
+        options.noise("variances").deviations,
+        multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2,
+    )
+    assert deviations == pytest.approx({"rows": squares / GRID_STEPS / 0.3, "squares": squares}, rel=1e-5)
 
 
 def test_each_phase_and_shell_has_noise_of_its_own():
@@ -244,6 +259,24 @@ def test_a_site_with_too_many_rows_takes_no_part(monkeypatch):
     assert finish(server()).n_components_ == 2
 
 
+@pytest.mark.parametrize("size", [1e-300, 1.0, 1e150, 1e300])
+def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
+    """Whatever the server names, answers are integers within the limits of so many rows."""
+    data = rows(20)
+    fields = {"shells": SHELLS, "components": np.eye(D)[:2], "bound": size}
+    for centre in (0.0, size):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            statistics = {
+                name: exact(name, data, centre=centre, **fields) / FIELD_STEPS[name]
+                for name in FIELD_STEPS
+                if name != "sum"
+            }
+        statistics["products"] = statistics["products"][:, diagonal_positions(D)]
+        for values in statistics.values():
+            assert np.isfinite(values).all()
+            assert np.sum(values) <= len(data)
+
+
 @pytest.mark.parametrize("trust", [{}, {"trust": "distributed", "honest-parties": 3}], ids=["local", "distributed"])
 def test_limits_have_room_for_rows_and_noise(trust):
     """No noise is beyond 60 deviations, and without that room a full sum would not open."""
@@ -254,3 +287,27 @@ def test_limits_have_room_for_rows_and_noise(trust):
         for name, deviation in noise.items():
             assert (limits[name] >= MAX_TOTAL_ROWS * FIELD_STEPS[name] + 5 * 60 * deviation).all()
             assert (limits[name] < 2.0**62).all()
+
+
+@pytest.mark.parametrize(
+    ("release", "phase"), [(release, phase) for release, of_release in REQUESTS.items() for phase in of_release]
+)
+@pytest.mark.parametrize("count", ["public", "noised"])
+def test_whole_numbers_travel_as_they_are(release, phase, count):
+    """The most rows that there can be, at the bound, all alike, and noise of twenty deviations at every party."""
+    options, parties = DPOptions(**RELEASES[release], count=count), 256
+    config = RunConfig(method="dp-pca", clients=parties, secure_aggregation=True)
+    layout = dp_script(config, options)[phase].layout({}, Public(config, options, parties, features=4))
+    noise = options.noise(phase).deviations
+    site_keys = {
+        name: np.full(limit.shape, MAX_ROWS * FIELD_STEPS[name] + 20 * noise[name] + 1.0)
+        for name, limit in layout.limits.items()
+    }
+    vectors = [layout.encode({name: sign * value for name, value in site_keys.items()}) for sign in [1] * 255 + [-1]]
+    total = np.sum(vectors, axis=0, dtype=np.uint64)
+    decoded = layout.decode(total)
+    assert (total[0], layout.words) == (parties, 1)
+    for name, value in site_keys.items():
+        high, low = (part[name] for part in decoded)
+        exact = [int(h) + int(rest) for h, rest in zip(np.ravel(high), np.ravel(low), strict=True)]
+        assert exact == [254 * int(v) for v in np.ravel(value)]

@@ -8,6 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr import run
 from fedpca_flwr.maths.moments import Moments, count_varying_features, safe_deviation
+from fedpca_flwr.model.federation import Federation
 from tests.families import cut, rows
 from tests.harness import fit
 
@@ -31,18 +32,25 @@ def notes_of(model):
 
 
 def parties_of(method, X):
+    """Return three parties, by rows or by columns as the method takes data."""
     return np.split(X, [3, 5], axis=1) if method == "vertical" else cut(X, len(X) - 50, 40, 10)
 
 
 def tied(*sizes):
+    """Return 240 rows with the given singular values."""
     basis = np.linalg.qr(np.random.default_rng(1).standard_normal((240, len(sizes))) - 1)[0]
     return np.linalg.qr(basis - basis.mean(axis=0))[0] * sizes
 
 
-def salaries():
-    """Return a column of salaries of some 1e10 beside columns of 0 and 1, each with another share of ones."""
-    X = (np.random.default_rng(4).random((120, 8)) < np.linspace(0.1, 0.5, 8)).astype(float)
-    X[:, 0] = np.random.default_rng(5).normal(3e10, 1e10, len(X))
+def answers(n=120, d=8):
+    """Columns of 0 and 1, each with another share of ones."""
+    return (np.random.default_rng(4).random((n, d)) < np.linspace(0.1, 0.5, d)).astype(float)
+
+
+def salaries(column=0):
+    """Return a column of salaries of some 1e10 beside columns of 0 and 1."""
+    X = answers()
+    X[:, column] = np.random.default_rng(5).normal(3e10, 1e10, len(X))
     return X
 
 
@@ -70,6 +78,34 @@ def test_small_components_beside_a_huge_one_are_not_called_exact(method, options
     assert "no variance is left there, or the directions are noise of rounding" in note
     other = " or the method 'qr-pca' with whole factors" if method != "vertical" and "bound" not in options else ""
     assert note.endswith(f"rounding; scale=true{other} resolves more")
+
+
+def test_a_federation_that_lasts_says_what_it_cannot_resolve(tmp_path):
+    federation = Federation.open(tmp_path)
+    for name, part in zip("ab", cut(salaries(), 70, 50), strict=True):
+        federation.join(name, part)
+    assert federation.model(1).log["exact"]
+    model = federation.model(3)
+    assert not model.log["exact"]
+    assert notes_of(model)[0].startswith("components 2 to 3 are below what can be resolved")
+
+
+@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it", "streaming"])
+def test_what_was_advised_resolves_it(method):
+    model = fit(method, parties_of(method, salaries()), n_components=3, scale=True)
+    assert model.log["exact"]
+    assert notes_of(model) == []
+    assert angle(model, StandardScaler().fit_transform(salaries()), 3) <= 1e-6
+
+
+@pytest.mark.parametrize("column", range(8))
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_qr_pca_resolves_small_components_beside_a_huge_one(column, k):
+    X = salaries(column)
+    model = fit("qr-pca", parties_of("qr-pca", X), n_components=k)
+    assert angle(model, X, k) <= 1e-9
+    assert model.log["exact"]
+    assert notes_of(model) == []
 
 
 @pytest.mark.parametrize("k", [3, 7])

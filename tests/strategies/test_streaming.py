@@ -8,6 +8,7 @@ import pytest
 from fedpca_flwr import run
 from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
 from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.federation import Federation, moments_digest
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.fields import head_fields, read_moments
@@ -40,6 +41,7 @@ def server_with(state, parties, **options):
 
 
 def is_that_of(model, parties, **options):
+    """Assert that the model is bit for bit that of P-COV on the parties' rows."""
     fresh = run("p-cov", parties, **{"n_components": 4, **options})
     assert model.n_samples_ == fresh.n_samples_
     assert not differences(model, fresh)
@@ -49,8 +51,9 @@ def changes(model):
     """Return the numbers of the parties by what happened to each."""
     measured = model.log["measured"]
     assert all(measured[f"{word}_members"] == len(names) for word, names in model.log["members"].items())
-    members = model.log["members"].items()
-    return {word: "".join(name.removeprefix("partition ") for name in names) for word, names in members}
+    return {
+        word: "".join(name.removeprefix("partition ") for name in names) for word, names in model.log["members"].items()
+    }
 
 
 def content(state):
@@ -127,8 +130,12 @@ def test_the_prediction_is_for_the_rows_that_take_part():
     np.testing.assert_allclose(squared_error(model, Moments.from_rows(X)), (residual**2).sum() / 90, rtol=1e-10)
 
 
-TRUE = Moments.from_rows(C)
-LIE = read_moments({**head_fields(TRUE.head, TRUE.diagonal()), "scatter": 2 * TRUE.scatter})
+LIE = read_moments(
+    {
+        **head_fields(Moments.from_rows(C).head, Moments.from_rows(C).diagonal()),
+        "scatter": 2 * Moments.from_rows(C).scatter,
+    }
+)
 
 
 def consistent_lie(arrays):
@@ -138,28 +145,34 @@ def consistent_lie(arrays):
     return [*arrays[:-1], LIE.scatter] if len(arrays) == 4 else arrays
 
 
-def other_scatter(arrays):
-    return arrays if arrays[0].size == 32 else [*arrays[:-1], arrays[-1] * (1 + 1e-12)]
+def in_place_of_the_scatter(change):
+    return lambda arrays: arrays if arrays[0].size == 32 else [*arrays[:-1], change(arrays[-1])]
 
 
-def no_scatter(arrays):
-    return arrays if arrays[0].size == 32 else [*arrays[:-1], np.empty(0)]
+FAULTS = {
+    "a lie": (lambda server: tamper_arrays(server, 1, consistent_lie), ContractError, [], "fit"),
+    "other moments than announced": (
+        lambda server: tamper_arrays(server, 1, in_place_of_the_scatter(lambda scatter: scatter * (1 + 1e-12))),
+        ContractError,
+        ["client 1"],
+        "digest",
+    ),
+    "no scatter": (
+        lambda server: tamper_arrays(server, 1, in_place_of_the_scatter(lambda scatter: np.empty(0))),
+        ContractError,
+        ["client 1", "'scatter'"],
+        None,
+    ),
+    "dies in the last round": (lambda server: fail_at(server, 1, "project"), QuorumError, ["client 1"], None),
+}
 
 
-@pytest.mark.parametrize(
-    ("play", "fault", "error", "named", "match"),
-    [
-        (tamper_arrays, consistent_lie, ContractError, [], "fit"),
-        (tamper_arrays, other_scatter, ContractError, ["client 1"], "digest"),
-        (tamper_arrays, no_scatter, ContractError, ["client 1", "'scatter'"], None),
-        (fail_at, "project", QuorumError, ["client 1"], None),
-    ],
-)
-def test_a_run_that_fails_leaves_the_state(state, play, fault, error, named, match):
+@pytest.mark.parametrize(("play", "error", "named", "match"), FAULTS.values(), ids=FAULTS)
+def test_a_run_that_fails_leaves_the_state(state, play, error, named, match):
     fit(state, [A, B])
     before = content(state)
     server = server_of("streaming", [A, C], state=state, n_components=4)
-    play(server, 1, fault)
+    play(server)
     with refused(error, *named, match=match):
         finish(server)
     assert content(state) == before
@@ -179,24 +192,29 @@ SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 
 @pytest.mark.parametrize(
-    ("first", "options", "named"),
+    ("first", "parties", "options", "named"),
     [
-        ({}, {"state": ""}, ["'state'"]),
-        ({}, {"leave": "partition 1"}, ["'leave'", "partition 1", "client 1"]),
-        ({}, {"leave": "partitio 1"}, ["partitio 1", "partition 1"]),
-        ({}, {"parties": [A[:, :5], B[:, :5], C[:, :5]]}, ["partition 0", 5, 12]),
-        ({}, {"append": "yes"}, ["'append'", "'yes'"]),
-        ({}, SECURE, ["secure_aggregation", "True"]),
-        (SECURE, {}, ["secure_aggregation", "False"]),
-        (SECURE, {**SECURE, "leave": "partition 1"}, ["'leave'", "partition 1", "secure_aggregation"]),
-        (SECURE, {**SECURE, "survivors": 2}, ["secure_aggregation", "'streaming'", "p-cov", "ap-cov", "dp-pca"]),
+        ({}, [A, B, C], {"state": ""}, ["'state'"]),
+        ({}, [A, B, C], {"leave": "partition 1"}, ["'leave'", "partition 1", "client 1"]),
+        ({}, [A, B, C], {"leave": "partitio 1"}, ["partitio 1", "partition 1"]),
+        ({}, [A[:, :5], B[:, :5], C[:, :5]], {}, ["partition 0", 5, 12]),
+        ({}, [A, B, C], {"append": "yes"}, ["'append'", "'yes'"]),
+        ({}, [A, B, C], SECURE, ["secure_aggregation", "True"]),
+        (SECURE, [A, B, C], {}, ["secure_aggregation", "False"]),
+        (SECURE, [A, B, C], {**SECURE, "leave": "partition 1"}, ["'leave'", "partition 1", "secure_aggregation"]),
+        (
+            SECURE,
+            [A, B, C],
+            {**SECURE, "survivors": 2},
+            ["secure_aggregation", "'streaming'", "p-cov", "ap-cov", "dp-pca"],
+        ),
     ],
 )
-def test_what_cannot_be_done_is_named_and_changes_nothing(state, first, options, named):
+def test_what_cannot_be_done_is_named_and_changes_nothing(state, first, parties, options, named):
     fit(state, [A, B, C], **first)
     before = content(state)
     with refused(FedPCAError, *named):
-        fit(**{"state": state, "parties": [A, B, C], **options})
+        fit(**{"state": state, "parties": parties, **options})
     assert content(state) == before
 
 
@@ -232,6 +250,18 @@ def test_missing_partitions_are_counted(state):
     proxy_of(server, 2).fit = lambda *_: 1 / 0
     with refused(QuorumError, 1, 2):
         finish(server)
+
+
+def test_python_and_runs_share_a_federation(state):
+    fit(state, [A, B])
+    federation = Federation.open(state)
+    federation.leave("partition 1")
+    federation.join("partition 7", D)
+    federation.save()
+    model = fit(state, [A])
+    assert changes(model) == {"unchanged": "0", "absent": "7"}
+    pooled = pool([Moments.from_rows(A), Moments.from_rows(D)])
+    np.testing.assert_allclose(Federation.open(state).moments().scatter, pooled.scatter, rtol=1e-12, atol=1e-12)
 
 
 # One sum over all parties

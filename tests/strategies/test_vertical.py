@@ -4,6 +4,7 @@ And VERTICAL-SCORES: scores of new rows from the loadings that the parties kept,
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca
@@ -19,7 +21,7 @@ from fedpca_flwr.questions.columns_run import MAX_COLUMNS
 from fedpca_flwr.simulations.loopback import assemble
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
-from tests.harness import at_sites, blocks_added, finish, server_of
+from tests.harness import at_sites, finish, server_of
 from tests.refusals import refused, unnamed
 
 
@@ -51,8 +53,14 @@ def test_certificates_hold_in_as_many_rounds_as_they_need():
 
 def test_the_rounding_of_fixed_point_is_in_the_certificate(monkeypatch):
     """Each entry of a product is off by a step for each party, and blocks are made orthonormal before."""
-    added = blocks_added(monkeypatch)
-    fit(cut(rows(40, 12), 3), n_components=2, secure_aggregation=True, bound=100.0)
+    X, added, add = rows(40, 12), [], BlockIteration.add
+
+    def noting(self, V, AV, *, error):
+        added.append((V, error))
+        return add(self, V, AV, error=error)
+
+    monkeypatch.setattr(BlockIteration, "add", noting)
+    fit(cut(X, 3), n_components=2, secure_aggregation=True, bound=100.0)
     assert len(added) > 1
     step = np.sqrt(40) * 2 * MAX_COLUMNS * 200.0**2 * 2.0**-121  # of two words, 63 and 58 bits
     for V, error in added:
@@ -76,8 +84,10 @@ def test_rank_and_merged_directions_that_do_not_suffice_are_told():
     assert principal_angles(full.scores_, truth).max() <= 1e-6
     assert "squared_error_per_row" in narrow.log["measured"]
     assert not fit(np.split(rows(60), [10, 11], axis=1), solver="merge", rank=3).log["exact"]  # of ten columns
-    notes = fit(cut(rows(5), 3), n_components=5, solver="gram", min_rows=1).log["notes"]  # five rows about their mean
-    assert "the data have rank 4: components 5 to 5 have no variance and arbitrary directions" in notes
+    rank_note = "the data have rank 4: components 5 to 5 have no variance and arbitrary directions"
+    assert (
+        rank_note in fit(cut(rows(5), 3), n_components=5, solver="gram", min_rows=1).log["notes"]
+    )  # five rows about their mean
 
 
 @pytest.mark.parametrize("solver", ["krylov", "gram"])
@@ -92,7 +102,9 @@ def test_scaling_and_centring_are_those_of_the_pooled_columns(solver, options):
 @pytest.mark.parametrize("method", ["vertical", "vertical-kernel", "vfedpca", "vfedakpca"])
 def test_rows_of_frames_are_matched_by_their_index(method, tmp_path):
     """Three tables of the same people in other orders gave other components, in silence."""
-    people = pd.DataFrame(rows(60, 9), [f"patient {i:02d}" for i in range(60)], list("abcdefghi"))
+    people = pd.DataFrame(rows(60, 9), index=[f"patient {i:02d}" for i in range(60)]).set_axis(
+        list("abcdefghi"), axis=1
+    )
     parts = {name: people[list(names)] for name, names in (("north", "abc"), ("south", "defg"), ("west", "hi"))}
     turned = {name: part.sample(frac=1, random_state=i) for i, (name, part) in enumerate(parts.items())}
     options = {"n_components": 2, "min_rows": 1}
@@ -129,21 +141,28 @@ def test_other_people_are_refused():
     np.testing.assert_allclose(model.explained_variance_, expected.explained_variance_)
 
 
-def test_each_site_keeps_its_loadings_and_scores(tmp_path):
-    X = rows(120, 12) * np.arange(1, 13) + 5.0
-    paths, scores = ([tmp_path / f"{i}.{end}" for i in range(3)] for end in ("npz", "npy"))
-    model, truth = fit(cut(X, 3), scale=True, loadings=paths, scores=scores), pooled_pca(X, 3, scale=True)
-    loadings = [Loadings.load(path) for path in paths]
+def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
+    X, new = rows(120, 12) * np.arange(1, 13) + 5.0, rows(7, 12, seed=9)
+    files = {
+        what: [tmp_path / f"{i}.{end}" for i in range(3)] for what, end in (("loadings", "npz"), ("scores", "npy"))
+    }
+    model, truth = fit(cut(X, 3), scale=True, **files), pooled_pca(X, 3, scale=True)
+    loadings = [Loadings.load(tmp_path / f"{party}.npz") for party in range(3)]
     components = np.hstack([part.components for part in loadings])
     np.testing.assert_allclose(components @ components.T, np.eye(3), atol=7e-15)
     signs = np.sign((components * truth.components_).sum(axis=1))
     np.testing.assert_allclose(components, truth.components_ * signs[:, None], atol=1e-8)
-    np.testing.assert_allclose(np.load(scores[1]), model.scores_, atol=1e-12)
+    parts = [part.part_of_scores(columns) for part, columns in zip(loadings, cut(new, 3), strict=True)]
+    np.testing.assert_allclose(sum(parts), truth.transform(new) * signs, atol=1e-8)
+    np.testing.assert_allclose(np.load(tmp_path / "1.npy"), model.scores_, atol=1e-12)
     with refused(DataError, "(7, 12)", 4):
-        loadings[0].part_of_scores(rows(7))
-    paths[0].write_bytes(paths[0].read_bytes()[:50])
+        loadings[0].part_of_scores(new)
+    np.savez(tmp_path / "2.npz", components=np.eye(3, 4), mean=np.zeros(4), scale=np.ones(3))
+    with refused(ContractError, tmp_path / "2.npz", match="shapes"):
+        Loadings.load(tmp_path / "2.npz")
+    (tmp_path / "0.npz").write_bytes((tmp_path / "0.npz").read_bytes()[:50])
     with refused(ContractError, "BadZipFile"):
-        Loadings.load(paths[0])
+        Loadings.load(tmp_path / "0.npz")
 
 
 def test_inner_products_need_more_permission(tmp_path):
@@ -154,6 +173,21 @@ def test_inner_products_need_more_permission(tmp_path):
     np.save(tmp_path / "own.npy", rows(60)[:, :4])
     with refused(DisclosureError, "client 0", "may-show"):
         finish(at_sites(server, [{"data": str(tmp_path / "own.npy"), "split": "columns"}] * 3))
+
+
+def test_a_party_whose_columns_change_during_the_run_is_noticed():
+    parties = [part.copy() for part in cut(rows(60), 3)]
+    server = server_of("vertical", parties, n_components=2)
+    strategy: Any = server.strategy
+    honest = strategy.build_model
+
+    def modelled(solution):
+        parties[1][:] = 2 * parties[1]
+        return honest(solution)
+
+    strategy.build_model = modelled
+    with refused(ContractError, match="fit"):
+        finish(server)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +278,7 @@ def parts_of(X):
 
 @pytest.fixture
 def loading_paths(tmp_path):
+    """Paths of the loadings of a run on `old`."""
     paths = [tmp_path / f"own{party}.npz" for party in range(3)]
     fitted(paths, old())
     return paths
@@ -260,12 +295,9 @@ def project(parties, paths, **options):
 @every_way
 @pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
 def test_the_scores_are_those_of_the_central_model(way, options, tmp_path):
-    paths, files = ([tmp_path / f"{party}.{end}" for party in range(3)] for end in ("npz", "npy"))
+    paths = [tmp_path / f"own{party}.npz" for party in range(3)]
     earlier, truth = fitted(paths, old(), **options).scores_, pooled_pca(old(), 3, **options)
-    before = [path.read_bytes() for path in paths]
-    model = project(parts_of(new()), paths, scores=files, **way)
-    assert all(np.load(file).tobytes() == model.scores_.tobytes() for file in files)
-    assert [path.read_bytes() for path in paths] == before
+    model = project(parts_of(new()), paths, **way)
     expected = truth.transform(new()) * np.sign(np.einsum("ij,ij->j", earlier, truth.transform(old())))
     np.testing.assert_allclose(model.scores_, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
     assert (model.n_samples_, model.n_features_in_, model.n_components_) == (7, 12, 3)
@@ -273,9 +305,11 @@ def test_the_scores_are_those_of_the_central_model(way, options, tmp_path):
 
 @every_way
 def test_new_rows_have_sums_of_partial_scores(way, loading_paths):
-    named = zip(loading_paths, parts_of(new()), strict=True)
-    total = sum(Loadings.load(path).part_of_scores(columns) for path, columns in named)
-    np.testing.assert_allclose(project(parts_of(new()), loading_paths, **way).scores_, total, rtol=0, atol=1e-12)
+    parts = [
+        Loadings.load(path).part_of_scores(columns)
+        for path, columns in zip(loading_paths, parts_of(new()), strict=True)
+    ]
+    np.testing.assert_allclose(project(parts_of(new()), loading_paths, **way).scores_, sum(parts), rtol=0, atol=1e-12)
     model = fitted(loading_paths, old())
     old_model = project(parts_of(old()), loading_paths, **way)
     np.testing.assert_allclose(old_model.scores_, model.scores_, rtol=0, atol=1e-9)
@@ -284,6 +318,15 @@ def test_new_rows_have_sums_of_partial_scores(way, loading_paths):
     model = project(parts_of(new(1)), loading_paths, **way)
     np.testing.assert_allclose(model.scores_, project(parts_of(new()), loading_paths).scores_[:1], rtol=0, atol=1e-12)
     assert 0 < model.explained_variance_ratio_.sum() <= 1
+
+
+@every_way
+def test_every_site_gets_the_scores_and_keeps_its_loadings(way, loading_paths, tmp_path):
+    before = [path.read_bytes() for path in loading_paths]
+    files = [tmp_path / f"{party}.npy" for party in range(3)]
+    model = project(parts_of(new()), loading_paths, scores=files, **way)
+    assert all(np.load(file).tobytes() == model.scores_.tobytes() for file in files)
+    assert [path.read_bytes() for path in loading_paths] == before
 
 
 def test_scores_depend_on_no_order(loading_paths):

@@ -64,8 +64,9 @@ def test_the_faithful_variant_is_the_authors_program(parties, scaling):
         u = authors_program(blocks, component, scaling)
         u -= directions @ (directions.T @ u)
         directions = np.column_stack([directions, u / np.linalg.norm(u)])
-    options = {"variant": "faithful", "periods": 3, "local_iterations": 5, "weight_scaling": scaling, "seed": 42}
-    model = fit(parties, n_components=3, **options)
+    model = fit(
+        parties, n_components=3, variant="faithful", periods=3, local_iterations=5, weight_scaling=scaling, seed=42
+    )
     for j in range(3):  # the model's components are in the order of what the columns hold of them
         assert principal_angles(model.scores_, directions[:, j : j + 1]).max() <= 1e-6
 
@@ -113,6 +114,14 @@ def test_signs_periods_and_warm_starts_that_change_nothing():
     assert principal_angles(cold.scores_, warm.scores_).max() < 1e-6
 
 
+def test_one_party_alone_and_an_average_find_what_they_can():
+    model = fit(3)
+    assert 0.5 < angle(model) < 30
+    assert not model.log["exact"]
+    model = run("vfedpca", [X], n_components=1, periods=1, local_iterations=60)
+    assert angle(model) < 1e-6
+
+
 def test_further_components_are_orthogonal():
     model = fit(3, n_components=3, periods=2)
     directions = model.scores_ / model.singular_values_
@@ -141,11 +150,21 @@ def test_without_a_server_neighbours_are_merged(graph, variant):
 
 
 def test_one_party_has_no_neighbours():
-    options = {"n_components": 1, "local_iterations": 60}
-    with_graph, without = (run("vfedpca", [X], graph=graph, **options) for graph in ("ring", "server"))
+    with_graph, without = (
+        run("vfedpca", [X], n_components=1, graph=graph, local_iterations=60) for graph in ("ring", "server")
+    )
     assert principal_angles(with_graph.scores_, without.scores_).max() < 1e-6
     faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2)
     assert faithful.scores_.shape == (150, 2)
+
+
+@pytest.mark.parametrize("options", [{"kernel": "rbf", "gamma": 0.2}, {"kernel": "sigmoid", "gamma": 0.03}], ids=str)
+def test_the_kernel_variant_averages_too(options):
+    name, gamma = options["kernel"], options["gamma"]
+    truth = KernelPCA(1, kernel=name, gamma=gamma, coef0=1, eigen_solver="dense").fit(X).transform(X)
+    model, alone = fit(5, "vfedakpca", **options), run("vfedakpca", [X], n_components=1, **options)
+    assert 0.5 < principal_angles(model.scores_, truth).max() < 45
+    assert principal_angles(alone.scores_, truth).max() < 1e-6
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.2])
@@ -185,8 +204,10 @@ def test_merges_updates_and_directions_in_closed_form():
         other = orthogonal_direction(u, basis)
         np.testing.assert_allclose(basis.T @ other, 0, atol=1e-15)
         np.testing.assert_allclose(np.linalg.norm(other), 1)
-    u, two = np.arange(5.0), basis[:, :2]
-    np.testing.assert_allclose(orthogonal_direction(u, two) @ u, np.linalg.norm(u - two @ (two.T @ u)))
+    vector = orthogonal_direction(np.arange(5.0), basis[:, :2])
+    np.testing.assert_allclose(
+        vector @ np.arange(5.0), np.linalg.norm(np.arange(5.0) - basis[:, :2] @ (basis[:, :2].T @ np.arange(5.0)))
+    )
 
 
 @pytest.mark.parametrize("method", ["vfedpca", "vfedakpca"])
