@@ -164,14 +164,48 @@ class SiteProcess:
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], **connection: Any
     ) -> tuple[set[TaskType], set[str]]:
-        """Return the kind of task that this process takes: messages to a ClientApp."""
+        """Return the kind of task that this process takes: messages to a ClientApp.
+
+        Parameters
+        ----------
+        supported_task_types : set of TaskType
+            Kinds of tasks that Flower knows.
+        **connection
+            How SuperExec reaches the SuperNode.
+
+        Returns
+        -------
+        task_types : set of TaskType
+            The kinds that this process takes.
+        archives : set of str
+            Archives of agents: none.
+        """
         return supported_task_types & {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, task_type: TaskType | None = None, **connection: Any) -> None:
-        """Return at once: a process can be forked at any time."""
+        """Return at once: a process can be forked at any time.
+
+        Parameters
+        ----------
+        task_type : TaskType, optional
+            Kind of the next task.
+        **connection
+            How SuperExec reaches the SuperNode.
+        """
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Fork a process for a message."""
+        """Fork a process for a message.
+
+        Parameters
+        ----------
+        spec : ExecutionSpec
+            Address and token by which the process gets the message.
+
+        Returns
+        -------
+        LaunchResult
+            That the process runs.
+        """
         self.rows.receive()
         process = os.fork()
         if process == 0:
