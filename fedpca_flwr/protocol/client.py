@@ -584,10 +584,12 @@ class PCAClient(PartyClient):
             self._permit_sizes(size, 0)
         if self._sums_rows and not self.transport.sums_only:
             self.site.note_clear(self.card)
-        self.journal.record_answer(", ".join(map(attrgetter("name"), question.reply.fields)), size)
+        phases = list(self.script)
+        place = f"phase {phases.index(phase) + 1} of {len(phases)}"
+        self.journal.record_answer(f"{place}: {', '.join(map(attrgetter('name'), question.reply.fields))}", size)
         logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
-        if phase == list(self.script)[-1] and not self.card.successors:
-            self.journal.delete_secrets()
+        if phase == phases[-1] and not self.card.successors:
+            self.journal.complete()
             if self.site.node.data:
                 self.site.state.clear()
         return arrays

@@ -210,8 +210,8 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def delete_secrets(self) -> None:
-        """Delete the secrets of this run."""
+    def complete(self) -> None:
+        """Record that this party has answered the run's last question, and delete the run's secrets."""
 
 
 class SimulatedContext(Context):
@@ -353,7 +353,7 @@ class StateJournal(Journal):
     def end(self, why: str) -> None:
         """Record why the run ended for this party, and delete its secrets."""
         self.record["ended"] = why
-        self.delete_secrets()
+        self.complete()
 
     @override
     def store_secret(self, name: str, value: bytes) -> None:
@@ -367,7 +367,7 @@ class StateJournal(Journal):
         return value if isinstance(value, bytes) else None
 
     @override
-    def delete_secrets(self) -> None:
+    def complete(self) -> None:
         """Delete all secrets of this run."""
         for name in [name for name in self.record if name.startswith("secret ")]:
             del self.record[name]

@@ -11,7 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from logging import WARNING
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 RUNNING = "running"
 
 GAUGES = {
+    "run_active": "1 while a run goes on, else 0",
+    "changed_timestamp_seconds": "time of the last change of the latest run, in seconds since 1970",
     "rounds": "rounds of the latest run",
     "upload_bytes": "bytes from each party in the latest run",
     "download_bytes": "bytes to each party in the latest run",
@@ -83,6 +85,16 @@ class Record:
     download_bytes: ByParty = field(default_factory=dict)
     waited_seconds: ByParty = field(default_factory=dict)
     epsilon: float | None = None
+
+    @property
+    def run_active(self) -> int:
+        """1 while the run goes on, else 0."""
+        return int(self.status == RUNNING)
+
+    @property
+    def changed_timestamp_seconds(self) -> float:
+        """The time in seconds since 1970."""
+        return datetime.fromisoformat(self.time).timestamp()
 
     def line(self) -> str:
         """Return the record as a line of JSON, without values that are empty or infinite.
@@ -170,8 +182,13 @@ def _append(name: str, record: Record) -> None:
     lines = Path(f"{name}.jsonl")
     with open(lines, "a", encoding="utf-8") as stream:
         stream.write(f"{record.line()}\n")
-    records = map(json.loads, lines.read_text(encoding="utf-8").splitlines())
-    _write_text(name, "server", record, [entry for entry in records if entry["status"] != RUNNING])
+    ended = []
+    for line in lines.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError, TypeError, AttributeError):  # a damaged line is of no run that can be counted
+            entry = {key: str(json.loads(line).get(key, "")) for key in COUNTERS}
+            if entry["status"] not in ("", RUNNING):
+                ended.append(entry)
+    _write_text(name, "server", record, ended)
 
 
 def write_records(name: str, at: str, records: Sequence[Record]) -> None:
@@ -190,7 +207,7 @@ def write_records(name: str, at: str, records: Sequence[Record]) -> None:
         return
     with atomic_file(Path(f"{name}.jsonl")) as stream:
         stream.writelines(f"{record.line()}\n".encode() for record in records)
-    _write_text(name, at, records[-1], [asdict(record) for record in records])
+    _write_text(name, at, records[-1], [asdict(record) for record in records if record.status != RUNNING])
 
 
 def _write_text(name: str, at: str, latest: Record, ended: Sequence[Mapping[str, str]]) -> None:

@@ -1,17 +1,23 @@
 """A site's journal for its reader: a table, an export, a status of runs, and a check that no event was changed."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedpca_flwr.errors import ConfigError, printable_text
 from fedpca_flwr.site.accounts import event_text
 from fedpca_flwr.site.chain import Event, FurtherRefusals, events, first_gap, further_refusals
-from fedpca_flwr.site.journal import SCHEMA
+from fedpca_flwr.site.journal import COMPLETED_KIND, SCHEMA, SECRETS_TIMEOUT
 from fedpca_flwr.state.files import atomic_file
 from fedpca_flwr.state.store import Store
+
+PHASE = re.compile(r"(phase \d+ of \d+)\b")
+RUN_STATUSES = ("running", "completed", "refused", "broke off", "answered", "asked nothing")
+"""How a run has ended at a site: "answered" is of versions that have not noted it, "asked nothing" of notes alone."""
 
 TABLE_COLUMNS = ("time", "run", "party", "kind", "about", "bytes")
 
@@ -68,18 +74,38 @@ class Audit:
         -------
         list of dict
             Keys: run, party, began and last (times), about (which run it was), questions (how many were asked), bytes
-            (how many left the site), refused and ended (kinds of the errors, or empty).
+            (how many left the site), refused and ended (kinds of the errors, or empty), phase (the last one that was
+            answered), status (one of `RUN_STATUSES`).
         """
         runs: dict[tuple[str, int], dict[str, Any]] = {}
+        completed: set[tuple[str, int]] = set()
         for event in self.events:
             blank = {"run": event.run, "party": event.party, "began": event.time, "about": ""}
-            blank |= {"questions": 0, "bytes": 0, "refused": "", "ended": ""}
+            blank |= {"questions": 0, "bytes": 0, "refused": "", "ended": "", "phase": ""}
             run = runs.setdefault((event.run, event.party), blank)
             run["last"] = event.time
             run["questions"] += event.kind == "question"
             run["bytes"] += event.bytes
             if event.kind in {"refused", "ended", "run"}:
                 run["about" if event.kind == "run" else event.kind] = printable_text(event.about)
+            elif event.kind == "answer" and (phase := PHASE.match(event.about)):
+                run["phase"] = phase[1]
+            elif event.kind == COMPLETED_KIND:
+                completed.add((event.run, event.party))
+        long_ago = (datetime.now(UTC) - SECRETS_TIMEOUT).isoformat()
+        latest = {run["party"]: run for run in runs.values()}
+        for key, run in runs.items():
+            is_silent = run is not latest[run["party"]] or run["last"] < long_ago
+            if key in completed:
+                run["status"] = "completed"
+            elif run["refused"] or (run["ended"] and not run["questions"]):
+                run["status"] = "refused"
+            elif run["ended"] or (run["phase"] and is_silent):
+                run["status"] = "broke off"
+            elif run["questions"]:  # versions before 0.3 have noted no phase, and not that a run was completed
+                run["status"] = "answered" if is_silent else "running"
+            else:
+                run["status"] = "asked nothing"
         return list(runs.values())
 
     def status(self) -> str:
@@ -92,10 +118,12 @@ class Audit:
         """
         lines = []
         for run in self.runs():
-            end = "".join(f", {outcome}: {run[outcome]}" for outcome in ("refused", "ended") if run[outcome])
+            where = f" after {run['phase']}" if run["status"] == "broke off" and run["phase"] else ""
+            error = run["refused"] or run["ended"]
+            end = f"{run['status']}{where}{f': {error}' if error else ''}"
             title = run["about"] or "nothing is noted of what it was"
             lines.append(f"run {run['run']} (client {run['party']}): {title}")
-            counts = f"{run['questions']} questions, {run['bytes']:,} bytes left{end}"
+            counts = f"{run['questions']} questions, {run['bytes']:,} bytes left, {end}"
             lines.append(f"  {run['began']} to {run['last']}: {counts}")
         return "\n".join(
             [*lines, *map(_further_line, self.further_refusals)] or ["no run has asked this site anything"]

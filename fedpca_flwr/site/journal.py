@@ -57,6 +57,7 @@ _ALIVE_RUNS_SQL = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?
 """Runs with an event since a time, and one run more."""
 
 
+COMPLETED_KIND = "completed"
 PROGRESS_KINDS = ("question", "answer", "ended")
 """Kinds of events that tell how far a party is with a question."""
 
@@ -216,9 +217,10 @@ class FileJournal(journal.Journal):
             return self._load_value(database, name)
 
     @override
-    def delete_secrets(self) -> None:
-        """Delete the secrets of this run."""
+    def complete(self) -> None:
+        """Record that the last question is answered, and drop the run's secrets."""
         with self._transaction() as database:
+            self._add_event(database, COMPLETED_KIND, "the last question of the run is answered")
             self._drop_run(database)
 
     # Inside

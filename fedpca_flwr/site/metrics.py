@@ -59,7 +59,7 @@ def write_metrics(node_config: Mapping[str, Any]) -> None:
                 time=run["last"],
                 run=run["run"],
                 about=run["about"],
-                status="refused" if refused else "answered",
+                status=run["status"],
                 refused=refused,
                 rounds=run["questions"],
                 upload_bytes={f"client {run['party']}": run["bytes"]},

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import yaml
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr import server_app
@@ -18,7 +20,7 @@ from fedpca_flwr.protocol import metrics, strategy
 from fedpca_flwr.site.metrics import metrics_of_site
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
-from tests.harness import context_of, fail_at, finish, server_of
+from tests.harness import context_of, fail_at, finish, server_of, tamper
 from tests.hostile import HostileSession
 from tests.refusals import refused
 
@@ -100,6 +102,29 @@ def test_an_impossible_metrics_file_is_named_first(place, monkeypatch, tmp_path)
         server_app.main(None, Context(1, 0, {}, RecordDict(), METHODS.run_config(values)))
 
 
+def test_a_damaged_line_neither_ends_a_run_nor_stops_counting(tmp_path, monkeypatch):
+    of_server(monkeypatch, tmp_path, output=str(tmp_path / "one"))
+    with open(tmp_path / "run.jsonl", "ab") as stream:
+        stream.write(b'{"status": "comp\n\xff\xfe\n[1]\n"text"\n{}\n{"status": ["failed"], "time": 3}\n')
+    of_server(monkeypatch, tmp_path, output=str(tmp_path / "two"))
+    found = samples(tmp_path / "run.prom")
+    assert found["fedpca_runs_total", "server", "completed"] == 2
+    assert (tmp_path / "two.npz").exists()
+
+
+def test_a_watcher_sees_that_a_run_goes_on_and_when_it_changed(tmp_path, monkeypatch):
+    seen, before = [], time.time() - 1
+
+    def look(server):
+        tamper(server, 0, lambda reply: seen.append(samples(tmp_path / "run.prom")) or reply)
+
+    of_server(monkeypatch, tmp_path, look, output=str(tmp_path / "one"))
+    assert {sample["fedpca_run_active", "server"] for sample in seen} == {1}
+    last = samples(tmp_path / "run.prom")
+    assert last["fedpca_run_active", "server"] == 0
+    assert before <= last["fedpca_changed_timestamp_seconds", "server"] <= time.time()
+
+
 def test_a_site_has_the_numbers_of_its_journal(tmp_path, monkeypatch):
     """After each message: before anything is noted, of a question, and of one that it refuses."""
     private = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "joint", "clip": 9.0}
@@ -121,5 +146,7 @@ def test_the_dashboard_asks_for_numbers_that_there_are(tmp_path, monkeypatch):
     of_server(monkeypatch, tmp_path, output=str(tmp_path / "model"))
     known = set(re.findall(r"^# TYPE (\w+)", (tmp_path / "run.prom").read_text(), re.MULTILINE))
     dashboard = json.loads((Path(__file__).parents[2] / "containers" / "grafana.json").read_text())
+    rules = yaml.safe_load((Path(__file__).parents[2] / "containers" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    assert set(re.findall(r"fedpca_\w+?(?=_total\b|\b)", " ".join(rule["expr"] for rule in rules))) <= known
     expressions = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
     assert {name.removesuffix("_total") for name in re.findall(r"fedpca_\w+", expressions)} == known

@@ -8,6 +8,7 @@ import re
 import sqlite3
 import stat
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -174,7 +175,38 @@ def test_the_journal_tells_what_a_run_asked_and_got():
         Event(i, time, "11", 3, kind, content, "", size, "") for i, (time, kind, content, size) in enumerate(lines, 1)
     ]
     journal_command = {"run": "11", "party": 3, "began": "1", "last": "4", "about": "p-cov", "questions": 1, "bytes": 8}
-    assert Audit(events, 0).runs() == [{**journal_command, "refused": "", "ended": "E"}]
+    assert Audit(events, 0).runs() == [
+        {**journal_command, "refused": "", "ended": "E", "phase": "", "status": "broke off"}
+    ]
+
+
+QUESTION, FIRST, SECOND = ("question", "sums"), ("answer", "phase 1 of 2: sums"), ("answer", "phase 2 of 2: errors")
+NOW, LONG_AGO = (datetime.now(UTC) - timedelta(days=days) for days in (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("lines", "began", "status", "text"),
+    [
+        ([QUESTION, FIRST, QUESTION, SECOND, ("completed", "")], NOW, "completed", "completed"),
+        ([QUESTION, FIRST], NOW, "running", "running"),
+        ([QUESTION, FIRST], LONG_AGO, "broke off", "broke off after phase 1 of 2"),
+        ([QUESTION, FIRST, ("ended", "DataError")], NOW, "broke off", "broke off after phase 1 of 2: DataError"),
+        ([("run", "p-cov"), ("refused", "DisclosureError")], NOW, "refused", "refused: DisclosureError"),
+        ([QUESTION, ("answer", "sums")], LONG_AGO, "answered", "answered"),  # of a version that noted no phase
+        ([("opened", "a sum")], LONG_AGO, "asked nothing", "asked nothing"),
+    ],
+)
+def test_the_journal_tells_how_a_run_ended(lines, began, status, text):
+    events = [Event(i, began.isoformat(), "11", 3, kind, about, "", 0, "") for i, (kind, about) in enumerate(lines)]
+    (run,) = Audit(events, 0).runs()
+    assert run["status"] == status
+    assert Audit(events, 0).status().endswith(f" bytes left, {text}")
+
+
+def test_a_run_that_another_one_followed_broke_off():
+    asked = [(run, *line) for run in ("11", "12") for line in (QUESTION, FIRST)]
+    events = [Event(i, NOW.isoformat(), run, 3, kind, about, "", 0, "") for i, (run, kind, about) in enumerate(asked)]
+    assert [run["status"] for run in Audit(events, 0).runs()] == ["broke off", "running"]
 
 
 def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
@@ -264,7 +296,9 @@ def test_status_says_what_became_of_each_run(sites, capsys):
     main(["site", "status", str(folder), "--json"])
     first, second = json.loads(capsys.readouterr().out)
     answers = [event.bytes for event in events_of(sites)]
-    assert first["questions"] == answers.count(0) - 4 > 1  # without two lines on what a run is, one on rows, a refusal
+    assert (
+        first["questions"] == answers.count(0) - 5 > 1
+    )  # without two lines on what a run is, one on rows, an end, a refusal
     assert first["bytes"] == sum(answers) > 0
     assert "sub-it" in first["about"]
     assert (second["questions"], second["bytes"], second["refused"]) == (0, 0, "DisclosureError")

@@ -83,7 +83,7 @@ def test_runs_share_a_journal_with_secrets_of_their_own(tmp_path):
     for number, journal in enumerate(journals):
         journal.store_secret("private", bytes([number]))
     assert [journal.load_secret("private") for journal in journals] == [b"\x00", b"\x01", b"\x02"]
-    journals[0].delete_secrets()
+    journals[0].complete()
     assert [journal.load_secret("private") for journal in journals] == [None, b"\x01", b"\x02"]
     assert journals[0].data_key == journals[2].data_key != FileJournal(str(tmp_path / "other"), "1", 0).data_key
     session, other = (HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id) for run_id in (1, 2))
@@ -105,7 +105,7 @@ def test_a_refused_question_is_a_short_line(tmp_path):
         journal.begin("sums", "", b"one", lambda answered: None)
     with refused(ContractError, match="another configuration"):
         journals[1].begin("last", "", b"other", lambda answered: None)
-    journals[2].delete_secrets()
+    journals[2].complete()
     with refused(ContractError, match="over for this site"):
         journals[2].begin("last", "", b"one", lambda answered: None)
 
