@@ -12,7 +12,7 @@ from fedpca_flwr.flower import PCAClientApp
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.site.metrics import metrics_of_site
 from fedpca_flwr.site.outlived import end_with_node
-from fedpca_flwr.site.site import show_log
+from fedpca_flwr.site.watch import send_journal_to_system_log, show_log
 from fedpca_flwr.strategies import FACTORY, METHODS
 
 
@@ -33,6 +33,8 @@ def site_client(pca_context: Context, context: Context) -> PCAClient | RefusingC
     if "data" in context.node_config:  # a site, and no party of a simulation
         show_log()
         end_with_node()
+    if context.node_config.get("syslog"):
+        send_journal_to_system_log()
     return FACTORY.client(pca_context)
 
 

@@ -40,8 +40,8 @@ def test_every_file_names_this_version():
 
 
 def test_the_recipe_needs_what_the_project_needs():
-    """Ray is a package of its own there, which pip gets by Flower's extra."""
-    wanted = {text.replace("[simulation]", "") for text in PROJECT["project"]["dependencies"]}
+    """Ray is a package of its own there, which pip gets by an extra."""
+    wanted = set(PROJECT["project"]["dependencies"])
     told = {
         text.replace(" ", "", 1).replace("_", "-") for text in RECIPE["requirements"]["run"]
     }  # conda-forge writes some with "_"

@@ -232,6 +232,11 @@ class NodeConfig(Config):
     its own needs one for secure aggregation and for private methods. Empty: only for the length of a run."""
     metrics: LocalPath = ""
     """Where this site keeps numbers about its runs (NAME.prom and NAME.jsonl), made of `journal`; empty: nowhere."""
+    syslog: bool = False
+    """Whether each line of `journal` also goes to the system's log (/dev/log)."""
+    on_refusal: str = ""
+    """Command of the site's own that is run when the site refuses a run; it gets the run and the kind of error in the
+    environment variables FEDPCA_RUN and FEDPCA_REFUSAL. Empty: none."""
     repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
     """What to do where the answers of several runs, in clear or in secure sums, would tell a party's share, a few rows,
     or a largest value; 'refuse-same' takes rows that are not the same ones for wholly new."""
@@ -292,6 +297,8 @@ class NodeConfig(Config):
         """Refuse keys that lack another key they need, such as 'metrics' without 'journal'."""
         if self.epsilon_budget is not None and not self.journal:
             raise refusal("'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent")
+        if self.syslog and not self.journal:
+            raise refusal("'syslog' needs 'journal', whose lines it sends to the system's log")
         if self.metrics and not self.journal:
             raise refusal("'metrics' needs 'journal', a folder in which this site keeps what its numbers are made of")
         if bool(self.identity) != bool(self.identities):

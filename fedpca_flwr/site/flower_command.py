@@ -19,7 +19,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 TIMEOUT_SECONDS = 1800.0
 """Seconds after which a command counts as hanging, also on a busy machine."""
 
-END_LAG_SECONDS = 60.0  # that a run may take to end after its last line
+MAX_LOOK_SECONDS = 10.0  # between two looks at whether a run has ended, after its last line
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")  # Flower's log has colours even without a terminal
 COMPLETED_STATUS = "finished:completed"
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -169,12 +169,13 @@ class FlowerCommand:
         started_line = re.search(r"started run (\d+)", log)
         if not started_line:
             raise FedPCAError(f"flwr run: {log}")
-        deadline = time.monotonic() + END_LAG_SECONDS
-        while True:
+        begin = time.monotonic()
+        while True:  # the stream may end before the run does
             run = self.list_json("ls", *link, "--run-id", started_line[1])["runs"][0]
-            if run["status"].startswith("finished") or time.monotonic() > deadline:
+            waited = time.monotonic() - begin
+            if run["status"].startswith("finished") or waited > timeout:
                 return FinishedRun(started_line[1], run["status"], run["status-details"], log)
-            time.sleep(0.3)
+            time.sleep(min(0.3 + waited / 10, MAX_LOOK_SECONDS))
 
     def kill(self) -> None:
         """Kill all `flwr` processes that are running now."""

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, printable_text
 from fedpca_flwr.protocol import journal
 from fedpca_flwr.site.accounts import Release
 from fedpca_flwr.site.chain import append_event, chain_end, counting_event, events, require_intact, require_newer
+from fedpca_flwr.site.watch import journal_logger
 from fedpca_flwr.state.store import LockedError, Schema, Store, StoreError
 
 logger = logging.getLogger("fedpca_flwr.client")
@@ -294,6 +295,7 @@ class FileJournal(journal.Journal):
     def _add_event(self, database: sqlite3.Connection, kind: str, text: str, digest: str = "", nbytes: int = 0) -> None:
         """Append an event of this run, with the present time, to the chain of digests."""
         append_event(database, (_time_before(), *self.key, kind, text, digest, nbytes))
+        journal_logger.info("run %s, party %s: %s '%s', %s bytes", *self.key, kind, printable_text(text), nbytes)
 
     def _drop_run(self, database: sqlite3.Connection) -> None:
         """Delete the secrets of this run."""

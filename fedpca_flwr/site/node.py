@@ -36,7 +36,8 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.deployment import HOST, free_port
 from fedpca_flwr.site.flower_command import program_path
-from fedpca_flwr.site.site import AppName, show_log
+from fedpca_flwr.site.site import AppName
+from fedpca_flwr.site.watch import show_log
 
 APP_NAME = "fedpca-flwr"
 VERSION = metadata.version(APP_NAME)

@@ -32,6 +32,7 @@ from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.site import columns, fold, journal, local_table, policy, rare_values, readers, repeats, table_steps
 from fedpca_flwr.site.repeats import SelectedRows
+from fedpca_flwr.site.watch import run_on_refusal
 
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
@@ -452,6 +453,8 @@ class Site:
         if not late:
             with suppress(Exception):  # the error may be about the journal itself, and is logged already
                 self.journal.record_refusal(type(error).__name__)  # this site takes no part in the run
+            with suppress(ConfigError):  # the node-config itself may be wrong
+                run_on_refusal(self.node.on_refusal, self.run_id, type(error).__name__)
         elif has_own_data and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
         show_local = self.rows_from_caller and not has_own_data and isinstance(error, DataError | PartyError)
@@ -484,12 +487,3 @@ def loaded_app() -> str:
         return AppName.text
     apps = [Path(entry).name for entry in sys.path if Path(entry).parent.name == "apps"]
     return f"app {apps[0]}" if apps else "no app of Flower's"
-
-
-def show_log() -> None:
-    """Print the site's log with times to stderr."""
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)

@@ -296,9 +296,7 @@ def test_status_says_what_became_of_each_run(sites, capsys):
     main(["site", "status", str(folder), "--json"])
     first, second = json.loads(capsys.readouterr().out)
     answers = [event.bytes for event in events_of(sites)]
-    assert (
-        first["questions"] == answers.count(0) - 5 > 1
-    )  # without two lines on what a run is, one on rows, an end, a refusal
+    assert first["questions"] == answers.count(0) - 5 > 1  # two on what a run is, rows, an end, a refusal
     assert first["bytes"] == sum(answers) > 0
     assert "sub-it" in first["about"]
     assert (second["questions"], second["bytes"], second["refused"]) == (0, 0, "DisclosureError")

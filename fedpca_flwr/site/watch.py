@@ -1,0 +1,73 @@
+"""What a site tells its own watchers: its log, its journal's lines to the system's log, and a command at a refusal."""
+
+import logging
+import os
+import shlex
+import socket
+import subprocess
+from pathlib import Path
+
+from typing_extensions import override
+
+logger = logging.getLogger("fedpca_flwr.client")
+journal_logger = logging.getLogger("fedpca_flwr.journal")
+SYSTEM_LOG = Path("/dev/log")
+SYSTEM_LOG_SECONDS = 1.0
+PRIORITY = 14  # of a line of a user's program: facility 1, severity 6
+COMMAND_SECONDS = 30.0
+"""Time after which a command is killed: a message waits for it."""
+
+
+def show_log() -> None:
+    """Print the site's log with times to stderr."""
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
+class SystemLog(logging.Handler):
+    """Handler that sends each line to the system's log; a log that takes none costs a second, and no answer."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a line, or say in the site's own log why it is not sent."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+                connection.settimeout(SYSTEM_LOG_SECONDS)
+                connection.connect(str(SYSTEM_LOG))
+                connection.send(f"<{PRIORITY}>fedpca[{os.getpid()}]: {record.getMessage()}".encode())
+        except (OSError, AttributeError) as error:  # AttributeError: there are no such sockets on this system
+            logger.warning("a line of the journal does not go to the system's log %s (%s)", SYSTEM_LOG, error)
+
+
+def send_journal_to_system_log() -> None:
+    """Let each line of the site's journal go to the system's log, too."""
+    if not journal_logger.handlers:
+        journal_logger.addHandler(SystemLog())
+        journal_logger.setLevel(logging.INFO)
+        journal_logger.propagate = False
+
+
+def run_on_refusal(command: str, run: str, kind: str) -> None:
+    """Run a site's own command after a refusal; a fault is logged, and costs no answer.
+
+    Parameters
+    ----------
+    command : str
+        The command and its arguments, as in a shell, without what only a shell does. Empty: none is run.
+    run : str
+        Flower's id of the run.
+    kind : str
+        Kind of the error by which the site refuses the run.
+    """
+    if not command:
+        return
+    environment = {**os.environ, "FEDPCA_RUN": run, "FEDPCA_REFUSAL": kind}
+    try:
+        subprocess.run(
+            shlex.split(command), env=environment, timeout=COMMAND_SECONDS, check=True, stdin=subprocess.DEVNULL
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        logger.warning("run %s: the command of 'on-refusal' failed (%s)", run, type(error).__name__)
