@@ -16,9 +16,6 @@ from fedpca_flwr.state.files import atomic_file
 from fedpca_flwr.state.store import Store
 
 PHASE = re.compile(r"(phase \d+ of \d+)\b")
-RUN_STATUSES = ("running", "completed", "refused", "broke off", "answered", "asked nothing")
-"""How a run has ended at a site: "answered" is of versions that have not noted it, "asked nothing" of notes alone."""
-
 TABLE_COLUMNS = ("time", "run", "party", "kind", "about", "bytes")
 
 
@@ -75,7 +72,8 @@ class Audit:
         list of dict
             Keys: run, party, began and last (times), about (which run it was), questions (how many were asked), bytes
             (how many left the site), refused and ended (kinds of the errors, or empty), phase (the last one that was
-            answered), status (one of `RUN_STATUSES`).
+            answered), status ("running", "completed", "refused" or "broke off"; "answered" of versions that have not
+            noted an end, "asked nothing" where there are notes alone).
         """
         runs: dict[tuple[str, int], dict[str, Any]] = {}
         completed: set[tuple[str, int]] = set()

@@ -146,17 +146,26 @@ class Deployment:
         i : int
             Number of the site from 0.
         """
-        link, node_config = f"{HOST}:{self.port}", self.node_configs[i]
         if not hasattr(os, "memfd_create"):  # not Linux
-            command = ["flower-supernode", "--superlink", link, "--root-certificates", "ca.crt"]
-            command += ["--auth-supernode-private-key", f"node{i}", "--host", HOST, "--port", str(free_port())]
-            config = " ".join(toml_lines(node_config).splitlines())
-            self.spawn(f"node{i}", [*command, "--node-config", config])
+            self.spawn_supernode(i)
             return
-        connection = {"superlink": link, "root-certificates": "ca.crt", "node-key": f"node{i}"}
-        tables = f"[supernode]\n{toml_lines(connection)}[site]\n{toml_lines(node_config)}"
+        connection = {"superlink": f"{HOST}:{self.port}", "root-certificates": "ca.crt", "node-key": f"node{i}"}
+        tables = f"[supernode]\n{toml_lines(connection)}[site]\n{toml_lines(self.node_configs[i])}"
         (self.folder / f"site{i}.toml").write_text(tables, encoding="utf-8")
         self.spawn(f"node{i}", [sys.executable, "-m", "fedpca_flwr", "site", "node", "--config", f"site{i}.toml"])
+
+    def spawn_supernode(self, i: int) -> None:
+        """Start the SuperNode of site number `i` alone, which runs the code that a run brings.
+
+        Parameters
+        ----------
+        i : int
+            Number of the site from 0.
+        """
+        command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--root-certificates", "ca.crt"]
+        command += ["--auth-supernode-private-key", f"node{i}", "--host", HOST, "--port", str(free_port())]
+        config = " ".join(f"{key}={json.dumps(value)}" for key, value in self.node_configs[i].items())
+        self.spawn(f"node{i}", [*command, "--node-config", config])
 
     def kill_node(self, i: int) -> None:
         """Kill the SuperNode of site number `i` at once, without notice to the SuperLink.

@@ -9,6 +9,7 @@ This file alone knows Flower's inside: SuperNode and SuperExec (flwr 1.41 and 1.
 """
 
 import ctypes
+import hashlib
 import logging
 import os
 import secrets
@@ -109,6 +110,7 @@ class SiteProcess:
         self.app_for = app_for
         self.folder = folder
         self.rows = held_rows.resident = held_rows.RowStore()
+        self.archive_hash = ""
         self.messages: set[int] = set()
         self.supernode: subprocess.Popen[bytes] | None = None
 
@@ -118,7 +120,8 @@ class SiteProcess:
         self._write("secret", secret)
         self._write("node.toml", toml_lines(self.site.node_config).encode())
         port = connection.port or free_port()
-        command = [program_path("flower-supernode", os.environ), "--superlink", connection.superlink]
+        beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        command = [program_path("flower-supernode", {"PATH": beside}), "--superlink", connection.superlink]
         command += ["--isolation", "process", "--superexec-auth-secret-file", str(self.folder / "secret")]
         command += ["--host", HOST, "--port", str(port), "--node-config", str(self.folder / "node.toml")]
         command += (
@@ -127,7 +130,7 @@ class SiteProcess:
         command += ["--auth-supernode-private-key", connection.node_key] if connection.node_key else []
         self.supernode = subprocess.Popen(command, preexec_fn=_end_with_parent(signal.SIGTERM))
         self._wait_for(port)
-        vars(run_clientapp)["install_from_fab"] = lambda *args, **options: None  # the archive stays an archive
+        vars(run_clientapp)["install_from_fab"] = self.inspect_archive  # and unpack nothing
         vars(run_clientapp)["get_load_client_app_fn"] = lambda **options: self.load_app
         vars(run_superexec)["get_executor"] = lambda *args, **options: self
         if len(list(Path("/proc/self/task").iterdir())) > 1:
@@ -135,6 +138,18 @@ class SiteProcess:
         name = self.site.node.name or f"partition {self.site.node.partition_id}"
         logger.info("%s answers with fedpca-flwr %s", name, VERSION)
         run_superexec.run_superexec(f"{HOST}:{port}", insecure=True, superexec_auth_secret=secret)
+
+    def inspect_archive(self, content: bytes, **options: Any) -> None:
+        """Hash the archive that a run has brought (in place of Flower's installation of it).
+
+        Parameters
+        ----------
+        content : bytes
+            The archive.
+        **options
+            Options of Flower's installation.
+        """
+        self.archive_hash = hashlib.sha256(content).hexdigest()
 
     def load_app(self, identifier: str, version: str, digest: str) -> ClientApp:
         """Return the installed app for a message, or one that refuses the app of the run (Flower's loader).
@@ -146,16 +161,16 @@ class SiteProcess:
         version : str
             Its version.
         digest : str
-            SHA-256 of its archive.
+            SHA-256 of its archive as the SuperLink says; that of the archive itself counts.
 
         Returns
         -------
         ClientApp
             The app of this installation, whatever code the run has brought.
         """
-        AppName.text = f"app of this site, {VERSION}, for {identifier} {version} {digest[:8]}"
+        AppName.text = f"app of this site, {VERSION}, for {identifier} {version} {self.archive_hash[:8]}"
         try:
-            require_compatible_app(self.site, identifier, version, digest)
+            require_compatible_app(self.site, identifier, version, self.archive_hash)
         except ConfigError as error:
             return self.app_for(error)
         return self.app_for(None)

@@ -22,6 +22,7 @@ MODULES = {
     "influence": ("influence",),
     "memory": ("memory", "sparse"),
     "messages": ("compression", "front", "truncation"),
+    "processes": ("processes",),
     "privacy": ("intervals", "privacy"),
     "speed": ("all", "empty-method", "secure", "speed"),
 }

@@ -1,5 +1,6 @@
 """A site's own process: which apps it answers, and that it forks safely, whatever its messages compute."""
 
+import hashlib
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -57,8 +58,16 @@ def process(tmp_path, monkeypatch):
 
 
 def test_the_installed_app_answers_and_is_named(process):
+    process.inspect_archive(b"an archive", skip_prompt=True)
     assert process.load_app(*OWN) is site_app.app
-    assert "abababab" in AppName.text
+    assert hashlib.sha256(b"an archive").hexdigest()[:8] in AppName.text
+
+
+def test_a_pinned_hash_is_of_the_archive_and_not_of_its_name(tmp_path):
+    process = node.SiteProcess(site_of(tmp_path, OWN[2]), tmp_path, lambda refusal: refusal)
+    process.inspect_archive(b"another archive")
+    assert OWN[2][:16] in str(process.load_app(*OWN))
+    node.held_rows.resident = None
 
 
 def test_a_refused_app_is_in_the_journal_and_in_the_answer(process, tmp_path):
