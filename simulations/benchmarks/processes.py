@@ -75,12 +75,11 @@ def processes(runs: int = 4, rows: int = 2000, features: int = 50) -> Lines:
         files = write_site_files(folder, [f"x{j}" for j in range(features)], np.split(data, 2))
         (folder / "flower").mkdir()
         costs: list[list[float]] = []
-        with BothWays(folder / "flower", ROOT, make_site_configs(folder, "site", files)) as deployment:
+        deployment = BothWays(folder / "flower", ROOT, make_site_configs(folder, "site", files))
+        with deployment:
             for number in range(runs + 1):
                 before = [(deployment.cpu_seconds(i), deployment.messages(i)) for i in range(2)]
-                status, log = deployment.run(
-                    f"method='p-cov' n-components=5 output='{folder}/model{number}'"
-                )
+                status, log = deployment.run(f"method='p-cov' n-components=5 output='{folder}/model{number}'")
                 if status != COMPLETED_STATUS:
                     raise FedPCAError(f"a run ended as {status}: {log}")
                 after = [(deployment.cpu_seconds(i), deployment.messages(i)) for i in range(2)]
