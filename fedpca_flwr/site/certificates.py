@@ -13,68 +13,133 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.state.files import write_new
+from fedpca_flwr.state.files import atomic_file, write_new
 
 HOST_NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
 
 MAX_DAYS = 36500  # a hundred years
+AUTHORITY_DAYS = 3650
+ISSUER = "federated PCA authority"
 
 
-def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
-    """Write a certificate authority and a SuperLink's certificate, with private keys, into a folder.
+def make_certificates(folder: Path, hosts: list[str], days: int = 365, *, authority: Path | None = None) -> None:
+    """Write a certificate authority and a SuperLink's certificate, with private keys.
 
     Only their owner may read the private keys. The certificates are valid from an hour ago, since the clocks of sites
-    differ.
+    differ. The authority is valid for ten years: sites keep its certificate when the SuperLink's is renewed.
 
     Parameters
     ----------
     folder : Path
-        Folder for the files.
+        Folder of the SuperLink's files, and of the authority's certificate.
     hosts : list of str
         Names and addresses by which sites call the SuperLink.
     days : int
-        Days for which the certificates are valid from now on.
+        Days for which the SuperLink's certificate is valid from now on.
+    authority : Path, optional
+        Folder for the authority's private key; without it `folder`.
 
     Raises
     ------
     ConfigError
         If the days or a host are not possible, or a file exists already.
     """
+    names = _host_names(hosts, days)
+    key, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    root = (
+        _certificate(ISSUER, ISSUER, key, max(days, AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    leaf = _server_certificate(names, hosts[0], server, key, days)
+    write_new((authority or folder) / "ca.key", _private_pem(key, PrivateFormat.PKCS8))
+    write_new(folder / "ca.crt", root.public_bytes(Encoding.PEM), mode=0o644)
+    write_new(folder / "server.key", _private_pem(server, PrivateFormat.TraditionalOpenSSL))
+    write_new(folder / "server.pem", leaf.public_bytes(Encoding.PEM), mode=0o644)
+
+
+def renew_certificate(folder: Path, hosts: list[str], days: int = 365, *, authority: Path | None = None) -> None:
+    """Replace the SuperLink's certificate and key by new ones of the same authority, which the sites trust already.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the SuperLink's files.
+    hosts : list of str
+        Names and addresses by which sites call the SuperLink.
+    days : int
+        Days for which the new certificate is valid from now on.
+    authority : Path, optional
+        Folder of the authority's private key; without it `folder`.
+
+    Raises
+    ------
+    ConfigError
+        If the days or a host are not possible, or the authority's files are missing, no keys or of two authorities.
+    """
+    names = _host_names(hosts, days)
+    key_file, root_file = (authority or folder) / "ca.key", folder / "ca.crt"
+    try:
+        key = load_pem_private_key(key_file.read_bytes(), None)
+        root = x509.load_pem_x509_certificate(root_file.read_bytes())
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"the authority cannot be read ({type(error).__name__}): expected its key in {key_file} and its "
+            f"certificate in {root_file}, as 'site certificates' wrote them"
+        ) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != root.public_key():
+        raise ConfigError(f"{key_file} is not the key of {root_file}: name the folder of its key with --authority")
+    server = ec.generate_private_key(ec.SECP256R1())
+    leaf = _server_certificate(names, hosts[0], server, key, days)
+    with atomic_file(folder / "server.key", 0o600) as stream:
+        stream.write(_private_pem(server, PrivateFormat.TraditionalOpenSSL))
+    with atomic_file(folder / "server.pem", 0o644) as stream:
+        stream.write(leaf.public_bytes(Encoding.PEM))
+
+
+def _host_names(hosts: list[str], days: int) -> list[x509.GeneralName]:
+    """Return the hosts as names in a certificate; refuse hosts and days that are not possible."""
     if not 1 <= days <= MAX_DAYS:
         raise ConfigError(f"days is {days}, expected 1 to {MAX_DAYS}")
-    names = {host: _general_name(host) for host in hosts}
-    wrong = [host for host, name in names.items() if name is None]
+    names = [_general_name(host) for host in hosts]
+    wrong = [host for host, name in zip(hosts, names, strict=True) if name is None]
     if wrong or not hosts:
         text = ", ".join(map(repr, wrong)) or "none"
         raise ConfigError(f"host is {text}, expected names (in ASCII: xn--... for others) or addresses without a port")
-    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer = "federated PCA authority"
-    root = (
-        _certificate(issuer, issuer, authority, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
-        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
-        .sign(authority, hashes.SHA256())
-    )
-    leaf = (
-        _certificate(hosts[0][:64], issuer, server, days)
+    return [name for name in names if name is not None]
+
+
+def _server_certificate(
+    names: list[x509.GeneralName],
+    subject: str,
+    server: ec.EllipticCurvePrivateKey,
+    authority: ec.EllipticCurvePrivateKey,
+    days: int,
+) -> x509.Certificate:
+    """Return a SuperLink's certificate, signed by an authority's key."""
+    return (
+        _certificate(subject[:64], ISSUER, server, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(filter(None, map(_general_name, hosts))), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
         .add_extension(_key_usage("digital_signature"), critical=True)
         .sign(authority, hashes.SHA256())
     )
-    write_new(folder / "ca.key", _private_pem(authority, PrivateFormat.PKCS8))
-    write_new(folder / "ca.crt", root.public_bytes(Encoding.PEM), mode=0o644)
-    write_new(folder / "server.key", _private_pem(server, PrivateFormat.TraditionalOpenSSL))
-    write_new(folder / "server.pem", leaf.public_bytes(Encoding.PEM), mode=0o644)
 
 
 def make_node_key(path: Path) -> Path:

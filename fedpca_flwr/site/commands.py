@@ -137,11 +137,18 @@ def levels(files: list[str], categories: str = "", label: str = "", min_rows: in
     print(json.dumps(united, ensure_ascii=False))
 
 
-def certificates(folder: Path, host: Annotated[list[str], Option(metavar="HOST...")], days: int = 365) -> None:
-    """Make a certificate authority and the SuperLink's certificate.
+def certificates(
+    folder: Path,
+    host: Annotated[list[str], Option(metavar="HOST...")],
+    days: int = 365,
+    authority: Annotated[Path | None, Option(metavar="FOLDER")] = None,
+    renew: bool = False,
+) -> None:
+    """Make a certificate authority and the SuperLink's certificate, or renew that certificate.
 
     Write ca.crt (every site gets it over a channel that it trusts), server.pem and server.key (for the SuperLink), and
-    ca.key (with which whoever has it can stand in for the SuperLink: lock it away).
+    ca.key (with which whoever has it can stand in for the SuperLink: lock it away). The authority is valid for ten
+    years.
 
     Parameters
     ----------
@@ -150,11 +157,16 @@ def certificates(folder: Path, host: Annotated[list[str], Option(metavar="HOST..
     host : list of str
         Names and addresses by which sites call the SuperLink.
     days : int
-        Number of days for which the certificates are valid.
+        Number of days for which the SuperLink's certificate is valid.
+    authority : Path, optional
+        Folder of ca.key, which the SuperLink does not need; without it FOLDER.
+    renew : bool
+        Replace server.pem and server.key only, of the same authority: sites keep their ca.crt.
     """
-    from fedpca_flwr.site.certificates import make_certificates
+    from fedpca_flwr.site.certificates import make_certificates, renew_certificate
 
-    make_certificates(require_writable_folder(folder), host, days)
+    write = renew_certificate if renew else make_certificates
+    write(require_writable_folder(folder), host, days, authority=authority and require_writable_folder(authority))
 
 
 def node_key(file: Path) -> None:

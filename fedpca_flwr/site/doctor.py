@@ -33,6 +33,7 @@ from fedpca_flwr.state.store import Store
 
 FLOWER_VERSIONS = ((1, 41), (2,))  # first supported version, and first unsupported version
 MAX_AHEAD_SECONDS, MAX_BEHIND_SECONDS = 5, 300  # of this clock; a SuperLink refuses later or earlier signatures
+MIN_PARTIES = 2  # of a sum, below which nothing is hidden
 RENEWAL_DAYS = 30  # before its end, in which a certificate should be renewed
 
 
@@ -79,7 +80,8 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
         Facts about the topic, or what to do.
     """
     checks: dict[str, Callable[[SiteSetup], str]] = {"versions": _check_versions, "node-config": _check_node_config}
-    checks |= {"identity": _check_identity, "journal": _check_journal, "rows and run": partial(_check_rows, factory)}
+    checks |= {"identity": _check_identity, "journal": _check_journal, "rules": _list_open_rules}
+    checks["rows and run"] = partial(_check_rows, factory)
     if site.superlink:
         checks["superlink"] = _check_superlink
         if site.key:
@@ -135,6 +137,23 @@ def _check_journal(site: SiteSetup) -> str:
     if result.gap:
         raise ConfigError(f"{store.file}: {result.verdict}; restore it from a copy")
     return f"{len(result.events)} events, all as they were written"
+
+
+def _list_open_rules(site: SiteSetup) -> str:
+    """Return what the site's rules leave open, by the keys that would close it."""
+    node = _parse_node_config(site)
+    open_rules = {
+        "it also answers in clear (secure-only)": not node.secure_only,
+        "it answers every method (allowed-methods)": not node.allowed_methods,
+        "sums of two parties suffice (min-parties)": node.min_parties == MIN_PARTIES,
+        f"fewer than {NodeConfig.model_fields['min_rows'].default} rows suffice (min-rows)": node.min_rows
+        < NodeConfig.model_fields["min_rows"].default,
+        "rare values are allowed (rare-values)": node.rare_values == "allow",
+        "several runs may tell a party's share (repeat)": node.repeat == "allow",
+        f"others may see {node.may_show} (may-show)": node.may_show not in ("", "nothing"),
+    }
+    texts = [text for text, is_open in open_rules.items() if is_open and node.data]
+    return f"open: {', '.join(texts)}" if texts else "none is open"
 
 
 def _check_rows(factory: Factory, site: SiteSetup) -> str:

@@ -26,12 +26,35 @@ def test_certificates_name_hosts_of_every_kind(flags, days, tmp_path):
     leaf.verify_directly_issued_by(root)
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(name.value) for name in names] == HOSTS
-    for certificate, of_authority in ((leaf, False), (root, True)):
-        assert (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days == days
+    for certificate, of_authority, valid in ((leaf, False, days), (root, True, 3650)):
+        assert (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days == valid
         assert certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is of_authority
     key = load_pem_private_key((tmp_path / "server.key").read_bytes(), None)
     assert key.public_key() == leaf.public_key()
     ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))  # OpenSSL reads it
+
+
+def test_a_renewed_certificate_is_trusted_by_the_sites_of_the_first(tmp_path, capsys):
+    link, authority = tmp_path / "link", tmp_path / "authority"
+    command = ["site", "certificates", str(link), "--authority", str(authority), "--host", "localhost"]
+    assert main([*command, "--renew"]) == 1
+    assert not unnamed(capsys.readouterr().err, authority / "ca.key", link / "ca.crt")
+    main(command)
+    assert sorted(file.name for file in link.iterdir()) == ["ca.crt", "server.key", "server.pem"]
+    before = {file: file.read_bytes() for folder in (link, authority) for file in folder.iterdir()}
+    main([*command, "--renew", "--days", "90"])
+    changed = {file.name for file, content in before.items() if file.read_bytes() != content}
+    assert changed == {"server.key", "server.pem"}
+    leaf = x509.load_pem_x509_certificate((link / "server.pem").read_bytes())
+    leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(before[link / "ca.crt"]))
+    assert (leaf.not_valid_after_utc - leaf.not_valid_before_utc).days == 90
+    assert load_pem_private_key((link / "server.key").read_bytes(), None).public_key() == leaf.public_key()
+    assert stat.S_IMODE((link / "server.key").stat().st_mode) == 0o600
+    main(["site", "certificates", str(tmp_path / "other"), "--host", "localhost"])
+    for folder, key in ((link, tmp_path / "other"), (tmp_path / "other", authority)):
+        words = [str(folder), "--authority", str(key), "--host", "localhost", "--renew"]
+        assert main(["site", "certificates", *words]) == 1
+        assert "--authority" in capsys.readouterr().err
 
 
 def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):

@@ -51,7 +51,7 @@ def test_a_ready_site_learns_of_isolated_values(site, examined, tmp_path):
     before = (tmp_path / "journal" / "site.sqlite").read_bytes()
     right, wrong = examined()
     assert not wrong
-    assert list(right) == ["versions", "node-config", "identity", "journal", "rows and run"]
+    assert list(right) == ["versions", "node-config", "identity", "journal", "rules", "rows and run"]
     assert "13 events" in right["journal"]
     assert "40 rows of 6 features, 0 values missing; this site" in right["rows and run"]
     assert (tmp_path / "journal" / "site.sqlite").read_bytes() == before, "nothing was noted"
@@ -171,8 +171,27 @@ def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monk
     (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(relative)}")
     assert main(["site", "doctor", "--config", str(tmp_path / "site.toml")]) == 1
     signs = re.findall(r"^(ok|TO DO) +([\w -]+):", capsys.readouterr().out, re.M)
-    expected = [("ok", name) for name in ("versions", "node-config", "identity", "journal", "rows and run")]
+    expected = [("ok", name) for name in ("versions", "node-config", "identity", "journal", "rules", "rows and run")]
     assert signs == [*expected, ("TO DO", "superlink")]
     for words in ([], ["--config", "site.toml", "--node-config", "partition-id=0"]):
         assert main(["site", "doctor", *words]) == 1
         assert "--config" in capsys.readouterr().err
+
+
+CLOSED = {"secure-only": True, "allowed-methods": "p-cov", "min-parties": 3, "min-rows": 10}
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        (CLOSED, []),
+        ({}, ["secure-only", "allowed-methods"]),
+        ({**CLOSED, "min-parties": 2, "min-rows": 9}, ["min-parties", "min-rows"]),
+        ({**CLOSED, "rare-values": "allow", "repeat": "allow"}, ["rare-values", "repeat"]),
+        ({**CLOSED, "may-show": "scores"}, ["may-show"]),
+    ],
+)
+def test_open_rules_are_listed_by_their_keys(changes, keys, examined):
+    secure = "method='p-cov' secure-aggregation=true bound=1e5 clients=3"
+    right, _ = examined(changes, "--run-config", secure)
+    assert re.findall(r"\(([\w-]+)\)", right["rules"]) == keys
