@@ -36,8 +36,8 @@ class SystemLog(logging.Handler):
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
                 connection.settimeout(SYSTEM_LOG_SECONDS)
-                connection.connect(str(SYSTEM_LOG))
-                connection.send(f"<{PRIORITY}>fedpca[{os.getpid()}]: {record.getMessage()}".encode())
+                line = f"<{PRIORITY}>fedpca[{os.getpid()}]: {record.getMessage()}"
+                connection.sendto(line.encode(), str(SYSTEM_LOG))
         except (OSError, AttributeError) as error:  # AttributeError: there are no such sockets on this system
             logger.warning("a line of the journal does not go to the system's log %s (%s)", SYSTEM_LOG, error)
 

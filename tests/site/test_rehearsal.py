@@ -112,6 +112,9 @@ class Stubbed(deployment.Deployment):
         self.environment["PATH"] = "{programs}:/usr/bin:/bin"
         self.spawn("superlink", ["flower-superlink"])
 
+    def spawn_site(self, i):
+        self.spawn_supernode(i)
+
 deployment.Deployment = Stubbed
 cli.main(["rehearse", "{folder}", "--app", "{app}"])
 """
