@@ -1,6 +1,7 @@
 """A site's own process: which apps it answers, and that it forks safely, whatever its messages compute."""
 
 import hashlib
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -137,3 +138,24 @@ def test_a_child_that_fails_ends_with_a_code(process):
         node.run_clientapp.run_clientapp = before
     (child,) = process.messages
     assert node.os.waitpid(child, 0)[1] == 256
+
+
+def sleeping():
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+
+def test_a_site_that_is_stopped_ends_all_that_it_has_started(process):
+    process.supernode, message = sleeping(), sleeping()
+    process.messages.add(message.pid)
+    process.reconcile()
+    process.close()
+    assert process.supernode.poll() is not None
+    assert message.wait(60) == -signal.SIGKILL
+
+
+def test_a_site_ends_with_its_supernode_and_by_its_code(process):
+    process.supernode = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    process.supernode.wait(60)
+    with pytest.raises(SystemExit) as ended:
+        process.reconcile()
+    assert ended.value.code == 7
