@@ -141,13 +141,12 @@ def _check_journal(site: SiteSetup) -> str:
 
 def _list_open_rules(site: SiteSetup) -> str:
     """Return what the site's rules leave open, by the keys that would close it."""
-    node = _parse_node_config(site)
+    node, min_rows = _parse_node_config(site), NodeConfig.model_fields["min_rows"].default
     open_rules = {
         "it also answers in clear (secure-only)": not node.secure_only,
         "it answers every method (allowed-methods)": not node.allowed_methods,
         "sums of two parties suffice (min-parties)": node.min_parties == MIN_PARTIES,
-        f"fewer than {NodeConfig.model_fields['min_rows'].default} rows suffice (min-rows)": node.min_rows
-        < NodeConfig.model_fields["min_rows"].default,
+        f"fewer than {min_rows} rows suffice (min-rows)": node.min_rows < min_rows,
         "rare values are allowed (rare-values)": node.rare_values == "allow",
         "several runs may tell a party's share (repeat)": node.repeat == "allow",
         f"others may see {node.may_show} (may-show)": node.may_show not in ("", "nothing"),

@@ -148,12 +148,11 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         keys = {"data", "label", "ids", "categories", "ids_secret", "layer", "variants", "ambiguous", "split"}
         settings = node.model_dump(include=keys.union(FILE_KEYS))
         key = json.dumps([settings, config.seed, _file_stamp(node.data)], sort_keys=True)
-        held = store.load(key)
-        if held is not None:
-            return held
-        copy = store.copy(key)
-        table = _site_table(node, config, keep_nothing if node.ids else copy.record)
-        copy.finish(table)
+        table = store.load(key)
+        if table is None:
+            copy = store.copy(key)
+            table = _site_table(node, config, keep_nothing if node.ids else copy.record)
+            copy.finish(table)
         return table
     source = datasets.load(config.dataset, config.data_root)
     if config.partition == "columns":

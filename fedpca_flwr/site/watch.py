@@ -1,4 +1,4 @@
-"""What a site tells its own watchers: its log, its journal's lines to the system's log, and a command at a refusal."""
+"""Watchers of a site: its log, its journal's lines in the system's log, and a command at a refusal."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""What a message costs at a real site: in the site's own process, and where Flower starts a program for it."""
+"""CPU cost of a message at a real site: in the site's own process, and where Flower starts a program for it."""
 
 import os
 from pathlib import Path

@@ -23,20 +23,13 @@ def as_text(config: dict[str, Any]) -> str:
     return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
 
 
-IMPATIENT = """import sys
-import time
-from types import ModuleType
+IMPATIENT = """import time
 
 sleep = time.sleep
 time.sleep = lambda seconds: sleep(0.5 if seconds == 3 else seconds)
-if "flwr-clientapp" in sys.orig_argv[1]:
-    node = "flwr.supernode.cli.flower_supernode"
-    sys.modules[node] = ModuleType(node)
-    sys.modules[node].flower_supernode = None
 """
 """Python runs this at the start of each process. A SuperNode sleeps three seconds where it finds no message, and a test
-would wait for that in each round. The process of a message imports a whole SuperNode beside itself, its databases and
-its web server, which is more than half of its time, and uses none of it."""
+would wait for that in each round."""
 
 
 def impatient(folder: Path, inherited: str = "") -> str:
