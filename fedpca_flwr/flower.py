@@ -32,11 +32,13 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
+from fedpca_flwr.config.method_text import settings_digest
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol import messages
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
+from fedpca_flwr.protocol.provenance import describe_run
 from fedpca_flwr.protocol.quorum import DEFAULT_PCA_NAME, Results
 from fedpca_flwr.protocol.server import numerical_libraries, remind, watch_grid
 from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -136,6 +138,8 @@ class FedPCA(Strategy):
         self._require_meaning(initial_arrays, num_rounds, train_config, evaluate_config)
         self._deadline = self.strategy.config.round_deadline if timeout is None else timeout
         result = Result()
+        settings = settings_digest(self.strategy.card.name, self.strategy.options, self.strategy.config)
+        self.strategy.provenance = describe_run(grid, settings)
         with watch_grid(grid) as errors:
             try:
                 for server_round in itertools.count(1):

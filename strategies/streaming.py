@@ -4,7 +4,7 @@ The server keeps the moments of every member in the folder ``state`` (`fedpca_fl
 of P-COV on the rows of all current members, and exact as P-COV is; docs/streaming.md has all rules. For rows that
 stream take `sapca`.
 
-Every party sends count, mean and a digest (SHA-256) of its moments: d + 5 numbers for d features. Then parties whose
+Every party sends count, mean and a digest (SHA-256) of its moments: d + 6 numbers for d features. Then parties whose
 digest differs from the server's send their moments, in a second round.
 """
 
@@ -24,7 +24,7 @@ from fedpca_flwr.model.solution import Certainty
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.fields import read_moments
 from fedpca_flwr.questions.influence import Contributions
-from fedpca_flwr.questions.members import members_questions
+from fedpca_flwr.questions.members import MembersClient, members_questions
 
 
 class StreamingOptions(method.ScaledOptions):
@@ -47,7 +47,7 @@ CARD = method.MethodCard(
     exact=True,
     result="for the current members of a federation that lasts",
     rounds="1; 2 if anyone's rows changed",
-    upload="d + 5; if rows changed 2d + 6, and d(d+1)/2 from whom they did",
+    upload="d + 6; if rows changed 2d + 7, and d(d+1)/2 from whom they did",
     server_sees="each party's covariance, and keeps it",
     disclosure=method.Disclosure(
         "as `p-cov`, and whether a party's rows are those of the last run (a digest of its moments); it keeps all "
@@ -88,6 +88,7 @@ class Streaming(method.Strategy):
     """
 
     card = CARD
+    party = MembersClient
     options: StreamingOptions
 
     @override
@@ -102,6 +103,7 @@ class Streaming(method.Strategy):
             )
         self.federation = Federation.open(options.state)
         self.federation.prepare()
+        self._late_members: list[str] = []  # names of the members that know a later revision of the state
         self._leaving = sorted({key.strip() for key in options.leave.split(",")} - {""})
         self._sums_only = "members" in self.script
         if self._sums_only and options.leave:
@@ -123,7 +125,9 @@ class Streaming(method.Strategy):
     @override
     def program(self) -> method.Program:
         """Run the method, and save the members' moments once the run has succeeded."""
+        self.federation.run = self.provenance.get("run", "")
         yield from super().program()
+        self.federation.log_run(self.provenance.get("settings", ""))
         self.federation.save()
 
     @override
@@ -149,9 +153,15 @@ class Streaming(method.Strategy):
             "members": len(members),
             "member_rows": sum(members.values()),
             "members_here": len(operations),
-            "revision": federation.revision + federation.changed,
+            "revision": federation.revision + 1,
             **{f"{word}_members": len(keys) for word, keys in self._member_groups.items()},
         }
+        if self._late_members:
+            notes.append(
+                f"the federation's state had revision {federation.revision}, and {', '.join(self._late_members)} took "
+                "part in a later one: an older state was put back, or the last run failed at its very end; later "
+                "changes are not in the model"
+            )
         return solution.with_details(notes=notes, measurements=measured)
 
     @override
@@ -181,9 +191,20 @@ class Streaming(method.Strategy):
 
     # Inside
 
+    def _state_question(self, phase: str) -> method.Round:
+        """Return a question that tells the parties the federation's name and the revision of its state."""
+        name = np.frombuffer(bytes.fromhex(self.federation.id), np.uint8)
+        return method.Round(phase, {"federation": name, "revision": np.asarray(self.federation.revision)})
+
+    def _compare_revisions(self, replies: Sequence[method.Reply]) -> None:
+        """Store the names of the members that know a later revision of the federation's state than the server."""
+        revision = self.federation.revision
+        self._late_members = [reply.member for reply in replies if int(reply.fields["latest"]) > revision]
+
     def _collect_members(self) -> Generator[method.Round, Any, tuple[dict[str, str], None]]:
         """Ask for digests and changed moments, update the stored members, and return what happened to each."""
-        replies: list[method.Reply] = yield method.Round("digest")
+        replies: list[method.Reply] = yield self._state_question("digest")
+        self._compare_revisions(replies)
         for reply in replies:
             if reply.member in self._leaving:
                 raise method.ConfigError(
@@ -208,7 +229,8 @@ class Streaming(method.Strategy):
 
     def _collect_sum(self) -> Generator[method.Round, Any, tuple[dict[str, str], method.Evidence]]:
         """Ask for the secure sum of all moments, update the stored sum, and return what happened, with evidence."""
-        replies: list[method.Reply] = yield method.Round("members")
+        replies: list[method.Reply] = yield self._state_question("members")
+        self._compare_revisions(replies)
         names = sorted(reply.member for reply in replies)
         key = f"{SUM_KEY_PREFIX}{len(names)} parties {hashlib.sha256(repr(names).encode()).hexdigest()[:16]}"
         if self.federation.members.keys() - {key}:

@@ -302,6 +302,26 @@ def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, 
     return settings
 
 
+def settings_digest(name: str, options: Config, config: RunConfig) -> str:
+    """Compute the SHA-256 of the settings that server and parties share.
+
+    Parameters
+    ----------
+    name : str
+        Name of the method.
+    options : Config
+        Options of the method.
+    config : RunConfig
+        Configuration of the run.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+    """
+    return hashlib.sha256(json.dumps(shared_settings(name, options, config)).encode()).hexdigest()
+
+
 def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> None:
     """Refuse a run if the server's settings (JSON) differ from this party's; name the differences.
 

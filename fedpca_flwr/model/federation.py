@@ -18,6 +18,7 @@ import difflib
 import hashlib
 import os
 import re
+import secrets
 from functools import partial
 from typing import Any
 
@@ -32,23 +33,40 @@ from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import validate_moments
-from fedpca_flwr.state.store import Schema, Store
+from fedpca_flwr.state.store import Schema, Store, utc_time
 
 SCHEMA = Schema(
     name="federation",
     file="federation.sqlite",
     application=b"FPCf",
-    format=1,
+    format=2,
     tables="""
-CREATE TABLE federation (revision INTEGER NOT NULL, features INTEGER NOT NULL, columns TEXT NOT NULL);
+CREATE TABLE federation (
+    revision INTEGER NOT NULL, features INTEGER NOT NULL, columns TEXT NOT NULL, id TEXT NOT NULL);
 CREATE TABLE member (key TEXT NOT NULL, rows INTEGER NOT NULL, digest TEXT NOT NULL);
 CREATE TABLE part (member TEXT NOT NULL, digest TEXT NOT NULL);
 CREATE TABLE event (
-    revision INTEGER NOT NULL, operation TEXT NOT NULL, member TEXT NOT NULL, rows INTEGER NOT NULL);
+    revision INTEGER NOT NULL, operation TEXT NOT NULL, member TEXT NOT NULL, rows INTEGER NOT NULL,
+    time TEXT NOT NULL, run TEXT NOT NULL, digest TEXT NOT NULL);
 """,
     sealed_tables=("federation", "member", "part", "event"),
     old_patterns=("federation.json", "*.moments"),
+    upgrades=(
+        (
+            1,
+            (
+                "ALTER TABLE federation ADD COLUMN id TEXT NOT NULL DEFAULT ''",
+                "UPDATE federation SET id = lower(hex(randomblob(16)))",
+                *(
+                    f"ALTER TABLE event ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"
+                    for name in ("time", "run", "digest")
+                ),
+            ),
+        ),
+    ),
 )
+EVENT_COLUMNS = {"revision": int, "operation": str, "member": str, "rows": int, "time": str, "run": str, "digest": str}
+"""Columns of the table of events, with their types."""
 
 
 def moments_digest(moments: Moments) -> str:
@@ -103,8 +121,14 @@ class Federation:
         Features of every member's rows; 0 while there are no members.
     columns : str
         Digest of the column names; empty if no member has names.
+    id : str
+        Random name of the federation (32 hexadecimal digits), by which members know its state again.
+    run : str
+        Flower's number of the run that changes the federation; empty in Python.
     journal : list of dict
-        Every operation: ``revision``, ``operation``, ``member``, ``rows`` (number that was added or taken away).
+        Every operation: ``revision``, ``operation``, ``member``, ``rows`` (number that was added or taken away),
+        ``time``, ``run``, and ``digest`` of the moments that came. An operation "run" is a run that used the
+        federation, with the digest of its settings.
 
     Examples
     --------
@@ -125,7 +149,7 @@ class Federation:
         """Read the members, their digests and the journal from the folder, if a federation is there."""
         self._store = Store(path, SCHEMA)
         self._loaded_seal = self._store.empty_digest
-        self.revision, self.features, self.columns = 0, 0, ""
+        self.revision, self.features, self.columns, self.id, self.run = 0, 0, "", secrets.token_hex(16), ""
         self.journal: list[dict[str, Any]] = []
         self._members: dict[str, dict[str, Any]] = {}
         self._unsaved_moments: dict[str, Moments] = {}  # by member
@@ -133,8 +157,8 @@ class Federation:
             with self._store.transaction() as database:
                 self._loaded_seal = self._store.verified_digest(database)
                 rows_of = partial(self._store.rows, database)
-                for row in rows_of("SELECT revision, features, columns FROM federation", int, int, str):
-                    self.revision, self.features, self.columns = row
+                for row in rows_of("SELECT revision, features, columns, id FROM federation", int, int, str, str):
+                    self.revision, self.features, self.columns, self.id = row
                 for key, rows, sha in rows_of("SELECT key, rows, digest FROM member ORDER BY key", str, int, str):
                     if not MEMBER_KEY_PATTERN.fullmatch(key) or key in self._members:
                         raise self._store.damaged_error()
@@ -143,9 +167,9 @@ class Federation:
                     if key not in self._members:
                         raise self._store.damaged_error()
                     self._members[key]["parts"].append(sha)
-                query = "SELECT revision, operation, member, rows FROM event ORDER BY rowid"
-                for row in rows_of(query, int, str, str, int):
-                    self.journal.append(dict(zip(("revision", "operation", "member", "rows"), row, strict=True)))
+                query = f"SELECT {', '.join(EVENT_COLUMNS)} FROM event ORDER BY rowid"
+                for row in rows_of(query, *EVENT_COLUMNS.values()):
+                    self.journal.append(dict(zip(EVENT_COLUMNS, row, strict=True)))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Federation:
@@ -397,6 +421,16 @@ class Federation:
             self.features, self.columns = 0, ""
         self._log_operation("leave", key, rows)
 
+    def log_run(self, settings: str) -> None:
+        """Log that a run used the federation, so that every run is a revision of its own.
+
+        Parameters
+        ----------
+        settings : str
+            Digest of the settings of the run; empty outside Flower.
+        """
+        self._log_operation("run", "", 0, settings)
+
     def save(self) -> None:
         """Write all changes to the folder in a single transaction.
 
@@ -412,14 +446,15 @@ class Federation:
             (stored_events,) = database.execute("SELECT count(*) FROM event").fetchone()
             for table in ("federation", "member", "part"):
                 database.execute(f"DELETE FROM {table}")
-            header = (self.revision + 1, self.features, self.columns)
-            database.execute("INSERT INTO federation VALUES (?, ?, ?)", header)
+            header = (self.revision + 1, self.features, self.columns, self.id)
+            database.execute("INSERT INTO federation VALUES (?, ?, ?, ?)", header)
             members = [(key, member["rows"], member["digest"]) for key, member in self._members.items()]
             database.executemany("INSERT INTO member VALUES (?, ?, ?)", members)
             parts = [(key, sha) for key, member in self._members.items() for sha in member["parts"]]
             database.executemany("INSERT INTO part VALUES (?, ?)", parts)
             new_events = self.journal[stored_events:]
-            database.executemany("INSERT INTO event VALUES (:revision, :operation, :member, :rows)", new_events)
+            values = ", ".join(f":{name}" for name in EVENT_COLUMNS)
+            database.executemany(f"INSERT INTO event VALUES ({values})", new_events)
             # before the new moments, which can then have the place of the old moments in the file
             database.execute("DELETE FROM piece WHERE digest NOT IN (SELECT digest FROM member)")
             for moments in self._unsaved_moments.values():
@@ -455,8 +490,9 @@ class Federation:
         self.features, self.columns = total.n_features, self.columns or columns
         self._members[key] = {"rows": total.count, "digest": moments_digest(total), "parts": [*parts, sha]}
         self._unsaved_moments[key] = total
-        self._log_operation(operation, key, new.count)
+        self._log_operation(operation, key, new.count, sha)
 
-    def _log_operation(self, operation: str, key: str, rows: float) -> None:
-        """Append an operation, with its member and number of rows, to the journal."""
-        self.journal.append({"revision": self.revision + 1, "operation": operation, "member": key, "rows": rows})
+    def _log_operation(self, operation: str, key: str, rows: float, digest: str = "") -> None:
+        """Append an operation, with its member, number of rows and the digest of what came, to the journal."""
+        values = (self.revision + 1, operation, key, rows, utc_time(), self.run, digest)
+        self.journal.append(dict(zip(EVENT_COLUMNS, values, strict=True)))

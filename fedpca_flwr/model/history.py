@@ -29,6 +29,21 @@ class Round(Entry):
     phase: Label
     up: ByteCounts
     down: ByteCounts
+    digests: dict[str, Annotated[list[Label], Field(min_length=2, max_length=2)]] = {}
+    """By partition, the SHA-256 of the question and of the reply; empty for a party that has not replied."""
+
+
+class Provenance(Entry):
+    """Log entry of the run that made the model: Flower's number, times, app, versions, digest of the settings."""
+
+    run: Label
+    began: Label
+    ended: Label
+    settings: Label
+    versions: dict[str, Label] = {}
+    app: Label = ""
+    app_hash: Label = ""
+    account: Label = ""
 
 
 class Party(Entry):
@@ -113,6 +128,7 @@ class History(Entry):
     members: dict[str, list[Label]] = {}
     clusters: Clusters | None = None
     harmony: Harmony | None = None
+    provenance: Provenance | None = None
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:

@@ -10,12 +10,11 @@ A site that cannot take part has a `RefusingClient`.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -34,6 +33,7 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.journal import REPLY_NAME, Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, max_reply_cost, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields
+from fedpca_flwr.protocol.provenance import content_digest
 from fedpca_flwr.protocol.question import SERVER, Public, Questions
 from fedpca_flwr.protocol.replies import max_magnitude, overflow_handling
 from fedpca_flwr.protocol.script import require_next, require_unchanged
@@ -47,28 +47,6 @@ PENDING_KEY = "pending"
 
 MAX_STORED_REPLY_BYTES = 2**26
 """Size up to which a reply is stored; a larger reply that is lost ends the run at its deadline."""
-
-
-def question_digest(phase: str, arrays: Sequence[NDArray[Any]]) -> str:
-    """Compute the SHA-256 of a question.
-
-    Parameters
-    ----------
-    phase : str
-        Name of the question.
-    arrays : sequence of ndarray
-        Fields of the question.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-    """
-    digest = hashlib.sha256(phase.encode())
-    for array in arrays:
-        digest.update(f"|{array.dtype.str}{array.shape}|".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 class Site(Protocol):
@@ -445,7 +423,7 @@ class PCAClient(PartyClient):
             return responder.fit(parameters, config)
         try:
             phase = str(config.get("phase", ""))
-            digest = question_digest(phase, parameters)
+            digest = content_digest(phase, parameters)
             if self.site.node.data and (repeated := self._repeated_reply(phase, digest)) is not None:
                 return repeated
             self._permit()
@@ -539,7 +517,7 @@ class PCAClient(PartyClient):
         with np.load(io.BytesIO(stored), allow_pickle=False) as file:
             statement = json.loads(bytes(file["statement"]))
             reply = [file[name] for name in file.files if name != "statement"]
-        self.journal.record_answer(f"{phase}, sent again", len(stored))
+        self.journal.record_answer(f"{phase}, sent again", len(stored), partial(content_digest, phase, reply))
         logger.info("run %s: the reply to '%s' is sent again", self.site.run_id, phase)
         return reply, *statement
 
@@ -586,7 +564,8 @@ class PCAClient(PartyClient):
             self.site.note_clear(self.card)
         phases = list(self.script)
         place = f"phase {phases.index(phase) + 1} of {len(phases)}"
-        self.journal.record_answer(f"{place}: {', '.join(map(attrgetter('name'), question.reply.fields))}", size)
+        names = ", ".join(map(attrgetter("name"), question.reply.fields))
+        self.journal.record_answer(f"{place}: {names}", size, partial(content_digest, phase, arrays))
         logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
         if phase == phases[-1] and not self.card.successors:
             self.journal.complete()

@@ -115,8 +115,8 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def record_answer(self, what: str, nbytes: int) -> None:
-        """Record the fields and the number of bytes that answer the last question.
+    def record_answer(self, what: str, nbytes: int, digest: Callable[[], str]) -> None:
+        """Record the fields, the number of bytes and the digest of the answer to the last question.
 
         Parameters
         ----------
@@ -124,6 +124,8 @@ class Journal(ABC):
             Names of the fields.
         nbytes : int
             Bytes of the reply.
+        digest : callable
+            Function that computes the SHA-256 of the reply, where the journal outlasts the run.
         """
 
     @abstractmethod
@@ -327,7 +329,7 @@ class StateJournal(Journal):
         return bool(self.record["questions"])
 
     @override
-    def record_answer(self, what: str, nbytes: int) -> None:
+    def record_answer(self, what: str, nbytes: int, digest: Callable[[], str]) -> None:
         """Record only that the last question is answered: nobody reads this journal after the run."""
         self.record["answered"] = True
 

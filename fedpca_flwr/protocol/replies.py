@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 from flwr.common import FitRes, Parameters
+from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, combine_errors
 from fedpca_flwr.maths.sums import ReproducibleSum
@@ -289,20 +290,30 @@ class ReplyCollector:
         Values of the symbols in shapes.
     consume : callable, optional
         Function of the fields and the sender of a reply (`Round.consume`).
+    digest : callable, optional
+        Function of a reply's arrays that returns their digest for the log; without it there are no digests.
 
     Attributes
     ----------
     magnitudes : dict of str to float
         Largest number of each checked reply, by sender.
+    digests : dict of int to str
+        Digest of each checked reply, by partition.
     """
 
     def __init__(
-        self, payload: Payload, sizes: Mapping[str, int], consume: Callable[[Fields, str], None] | None = None
+        self,
+        payload: Payload,
+        sizes: Mapping[str, int],
+        consume: Callable[[Fields, str], None] | None = None,
+        digest: Callable[[Sequence[NDArray[Any]]], str] | None = None,
     ) -> None:
-        """Store the declared fields, the sizes of their symbols and the callback for a reply's fields."""
+        """Store the declared fields, the sizes of their symbols and the callbacks for a reply's fields."""
         self.payload = payload
         self.sizes = sizes
         self.consume = consume
+        self.digest = digest
+        self.digests: dict[int, str] = {}
         self.magnitudes: dict[str, float] = {}
         # by partition: bytes of the reply, and the small fields that are kept
         self._consumed: dict[int, tuple[int, Fields]] = {}
@@ -327,7 +338,7 @@ class ReplyCollector:
             self.payload.check(fields, reply.sender, self.sizes if claim is None else {**self.sizes, "d": claim})
             if claim not in {None, self.sizes.get("d", claim)}:
                 return  # which party has the wrong number of features is decided once all have replied
-            self.magnitudes[reply.sender] = max_magnitude(fields)
+            self._note(reply, fields)
             self.consume(fields, reply.sender)
         except FedPCAError:
             return
@@ -365,5 +376,11 @@ class ReplyCollector:
         check_together(self.payload, fields_by_sender, self.sizes, self._claims)
         for reply in remaining:
             reply.fields = fields_by_sender[reply.sender]
-            self.magnitudes[reply.sender] = max_magnitude(reply.fields)
+            self._note(reply, reply.fields)
             reply.tensors.clear()
+
+    def _note(self, reply: Reply, fields: Fields) -> None:
+        """Store the largest number and the digest of a reply."""
+        self.magnitudes[reply.sender] = max_magnitude(fields)
+        if self.digest is not None:
+            self.digests[reply.party] = self.digest(self.payload.to_arrays(fields))

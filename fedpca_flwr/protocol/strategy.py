@@ -11,6 +11,7 @@ import json
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Protocol, Self
 
 from flwr.client import NumPyClient
@@ -34,11 +35,13 @@ from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_server_memory
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.progress import log_progress
+from fedpca_flwr.protocol.provenance import content_digest
 from fedpca_flwr.protocol.question import NO_FIELDS, Program, Public, Round
 from fedpca_flwr.protocol.quorum import PCA_KEY, Quorum, Results
 from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector
 from fedpca_flwr.protocol.script import max_questions
 from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.state.store import utc_time
 
 
 class Factory(Protocol):
@@ -185,6 +188,8 @@ class PCAStrategy(Strategy):
         self._round = Round("")  # the question of this round
         self.round_log: list[dict[str, Any]] = []
         self._sent_bytes: dict[str, int] = {}  # bytes sent in this round, by the id of Flower's client
+        self.provenance: dict[str, Any] = {}  # of a run on a grid, whose questions and replies have digests in the log
+        self._question_digests: dict[str, str] = {}  # of this round, by the id of Flower's client
         self._round_start = 0.0  # time at which this round began
         self.waiting_seconds: dict[int, float] = {}  # seconds for the replies of each party, over all rounds
         self._collector = ReplyCollector(NO_FIELDS, {})  # replies of this round
@@ -198,7 +203,7 @@ class PCAStrategy(Strategy):
         previous : PCAStrategy
             Strategy of the method before.
         """
-        self.quorum, self.round_log = previous.quorum, previous.round_log
+        self.quorum, self.round_log, self.provenance = previous.quorum, previous.round_log, previous.provenance
 
     # What a method writes
 
@@ -299,6 +304,7 @@ class PCAStrategy(Strategy):
             "measured": {**measured, **self.transport.measurements(self.quorum)},
             "columns": self.quorum.columns,
             **({"levels": config.levels_by_column} if config.levels else {}),
+            **({"provenance": {**self.provenance, "ended": utc_time()}} if self.provenance else {}),
             "notes": all_notes,
         }
 
@@ -387,13 +393,16 @@ class PCAStrategy(Strategy):
             config["method"] = current.method
         if self.config.minimum:
             config["parties"] = " ".join(map(str, self.quorum.members))
-        shared, instructions, self._sent_bytes = _serialize(current.request), [], {}
+        shared, instructions, self._sent_bytes, self._question_digests = _serialize(current.request), [], {}, {}
         for client in clients:
             party = self.quorum.partition_by_client.get(client.cid, -1)
             tensors = {**shared, **_serialize(current.party_requests.get(party, {}))}
             ordered = [tensors[field.name] for field in question.request.fields]
             instructions.append((client, FitIns(Parameters(ordered, "numpy.ndarray"), config)))
             self._sent_bytes[client.cid] = sum(map(len, ordered))
+            if self.provenance:
+                fields = question.request.to_arrays({**current.request, **current.party_requests.get(party, {})})
+                self._question_digests[client.cid] = content_digest(current.phase, fields)
         sizes, upload = question.reply_sizes(current.request, public), ""
         if question.has_fixed_size:
             nbytes = question.nbytes({"n": public.features + 1, "d": public.features, **sizes})
@@ -401,7 +410,8 @@ class PCAStrategy(Strategy):
         label = f"round {len(self.round_log) + 1} of at most {max_questions(self.script, public)} ({current.phase})"
         log_progress("%s: waiting for %s parties%s", label, self.quorum.expected, upload)
         self._round_start = time.monotonic()
-        self._collector = ReplyCollector(question.reply, sizes, current.consume)
+        digest = partial(content_digest, current.phase) if self.provenance else None
+        self._collector = ReplyCollector(question.reply, sizes, current.consume, digest)
         return instructions
 
     def receive(self, client: ClientProxy, result: FitRes) -> None:
@@ -479,6 +489,12 @@ class PCAStrategy(Strategy):
         self._collector.mark_consumed(replies)
         self._log_round(self._round.phase, replies)
         self._collector.check(replies)
+        if self.provenance:
+            partitions = {cid: self.quorum.partition_by_client[cid] for cid in self._question_digests}
+            self.round_log[-1]["digests"] = {
+                str(partitions[cid]): [digest, self._collector.digests.get(partitions[cid], "")]
+                for cid, digest in self._question_digests.items()
+            }
         rows_visible = self._shows_row_counts and not self.config.weights
         for reply in replies:
             if rows_visible and "count" in reply.fields and reply.rows != int(reply.fields["count"]):

@@ -12,7 +12,7 @@ beside the last of these (`FurtherRefusals`), until the site answers a run again
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -238,6 +238,27 @@ def chain_digest(previous: str, fields: tuple[Any, ...]) -> str:
     return hashlib.sha256(json.dumps([previous, *fields]).encode()).hexdigest()
 
 
+def first_wrong_link(chain: Sequence[Event]) -> int:
+    """Return the number of the first event whose digest does not follow from its content and the event before.
+
+    Parameters
+    ----------
+    chain : sequence of Event
+        All events in order.
+
+    Returns
+    -------
+    int
+        Number of the event, from 1; 0 if all follow.
+    """
+    previous = ""
+    for number, event in enumerate(chain, start=1):
+        if chain_digest(previous, event[:-1]) != event.chain:
+            return number
+        previous = event.chain
+    return 0
+
+
 def first_gap(database: sqlite3.Connection) -> int:
     """Return the number of the first event whose digest is wrong or which is missing; 0 if all are right.
 
@@ -251,14 +272,11 @@ def first_gap(database: sqlite3.Connection) -> int:
     int
         Number of the event; 0 if all events are as they were written.
     """
-    previous, number = "", 0
-    for event in events(database):
-        number += 1
-        if chain_digest(previous, event[:-1]) != event.chain:
-            return number
-        previous = event.chain
+    chain = list(events(database))
+    if number := first_wrong_link(chain):
+        return number
     ends = database.execute("SELECT events, last FROM chain").fetchall()
-    return 0 if ends == [(number, previous)] else number + 1
+    return 0 if ends == [(len(chain), chain[-1].chain if chain else "")] else len(chain) + 1
 
 
 def require_intact(database: sqlite3.Connection, file: Path) -> None:

@@ -10,9 +10,9 @@ import logging
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from fedpca_flwr.protocol import journal
 from fedpca_flwr.site.accounts import Release
 from fedpca_flwr.site.chain import append_event, chain_end, counting_event, events, require_intact, require_newer
 from fedpca_flwr.site.watch import journal_logger
-from fedpca_flwr.state.store import LockedError, Schema, Store, StoreError
+from fedpca_flwr.state.store import LockedError, Schema, Store, StoreError, utc_time
 
 logger = logging.getLogger("fedpca_flwr.client")
 
@@ -78,14 +78,23 @@ class FileJournal(journal.Journal):
         State that Flower has of the same run. The state knows how far the journal was, so an older journal is refused.
     description : str
         Text of which run this is, for the first event of the run.
+    settings : str
+        Digest of the settings that the server and all parties of the run share, for the same event.
     """
 
     def __init__(
-        self, folder: str, run: str, party: int, run_state: journal.StateJournal | None = None, description: str = ""
+        self,
+        folder: str,
+        run: str,
+        party: int,
+        run_state: journal.StateJournal | None = None,
+        description: str = "",
+        settings: str = "",
     ) -> None:
         """Set the folder and the run; the file is opened by each transaction."""
         self.folder = folder
         self.description = description
+        self.settings = settings
         self.key = (run, party)
         self.run_state = run_state
         # error of a locked file, raised again at once instead of a second wait
@@ -144,10 +153,11 @@ class FileJournal(journal.Journal):
             return bool(self._run_notes(database, "question"))
 
     @override
-    def record_answer(self, what: str, nbytes: int) -> None:
-        """Add an event with the names of the fields and the bytes of an answer."""
+    def record_answer(self, what: str, nbytes: int, digest: Callable[[], str]) -> None:
+        """Add an event with the names of the fields, the bytes and the digest of an answer."""
+        content = digest()
         with self._transaction() as database:
-            self._add_event(database, "answer", what, nbytes=nbytes)
+            self._add_event(database, "answer", what, content, nbytes)
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
@@ -269,13 +279,13 @@ class FileJournal(journal.Journal):
 
     def _drop_silent(self, database: sqlite3.Connection) -> None:
         """Delete the secrets of all runs without an event in the last day, except this run."""
-        values = (_time_before(SECRETS_TIMEOUT), *self.key)
+        values = (utc_time(SECRETS_TIMEOUT), *self.key)
         database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({_ALIVE_RUNS_SQL})", values)
 
     def _describe_run(self, database: sqlite3.Connection) -> None:
         """Add an event that describes the run (method, app), once a run."""
         if self.description and not self._run_notes(database, "run"):
-            self._add_event(database, "run", self.description)
+            self._add_event(database, "run", self.description, self.settings)
 
     def _store_value(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
         """Insert or replace a secret of this run in the open transaction."""
@@ -294,7 +304,7 @@ class FileJournal(journal.Journal):
 
     def _add_event(self, database: sqlite3.Connection, kind: str, text: str, digest: str = "", nbytes: int = 0) -> None:
         """Append an event of this run, with the present time, to the chain of digests."""
-        append_event(database, (_time_before(), *self.key, kind, text, digest, nbytes))
+        append_event(database, (utc_time(), *self.key, kind, text, digest, nbytes))
         journal_logger.info("run %s, party %s: %s '%s', %s bytes", *self.key, kind, printable_text(text), nbytes)
 
     def _drop_run(self, database: sqlite3.Connection) -> None:
@@ -305,8 +315,3 @@ class FileJournal(journal.Journal):
         """Delete the copies of rows that versions before 0.3 have left in the journal's folder."""
         for copied in Path(self.folder).expanduser().glob("rows.*"):
             shutil.rmtree(copied, ignore_errors=True)
-
-
-def _time_before(span: timedelta = timedelta(0)) -> str:
-    """Return the UTC time a span ago as ISO text, the format of the events' times."""
-    return (datetime.now(UTC) - span).isoformat(timespec="seconds")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.config.method_text import canonical_text, parse_options
+from fedpca_flwr.config.method_text import canonical_text, parse_options, settings_digest, split_method_text
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
@@ -154,13 +154,17 @@ class Site:
         run_state = StateJournal(self.state.records)
         if not self.node.journal:
             return run_state
+        settings = ""
         try:  # what run this is, as far as a site can know: Flower does not name who started the run
             secure = "; only sums" if self.config.secure_aggregation else ""
             description = f"{self.config.method}; n-components={self.config.n_components}{secure}"
+            if method := self.methods.get(split_method_text(self.config.method)[0]):
+                card = method.strategy.card
+                settings = settings_digest(card.name, self.options(card.options), self.config)
         except ConfigError:
             description = "of a run-config that is refused"
         party, description = self.node.partition_id, f"{description}; {loaded_app()}"
-        return journal.FileJournal(self.node.journal, self.run_id, party, run_state, description)
+        return journal.FileJournal(self.node.journal, self.run_id, party, run_state, description, settings)
 
     def data(self, split: str) -> Rows:
         """Return the rows (n, d) that take part; of data split by columns, all rows.

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import mkstemp
 from typing import Any
@@ -32,6 +33,22 @@ STORE_TABLES = """
 CREATE TABLE seal (digest TEXT NOT NULL);
 CREATE TABLE piece (digest TEXT NOT NULL, number INTEGER NOT NULL, value BLOB NOT NULL, PRIMARY KEY (digest, number));
 """
+
+
+def utc_time(before: timedelta = timedelta(0)) -> str:
+    """Return the time in UTC, to seconds, as ISO 8601.
+
+    Parameters
+    ----------
+    before : timedelta
+        Span by which the time is earlier than now.
+
+    Returns
+    -------
+    str
+        The time.
+    """
+    return (datetime.now(UTC) - before).isoformat(timespec="seconds")
 
 
 class StoreError(ContractError):
@@ -55,13 +72,15 @@ class Schema:
     application : bytes
         Four bytes by which SQLite's files are told apart.
     format : int
-        Version of the tables; another version is refused.
+        Version of the tables; another version is refused, unless it is among the upgrades.
     tables : str
         SQL that makes the tables, statements separated by semicolons.
     sealed_tables : tuple of str
         Tables in which no value may change unnoticed.
     old_patterns : tuple of str
         Patterns of the files in which versions before 0.1.0 stored the same.
+    upgrades : tuple of tuple
+        Older versions of the tables, each with the SQL statements that make of it the present one.
     """
 
     name: str  # how errors name it
@@ -71,6 +90,7 @@ class Schema:
     tables: str  # SQL that makes them, statements separated by semicolons
     sealed_tables: tuple[str, ...] = ()  # the tables in which no value may change unnoticed
     old_patterns: tuple[str, ...] = ()  # patterns of the files in which versions before 0.1.0 kept the same
+    upgrades: tuple[tuple[int, tuple[str, ...]], ...] = ()  # older versions, and SQL statements
 
 
 class Store:
@@ -166,7 +186,12 @@ class Store:
                 (version,) = database.execute("PRAGMA user_version").fetchone()
                 if application != self._application:
                     raise self.damaged_error()
-                if version != self.schema.format:
+                for statement in (upgrades := dict(self.schema.upgrades)).get(version, ()):
+                    database.execute(statement)
+                if version in upgrades:
+                    self.seal(database)
+                    database.execute(f"PRAGMA user_version = {self.schema.format}")
+                elif version != self.schema.format:
                     raise StoreError(
                         f"{self.file} has format {version}, and this version of fedpca-flwr reads format "
                         f"{self.schema.format}; use the version that wrote it, or name another folder"

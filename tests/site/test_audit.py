@@ -36,7 +36,7 @@ def written(folder):
         journal = FileJournal(str(folder), run, 3)
         for phase in ("keys", "sums"):
             journal.begin(phase, "ab" * 32, b"", lambda answered: None)
-            journal.record_answer("masked", 4096)
+            journal.record_answer("masked", 4096, lambda: "ef" * 32)
         journal.store_secret("private", SECRET)
         bounded = BoundAnswer(16.0, within=run == "22").text()
         journal.remember("bound", "cd" * 32, lambda same, other_notes, text=bounded: text)

@@ -67,7 +67,7 @@ def test_a_phase_is_released_once(tmp_path):
 def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
     """Else what was spent, or told, would be nothing."""
     release(tmp_path, 0, "sum", 2.0)
-    FileJournal(str(tmp_path), "1", 0).record_answer("rows, sum", 8)
+    FileJournal(str(tmp_path), "1", 0).record_answer("rows, sum", 8, str)
     changed(tmp_path, f"DELETE FROM event{lost}")
     with refused(DisclosureError) as caught:
         release(tmp_path, 1, "sum", 2.0)

@@ -1,17 +1,19 @@
 """A federation that lasts, run by run: always the model of the current members, and a failed run changes nothing."""
 
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedpca_flwr import run
+from fedpca_flwr import FedPCA, LocalGrid, run, site_app
 from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.federation import Federation, moments_digest
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.fields import head_fields, read_moments
+from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.strategies.streaming import squared_error
 from tests.families import cut, rows
 from tests.harness import differences, fail_at, finish, proxy_of, say, server_of, tamper_arrays
@@ -67,10 +69,10 @@ def test_a_second_run_sends_no_scatter(state):
     is_that_of(first, [A, B, C])
     second_run = fit(state, [A, B, C], scale=True)
     assert [entry["phase"] for entry in second_run.log["rounds"]] == ["digest", "project"]
-    headers = 4 * 128
-    assert second_run.log["rounds"][0]["up"] == [headers + 32 + 8 + 8 * 12] * 3
+    headers = 5 * 128
+    assert second_run.log["rounds"][0]["up"] == [headers + 32 + 8 + 8 * 12 + 8] * 3
     assert changes(second_run) == {"unchanged": "012"}
-    assert (first.log["measured"]["revision"], second_run.log["measured"]["revision"]) == (1, 1)
+    assert (first.log["measured"]["revision"], second_run.log["measured"]["revision"]) == (1, 2)
     is_that_of(second_run, [A, B, C], scale=True)
     up = fit(state, [A, B, C, D]).log["rounds"][1]["up"]
     assert up[3] == up[0] + 8 * 78
@@ -310,3 +312,51 @@ def test_other_parties_add_nothing_to_a_sum(state):
         finish(server)
     assert [entry["phase"] for entry in server.strategy.round_log] == ["members"]
     assert content(state) == before
+
+
+# A state that was put back
+
+
+def sites_run(folder, state, **options):
+    """Run the method on three sites with journals in a folder, and return the model."""
+    nodes = []
+    for party, values in enumerate((A, B, C)):
+        np.save(folder / f"{party}.npy", values)
+        nodes.append({"data": str(folder / f"{party}.npy"), "journal": str(folder / f"journal {party}")})
+        nodes[-1] |= {"name": f"hospital {party}", "repeat": "allow", "identity": str(folder / f"key {party}")}
+        nodes[-1]["identities"] = str(folder / "members")
+    if not (folder / "members").exists():
+        lines = [make_key(node["identity"], party, node["name"]) for party, node in enumerate(nodes)]
+        (folder / "members").write_text("\n".join(lines))
+    strategy = FedPCA("streaming", state=str(state), n_components=2, clients=3, **options)
+    keys = {key.replace("_", "-"): value for key, value in options.items()}
+    config = {"method": f"streaming state={state}", "n-components": 2, "clients": 3, **keys}
+    strategy.start(LocalGrid(site_app.app, nodes, config))
+    return strategy.model
+
+
+@pytest.mark.parametrize("options", [{}, SECURE], ids=["clear", "masked"])
+def test_sites_notice_a_state_that_was_put_back(tmp_path, options):
+    state = tmp_path / "federation"
+    models = [sites_run(tmp_path, state, **options)]
+    shutil.copytree(state, tmp_path / "copy")
+    models.append(sites_run(tmp_path, state, **options))
+    assert not any("put back" in note for model in models for note in model.log["notes"])
+    shutil.rmtree(state)
+    shutil.copytree(tmp_path / "copy", state)
+    (note,) = (note for note in sites_run(tmp_path, state, **options).log["notes"] if "put back" in note)
+    assert "revision 1, and hospital 0, hospital 1, hospital 2 took part in a later one" in note
+    shutil.rmtree(state)  # a new federation is not an old one
+    assert not any("put back" in note for note in sites_run(tmp_path, state, **options).log["notes"])
+
+
+def test_the_federation_names_runs_times_and_digests(tmp_path):
+    model = sites_run(tmp_path, tmp_path / "federation")
+    entry = model.log["provenance"]
+    federation = Federation.open(tmp_path / "federation")
+    *joined, last = federation.journal
+    assert [event["operation"] for event in joined] == ["join"] * 3
+    assert [event["digest"] for event in joined] == [moments_digest(federation.moments_of(e["member"])) for e in joined]
+    assert (last["operation"], last["digest"]) == ("run", entry["settings"])
+    assert {event["run"] for event in [*joined, last]} == {entry["run"]}
+    assert entry["began"] <= joined[0]["time"] <= last["time"]

@@ -1,0 +1,134 @@
+"""A model beside its sites' journals: what matches is said, and whatever was changed on either side is named."""
+
+import contextlib
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import FedPCA, LocalGrid, PCAModel, run, site_app
+from fedpca_flwr.cli import main
+from fedpca_flwr.site.audit import audit
+from fedpca_flwr.site.chain import chain_digest
+
+METHODS = {
+    "sums of replies": "p-cov",
+    "several rounds": "sub-it block-size=2",
+    "a second method": "adaptive",
+    "noise": "dp-pca epsilon=5 delta=1e-5",
+    "questions of each party": "streaming state={}/federation",
+}
+
+
+def finished_run(folder, method="p-cov"):
+    """Run a method on three sites with journals, save the model, and return its file and the journals."""
+    journals, nodes = [folder / f"journal {party}" for party in range(3)], []
+    for party, journal in enumerate(journals):
+        values = np.random.default_rng(party).normal(size=(60, 4)) * [4, 3, 2, 1]
+        np.savetxt(folder / f"{party}.csv", values, delimiter=",", header="a,b,c,d", comments="")
+        nodes.append({"data": str(folder / f"{party}.csv"), "journal": str(journal), "name": f"hospital {party}"})
+        nodes[-1] |= {"allowed-methods": method.split()[0], "epsilon-budget": 10.0} if "dp-pca" in method else {}
+    config = {"method": method.format(folder), "n-components": 2, "clients": 3}
+    strategy = FedPCA(config["method"], n_components=2, clients=3)
+    strategy.start(LocalGrid(site_app.app, nodes, config))
+    return strategy.model.save(folder / "model.npz"), journals
+
+
+def audited(capsys, model, journals):
+    """Exit code of `audit`, and its page."""
+    capsys.readouterr()
+    code = main(["audit", str(model), *map(str, journals)])
+    return code, capsys.readouterr().out
+
+
+def rewritten(journal, **values):
+    """Change the first answer of a journal as its owner could: all later links of the chain are made anew."""
+    last = ""
+    with contextlib.closing(sqlite3.connect(journal / "site.sqlite")) as database, database:
+        for name, value in values.items():
+            first = "(SELECT min(number) FROM event WHERE kind = 'answer')"
+            database.execute(f"UPDATE event SET {name} = ? WHERE number = {first}", (value,))
+        for number, *fields in database.execute("SELECT * FROM event ORDER BY number").fetchall():
+            last = chain_digest(last, (number, *fields[:-1]))
+            database.execute("UPDATE event SET chain = ? WHERE number = ?", (last, number))
+        database.execute("UPDATE chain SET last = ?", (last,))
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_an_honest_run_matches_in_every_question(tmp_path, capsys, method):
+    model, journals = finished_run(tmp_path, method)
+    code, page = audited(capsys, model, journals)
+    rounds = PCAModel.load(model).log["rounds"]
+    assert code == 0
+    assert page.count("| the same | the same |") == 3 * len(rounds)
+    assert page.count("completed, as the site tells") == 3
+
+
+def test_an_exported_journal_serves_as_its_folder(tmp_path, capsys):
+    model, journals = finished_run(tmp_path)
+    main(["site", "journal", str(journals[1]), "--export", str(tmp_path / "one.jsonl")])
+    code, page = audited(capsys, model, [tmp_path / "one.jsonl"])
+    assert (code, page.count("the same | the same")) == (0, 2)
+    assert "No journal was given of: 0 (hospital 0), 2 (hospital 2)" in page
+    lines = (tmp_path / "one.jsonl").read_text().splitlines()
+    (tmp_path / "cut.jsonl").write_text("\n".join(lines[1:]))
+    assert "event 1 is missing" in audited(capsys, model, [tmp_path / "cut.jsonl"])[1]
+    (tmp_path / "other.jsonl").write_text("[1, 2]\n")
+    assert audited(capsys, model, [tmp_path / "other.jsonl"])[0] == 1
+
+
+def test_another_reply_than_the_site_sent_is_named(tmp_path, capsys):
+    model, journals = finished_run(tmp_path)
+    rewritten(journals[1], digest="ab" * 32)
+    assert audit(str(journals[1])).gap == 0  # the owner of a journal can write all of it anew
+    code, page = audited(capsys, model, journals)
+    assert code == 1
+    assert "question 1 ('moments'): the reply is another at the site than at the server" in page
+    assert page.count("another at the site") == 2  # in the table, and in the verdict
+
+
+def test_a_changed_journal_or_setting_is_named(tmp_path, capsys):
+    model, journals = finished_run(tmp_path)
+    with contextlib.closing(sqlite3.connect(journals[0] / "site.sqlite")) as database, database:
+        database.execute("UPDATE event SET bytes = 1 WHERE kind = 'answer'")
+    code, page = audited(capsys, model, journals[:1])
+    assert (code, "is missing, was added or was changed" in page) == (1, True)
+    loaded = PCAModel.load(model)
+    loaded.log["provenance"]["settings"] = "cd" * 32
+    code, page = audited(capsys, loaded.save(tmp_path / "other.npz"), journals[1:])
+    assert (code, page.count("the site had other settings")) == (1, 2)
+
+
+def test_questions_that_one_side_alone_has_are_named(tmp_path, capsys):
+    model, journals = finished_run(tmp_path)
+    loaded = PCAModel.load(model)
+    last = loaded.log["rounds"].pop()
+    code, page = audited(capsys, loaded.save(tmp_path / "less.npz"), journals[:1])
+    assert (code, "question 2 ('project'): the reply is not in the model" in page) == (1, True)
+    loaded.log["rounds"] += [last, {**last, "round": 3}]
+    code, page = audited(capsys, loaded.save(tmp_path / "more.npz"), journals[:1])
+    assert (code, "question 3 ('project'): the question is not in the journal" in page) == (1, True)
+
+
+def test_a_journal_of_another_run_is_named(tmp_path, capsys):
+    model, _ = finished_run(tmp_path)
+    (tmp_path / "other").mkdir()
+    _, journals = finished_run(tmp_path / "other")
+    number = PCAModel.load(model).log["provenance"]["run"]
+    code, page = audited(capsys, model, journals[:1])
+    assert (code, f"the journal has nothing of run {number}" in page) == (1, True)
+
+
+def test_a_model_that_no_run_on_sites_made_is_refused(tmp_path, capsys):
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    model = run("p-cov", [rows[:20], rows[20:]], n_components=1).save(tmp_path / "model.npz")
+    assert audited(capsys, model, [tmp_path]) == (1, "")
+
+
+def test_the_log_says_which_run_made_a_model(tmp_path):
+    model, _ = finished_run(tmp_path)
+    entry = PCAModel.load(model).log["provenance"]
+    assert entry["began"] <= entry["ended"]
+    assert {"fedpca-flwr", "flwr", "numpy", "scipy", "python"} == set(entry["versions"])
+    assert json.dumps(entry)  # of plain values
