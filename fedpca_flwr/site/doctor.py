@@ -1,9 +1,13 @@
 """Command `site doctor`: find what would keep a site out of a run, before its first run."""
 
+import getpass
 import os
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -11,6 +15,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NoReturn
 
 import numpy as np
@@ -35,6 +40,8 @@ FLOWER_VERSIONS = ((1, 41), (2,))  # first supported version, and first unsuppor
 MAX_AHEAD_SECONDS, MAX_BEHIND_SECONDS = 5, 300  # of this clock; a SuperLink refuses later or earlier signatures
 MIN_PARTIES = 2  # of a sum, below which nothing is hidden
 RENEWAL_DAYS = 30  # before its end, in which a certificate should be renewed
+START_PROGRAM = "import fedpca_flwr.site_app"
+MAX_START_SECONDS = 15.0  # half of what Flower allows a ClientApp
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,7 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
         Facts about the topic, or what to do.
     """
     checks: dict[str, Callable[[SiteSetup], str]] = {"versions": _check_versions, "node-config": _check_node_config}
+    checks |= {"start": _time_start, "owner": _check_owner}
     checks |= {"identity": _check_identity, "journal": _check_journal, "rules": _list_open_rules}
     checks["rows and run"] = partial(_check_rows, factory)
     if site.superlink:
@@ -130,13 +138,60 @@ def _check_journal(site: SiteSetup) -> str:
         unprotected = f"; {UNPROTECTED_TEXT}" if node.data else ""
         return f"none; a site with data of its own needs one for secure aggregation and private methods{unprotected}"
     store = Store(node.journal, SCHEMA)
-    store.prepare()
+    folder = next(folder for folder in (store.folder, *store.folder.parents) if folder.exists())
+    _require_links(folder)
     if not store.exists():
         return "none yet; the first run begins one. If this site had one, put it back before"
     result = audit.audit(node.journal)
     if result.gap:
         raise ConfigError(f"{store.file}: {result.verdict}; restore it from a copy")
     return f"{len(result.events)} events, all as they were written"
+
+
+def _require_links(folder: Path) -> None:
+    """Refuse a folder in which no file can be made and get a second name, as a journal does; leave nothing there."""
+    try:
+        with TemporaryDirectory(dir=folder, prefix=".fedpca-") as temporary:
+            file = Path(temporary, "file")
+            file.touch()
+            file.with_name("link").hardlink_to(file)
+    except (OSError, NotImplementedError) as error:
+        raise ConfigError(
+            f"the folder {folder} cannot be used ({getattr(error, 'strerror', error)}): a journal needs a folder where "
+            "this account may make files, on a disk with hard links; a share of a network often has none"
+        ) from None
+
+
+def _check_owner(site: SiteSetup) -> str:
+    """Return the account that owns the site's own files; refuse files of several accounts or of another one."""
+    node = _parse_node_config(site)
+    files = {"identity": node.identity, "journal": node.journal, "key": site.key or ""}
+    owners: dict[str, str] = {}
+    for name, path in files.items():
+        with suppress(OSError, KeyError, NotImplementedError):  # is told elsewhere; a number without a name; Windows
+            owners[name] = Path(path).expanduser().owner() if path else ""
+    accounts = {account for account in owners.values() if account}
+    local = getpass.getuser()
+    if len(accounts) > 1 or (local != "root" and not accounts <= {local}):
+        texts = ", ".join(f"'{name}' belongs to {account}" for name, account in owners.items() if account)
+        raise ConfigError(
+            f"{texts}; this is {local}: let the account that runs the site own them all (chown), and run this as it"
+        )
+    return f"the site's files belong to {', '.join(accounts) or 'nobody yet'}"
+
+
+def _time_start(site: SiteSetup) -> str:
+    """Return how long a program of this app takes to start, which a SuperNode alone does for each message."""
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", START_PROGRAM], check=True, capture_output=True)
+    seconds = time.monotonic() - started
+    text = f"this app starts in {seconds:.1f} s"
+    if seconds > MAX_START_SECONDS:
+        raise ConfigError(
+            f"{text}, and Flower gives up after 30: run this site by 'site node', which starts once, or from a faster "
+            "disk"
+        )
+    return f"{text}; a SuperNode without 'site node' does so for each message"
 
 
 def _list_open_rules(site: SiteSetup) -> str:

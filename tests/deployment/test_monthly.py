@@ -1,4 +1,4 @@
-"""A federation of four months on real processes: hospitals join, replace, leave and return, as the guide's blocks say."""
+"""A federation of four months on real processes, as the guide says: hospitals join, change, leave and return."""
 
 import re
 import subprocess

@@ -1,13 +1,14 @@
 """What `site doctor` says of a site before its first run."""
 
 import json
+import os
 import re
 import ssl
-import stat
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,19 @@ import pytest
 from fedpca_flwr.cli import main
 from fedpca_flwr.config.site_file import toml_lines
 from fedpca_flwr.protocol import memory
+from fedpca_flwr.site import doctor
 from fedpca_flwr.site.certificates import make_certificates
 from fedpca_flwr.site.identity import make_key
 from tests.families import rows
 from tests.site.test_audit import changed, written
+
+TOPICS = ["versions", "node-config", "start", "owner", "identity", "journal", "rules", "rows and run"]
+
+
+@pytest.fixture(autouse=True)
+def quick_start(monkeypatch):
+    """Start a program that imports nothing; all else is as for a site."""
+    monkeypatch.setattr(doctor, "START_PROGRAM", "pass")
 
 
 @pytest.fixture
@@ -51,7 +61,7 @@ def test_a_ready_site_learns_of_isolated_values(site, examined, tmp_path):
     before = (tmp_path / "journal" / "site.sqlite").read_bytes()
     right, wrong = examined()
     assert not wrong
-    assert list(right) == ["versions", "node-config", "identity", "journal", "rules", "rows and run"]
+    assert list(right) == TOPICS
     assert "13 events" in right["journal"]
     assert "40 rows of 6 features, 0 values missing; this site" in right["rows and run"]
     assert (tmp_path / "journal" / "site.sqlite").read_bytes() == before, "nothing was noted"
@@ -80,7 +90,7 @@ def test_a_ready_site_learns_of_isolated_values(site, examined, tmp_path):
     assert "3 values missing" in examined(allowed, "--run-config", "method='em'")[0]["rows and run"]
     assert examined({"journal": str(tmp_path / "new"), **allowed})[0]["journal"].startswith("none yet")
     assert "several runs" in examined({"journal": "", **allowed})[0]["journal"]
-    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    assert not (tmp_path / "new").exists(), "nothing is made for the account of the site, which may be another"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +121,28 @@ def test_unfit_files_memory_and_versions_are_named(site, examined, tmp_path, mon
     assert "1.40.9" in examined()[1]["versions"]
     np.save(site["data"], np.where(rows(40, 6) > 1, np.nan, rows(40, 6)))
     assert "em" in examined()[1]["rows and run"]
+
+
+def test_a_start_that_takes_too_long_is_named(examined, monkeypatch):
+    monkeypatch.setattr(doctor, "START_PROGRAM", "import fedpca_flwr.site_app")
+    monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.0)
+    assert "'site node'" in examined()[1]["start"]
+
+
+def test_a_journals_disk_without_hard_links_is_named(examined, monkeypatch, tmp_path):
+    def hardlink_to(self, target):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", hardlink_to)
+    wrong = examined({"journal": str(tmp_path / "share" / "journal")})[1]
+    assert f"{tmp_path} cannot be used (Operation not permitted)" in wrong["journal"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".fedpca")) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root alone gives files away")
+def test_files_of_several_accounts_are_named(site, examined):
+    os.chown(site["journal"], 1, 1)
+    assert "'identity' belongs to root, 'journal' belongs to " in examined()[1]["owner"]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -171,7 +203,7 @@ def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monk
     (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(relative)}")
     assert main(["site", "doctor", "--config", str(tmp_path / "site.toml")]) == 1
     signs = re.findall(r"^(ok|TO DO) +([\w -]+):", capsys.readouterr().out, re.M)
-    expected = [("ok", name) for name in ("versions", "node-config", "identity", "journal", "rules", "rows and run")]
+    expected = [("ok", name) for name in TOPICS]
     assert signs == [*expected, ("TO DO", "superlink")]
     for words in ([], ["--config", "site.toml", "--node-config", "partition-id=0"]):
         assert main(["site", "doctor", *words]) == 1
