@@ -26,6 +26,7 @@ COMMANDS = {
     "monitor": ("fedpca_flwr.simulations.monitor.main", "Look for odd rows and for drift in new rows."),
     "methods": ("fedpca_flwr.strategies.__main__.main", "List the methods, their rounds and their privacy."),
     "audit": ("fedpca_flwr.site.comparison.main", "Lay a model beside its sites' journals, and say what matches."),
+    "verify": ("fedpca_flwr.site.verification.main", "Check what the sites have signed about a model, offline."),
     "trace": ("fedpca_flwr.simulations.trace.main", "Show a run's questions and replies, and the code that answers."),
     "download": ("fedpca_flwr.data.datasets.download", "Fetch a data set, before a run."),
     "rehearse": ("fedpca_flwr.site.commands.rehearse", "Run a whole deployment on this machine, with a dropout."),
@@ -52,7 +53,7 @@ Start a run with `flwr run .` in the repository, or in Python:
     print(run("p-cov", {"north": X, "south": Y}, n_components=2).summary())
 """
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-EXIT_1 = {"site", "rehearse", "download", "audit"}
+EXIT_1 = {"site", "rehearse", "download", "audit", "verify"}
 """Commands whose exit code is 1, not 2, after an error of their own."""
 OPTION = re.compile(r"-(?!\.?\d)")
 """Beginning of an option on a command line: "-1" is a number."""

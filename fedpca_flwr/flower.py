@@ -344,7 +344,7 @@ class PCAClientApp(ClientApp):
         """Answer a message of `FedPCA`, and store the loadings at the end of the run."""
         name = messages.pca_name(message) or DEFAULT_PCA_NAME
         with _pca_context(context, name) as pca_context:
-            if _loadings_record(name) in context.state:
+            if message.metadata.message_type == messages.QUERY and _loadings_record(name) in context.state:
                 text = f"this app has answered its PCA '{name}' of this Flower run: "
                 remedy = "give each PCA a name of its own, with FedPCA(..., name=...) and app.add_pca(name, ...)"
                 client: PCAClient | RefusingClient = FACTORY.refusing_client(pca_context, ContractError(text + remedy))

@@ -297,9 +297,24 @@ def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, 
             settings[key] = value
             continue
         text = str(value)
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        settings[key] = text if len(text) <= MAX_SHOWN_CHARACTERS else f"sha256:{digest}"
+        settings[key] = text if len(text) <= MAX_SHOWN_CHARACTERS else text_digest(text)
     return settings
+
+
+def text_digest(text: str) -> str:
+    """Return the digest that stands for a long text among the settings of a run.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    str
+        ``sha256:`` and 64 hexadecimal digits.
+    """
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def settings_digest(name: str, options: Config, config: RunConfig) -> str:

@@ -1,6 +1,32 @@
-"""The array type of the package's signatures."""
+"""The array type of the package's signatures, and a digest of arrays."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]  # double precision; its shape stands in the docstring of what takes or returns it
+
+
+def content_digest(name: str, arrays: Sequence[NDArray[Any]]) -> str:
+    """Compute the SHA-256 of named arrays, equal where they were sent and where they have arrived.
+
+    Parameters
+    ----------
+    name : str
+        Name of what the arrays are: a question, say.
+    arrays : sequence of ndarray
+        The arrays, such as the fields of a question or of a reply in the order in which they are sent.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256(name.encode())
+    for array in arrays:
+        digest.update(f"|{array.dtype.str}{array.shape}|".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

@@ -129,6 +129,18 @@ class Journal(ABC):
         """
 
     @abstractmethod
+    def evidence(self) -> tuple[list[str], str]:
+        """Return what this journal can prove of the run so far.
+
+        Returns
+        -------
+        answers : list of str
+            Digest of each answer of this run; empty if the journal does not outlast the run.
+        head : str
+            Digest of the journal's last event; empty likewise.
+        """
+
+    @abstractmethod
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
         """Record the noise multiplier of a noisy reply before its noise is drawn, if `permit` accepts.
 
@@ -332,6 +344,11 @@ class StateJournal(Journal):
     def record_answer(self, what: str, nbytes: int, digest: Callable[[], str]) -> None:
         """Record only that the last question is answered: nobody reads this journal after the run."""
         self.record["answered"] = True
+
+    @override
+    def evidence(self) -> tuple[list[str], str]:
+        """Return nothing: nobody can read this journal after the run."""
+        return [], ""
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:

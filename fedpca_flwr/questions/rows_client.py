@@ -25,7 +25,7 @@ from fedpca_flwr.protocol.card import Stage
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Public, Round, Total
+from fedpca_flwr.protocol.question import Program, Public, Round, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.pooling import Fitting, Pooling
 from fedpca_flwr.questions.row_limits import PooledCentre, permit_fixed_point
@@ -301,6 +301,22 @@ class RowsStage(Stage):
         """
         return {}
         yield
+
+    def seal(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Program:
+        """Ask the stage's questions after the projection, once the model is complete; none by default.
+
+        Parameters
+        ----------
+        run : PCAStrategy
+        model : PCAModel
+        request : mapping of str to ndarray
+            Fields of the projection's request.
+
+        Yields
+        ------
+        Round
+        """
+        yield from ()
 
     def conclude(self, model: PCAModel, fit: Total) -> None:
         """Add to the model the results that the sum of the last replies holds; by default add nothing.

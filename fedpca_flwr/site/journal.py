@@ -160,6 +160,14 @@ class FileJournal(journal.Journal):
             self._add_event(database, "answer", what, content, nbytes)
 
     @override
+    def evidence(self) -> tuple[list[str], str]:
+        """Return the digests of this run's answers, and of the last event."""
+        run, party = self.key
+        with self._transaction() as database:
+            answers = [event.digest for event in events(database, run=run, party=party, kind="answer")]
+            return answers, chain_end(database)[1]
+
+    @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
         """Add an event with a noise multiplier, once a phase, if `permit` accepts all earlier ones."""
         with self._transaction() as database:

@@ -15,6 +15,7 @@ from fedpca_flwr.stages.adjust import Adjust
 from fedpca_flwr.stages.clusters.stage import Clusters
 from fedpca_flwr.stages.genotypes.stage import Genotypes
 from fedpca_flwr.stages.odd_rows import OddRows
+from fedpca_flwr.stages.receipt import ReceiptStage
 from fedpca_flwr.stages.weights import Weights
 
 STAGES: tuple[type[Stage], ...] = (
@@ -23,6 +24,7 @@ STAGES: tuple[type[Stage], ...] = (
     Genotypes,
     Clusters,
     OddRows,
+    ReceiptStage,
 )
 
 
