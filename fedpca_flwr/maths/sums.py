@@ -448,6 +448,7 @@ class MeanProducts:
         self._halves, self._mean_halves = _halves(self._total[0]), _halves(head.mean)
         self._starts = np.append(diagonal_positions(head.mean.size)[::STRIPE_ROWS], packed_size(head.mean.size))
         self._stripe_number, self._stripe = -1, np.empty((2, 0))
+        self._place, self._block = (0, 0), np.empty((2, 0))  # of the last call
         self.high, self.low = PackedHalf(self, 0), PackedHalf(self, 1)
 
     @property
@@ -456,7 +457,7 @@ class MeanProducts:
         return int(self._starts[-1])
 
     def block(self, start: int, stop: int) -> Array:
-        """Return consecutive entries; those that follow the entries of the last call come without further cost.
+        """Return consecutive entries; those of the last call, or those that follow them, cost least.
 
         Parameters
         ----------
@@ -468,6 +469,8 @@ class MeanProducts:
         ndarray of shape (2, stop - start)
             The rounded products, and their rounding errors.
         """
+        if (start, stop) == self._place:
+            return self._block
         parts = []
         for number in range(int(np.searchsorted(self._starts, start, side="right")) - 1, self._starts.size - 1):
             first = int(self._starts[number])
@@ -476,7 +479,8 @@ class MeanProducts:
             if number != self._stripe_number:
                 self._stripe_number, self._stripe = number, self._compute(number * STRIPE_ROWS)
             parts.append(self._stripe[:, max(start - first, 0) : stop - first])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        self._place, self._block = (start, stop), parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return self._block
 
     def _compute(self, start: int) -> Array:
         """Return the entries (2, m) of `STRIPE_ROWS` rows of the triangle, from row ``start``."""
@@ -488,7 +492,12 @@ class MeanProducts:
         error = ((a * c - product) + a * e + b * c) + b * e
         error += high * self._remainder[start:]
         error += low * self._mean[start:]
-        return np.array([np.concatenate([row[i:] for i, row in enumerate(part)]) for part in (product, error)])
+        entries, position = np.empty((2, packed_size(product.shape[1]) - packed_size(self._mean.size - stop))), 0
+        for i in range(stop - start):
+            end = position + product.shape[1] - i
+            entries[0, position:end], entries[1, position:end] = product[i, i:], error[i, i:]
+            position = end
+        return entries
 
 
 class PackedHalf:
