@@ -234,6 +234,7 @@ class FedPCA(Strategy):
                     continue
                 self.strategy.receive(node, result)
                 results.append((node, result))
+                del reply  # its arrays, before the next reply is pulled
         self.strategy.aggregate_fit(server_round, results, failures)
         entry = self.strategy.round_log[-1]
         metrics = {"bytes-up": sum(entry["up"]), "bytes-down": sum(entry["down"]), "seconds": entry["seconds"]}

@@ -86,5 +86,6 @@ class PooledCovariance(method.Strategy):
         """Pool the parties' moments, after any stages, and return the leading eigenpairs."""
         pooled = yield from method.staged_moments(self)
         indicators, options = self.config.indicators, self.options.solve_options
-        solution = method.solve(pooled.moments, pooled.diagonal, indicators=indicators, **options)
+        unused = not self.stages and pooled.evidence.stored is None
+        solution = method.solve(pooled.moments, pooled.diagonal, indicators=indicators, overwrite=unused, **options)
         return replace(solution, evidence=pooled.evidence)

@@ -24,6 +24,7 @@ MIN_LANCZOS_SIZE = 384
 # share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding. Then the
 # features are collinear, and nothing is regressed on that direction.
 COLLINEAR_SHARE = 1e-12
+TRANSPOSED_COLUMNS = 64  # columns of a triangle that are transposed at once
 # entries of a vector whose sizes differ by a smaller share are alike: rounding, and so how rows are split among
 # parties, decides which of them is larger
 SIGN_TIE_TOLERANCE = 1e-6
@@ -240,7 +241,9 @@ class Eigenpairs:
         return replace(self, rank=max_rank if self.rank is None else min(max_rank, self.rank))
 
 
-def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = None) -> Eigenpairs:
+def leading_eigenpairs(
+    matrix: Array, k: int | float, *, total: float | None = None, overwrite_upper: bool = False
+) -> Eigenpairs:
     """Compute the leading eigenpairs of a symmetric positive semidefinite matrix.
 
     Large matrices go through Lanczos (ARPACK on BLAS ``dsymv``), which alone might miss one of several equal
@@ -257,6 +260,8 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
         (scikit-learn's rule for ``PCA(n_components=fraction)``).
     total : float, optional
         Number that takes the place of the trace.
+    overwrite_upper : bool, optional
+        Whether the upper triangle, without the diagonal, may be overwritten, which saves a copy of the matrix.
 
     Returns
     -------
@@ -271,17 +276,20 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
         count = min(count_to_exceed_share(values[::-1].clip(min=0.0), total, k), max(1, above_rounding))
         return _leading_pairs(values, vectors, count)
     if d >= MIN_LANCZOS_SIZE and 4 * (k + 1) < d:
-        pairs = _lanczos(matrix, k)
+        pairs = _lanczos(matrix, k, overwrite_upper=overwrite_upper)
         if pairs is not None:
             return pairs
     count = min(k + 1, d)
     unit = _power_of_two_unit(matrix)  # LAPACK's bisection of a subset takes off-diagonal entries below 1e-154 for zero
     try:
-        values, vectors = eigh(matrix / unit, driver="evr", subset_by_index=(d - count, d - 1), check_finite=False)
+        subset = d - count, d - 1
+        values, vectors = eigh(
+            matrix / unit, overwrite_a=True, driver="evr", subset_by_index=subset, check_finite=False
+        )
     except LinAlgError:  # LAPACK's MRRR fails on some graded matrices
         values, vectors = np.empty(0), np.empty((d, 0))
     if values.size < count:  # or it loses pairs of a tight cluster at the edge of a subset, and says nothing
-        values, vectors = eigh(matrix / unit, driver="evd", check_finite=False)
+        values, vectors = eigh(matrix / unit, overwrite_a=True, driver="evd", check_finite=False)
     return _leading_pairs(values * unit, vectors, k)
 
 
@@ -555,7 +563,7 @@ def _leading_pairs(values: Array, vectors: Array, k: int) -> Eigenpairs:
     return Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), following)
 
 
-def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:
+def _lanczos(matrix: Array, k: int, *, overwrite_upper: bool = False) -> Eigenpairs | None:
     """Compute the leading pairs by Lanczos, or return None if no check can show that none was missed."""
     from scipy.sparse.linalg import ArpackError
 
@@ -566,11 +574,15 @@ def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:
         return None
     order = np.argsort(values)
     pairs = _leading_pairs(values[order] * unit, vectors[:, order], k)
-    return pairs if _is_complete(matrix, pairs) else None
+    complete = _is_complete(matrix if overwrite_upper else np.array(matrix, order="F"), pairs)
+    return pairs if complete else None
 
 
 def _is_complete(matrix: Array, pairs: Eigenpairs) -> bool:
-    """Return whether the vectors are orthonormal and no larger eigenvalue was missed, by a Cholesky factorisation."""
+    """Return whether the vectors are orthonormal and no larger eigenvalue was missed, by a Cholesky factorisation.
+
+    The factor is computed in the upper triangle of the matrix (d, d), which is overwritten; the lower one is read.
+    """
     last, following = pairs.values[-1], pairs.following
     identity = pairs.vectors.T @ pairs.vectors
     if last - following <= 1e-12 * pairs.values[0] or following < 0:
@@ -582,8 +594,15 @@ def _is_complete(matrix: Array, pairs: Eigenpairs) -> bool:
     residual = frobenius_norm(product - pairs.vectors @ (pairs.values * mixture))
     if residual > 1e-12 * len(matrix) ** 0.5 * pairs.values[0]:
         return False
-    factor = pairs.vectors * np.sqrt(pairs.values)
-    remainder = blas.dsyrk(1.0, np.asfortranarray(factor), beta=-1.0, c=matrix, lower=1)
+    diagonal = np.diagonal(matrix).copy()
+    for start in range(0, len(matrix), TRANSPOSED_COLUMNS):
+        columns = slice(start, start + TRANSPOSED_COLUMNS)
+        lower = np.tril(matrix[columns, columns])
+        matrix[:start, columns] = matrix[columns, :start].T
+        matrix[columns, columns] = lower + np.tril(lower, -1).T
+    factor = np.asfortranarray(pairs.vectors * np.sqrt(pairs.values))
+    remainder = blas.dsyrk(1.0, factor, beta=-1.0, c=matrix, lower=0, overwrite_c=1)
     np.einsum("ii->i", remainder)[:] += (last + following) / 2
-    _, info = lapack.dpotrf(remainder, lower=1, overwrite_a=1, clean=0)
+    _, info = lapack.dpotrf(remainder, lower=0, overwrite_a=1, clean=0)
+    np.einsum("ii->i", matrix)[:] = diagonal
     return bool(info == 0)

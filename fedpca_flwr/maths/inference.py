@@ -515,7 +515,7 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     Parameters
     ----------
     matrix : ndarray of shape (d, d)
-        Scatter in Fortran order, of which the lower triangle is read; the upper one is zero. It is overwritten.
+        Scatter in Fortran order, of which the lower triangle is read. It is overwritten.
     pairs : Eigenpairs
         Leading eigenpairs of the scatter.
 
@@ -529,6 +529,8 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
         return None
     factor = np.asfortranarray(pairs.vectors * np.sqrt(pairs.values.clip(min=0.0)))
     rest = blas.dsyrk(-1.0, factor, beta=1.0, c=matrix, lower=1, overwrite_c=1)
+    for column in range(1, len(rest)):
+        rest[:column, column] = 0.0
     rest /= total  # its squares are fourth powers of the data's unit
     lower, diagonal = rest.ravel(order="K"), np.diagonal(rest)
     first = float(diagonal.sum())

@@ -43,8 +43,9 @@ from scipy.linalg import lapack, subspace_angles
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor
-from fedpca_flwr.maths.moments import Moments, pack
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, packed_size
 
+BLOCK_ENTRIES = 2**16  # entries of packed scatters that are added up at once
 MAX_GROUPS = 5  # most groups in which scatters are added up. Each costs a Cholesky factor.
 # influence is told of so many components at most: of more it costs more than the components themselves
 MAX_COMPONENTS = 10
@@ -310,7 +311,7 @@ class RandomGroups:
     """
 
     def __init__(self, parts: int, rng: np.random.Generator) -> None:
-        self._groups = itertools.cycle(rng.permutation(parts) % min(MAX_GROUPS, parts))
+        self._groups = itertools.cycle(_draw_groups(parts, rng))
         self._sums: dict[int, Array] = {}
         self._names: dict[int, list[str]] = {}
 
@@ -349,9 +350,7 @@ class RandomGroups:
         list of list of str
             Names of the parties of each such group.
         """
-        return [
-            self._names[i] for i, total in self._sums.items() if not _is_semidefinite(total.copy(), d, largest, scale)
-        ]
+        return [self._names[i] for i, total in self._sums.items() if not _is_semidefinite([total], d, largest, scale)]
 
 
 def indefinite_parts(
@@ -380,23 +379,40 @@ def indefinite_parts(
     """
     if not parts:
         return []
-    d, groups = parts[0].n_features, RandomGroups(len(parts), rng)
-    for i, part in enumerate(parts):
-        groups.add(str(i), part)
-    suspects = sorted(int(i) for group in groups.indefinite_groups(d, largest, scale) for i in group)
-    return [i for i in suspects if not _is_semidefinite(parts[i].scatter.copy(), d, largest, scale)]
+    d, groups, suspects = parts[0].n_features, _draw_groups(len(parts), rng), list[int]()
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group).tolist()
+        if not _is_semidefinite([parts[i].scatter for i in members], d, largest, scale):
+            suspects += members
+    return [i for i in sorted(suspects) if not _is_semidefinite([parts[i].scatter], d, largest, scale)]
 
 
-def _is_semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:
-    """Return whether a packed scatter (d x d), which is overwritten, has no negative eigenvalue beyond rounding.
+def _draw_groups(parts: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the random group of each part (parts,)."""
+    return rng.permutation(parts) % min(MAX_GROUPS, parts)
+
+
+def _is_semidefinite(parts: Sequence[Array], d: int, largest: float, scale: Array | None) -> bool:
+    """Return whether the sum of packed scatters (d x d) has no negative eigenvalue beyond rounding.
 
     It is divided by ``scale`` (d,) in rows and columns, and by the eigenvalue ``largest``, before the test in float32.
     """
+    packed, starts = np.empty(packed_size(d), np.float32), [*diagonal_positions(d).tolist(), packed_size(d)]
+    rows = max(1, BLOCK_ENTRIES // d)
     with np.errstate(over="ignore", invalid="ignore"):  # infinite entries fail the test: others must cancel them
-        packed /= largest
-        if scale is not None:
-            packed /= pack(np.outer(scale, scale))  # unscaled entries may be out of the range of float32
-        matrix, _ = lapack.stpttr(d, packed.astype(np.float32), uplo="L")
+        for first in range(0, d, rows):
+            last = min(first + rows, d)
+            block = slice(starts[first], starts[last])
+            total = parts[0][block].copy()
+            for other in parts[1:]:
+                total += other[block]
+            total /= largest
+            if scale is not None:  # unscaled entries may be out of the range of float32
+                for i in range(first, last):
+                    total[starts[i] - block.start : starts[i + 1] - block.start] /= scale[i] * scale[i:]
+            packed[block] = total
+        matrix, _ = lapack.stpttr(d, packed, uplo="L")
+    del packed
     # a Cholesky factor exists only if no eigenvalue is below minus this tolerance
     matrix[np.diag_indices(d)] += np.float32(4 * d * np.finfo(np.float32).eps)
     _, info = lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)

@@ -261,20 +261,21 @@ class Moments:
             Moments of all rows.
         """
         d = data.shape[1]
-        scatter = np.zeros((d, d), order="F")
         if isinstance(data, Blocks) and data.sparse:
-            heads = [_add_sparse(scatter, block) for block in sparse_chunks(data)]
+            scatter = np.zeros((d, d), order="F")
+            pooled, between = rows_between([_add_sparse(scatter, block) for block in sparse_chunks(data)])
         else:
             stripes_of = _byte_stripes if data.dtype == np.uint8 and row_weights(data) is None else _float_stripes
-            heads, upper = [], scatter.T
+            heads, packed = [], np.zeros(packed_size(d))
             for head, stripes in in_order(stripes_of, pair_with_weights(data, chunks(data, CHUNK_ELEMENTS)), threads):
                 heads.append(head)
-                # add the stripes to the upper triangle of the transposed view: the lower one of `scatter`
-                for i, (block, right) in enumerate(stripes):
-                    start, stop = i * STRIPE_COLUMNS, (i + 1) * STRIPE_COLUMNS
-                    upper[start:stop, start:stop] += block
-                    upper[start:stop, stop:] += right
-        pooled, between = rows_between(heads)
+                _add_stripes(packed, stripes)
+                del stripes  # before the next ones are computed
+            pooled, between = rows_between(heads)
+            if len(heads) == 1:
+                return cls(*pooled, scatter=packed)
+            scatter = unpack(packed, d)
+            del packed
         # add the scatter between the means of the chunks
         blas.dsyrk(1.0, np.ascontiguousarray(between).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
         return cls(*pooled, scatter=pack(scatter))
@@ -363,7 +364,23 @@ def pack(matrix: Array) -> Array:
     return packed
 
 
-def unpack(packed: Array, d: int) -> Array:
+def empty_packed(d: int) -> Array:
+    """Return a packed triangle without values in the memory of a whole matrix, in which it can be unpacked.
+
+    Parameters
+    ----------
+    d : int
+        Number of rows of the matrix.
+
+    Returns
+    -------
+    ndarray of shape (d (d + 1) / 2,)
+        Start of an array (d * d,).
+    """
+    return np.empty(d * d)[: packed_size(d)]
+
+
+def unpack(packed: Array, d: int, *, overwrite: bool = False) -> Array:
     """Unpack a packed triangle to the lower half of a matrix.
 
     Parameters
@@ -372,13 +389,22 @@ def unpack(packed: Array, d: int) -> Array:
         Packed triangle.
     d : int
         Number of rows of the matrix.
+    overwrite : bool, optional
+        Whether a triangle of `empty_packed` is unpacked in its own memory, and so is lost.
 
     Returns
     -------
     ndarray of shape (d, d)
-        Matrix, of which only the lower half is filled.
+        Matrix, of which only the lower half is filled; the upper one is zero.
     """
     matrix: Array
+    if overwrite and packed.base is not None and packed.base.shape == (d * d,):
+        matrix = packed.base.reshape(d, d, order="F")
+        for column, start in zip(range(d - 1, -1, -1), diagonal_positions(d)[::-1].tolist(), strict=True):
+            # the last column first: none is written where one before it is still to be read
+            matrix[column:, column] = packed[start : start + d - column]
+            matrix[:column, column] = 0.0
+        return matrix
     matrix, info = lapack.dtpttr(d, packed, uplo="L")
     assert info == 0, info
     return matrix
@@ -565,6 +591,21 @@ def _stripes(rows: NDArray[Any]) -> list[Stripe]:
         columns = rows[:, start : start + STRIPE_COLUMNS].T
         stripes.append((columns @ columns.T, columns @ rows[:, start + STRIPE_COLUMNS :]))
     return stripes
+
+
+def _add_stripes(packed: Array, stripes: Sequence[Stripe]) -> None:
+    """Add the stripes of an upper triangle to a packed triangle (d (d + 1) / 2,) in place."""
+    start = 0
+    for block, right in stripes:
+        if not right.size:
+            packed[start:] += pack(block.T)
+            return
+        for i, (above, beside) in enumerate(zip(block, right, strict=True)):
+            middle = start + len(block) - i
+            end = middle + beside.size
+            packed[start:middle] += above[i:]
+            packed[middle:end] += beside
+            start = end
 
 
 def _float_stripes(weighted_chunk: tuple[NDArray[Any], Array | None]) -> tuple[Head, list[Stripe]]:

@@ -26,7 +26,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import count
+from itertools import count, pairwise
 from math import comb
 from typing import Any
 
@@ -105,7 +105,8 @@ class Layout:
         ----------
         *parts : mapping of str to ndarray
             Arrays by field of each part, of which the party's values are the sum (`MAX_PARTS` at most); a field that a
-            part lacks is zero there. Fields of `ShortWords` are those of the first part alone.
+            part lacks is zero there. They are read by blocks, so an array may be computed where it is sliced. Fields of
+            `ShortWords` are those of the first part alone.
 
         Returns
         -------
@@ -118,34 +119,35 @@ class Layout:
             If a value is not finite, or beyond the limit on the sum; the text has the field's name only.
         """
         assert len(parts) <= MAX_PARTS, len(parts)
-        vector, start = np.ones(self.size, np.int64), 1  # the first word stays 1
-        for name, limit in self.limits.items():  # digits are computed in blocks of values, and packed digit by digit
-            values = [np.asarray(part[name], dtype=np.float64) for part in parts if name in part]
-            if not values or any(value.shape != limit.shape for value in values):
+        vector = np.zeros(self.size, np.int64)
+        vector[0] = 1
+        for name, limit in self.limits.items():
+            values = [part[name] for part in parts if name in part]
+            if not values or any(np.shape(value) != limit.shape for value in values):
                 raise ValueError(f"'{name}' is beyond its public limit")
-            digits = np.zeros((len(self.digits(name)), limit.size), np.int64)
-            flat, flat_limit = [value.reshape(-1) for value in values], _flat(limit)
+            flat = [value if value.shape == (limit.size,) else value.reshape(-1) for value in values]
+            flat_limit, regions = _flat(limit), self._regions(name)
             for part in _slices(limit.size):
-                block_values = [value[part] for value in flat]
+                block_values = [np.asarray(value[part], dtype=np.float64) for value in flat]
                 limits = flat_limit[part] if flat_limit.size > 1 else flat_limit
                 if not (np.abs(sum(block_values)) <= limits).all():
                     raise ValueError(f"'{name}' is beyond its public limit")
-                self._encode(block_values, self._exponents(name, limits), digits[:, part])
-            for shared, numbers in zip(self.digits(name), digits, strict=True):
-                end = start + -(-limit.size // shared)
-                vector[start:end] = _join_numbers(numbers, shared)
-                start = end
+                digits = self._encode(block_values, self._exponents(name, limits))
+                for shared, region, numbers in zip(self.digits(name), regions, digits, strict=True):
+                    _add_numbers(vector[region], numbers, part.start, shared)
+        start = self.size - sum(words.size for words in self.short.values())
         for name, words in self.short.items():
             end = start + words.size
             vector[start:end] = words.encode(parts[0][name], name)
             start = end
         return vector.view(np.uint64)
 
-    def _encode(self, values: Sequence[Array], exponents: Sequence[NDArray[np.int32]], digits: Integers) -> None:
-        """Write the fixed-point digits of the sum of several arrays (n,) into ``digits`` (digits, n), which are zero.
+    def _encode(self, values: Sequence[Array], exponents: Sequence[NDArray[np.int32]]) -> Integers:
+        """Return the fixed-point digits (digits, n) of the sum of several arrays (n,).
 
         Digit i is an integer multiple of ``2^-exponents[i]``, of what the digits before leave of a value.
         """
+        digits = np.zeros((len(exponents), values[0].size), np.int64)
         for value in values:
             remaining = value
             for i, exponent in enumerate(exponents):
@@ -154,6 +156,7 @@ class Layout:
                 if i + 1 < len(exponents):
                     remaining = remaining - _times_power(rounded, -exponent)
         _carry(digits, exponents)
+        return digits
 
     def decode(
         self, total: Words, near: Mapping[str, Array] | None = None
@@ -174,11 +177,11 @@ class Layout:
         """
         high, low = dict[str, Array](), dict[str, Array]()
         for name, limit in self.limits.items():
-            digits, flat_limit = self._digits_of(total, name), _flat(limit)
+            flat_limit = _flat(limit)
             sums, rest = np.empty(limit.size), np.empty(limit.size)
             for part in _slices(limit.size):
                 exponents = self._exponents(name, flat_limit[part] if flat_limit.size > 1 else flat_limit)
-                sums[part], rest[part] = _decode_digits(digits[:, part], exponents)
+                sums[part], rest[part] = _decode_digits(self._digits_of(total, name, part), exponents)
             high[name], low[name] = sums.reshape(limit.shape), rest.reshape(limit.shape)
         start = self.size - sum(words.size for words in self.short.values())
         for name, words in self.short.items():
@@ -205,26 +208,28 @@ class Layout:
             Exponents e of its shape: the sums are n 2^-e.
         """
         limit = self.limits[name]
-        exponents, digits = self._exponents(name, _flat(limit)), self._digits_of(total, name)
+        exponents, digits = self._exponents(name, _flat(limit)), self._digits_of(total, name, slice(0, limit.size))
         numbers = digits[0].astype(object)
         for i in range(1, len(digits)):
             numbers = numbers * 2 ** int((exponents[i] - exponents[i - 1])[0]) + digits[i].astype(object)
         last: NDArray[np.int32] = np.broadcast_to(exponents[-1], limit.size).reshape(limit.shape)
         return numbers.reshape(limit.shape), last
 
-    def _digits_of(self, total: Words, name: str) -> Integers:
-        """Return the fixed-point integers (digits, n) of a field's n values in a sum of encoded vectors."""
+    def _regions(self, name: str) -> list[slice]:
+        """Return the words of an encoded vector that hold each digit of a field's values."""
         start = 1
         for other in self.limits:
             if other == name:
                 break
             start += digits_size(self.limits[other].size, self.digits(other))
-        size, digits = self.limits[name].size, []
-        for shared in self.digits(name):
-            end = start + -(-size // shared)
-            digits.append(_split_words(total.view(np.int64)[start:end], shared)[:size])
-            start = end
-        return np.stack(digits)
+        ends = np.cumsum([start, *(-(-self.limits[name].size // shared) for shared in self.digits(name))]).tolist()
+        return [slice(*pair) for pair in pairwise(ends)]
+
+    def _digits_of(self, total: Words, name: str, part: slice) -> Integers:
+        """Return the fixed-point integers (digits, n) of n consecutive values of a field in a sum of vectors."""
+        words = total.view(np.int64)
+        regions = zip(self.digits(name), self._regions(name), strict=True)
+        return np.stack([_split_words(words[region], part, shared) for shared, region in regions])
 
     def error_bound(self, parties: int) -> dict[str, Array]:
         """Bound the rounding error of each entry of a sum over parties, each of which encodes a single part.
@@ -239,7 +244,10 @@ class Layout:
         dict of str to ndarray
             Bounds by field, of the field's shape.
         """
-        bounds = {name: parties * self.resolution(name) * limit for name, limit in self.limits.items()}
+        bounds = {
+            name: np.broadcast_to(parties * self.resolution(name) * _flat(limit), limit.size).reshape(limit.shape)
+            for name, limit in self.limits.items()
+        }
         return bounds | {name: words.error_bound for name, words in self.short.items()}
 
     def resolution(self, name: str = "") -> float:
@@ -319,7 +327,9 @@ def digits_size(values: int, digits: Digits) -> int:
 
 def _flat(limit: Array) -> Array:
     """Return limits of values as a vector (n,), or as (1,) if they are a single number that was broadcast."""
-    return limit.ravel()[:1] if not any(limit.strides) else limit.ravel()
+    if any(limit.strides):
+        return limit.ravel()
+    return limit[(slice(1),) * limit.ndim].reshape(-1)
 
 
 def _times_power(value: Array, exponent: NDArray[np.int32]) -> Array:
@@ -341,29 +351,39 @@ def _carry(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> None:
         digits[i - 1] += carried
 
 
-def _join_numbers(numbers: Integers, shared: int) -> Integers:
-    """Pack ``shared`` numbers into each 64-bit word, modulo 2^64: number j in word j modulo the number of words."""
-    if shared == 1:
-        return numbers
-    size, bits = -(-numbers.size // shared), WORD_BITS // shared
-    words = np.zeros(size, np.int64)
-    for i in range(shared):
-        part = numbers[i * size : (i + 1) * size]
-        words[: part.size] += part << (bits * i)
-    return words
+def _add_numbers(words: Integers, numbers: Integers, start: int, shared: int) -> None:
+    """Add consecutive numbers, from number ``start``, to words that hold ``shared`` numbers each, modulo 2^64.
+
+    Number j is in word j modulo the number of words, the lowest bits of all words first.
+    """
+    bits = WORD_BITS // shared
+    for slot, part in _slots(words.size, slice(start, start + numbers.size)):
+        size = part.stop - part.start
+        words[part] += numbers[:size] << (bits * slot)
+        numbers = numbers[size:]
 
 
-def _split_words(words: Integers, shared: int) -> Integers:
-    """Split words that hold ``shared`` signed numbers each into the numbers, the lowest bits of all words first."""
-    if shared == 1:
-        return words
-    bits, remaining, numbers = WORD_BITS // shared, words, []
-    for _ in range(shared - 1):
-        # the lowest bits as a signed number, by an arithmetic shift to the top and back
-        number = (remaining << (WORD_BITS - bits)) >> (WORD_BITS - bits)
+def _split_words(words: Integers, part: slice, shared: int) -> Integers:
+    """Return consecutive numbers of words that hold ``shared`` signed numbers each (`_add_numbers`)."""
+    if shared == 1 or not words.size:
+        return words[part]
+    bits, numbers = WORD_BITS // shared, []
+    for slot, among in _slots(words.size, part):
+        remaining = words[among]
+        for place in range(slot + 1):
+            number = remaining
+            if place < shared - 1:  # the lowest bits as a signed number, by an arithmetic shift to the top and back
+                number = (remaining << (WORD_BITS - bits)) >> (WORD_BITS - bits)
+                remaining = (remaining - number) >> bits
         numbers.append(number)
-        remaining = (remaining - number) >> bits
-    return np.concatenate([*numbers, remaining])
+    return np.concatenate(numbers)
+
+
+def _slots(words: int, part: slice) -> Iterator[tuple[int, slice]]:
+    """Yield, for consecutive numbers that share words, the places in a word and the words of each place."""
+    for slot in range(part.start // words, -(-part.stop // words)):
+        first = slot * words
+        yield slot, slice(max(part.start - first, 0), min(part.stop - first, words))
 
 
 def _decode_digits(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> tuple[Array, Array]:
@@ -387,7 +407,7 @@ def _decode_digits(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> 
 
 def _slices(size: int) -> Iterator[slice]:
     """Yield consecutive slices, of `BLOCK_VALUES` entries, of an array of ``size`` values."""
-    return (slice(start, start + BLOCK_VALUES) for start in range(0, size, BLOCK_VALUES))
+    return (slice(start, min(start + BLOCK_VALUES, size)) for start in range(0, size, BLOCK_VALUES))
 
 
 def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:

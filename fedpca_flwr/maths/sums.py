@@ -32,7 +32,16 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Head, Moments, head_order, packed_size, pool_heads, two_sum
+from fedpca_flwr.maths.moments import (
+    Head,
+    Moments,
+    diagonal_positions,
+    empty_packed,
+    head_order,
+    packed_size,
+    pool_heads,
+    two_sum,
+)
 
 DIGIT_BITS, DIGITS = 36, 3  # bits of a word (an integer stored as float64), and words of each entry
 MAX_ADDEND = 2.0**DIGIT_BITS  # an addend is below this, in the unit of its first word; the ratio of two words' units
@@ -105,20 +114,22 @@ class ReproducibleSum:
         return total.reshape(self.shape)
 
 
-def reproducible_sum(addends: Sequence[NDArray[Any]]) -> Array:
+def reproducible_sum(addends: Sequence[NDArray[Any]], out: Array | None = None) -> Array:
     """Sum arrays so that the bits of the result do not depend on their order, with no more memory than the result.
 
     Parameters
     ----------
     addends : sequence of ndarray
         Arrays of equal shape.
+    out : ndarray, optional
+        Array of the same shape for the sum.
 
     Returns
     -------
     ndarray
         The sum.
     """
-    total = np.empty(addends[0].shape)
+    total = np.empty(addends[0].shape) if out is None else out
     flat, parts = total.reshape(-1), [addend.reshape(-1) for addend in addends]
     for part in _slices(flat.size):
         running = ReproducibleSum(flat[part].shape)
@@ -274,10 +285,11 @@ def pool(parts: Iterable[Moments], *, within: bool = False) -> Moments:
     Returns
     -------
     Moments
-        Moments of all rows together.
+        Moments of all rows together, whose scatter can be unpacked in its own memory (`empty_packed`).
     """
     parts = list(parts)
-    return _pooled([part.head for part in parts], reproducible_sum([part.scatter for part in parts]), within=within)
+    scatter = reproducible_sum([part.scatter for part in parts], out=empty_packed(parts[0].n_features))
+    return _pooled([part.head for part in parts], scatter, within=within)
 
 
 def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> Moments:
@@ -413,55 +425,129 @@ def pooled_diagonal(rows: float, total: ExactNumbers, squares: ExactNumbers) -> 
     return np.ldexp(diagonal, -exponents)
 
 
-def mean_products(head: Head) -> Double:
-    """Compute the matrix ``n m m'``, for the count n and mean m of rows, as two float64 arrays ``high + low``.
+class MeanProducts:
+    """The matrix ``n m m'``, for the count n and mean m of rows, computed in stripes where its entries are read.
+
+    Each entry is an unevaluated sum of two float64 numbers: the rounded product, and its rounding error.
 
     Parameters
     ----------
     head : Head
         Count n and mean m.
 
-    Returns
-    -------
-    high, low : ndarray of shape (d (d + 1) / 2,)
-        Packed triangles: the rounded products, and their rounding errors.
+    Attributes
+    ----------
+    high, low : PackedHalf
+        Packed triangles (d (d + 1) / 2,) of the rounded products and of their rounding errors, to be read by slices.
     """
-    d = head.mean.size
-    high, low = np.empty(packed_size(d)), np.empty(packed_size(d))
-    total = two_product(head.mean, float(head.n))
-    total = two_sum(total[0], total[1] + head.n * head.remainder)
-    halves, mean_halves = _halves(total[0]), _halves(head.mean)
-    position = 0
-    for start in range(0, d, STRIPE_ROWS):
-        stop = min(start + STRIPE_ROWS, d)
-        (a, b), (c, e) = (half[start:stop, None] for half in halves), (half[start:] for half in mean_halves)
-        product = total[0][start:stop, None] * head.mean[start:]
+
+    def __init__(self, head: Head) -> None:
+        self._mean, self._remainder = head.mean, head.remainder
+        total = two_product(head.mean, float(head.n))
+        self._total = two_sum(total[0], total[1] + head.n * head.remainder)
+        self._halves, self._mean_halves = _halves(self._total[0]), _halves(head.mean)
+        self._starts = np.append(diagonal_positions(head.mean.size)[::STRIPE_ROWS], packed_size(head.mean.size))
+        self._stripe_number, self._stripe = -1, np.empty((2, 0))
+        self._place, self._block = (0, 0), np.empty((2, 0))  # of the last call
+        self.high, self.low = PackedHalf(self, 0), PackedHalf(self, 1)
+
+    @property
+    def size(self) -> int:
+        """Number of entries of a packed triangle."""
+        return int(self._starts[-1])
+
+    def block(self, start: int, stop: int) -> Array:
+        """Return consecutive entries; those of the last call, or those that follow them, cost least.
+
+        Parameters
+        ----------
+        start, stop : int
+            Positions in the packed triangle.
+
+        Returns
+        -------
+        ndarray of shape (2, stop - start)
+            The rounded products, and their rounding errors.
+        """
+        if (start, stop) == self._place:
+            return self._block
+        parts = []
+        for number in range(int(np.searchsorted(self._starts, start, side="right")) - 1, self._starts.size - 1):
+            first = int(self._starts[number])
+            if first >= stop:
+                break
+            if number != self._stripe_number:
+                self._stripe_number, self._stripe = number, self._compute(number * STRIPE_ROWS)
+            parts.append(self._stripe[:, max(start - first, 0) : stop - first])
+        self._place, self._block = (start, stop), parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return self._block
+
+    def _compute(self, start: int) -> Array:
+        """Return the entries (2, m) of `STRIPE_ROWS` rows of the triangle, from row ``start``."""
+        stop = min(start + STRIPE_ROWS, self._mean.size)
+        (a, b), (c, e) = (half[start:stop, None] for half in self._halves), (half[start:] for half in self._mean_halves)
+        high, low = (part[start:stop, None] for part in self._total)
+        product = high * self._mean[start:]
         # error of the product by Dekker's split into halves, as in `two_product`; then the terms of the remainders
         error = ((a * c - product) + a * e + b * c) + b * e
-        error += total[0][start:stop, None] * head.remainder[start:]
-        error += total[1][start:stop, None] * head.mean[start:]
+        error += high * self._remainder[start:]
+        error += low * self._mean[start:]
+        entries, position = np.empty((2, packed_size(product.shape[1]) - packed_size(self._mean.size - stop))), 0
         for i in range(stop - start):
-            end = position + d - start - i
-            high[position:end], low[position:end] = product[i, i:], error[i, i:]
+            end = position + product.shape[1] - i
+            entries[0, position:end], entries[1, position:end] = product[i, i:], error[i, i:]
             position = end
-    return high, low
+        return entries
 
 
-def centre_scatter(sums: Double, products: Double) -> Array:
-    """Compute the scatter about the mean as the sum of products about zero less the products of the mean.
+class PackedHalf:
+    """Rounded products, or their rounding errors, of `MeanProducts`: an array (size,) that is read by slices.
+
+    Parameters
+    ----------
+    products : MeanProducts
+        The products.
+    row : int
+        0 for the rounded products, 1 for the rounding errors.
+    """
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, products: MeanProducts, row: int) -> None:
+        self._products, self._row = products, row
+        self.shape = (products.size,)
+
+    def __getitem__(self, part: slice) -> Array:
+        """Return consecutive entries."""
+        start, stop, _ = part.indices(self.shape[0])
+        entries: Array = self._products.block(start, stop)[self._row]
+        return entries
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return all entries as an array."""
+        return np.asarray(self[:], dtype=dtype)
+
+
+def centre_scatter(sums: Double, head: Head) -> Array:
+    """Subtract from the sum of products about zero the products of the mean, and return the scatter about the mean.
 
     Both are unevaluated sums ``high + low`` of two float64 arrays, so that no digits are lost by cancellation.
 
     Parameters
     ----------
     sums : tuple of ndarray
-        Sum of ``x x'`` over all rows x: packed triangles ``high`` and ``low`` (d (d + 1) / 2,).
-    products : tuple of ndarray
-        ``n m m'`` for the count n and mean m of all rows: packed triangles ``high`` and ``low`` (d (d + 1) / 2,).
+        Sum of ``x x'`` over all rows x: packed triangles ``high`` and ``low`` (d (d + 1) / 2,). The first is
+        overwritten.
+    head : Head
+        Count and mean of all rows.
 
     Returns
     -------
     ndarray of shape (d (d + 1) / 2,)
         Packed triangle of the scatter.
     """
-    return (sums[0] - products[0]) + (sums[1] - products[1])
+    scatter, products = sums[0], MeanProducts(head)
+    for part in _slices(scatter.size):
+        high, low = products.block(part.start, part.stop)
+        scatter[part] = (scatter[part] - high) + (sums[1][part] - low)
+    return scatter

@@ -145,6 +145,7 @@ def solve(
     center: bool,
     scale: bool,
     indicators: int = 0,
+    overwrite: bool = False,
 ) -> Solution:
     """Compute the leading components of the pooled scatter, centred and scaled as asked.
 
@@ -164,6 +165,8 @@ def solve(
         Divide each feature by its standard deviation (divisor n).
     indicators : int, default 0
         The last features, so many, are indicators of levels, whose unit `table_units` defines.
+    overwrite : bool, default False
+        Whether the scatter of ``moments`` may be overwritten, which saves memory.
 
     Returns
     -------
@@ -184,7 +187,7 @@ def solve(
     if not center:
         diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2
         moments = moments.about_zero()
-    matrix = unpack(moments.scatter, moments.n_features)
+    matrix = unpack(moments.scatter, moments.n_features, overwrite=overwrite)
     if deviation is not None:
         matrix /= deviation
         matrix /= deviation[:, None]
@@ -199,7 +202,7 @@ def solve(
         n_components = max(1, retained)
         notes = [f"n-components='auto': {retained or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
     assert not isinstance(n_components, str)
-    pairs = leading_eigenpairs(matrix, n_components, total=total).with_rank_bound(rank)
+    pairs = leading_eigenpairs(matrix, n_components, total=total, overwrite_upper=True).with_rank_bound(rank)
     share = float(pairs.values.sum()) / total
     if isinstance(n_components, float) and share < n_components - 4 * rounding_bound(len(matrix)):
         notes.append(f"n-components={n_components:g}: all components that there are hold {share:.4g} of the variance")

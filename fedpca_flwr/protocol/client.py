@@ -480,15 +480,15 @@ class PCAClient(PartyClient):
         elif previous != parties.encode():
             raise ContractError("the server names other parties that take part than with its first question")
 
-    def _permit_sizes(self, nbytes: int, memory: int) -> None:
-        """Refuse a reply of too many bytes, or whose computation needs more memory than there is."""
+    def _permit_sizes(self, nbytes: int, largest: int) -> None:
+        """Refuse a reply of too many bytes, or whose largest array needs more memory than there is."""
 
         def alternatives(max_bytes: int) -> str:
             """Return the end of an error that lists methods with replies of at most `max_bytes`."""
             return self.alternatives(self.public, len(self.data), max_bytes)
 
         self.site.permit_size(nbytes, alternatives)
-        require_party_memory(self.card.name, memory, alternatives)
+        require_party_memory(self.card.name, largest, alternatives)
 
     def _report_error(self, error: Exception) -> dict[str, Any]:
         """Return the report of an error, which ends the run for this party if any question was answered before."""
@@ -551,8 +551,8 @@ class PCAClient(PartyClient):
         """Compute, check and record the reply to a question, and return its arrays."""
         question = self.script[phase]
         sizes = question.reply_sizes(request, self.public)
-        nbytes, memory = question.cost({"n": rows, **sizes})
-        self._permit_sizes(nbytes, memory)
+        nbytes, largest = question.cost({"n": rows, **sizes})
+        self._permit_sizes(nbytes, largest)
         with overflow_handling(max_magnitude(request), "ignore"):  # the answer is checked for infinite values below
             fields = self.transport.answer(self, phase, request)
         question.reply.check(fields, "this site's reply", sizes)

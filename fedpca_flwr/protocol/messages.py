@@ -165,10 +165,12 @@ def fit_result(reply: Message) -> FitRes:
     KeyError
         If the reply lacks a record.
     """
-    content = _content(reply)
-    tensors = [array.data for array in content.array_records["arrays"].values()]
-    rows: Any = content.metric_records["metrics"]["num-examples"]
-    party: dict[str, Any] = dict(content.config_records["party"])
+    # each record by its name: a view of one kind of records, as `array_records`, would hold the arrays in a circle of
+    # references, until the collector comes
+    content: Any = _content(reply)
+    tensors = [array.data for array in content["arrays"].values()]
+    rows: Any = content["metrics"]["num-examples"]
+    party: dict[str, Any] = dict(content["party"])
     return FitRes(Status(Code.OK, ""), Parameters(tensors, SType.NUMPY), rows, party)
 
 

@@ -223,7 +223,7 @@ class Question:
         return self.plain_reply is not None or self.reply.has_fixed_size
 
     def cost(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Return lower limits on the bytes of a reply and on the memory that a party needs to answer.
+        """Return lower limits on the bytes of a reply, and of the largest array that a party holds to answer.
 
         Parameters
         ----------
@@ -234,8 +234,8 @@ class Question:
         -------
         nbytes : int
             Bytes of a reply.
-        memory : int
-            Bytes of memory.
+        largest : int
+            Bytes of the largest array, which may be the reply.
         """
         nbytes = self.nbytes(sizes)
         return nbytes, max(Payload((Field("", self.work_shape),)).nbytes(sizes), nbytes) if self.work_shape else nbytes

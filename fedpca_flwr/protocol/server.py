@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from threading import Event, Lock, Thread
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 from flwr.common import Code, FitIns, FitRes
 from flwr.server import History, Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -221,7 +221,8 @@ class ReplyPoller:
 
 def _is_pending(reply: Message) -> bool:
     """Return whether a party says that the site is still computing its answer to the same question."""
-    return reply.has_content() and PENDING_KEY in reply.content.config_records.get("party", {})
+    party = reply.content.get("party") if reply.has_content() else None  # no view of the records: `fit_result`
+    return isinstance(party, ConfigRecord) and PENDING_KEY in party
 
 
 def _in_order_of_arrival(pending: list[Future[Message | None]]) -> Iterator[Message]:
@@ -230,8 +231,10 @@ def _in_order_of_arrival(pending: list[Future[Message | None]]) -> Iterator[Mess
     del pending  # so that no reply is held once it is yielded
     for future in completed:
         reply = future.result()
+        del future
         if reply is not None:
             yield reply
+        del reply  # before the next one is awaited
 
 
 @contextmanager

@@ -100,6 +100,7 @@ def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
             question = program.send(answer)
         except StopIteration as end:
             return end.value
+        answer = None  # it may be large, and is not held while the next one is awaited
         answer = yield from ask(question)
 
 

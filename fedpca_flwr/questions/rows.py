@@ -26,9 +26,9 @@ from fedpca_flwr.maths.influence import RandomGroups
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation
 from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.maths.sums import (
+    MeanProducts,
     MomentsSum,
     centre_scatter,
-    mean_products,
     pool,
     pooled_diagonal,
     pooled_head,
@@ -101,6 +101,9 @@ MIN_RESIDUAL_SHARE = 1e-8
 
 MAX_INFLUENCE_BYTES = 2**30
 """Bytes of all parties' scatters together up to which scatters are stored for the parties' influence alone."""
+
+MAX_STORED_PARTIES = 6
+"""Parties whose scatters are stored whatever their size: the running sum and those of groups would take as much."""
 
 
 # The questions
@@ -195,7 +198,8 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
         moments = party.vault.moments()
         head = shift_head(moments.head, request.get("centre", np.zeros(party.public.features)))
         parts = [dict(part) for part in uncentred_sums(head, moments.diagonal())]
-        products = [moments.scatter] if within else [moments.scatter, *mean_products(head)]
+        mean_products = MeanProducts(head)
+        products: list[Any] = [moments.scatter] if within else [moments.scatter, mean_products.high, mean_products.low]
         for part, product in zip(parts, products, strict=False):
             part[SCATTER.name] = product
         return [{field.name: part[field.name] for field in reply.fields if field.name in part} for part in parts]
@@ -415,7 +419,8 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
     """Pool the moments that the parties reply in clear, stored per party or, if too large, added on arrival."""
     nbytes = 8 * packed_size(run.public.features) * run.public.parties
     stored = isinstance(run.options, MomentsOptions) and run.options.keep == "parties"
-    if retain_all or stored or run.config.max_share > 0 or nbytes <= MAX_INFLUENCE_BYTES:
+    few = nbytes <= MAX_INFLUENCE_BYTES or run.public.parties <= MAX_STORED_PARTIES
+    if retain_all or stored or run.config.max_share > 0 or few:
         replies = yield Round("moments")
         parts = {reply.sender: read_moments(reply.fields) for reply in replies}
         pooled = pool(parts.values())
@@ -461,7 +466,7 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
         sums = yield SumRound("digits", {"centre": pooled.centre})
         head, error_bound = shift_head(head, pooled.centre), SCATTER_PARTS * sums.error_bounds["scatter"][positions]
     double = sums["scatter"], sums.low["scatter"]
-    scatter = double[0] if within else centre_scatter(double, mean_products(head))
+    scatter = double[0] if within else centre_scatter(double, head)
     if run.options.scaled:  # a single such feature is harmless: its variance comes from the sums of squares
         small = (error_bound > row_limits.MAX_UNRESOLVED_SHARE * pooled.diagonal) & (pooled.diagonal > 0)
         row_limits.require_max_unresolved(run.config.bound, int(small.sum()), 1)

@@ -225,7 +225,8 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     table = party.table
     client.get_properties({})
     n, d = table.rows.shape
-    _, needed = memory.max_reply_cost(client.script, client.public, len(client.data))
+    _, largest = memory.max_reply_cost(client.script, client.public, len(client.data))
+    needed = memory.site_memory(largest)
     missing, available = int(np.sum(table.missing)), memory.available_memory()
     limit = f" of {available:,}" if available is not None else ""
     outliers = isolated_text(count_isolated(table.rows), table.names)
@@ -239,7 +240,7 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
         notes.append(f"{allowed}, and moments tell these rows, which rare-values='allow' permits")
     return (
         f"{n:,} rows of {d:,} features, {missing:,} values missing{''.join(f'; {note}' for note in notes if note)}; "
-        f"this site would take part in {run_config['method']}, whose largest question needs {needed:,} bytes of "
+        f"this site would take part in {run_config['method']}, whose largest question needs about {needed:,} bytes of "
         f"memory{limit}"
     )
 

@@ -33,6 +33,9 @@ SECRETS_TIMEOUT = timedelta(days=1)
 MAX_SECRETS = 1000
 """Secrets of all runs above which those of silent runs are dropped before another run begins."""
 
+SECRET_BLOCK_BYTES = 2**20
+"""Bytes of a secret that are written at once: the last reply may be large."""
+
 SCHEMA = Schema(
     name="journal",
     file="site.sqlite",
@@ -296,8 +299,13 @@ class FileJournal(journal.Journal):
             self._add_event(database, "run", self.description, self.settings)
 
     def _store_value(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
-        """Insert or replace a secret of this run in the open transaction."""
-        database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))
+        """Insert or replace a secret of this run in the open transaction, by blocks: SQLite copies a bound value."""
+        command = "INSERT OR REPLACE INTO secret VALUES (?, ?, ?, zeroblob(?))"
+        row = database.execute(command, (*self.key, name, len(value))).lastrowid
+        assert row is not None
+        with database.blobopen("secret", "value", row) as blob:
+            for start in range(0, len(value), SECRET_BLOCK_BYTES):
+                blob.write(value[start : start + SECRET_BLOCK_BYTES])
 
     def _load_value(self, database: sqlite3.Connection, name: str) -> bytes | None:
         """Return a secret of this run in the open transaction, or None."""

@@ -36,7 +36,7 @@ from fedpca_flwr.transports.encoding import (
 )
 from fedpca_flwr.transports.pairwise_masks import (
     KEY_BYTES,
-    mask_from_secrets,
+    add_mask,
     new_private_key,
     public_key,
     shared_secrets,
@@ -196,9 +196,7 @@ class MaskedParty(Masked, PartyTransport):
             [np.asarray(party.question_number), *method_request.values()],
         )
         vector = encode_answer(party, phase, question, method_request)
-        vector += mask_from_secrets(
-            require_secret(party, "public"), dict(zip(peers, shared_keys, strict=True)), context, vector.size
-        )
+        add_mask(vector, require_secret(party, "public"), dict(zip(peers, shared_keys, strict=True)), context)
         return {"masked": vector}
 
     @property

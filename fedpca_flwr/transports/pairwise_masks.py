@@ -209,12 +209,30 @@ def mask_from_secrets(local_key: bytes, secrets: Mapping[bytes, bytes], context:
     ndarray of uint64
         The mask.
     """
-    total, buffers = np.zeros(size, np.uint64), Buffers(size)
+    total = np.zeros(size, np.uint64)
+    add_mask(total, local_key, secrets, context)
+    return total
+
+
+def add_mask(words: Words, local_key: bytes, secrets: Mapping[bytes, bytes], context: bytes) -> None:
+    """Add a party's mask (`mask_from_secrets`) to words in place.
+
+    Parameters
+    ----------
+    words : ndarray of uint64
+        The words, which are changed.
+    local_key : bytes
+        Public key of the party.
+    secrets : mapping of bytes to bytes
+        Shared secret by the peer's public key (`shared_secrets`).
+    context : bytes
+        Transcript of the request (`transcript`).
+    """
+    buffers = Buffers(words.size)
     for peer, secret in secrets.items():
         combine(
-            total, _derive_key(secret, local_key, peer, context), np.add if local_key < peer else np.subtract, buffers
+            words, _derive_key(secret, local_key, peer, context), np.add if local_key < peer else np.subtract, buffers
         )
-    return total
 
 
 class Buffers:

@@ -23,6 +23,7 @@ MODULES = {
     "memory": ("memory", "sparse"),
     "messages": ("compression", "front", "truncation"),
     "processes": ("processes",),
+    "peaks": ("peaks",),
     "privacy": ("intervals", "privacy"),
     "speed": ("all", "empty-method", "secure", "speed"),
 }

@@ -52,6 +52,11 @@ def test_lanczos_misses_are_noticed(monkeypatch):
     garbage = np.asfortranarray(np.tril(S) + np.triu(np.full_like(S, np.nan), 1))
     np.testing.assert_array_equal(leading_eigenpairs(garbage, 3).values, leading_eigenpairs(S, 3).values)
 
+    overwritten = garbage.copy(order="F")
+    pairs = leading_eigenpairs(overwritten, 3, overwrite_upper=True)
+    np.testing.assert_array_equal(pairs.vectors, leading_eigenpairs(S, 3).vectors)
+    np.testing.assert_array_equal(np.tril(overwritten), np.tril(garbage))
+
     def forgetful(matrix, unit, k, **_):
         return SLOW[1 : k + 1][::-1], basis[:, 1 : k + 1][:, ::-1]
 

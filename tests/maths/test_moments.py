@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
 from fedpca_flwr.maths import rows as row_tools
-from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, safe_deviation, unpack_symmetric
+from fedpca_flwr.maths.moments import (
+    Head,
+    Moments,
+    empty_packed,
+    head_and_diagonal,
+    packed_size,
+    safe_deviation,
+    unpack,
+    unpack_symmetric,
+)
 from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
-from tests.harness import finish, server_of
+from tests.harness import finish, peak_of, server_of
 
 
 def dense(moments):
@@ -113,6 +122,25 @@ def test_triangles_are_packed_row_by_row():
     np.testing.assert_array_equal(exponents, [3, 0, -899])
     np.testing.assert_array_equal(scaled, [[3 / 8, 0, 0.5], [-5 / 8, 0, 0]])
     np.testing.assert_array_equal(np.ldexp(scaled, exponents), V)
+
+
+def test_a_triangle_unpacks_in_its_own_memory():
+    for d in (1, 2, 3, 9):
+        packed = empty_packed(d)
+        packed[:] = np.arange(packed_size(d))
+        expected = unpack(packed, d)
+        matrix = unpack(packed, d, overwrite=True)
+        np.testing.assert_array_equal(matrix, expected)
+        assert np.shares_memory(matrix, packed)
+
+
+@pytest.mark.parametrize("chunk_rows", [10, 100])
+def test_moments_of_rows_need_little_beside_a_matrix(chunk_rows, monkeypatch):
+    d = 700
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk_rows * d)
+    X = rows(50, d)
+    Moments.from_rows(X)
+    assert peak_of(lambda: Moments.from_rows(X)) < 3.3 * 8 * packed_size(d)
 
 
 def test_a_constant_feature_has_deviation_one():

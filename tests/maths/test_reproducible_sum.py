@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedpca_flwr.maths import sums as module
 from fedpca_flwr.maths.moments import Head, packed_size
 from fedpca_flwr.maths.secure import Layout
-from fedpca_flwr.maths.sums import MAX_ADDENDS, ReproducibleSum, mean_products, reproducible_sum
+from fedpca_flwr.maths.sums import MAX_ADDENDS, MeanProducts, ReproducibleSum, reproducible_sum
 from tests.refusals import refused
 
 
@@ -108,7 +108,7 @@ def test_products_of_means_have_thirty_digits_and_sums_all():
     mean = rng.standard_normal(40) + 1e8
     head = Head(12345, mean, np.spacing(mean) * rng.uniform(-0.5, 0.5, 40))
     means = [Fraction(float(m)) + Fraction(float(r)) for m, r in zip(head.mean, head.remainder, strict=True)]
-    products, off = mean_products(head), []
+    products, off = np.array(MeanProducts(head).block(0, packed_size(40))), []
     for place, (i, j) in enumerate(zip(*np.triu_indices(40), strict=True)):
         off.append(held(products, place) / (head.n * means[i] * means[j]) - 1)
     assert max(map(abs, off)) < Fraction(1, 2**100)
@@ -122,6 +122,17 @@ def test_products_of_means_have_thirty_digits_and_sums_all():
     np.testing.assert_array_equal(back.remainder, head.remainder)
 
 
+def test_products_of_means_are_the_same_in_blocks_of_any_size():
+    head = Head(7, np.random.default_rng(1).standard_normal(50), np.full(50, 1e-20))
+    whole_triangle = MeanProducts(head).block(0, packed_size(50))
+    products = MeanProducts(head)
+    for size in (1, 7, 700, 10_000):
+        starts = range(0, packed_size(50), size)
+        blocks = [products.block(start, min(start + size, packed_size(50))) for start in starts]
+        np.testing.assert_array_equal(np.concatenate(blocks, axis=1), whole_triangle)
+    np.testing.assert_array_equal([products.high, products.low], whole_triangle)
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e12])
 def test_one_sum_gives_the_scatter_between_parties(offset):
     """float64 alone would lose every digit at an offset of 1e12; a constant has no variance at all."""
@@ -130,14 +141,14 @@ def test_one_sum_gives_the_scatter_between_parties(offset):
     layout = Layout({"products": np.full(packed_size(3), 2.0**140)}, words=3)
     words, totals, squares = np.zeros(layout.size, np.uint64), [], []
     for head in heads:
-        high, low = mean_products(head)
-        words += layout.encode({"products": high}, {"products": low})
+        products = MeanProducts(head)
+        words += layout.encode({"products": products.high}, {"products": products.low})
         for every, parts in zip((totals, squares), module.uncentred_parts(head), strict=True):
             every += parts
     pooled, between = module.pooled_head(40, whole(totals)), 10 * 30 / 40 * 3.0**2
     np.testing.assert_allclose(pooled.mean, means + [-1.25, 1.25, 0.0], rtol=1e-15)
     sums, rest = layout.decode(words)
-    scatter = module.centre_scatter((sums["products"], rest["products"]), mean_products(pooled))
+    scatter = module.centre_scatter((sums["products"], rest["products"]), pooled)
     np.testing.assert_allclose(scatter[[0, 1, 3]], [between, -between, between], rtol=1e-9)
     diagonal = module.pooled_diagonal(40, whole(totals), whole(squares))
     np.testing.assert_allclose(diagonal, [between, between, 0.0], rtol=1e-14, atol=0)

@@ -41,13 +41,13 @@ def test_too_many_features_name_methods_that_fit(way):
 def test_runs_beyond_the_memory_are_refused(monkeypatch, caplog):
     monkeypatch.setattr(memory, "available_memory", lambda: 2**30)
     for method in ("p-cov", "compressed"):
-        with refused(ConfigError, "client 0", match=r"\b3,60\d,\d{3},\d{3} bytes") as caught:
+        with refused(ConfigError, "client 0", match=r"\b12,60\d,\d{3},\d{3} bytes") as caught:
             run(method, WIDE, n_components=3, max_reply_bytes=10**12)
         assert f"{2**30:,}" not in str(caught.value)  # what the site has is its own affair
         assert f"{2**30:,}" in caplog.text
         caplog.clear()
-    monkeypatch.setattr(memory, "available_memory", lambda: 60_000)
-    with refused(ConfigError, "p-cov", "34,000", 90, "60,000", "68,000") as caught:
+    monkeypatch.setattr(memory, "available_memory", lambda: 150_000)
+    with refused(ConfigError, "p-cov", "204,000", 90, "150,000") as caught:
         run("p-cov", cut(rows(60, 90), 20, 20, 20), n_components=3)
     assert "sub-it (" in str(caught.value)
 
@@ -62,9 +62,9 @@ def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch
 
 
 def test_a_party_has_the_memory_that_it_needs_to_the_byte(monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
+    monkeypatch.setattr(memory, "available_memory", lambda: memory.site_memory(1000))
     memory.require_party_memory("p-cov", 1000, lambda most: "")
-    with refused(ConfigError, "p-cov", "1,001", 999):
+    with refused(ConfigError, "p-cov", f"{memory.site_memory(1001):,}", 999):
         memory.require_party_memory("p-cov", 1001, lambda most: f"; another needs {most - 1}")
 
 

@@ -12,7 +12,7 @@ from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.site.audit import audit
 from fedpca_flwr.site.chain import MAX_REFUSAL_EVENTS
-from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.journal import SECRET_BLOCK_BYTES, FileJournal
 from fedpca_flwr.state import store
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
@@ -94,6 +94,15 @@ def test_runs_share_a_journal_with_secrets_of_their_own(tmp_path):
 
 def refuse(answered):
     raise ContractError("out of its script")
+
+
+@pytest.mark.parametrize("nbytes", [0, SECRET_BLOCK_BYTES, 2 * SECRET_BLOCK_BYTES + 5])
+def test_a_secret_of_any_size_is_read_as_it_was_written(nbytes, tmp_path):
+    journal = FileJournal(str(tmp_path), "1", 0)
+    value = np.random.default_rng(0).bytes(nbytes)
+    for written in (b"first", value):
+        journal.store_secret("reply", written)
+    assert journal.load_secret("reply") == value
 
 
 def test_a_refused_question_is_a_short_line(tmp_path):

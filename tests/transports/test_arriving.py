@@ -29,6 +29,7 @@ SURVIVING = {**MASKED, "survivors": 5}
 def few_bytes(monkeypatch):
     """Store nothing for the parties' influence."""
     monkeypatch.setattr(arriving_moments, "MAX_INFLUENCE_BYTES", 0)
+    monkeypatch.setattr(arriving_moments, "MAX_STORED_PARTIES", 0)
 
 
 def parties(number, features=FEATURES):
