@@ -11,7 +11,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedpca_flwr import site_app
@@ -23,7 +22,7 @@ from fedpca_flwr.site.audit import Audit, audit
 from fedpca_flwr.site.chain import Event
 from fedpca_flwr.site.journal import FileJournal
 from tests.families import cut, rows
-from tests.harness import at_sites, context_of, finish, proxy_of, server_of
+from tests.harness import at_sites, context_of, finish, proxy_of, server_of, sites_of
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
@@ -249,12 +248,8 @@ PARTIES = cut(rows(90), 60, 30)
 @pytest.fixture
 def sites(tmp_path):
     """Return a server of two sites with rows and journals of their own."""
-    nodes = []
-    for party, part in enumerate(PARTIES):
-        np.save(tmp_path / f"rows{party}.npy", part)
-        data = str(tmp_path / f"rows{party}.npy")
-        nodes.append({"data": data, "journal": str(tmp_path / f"journal{party}"), "split": "rows"})
-    return at_sites(server_of("sub-it", PARTIES, n_components=2, block_size=4, max_rounds=3), nodes)
+    server = server_of("sub-it", PARTIES, n_components=2, block_size=4, max_rounds=3)
+    return at_sites(server, sites_of(tmp_path, PARTIES, split="rows"))
 
 
 def events_of(server):
