@@ -199,6 +199,30 @@ def test_first_components_do_not_depend_on_k(method):
     np.testing.assert_allclose(many.explained_variance_[:2], few.explained_variance_, rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("method", "option", "options", "phases"),
+    [
+        ("sub-it", "max_rounds", {"block_size": 2}, {"start", "product"}),
+        ("sub-it", "max_rounds", {"block_size": 2, "acceleration": "none"}, {"start", "product"}),
+        ("sub-it", "max_rounds", {"block_size": 2, "warm_start": "svd", "warm_rank": 2}, {"sketch", "refine"}),
+        ("vertical", "max_rounds", {"block_size": 2, "solver": "krylov"}, {"product"}),
+        ("em", "max_rounds", {}, {"expected"}),
+        ("personalised", "iterations", {"mu": 1.0}, {"share"}),
+        ("dsa", "iterations", {}, {"start", "step"}),
+        ("fast-pca", "iterations", {}, {"start", "step"}),
+        ("robust", "max_rounds", {}, {"median"}),
+    ],
+    ids=str,
+)
+def test_what_does_not_converge_goes_on_to_its_limit(method, option, options, phases):
+    rng = np.random.default_rng(0)
+    near = rng.standard_normal((300, 12)) ** 3 * np.sqrt(np.linspace(4, 1, 12))
+    near[rng.random(near.shape) < 0.1 * CARDS[method].incomplete] = np.nan
+    parties = cut(near, 180, 100, 20) if method in BY_ROWS else np.split(near[:60], [6, 10], axis=1)
+    model = fit(method, parties, n_components=2, **options, **{option: 3})
+    assert sum(entry["phase"] in phases for entry in model.log["rounds"]) == 3
+
+
 @pytest.mark.parametrize("method", DETERMINED)
 def test_orders_change_no_bit(method):
     parties = FAMILIES["means shifted by ten deviations"].parties if method in BY_ROWS else three(method)

@@ -113,12 +113,6 @@ def test_clean_rows_cost_little():
     assert fit("robust", parties(CLEAN), n_components=8).explained_variance_ratio_.sum() == pytest.approx(1, rel=1e-12)
 
 
-def test_the_search_for_a_centre_takes_max_rounds_at_most():
-    model = fit("robust", parties(CLEAN**3), n_components=2, max_rounds=2)
-    phases = [entry["phase"] for entry in model.log["rounds"]]
-    assert phases.count("median") == 2
-
-
 def middle_and_spread(scores):
     middle = np.median(scores, axis=0)
     return middle, np.median(np.abs(scores - middle), axis=0) / 0.6744897501960817
