@@ -169,22 +169,14 @@ TEXTS = [
         {"unlike_parties": 0.1, "most_unlike_party": 0.3},
         "differ by 0.1 of their median, at most by 0.3",
     ),
-    (
-        "first variance",
-        {"first_variance_low": 2.0, "first_variance_high": 3.0},
-        "2 to 3 (95 %, by fourth moments)",
-    ),
+    ("first variance", {"first_variance_low": 2.0, "first_variance_high": 3.0}, "2 to 3 (95 %, by fourth moments)"),
     (
         "squared error per row",
         {"squared_error_per_row": 2.0, "predicted_squared_error_per_row": 3.0},
         "2 measured, 3 predicted",
     ),
     ("rows clipped to", {"clipping_norm_variances": 2.0, "clipping_norm_joint": 3.0}, "2 (variances), 3 (joint)"),
-    (
-        "secure aggregation",
-        {"double_masked_parties": 2, "expected_parties": 3},
-        "double masks, 2 of 3 parties",
-    ),
+    ("secure aggregation", {"double_masked_parties": 2, "expected_parties": 3}, "double masks, 2 of 3 parties"),
     ("revision", {"revision": 2, "unsaved_changes": 0}, "2"),
     (
         "spent",

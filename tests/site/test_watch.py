@@ -35,8 +35,9 @@ def test_a_refusal_runs_the_sites_own_command(sites, tmp_path):
     assert record.read_text().split("\n") == [f"{context_of(sites, 1).run_id} DisclosureError", ""]
 
 
-@pytest.mark.parametrize("command", ["/nowhere/command", "false", "an 'open quote"])
-def test_a_command_that_fails_changes_no_answer(command, sites, caplog):
+@pytest.mark.parametrize("command", ["/nowhere/command", "false", "an 'open quote", "sleep 60"])
+def test_a_command_that_fails_or_hangs_changes_no_answer(command, sites, caplog, monkeypatch):
+    monkeypatch.setattr(watch, "COMMAND_SECONDS", 0.2 if "sleep" in command else 30.0)
     context_of(sites, 1).node_config |= {"min-rows": 41, "on-refusal": command}
     with refused(FedPCAError, "min-rows", 41):
         finish(sites)
