@@ -131,7 +131,7 @@ def test_what_the_link_raises_is_raised_for_all_who_wait(link):
     assert soon.result() == [1.0]
     with pytest.raises(ConnectionError):
         late.result()
-    assert 2 + server.RETRY_SECONDS <= link.clock.now < 2 + 1.2 * server.RETRY_SECONDS
+    assert 2 + 30 <= link.clock.now < 2 + 36
 
 
 def test_replies_before_the_timeout_are_returned(link):
@@ -146,7 +146,7 @@ def test_a_message_whose_reply_is_lost_is_sent_again(lost, link):
     link.lost[5.0] = lost
     assert arrival_times(link, [5.0, 1.0]) == [1.0, 5.0]
     assert link.sent == [5.0, 1.0] + [5.0] * lost
-    assert link.clock.now < 1.25 * server.FIRST_REPEAT_SECONDS * 2 ** (lost - 1)
+    assert link.clock.now < 1.25 * 300 * 2 ** (lost - 1)
 
 
 @pytest.mark.parametrize(("timeout", "sent_again", "life"), [(60.0, 15, 45), (2.0, 0.5, 1.5), (1.2, 0.3, 1.0)])

@@ -207,6 +207,7 @@ def test_first_components_do_not_depend_on_k(method):
         ("sub-it", "max_rounds", {"block_size": 2, "warm_start": "svd", "warm_rank": 2}, {"sketch", "refine"}),
         ("vertical", "max_rounds", {"block_size": 2, "solver": "krylov"}, {"product"}),
         ("em", "max_rounds", {}, {"expected"}),
+        ("em", "max_rounds", {"model": "factors", "factors": 2}, {"products"}),
         ("personalised", "iterations", {"mu": 1.0}, {"share"}),
         ("dsa", "iterations", {}, {"start", "step"}),
         ("fast-pca", "iterations", {}, {"start", "step"}),
