@@ -212,8 +212,9 @@ def test_the_front_is_what_nothing_beats(points, front, unit):
 
 
 def test_components_as_images():
-    figure = plots.component_images(MODEL, (3, 4), count=3)
-    for panel, component in zip(figure.axes, MODEL.components_[:3], strict=True):
+    turned = replace(MODEL, components_=-MODEL.components_)  # whose largest loadings are below zero
+    figure = plots.component_images(turned, (3, 4), count=3)
+    for panel, component in zip(figure.axes, turned.components_[:3], strict=True):
         np.testing.assert_allclose(panel.images[0].get_array(), component.reshape(3, 4))
         assert panel.images[0].get_clim() == pytest.approx(np.abs(component).max() * np.array([-1, 1]))
     assert len(plots.component_images(MODEL, (3, 4)).axes) == 4  # of ten, so many has the model
