@@ -137,6 +137,16 @@ def context_of(server: PCAServer, party: int) -> Context:
     return proxy_of(server, party).context
 
 
+def sites_of(folder: Path, parties: Sequence[NDArray], **node: Any) -> list[dict[str, Any]]:
+    """Write each party's rows into a file, and return node-configs with that file, a journal and these keys."""
+    folder.mkdir(parents=True, exist_ok=True)
+    nodes = []
+    for party, rows in enumerate(parties):
+        np.save(folder / f"{party}.npy", rows)
+        nodes.append({"data": str(folder / f"{party}.npy"), "journal": str(folder / f"journal{party}"), **node})
+    return nodes
+
+
 def at_sites(server: PCAServer, nodes: Sequence[dict[str, Any]]) -> PCAServer:
     """Let every party read the file that its own node-config names, and know the others."""
     identify(server)

@@ -87,7 +87,11 @@ def test_odd_rows_are_named_and_contributions_add_up(model):
     np.testing.assert_array_equal(found.odd, (found.t_squared > found.t_squared_limit) | (found.spe > found.spe_limit))
     assert analyses.drift(model, table).odd_share == found.odd.mean() < 0.5
     assert found.labels[7] == "patient 7"
-    assert str(found).splitlines()[2].split("  ")[1].strip() == "patient 7"
+    title, _, *lines = str(found).splitlines()
+    excess = np.maximum(found.t_squared / found.t_squared_limit, found.spe / found.spe_limit)
+    farthest = np.argsort(-excess)[: found.odd.sum()]
+    assert [line.split("  ")[1].strip() for line in lines] == [f"patient {i}" for i in farthest]
+    assert f"T squared {found.t_squared_limit:.4g}, SPE {found.spe_limit:.4g}" in title
     np.testing.assert_allclose(found.t_squared_contributions.sum(axis=1), found.t_squared, rtol=1e-10, atol=1e-20)
     np.testing.assert_allclose(found.spe_contributions.sum(axis=1), found.spe, rtol=1e-10, atol=1e-20)
     assert found.spe_contributions[7].argmax() == 7
@@ -135,6 +139,8 @@ def test_a_shifted_party_is_flagged(model):
     shifted = (new + 0.8 * model.components_[0], new + 0.3 * off(model), new * 1.5, new)
     found = [analyses.drift(model, own + mean) for own in shifted]
     assert [one.drifted for one in found] == [True, True, True, False]
+    assert ["no longer" in str(one) for one in found] == [True, True, True, False]
+    assert analyses.drift(model, new[:10] + mean).spread_probability > 0  # so many rows are enough
     assert [one.shift_probability < 0.005 for one in found[:3]] == [True, False, False]
 
 

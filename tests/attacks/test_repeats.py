@@ -16,7 +16,7 @@ from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.site.repeats import MAX_BOUND_ANSWERS, rows_digest
 from tests.families import cut, rows
-from tests.harness import at_sites, context_of, finish, proxy_of, server_of, tamper
+from tests.harness import at_sites, context_of, finish, proxy_of, server_of, sites_of, tamper
 from tests.hostile import HostileSession
 from tests.refusals import unnamed
 
@@ -28,12 +28,7 @@ THREE = PARTIES[:3]
 
 def sites(folder, parties, method="p-cov", *, options=SECURE, **node):
     """Return a run of sites with a file and a journal each, which they keep from run to run."""
-    nodes = []
-    for party, own in enumerate(parties):
-        home = folder / f"site{party}"
-        home.mkdir(parents=True, exist_ok=True)
-        np.save(home / "rows.npy", own)
-        nodes.append({"min-parties": 2, "data": str(home / "rows.npy"), "journal": str(home / "journal"), **node})
+    nodes = sites_of(folder, parties, **{"min-parties": 2, **node})
     return at_sites(server_of(method, parties, **{**options, "min_rows": 10}), nodes)
 
 
@@ -63,7 +58,7 @@ def difference(model, other):
 
 
 def events(folder, kind):
-    with contextlib.closing(sqlite3.connect(folder / "journal" / "site.sqlite")) as database:
+    with contextlib.closing(sqlite3.connect(folder / "site.sqlite")) as database:
         return database.execute("SELECT about, digest FROM event WHERE kind = ?", (kind,)).fetchall()
 
 
@@ -169,7 +164,7 @@ def test_the_same_parties_may_ask_for_as_much_as_they_like(tmp_path, parties, op
     """What their sums tell is of all of them together."""
     finish(sites(tmp_path, parties, options=options))
     finish(sites(tmp_path, parties, "ap-cov", options={**options, "n_components": 1}, **{"allowed-methods": "ap-cov"}))
-    assert len(events(tmp_path / "site0", "opened")) == 1
+    assert len(events(tmp_path / "journal0", "opened")) == 1
 
 
 @pytest.mark.engine
@@ -182,7 +177,7 @@ def test_runs_that_tell_no_share_are_not_refused(tmp_path_factory, summed):
     options = {"secure_aggregation": True, "n_components": 2, "noise_seed": 0, "release": "joint", "clip": 5.0}
     finish(sites(tmp_path / "2", THREE, "dp-pca", options=options, **{"epsilon-budget": 10.0}))
     finish(sites(tmp_path / "2", THREE[:2], "dp-pca", options=options, **{"epsilon-budget": 10.0}))
-    assert events(tmp_path / "2" / "site0", "opened") == []
+    assert events(tmp_path / "2" / "journal0", "opened") == []
     finish(sites(summed, [np.vstack([THREE[0], THREE[0][:10] + 1]), *THREE[1:]]))
 
 
@@ -217,11 +212,11 @@ def test_no_run_changes_the_digest_of_rows_that_it_puts_in_order(tmp_path):
     people = pd.Index([f"p{row}" for row in range(40)], name="id")
     for party, part in enumerate(parties):
         pd.DataFrame(part, people, [f"c{column}" for column in range(part.shape[1])]).to_csv(tmp_path / f"{party}.csv")
-        files = {"data": str(tmp_path / f"{party}.csv"), "journal": str(tmp_path / f"site{party}" / "journal")}
+        files = {"data": str(tmp_path / f"{party}.csv"), "journal": str(tmp_path / f"journal{party}")}
         nodes.append({**files, "ids": "id", "split": "columns", "may-show": "inner products"})
     for seed in (1, 2):
         finish(at_sites(server_of("vertical", parties, **{**SECURE, "n_components": 1}, seed=seed), nodes))
-    assert len(events(tmp_path / "site0", "opened")) == 1
+    assert len(events(tmp_path / "journal0", "opened")) == 1
 
 
 # Runs in clear
@@ -244,7 +239,7 @@ def test_a_row_less_is_refused_by_any_method(second, tmp_path):
     answers = [first_answer(tmp_path, *given) for given in asked]
     assert [answered for answered, _ in answers] == [True, True, False, False, True]
     assert ["run 11 of 2" in said for _, said in answers] == [False, False, True, True, False]
-    assert len(events(tmp_path, "opened")) == 1
+    assert len(events(tmp_path / "journal", "opened")) == 1
 
 
 @pytest.mark.parametrize("repeat", ["refuse", "refuse-same"])
@@ -323,7 +318,7 @@ def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
     with pytest.raises(DisclosureError, match="has told of 3 values of 'bound' whether its rows are within them"):
         run(40.0)
     run(60.0)
-    assert len(events(tmp_path / "site0", "bound")) == MAX_BOUND_ANSWERS
+    assert len(events(tmp_path / "journal0", "bound")) == MAX_BOUND_ANSWERS
     run(40.0, repeat="allow")
     run(40.0)
 
@@ -336,7 +331,7 @@ def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
             at_bound(tmp_path, bound, bound=1000.0)
     for bound in (1000.0, 2000.0):
         finish(sites(tmp_path, THREE[:2], options={**SECURE, "bound": bound}, bound=1000.0))
-    assert events(tmp_path / "site0", "bound") == []
+    assert events(tmp_path / "journal0", "bound") == []
 
 
 def test_a_bound_is_of_the_journal_or_public(tmp_path):
@@ -358,9 +353,9 @@ def test_a_bound_is_of_the_journal_or_public(tmp_path):
 @pytest.mark.engine
 def test_the_journal_tells_nothing_of_the_rows(summed):
     finish(sites(summed / "twin", THREE))
-    ((about, own),) = events(summed / "site0", "opened")
-    ((same, twin),) = events(summed / "twin" / "site0", "opened")
+    ((about, own),) = events(summed / "journal0", "opened")
+    ((same, twin),) = events(summed / "twin" / "journal0", "opened")
     assert about == same
     assert own != twin
-    content = (summed / "site0" / "journal" / "site.sqlite").read_bytes()
+    content = (summed / "journal0" / "site.sqlite").read_bytes()
     assert not any(np.float64(value).tobytes() in content for value in THREE[0].ravel())

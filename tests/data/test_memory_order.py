@@ -15,7 +15,7 @@ from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import cut, rows
-from tests.harness import at_sites, finish, server_of
+from tests.harness import at_sites, finish, server_of, sites_of
 
 X = rows(400, 37) * np.linspace(1, 9, 37) + np.linspace(-40, 70, 37)
 PARTS = cut(X, 210, 150, 40)
@@ -87,11 +87,9 @@ def test_arrays_have_the_same_bits_in_both_orders(method, kind, tmp_path):
     """In files and in memory."""
     of_files, of_arrays = [], []
     for order in "CF":
-        nodes, parts = [], [part.astype(kind, order=order) for part in PARTS]
-        for i, part in enumerate(parts):
-            np.save(tmp_path / f"{i}{order}.npy", part)
-            nodes.append({"data": str(tmp_path / f"{i}{order}.npy")})
-        of_files.append(finish(at_sites(server_of(method, PARTS, n_components=3), nodes)))
+        parts = [part.astype(kind, order=order) for part in PARTS]
+        server = server_of(method, PARTS, n_components=3)
+        of_files.append(finish(at_sites(server, sites_of(tmp_path / order, parts))))
         of_arrays.append(run(method, parts, n_components=3))
     same(*of_files)
     same(*of_arrays)

@@ -41,6 +41,35 @@ FIGURES = {
     "biplot": lambda: analysis_plots.biplot(analyses.read(MOMENTS, 2), MODEL.transform(X)),
 }
 
+AXES = {
+    "scores": ["PC1", "PC2"],
+    "loadings": ["loading", "PC1", "PC2", "PC3"],
+    "projection_overlay": ["rows", "first", "second"],
+    "projection_grid": ["first", "second", "one", "other"],
+    "scree": ["component", "explained", "component", "cumulative"],
+    "angle_by_round": ["round", "angle"],
+    "bytes_against_error": ["MB up", "angle"],
+    "heterogeneity": ["rows", "distance", "explained"],
+    "component_images": ["1", "2", "3", "4"],
+    "how_many": ["component", "variance"],
+    "outlier_map": ["T²", "SPE"],
+    "variables": ["first", "second"],
+    "levels": ["PC1", "PC2"],
+    "squared_correlations": ["PC1", "PC2"],
+    "contributions": ["PC1"],
+    "biplot": ["first", "second"],
+}
+"""A word of each text at the axes of a figure: those of the whole figure, then each panel's title, x and y."""
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_each_axis_says_what_is_along_it(name):
+    figure = FIGURES[name]()
+    texts = [figure.get_supxlabel(), figure.get_supylabel()]
+    texts += [text for axes in figure.axes for text in (axes.get_title(), axes.get_xlabel(), axes.get_ylabel())]
+    assert not [text for word, text in zip(AXES[name], filter(None, texts), strict=True) if word not in text]
+
+
 PAGES = {"white": "#FFFFFF", "black": "#000000", "a dark notebook": "#111111"}
 
 

@@ -90,7 +90,7 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
     axes = plots.scores({"all": turned}).axes[0]
     outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
-    assert len(points(axes)[0]) <= plots.MAX_SCORE_MARKS
+    assert sum(map(len, points(plots.scores([turned] * 3).axes[0]))) <= plots.MAX_SCORE_MARKS
     assert np.isnan(plots.scores({"one": turned[:1]}).axes[0].lines[0].get_xydata()).all()
     panels = plots.loadings(MODEL, most=4).axes
     assert [text.get_text() for text in panels[0].get_yticklabels()] == list(map(str, range(12)))
@@ -98,10 +98,13 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
         np.testing.assert_array_equal([bar.get_width() for bar in bars_of(panel)], component)
         colours = [to_hex(bar.get_facecolor()).upper() for bar in bars_of(panel)]
         assert colours == [COLOURS[0] if loading > 0 else COLOURS[3] for loading in component]
-    for d, k in ((40, 3), (12, 5)):
+    assert panels[0].yaxis_inverted()  # the first feature stands above
+    assert len(plots.loadings(pooled_pca(rows(60, 30), 3)).axes[0].patches) == 30
+    for d, k in ((31, 3), (12, 5)):
         wide = pooled_pca(rows(60, d), k)
         image = plots.loadings(wide, most=k).axes[0].images[0]
         np.testing.assert_array_equal(image.get_array(), wide.components_.T)
+        assert image.get_clim() == pytest.approx(np.abs(wide.components_).max() * np.array([-1, 1]))
 
 
 def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
@@ -151,6 +154,10 @@ def test_an_exact_models_crosses_lie_in_their_circles():
     for circles, crosses in zip(circles_and_crosses[::2], circles_and_crosses[1::2], strict=True):
         np.testing.assert_allclose(circles, crosses, atol=1e-9)
     assert sum(map(len, circles_and_crosses)) == 600
+    handles: list[Any] = figure.axes[0].get_legend().legend_handles
+    pooled, federated = handles
+    assert (len(pooled.get_facecolor()), len(federated.get_facecolor())) == (0, 1)  # circles are open
+    assert texts_of(figure.axes[0].get_legend()) == ["pooled PCA", "federated"]
     (joins,) = (one for one in figure.axes[0].collections if isinstance(one, LineCollection))
     assert len(joins.get_segments()) == 300
     assert [text.get_text() for text in figure.axes[0].texts] == ["0", "1", "2"]
@@ -205,8 +212,11 @@ def test_the_front_is_what_nothing_beats(points, front, unit):
 
 
 def test_components_as_images():
-    figure = plots.component_images(MODEL, (3, 4), count=3)
-    np.testing.assert_allclose(figure.axes[0].images[0].get_array(), MODEL.components_[0].reshape(3, 4))
+    turned = replace(MODEL, components_=-MODEL.components_)  # whose largest loadings are below zero
+    figure = plots.component_images(turned, (3, 4), count=3)
+    for panel, component in zip(figure.axes, turned.components_[:3], strict=True):
+        np.testing.assert_allclose(panel.images[0].get_array(), component.reshape(3, 4))
+        assert panel.images[0].get_clim() == pytest.approx(np.abs(component).max() * np.array([-1, 1]))
     assert len(plots.component_images(MODEL, (3, 4)).axes) == 4  # of ten, so many has the model
     coloured = plots.component_images(MODEL, (2, 2, 3), count=2).axes[0].images[0].get_array()
     loadings = MODEL.components_[0].reshape(2, 2, 3)
@@ -228,11 +238,13 @@ def test_a_scree_has_the_band_and_a_line_for_each_rule():
     found = analyses.how_many(MOMENTS)
     (axes,) = analysis_plots.how_many(found).axes
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
-    assert axes.collections[0].get_datalim(axes.transData).y1 == pytest.approx(found.null_band[0])
+    band = axes.collections[0].get_datalim(axes.transData)
+    assert (band.y0, band.y1) == (0, pytest.approx(found.null_band[0]))
     assert texts_of(axes.get_legend())[2:] == [f"{k}: {rule}" for rule, k in found.by_rule.items()]
-    found = analyses.HowMany({"far": 9, "near": 2}, np.arange(8.0, 0, -1), np.ones(8))
+    found = analyses.HowMany({"far": 9, "near": 2, "last": 8}, np.arange(8.0, 0, -1), np.ones(8))
     (axes,) = analysis_plots.how_many(found).axes
-    assert texts_of(axes.get_legend())[2:] == ["2: near"]
+    assert texts_of(axes.get_legend())[2:] == ["2: near", "8: last"]
+    assert [int(line.get_xdata()[0]) for line in axes.lines[1:]] == [2, 8]  # behind so many components
 
 
 def test_odd_rows_are_crosses_beyond_the_limits():
@@ -245,6 +257,7 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     assert len(even.get_xdata()) + len(crosses.get_xdata()) == 300
     assert found.t_squared[3] in crosses.get_xdata()
     assert (even.get_xdata() <= found.t_squared_limit).all()
+    assert texts_of(axes.get_legend())[1].endswith(f"{found.odd.sum()} of 300")
     assert axes.lines[2].get_xdata()[0] == found.t_squared_limit
     assert axes.lines[3].get_ydata()[0] == found.spe_limit
     figure = analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X))
@@ -322,7 +335,7 @@ def test_a_correlation_circle_has_an_arrow_for_each_feature():
 
 def test_levels_are_drawn_at_their_coordinates():
     three = np.arange(6.0).reshape(2, 3)
-    shares, cosines = np.array([0.2, 0.8]), np.array([[0.1, 0.1, 0.9], [0.5, 0.2, 0.0]])
+    shares, cosines = np.array([0.2, 0.8]), np.array([[0.2, 0.3, 0.9], [0.1, 0.6, 0.0]])
     found = analyses.Categories(("mass", "sex"), cosines, ("sex=f", "sex=m"), shares, three, three, cosines)
     (axes,) = analysis_plots.levels(found, X[:, :3]).axes
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), X[:, :2])
@@ -331,6 +344,9 @@ def test_levels_are_drawn_at_their_coordinates():
     (axes,) = analysis_plots.squared_correlations(found).axes
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), cosines[::-1, :2])
     assert [text.get_text() for text in axes.texts] == ["sex", "mass"]
+    turned = replace(found, squared_cosines=cosines[:, [1, 0, 2]], squared_correlations=cosines[:, [1, 0, 2]])
+    for figure in (analysis_plots.levels(turned, X[:, :3]), analysis_plots.squared_correlations(turned)):
+        assert figure.axes[0].texts[0].get_text() in ("sex=m", "sex")
 
 
 def test_contributions_are_shares_of_those_that_take_part():
@@ -338,6 +354,8 @@ def test_contributions_are_shares_of_those_that_take_part():
     axes: Any = analysis_plots.contributions(found, 2).axes[0]
     shares = found.contributions[1][:11]
     np.testing.assert_allclose([bar.get_width() for bar in axes.patches], 100 * np.sort(shares)[::-1])
+    assert [text.get_text() for text in axes.get_yticklabels()] == [str(j) for j in np.argsort(-shares)]
+    assert axes.yaxis_inverted()  # the largest stands above
     assert axes.lines[0].get_xdata()[0] == pytest.approx(100 / 11)
     for component in (0, 3):
         with refused(ConfigError, "'component'", component, "1 to 2"):
@@ -353,6 +371,7 @@ def test_a_single_component_is_drawn_against_row_numbers(labels):
     assert (axes.get_ylabel(), len(axes.lines)) == ("row", 0)
     grid = plots.projection_grid(truth, {"one": model, "four": MODEL}, X, labels)
     for figure in (plots.projection_overlay(truth, model, X, labels), grid):
+        assert "row" in (figure.get_supylabel(), figure.axes[0].get_ylabel())
         drawn = np.concatenate(points(figure.axes[0]))
         expected = np.abs(model.transform(X)[:, 0])
         np.testing.assert_allclose(np.sort(np.abs(drawn[:, 0]))[::2], np.sort(expected), atol=1e-9)

@@ -175,6 +175,7 @@ def one(rows=0.2, variance=0.2, components=(0.2, 0.2), fit=0.7, spread=1.0):
     ("odd", "why"),
     [
         (one(), []),
+        (one(rows=0.95), []),
         (one(rows=0.96), ["rows"]),
         (one(rows=0.94), []),
         (one(rows=0.11, components=(0.1, 0.36)), ["share"]),
@@ -194,7 +195,7 @@ def test_what_is_out_of_proportion_is_told(odd, why):
 
 
 def test_who_is_not_told_to_stand_out():
-    assert outlying_parties([one(rows=0.5), one(rows=0.5, fit=0.1, spread=11.0)]) == {}
+    assert outlying_parties([one(rows=0.5), one(rows=0.5, fit=0.12, spread=11.0)]) == {}
     assert outlying_parties([one(fit=0.3), one(fit=0.3), one(fit=0.01)]) == {}
     few = [one(rows=1e-10, components=(0.4, 0.1)), one(rows=1e-10), one(rows=1e-10)]
     assert outlying_parties([*few, one(rows=1 - 3e-10, components=(0.1, 0.1))]) == {3: ["rows"]}

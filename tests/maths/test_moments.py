@@ -195,29 +195,21 @@ def test_results_have_the_same_bits_with_any_number_of_threads(data, small_chunk
         assert all(np.array_equal(a, b) for a, b in zip(one, results(threads), strict=True))
 
 
-def test_parts_come_in_their_order_from_threads():
-    both = threading.Barrier(2, timeout=60)  # each of two waits for the other
-
-    def work(part):
-        both.wait()
-        return part
-
-    assert list(row_tools.in_order(work, range(6), 2)) == list(range(6))
-    with pytest.raises(ZeroDivisionError):  # a fault in a thread is the caller's
-        list(row_tools.in_order(lambda part: 1 // part, [1, 0, 1], 2))
-
-
-def test_few_parts_are_read_ahead_of_the_threads():
-    results, ahead = [], []
+@pytest.mark.parametrize("threads", [2, 3])
+def test_parts_come_in_order_and_one_more_waits_than_threads(threads):
+    together, results, ahead = threading.Barrier(threads, timeout=60), [], []
 
     def parts():
-        for part in range(50):
+        for part in range(6 * threads):
             ahead.append(part - len(results))
             yield part
 
-    for result in row_tools.in_order(lambda part: part, parts(), 2):
+    for result in row_tools.in_order(lambda part: (together.wait(), part)[1], parts(), threads):
         results.append(result)
-    assert max(ahead) <= 3
+    assert results == list(range(6 * threads))
+    assert max(ahead) == threads
+    with pytest.raises(ZeroDivisionError):  # a fault in a thread is the caller's
+        list(row_tools.in_order(lambda part: 1 // part, [1, 0, 1], threads))
 
 
 @pytest.mark.parametrize("method", ["p-cov", "sub-it", "compressed"])

@@ -118,11 +118,75 @@ TEXTS = [
     ("above the noise", {"components_above_noise": 1, "kept_features": 3}, "1 of 4 components; 3 of 5 features kept"),
     ("noise / sensitivity", {"noise_multiplier_centre": 2, "noise_multiplier_joint": 4}, "2 (centre), 4 (joint)"),
     ("influence", {"influence_component_share": 0.123}, "one party holds 12.3% of a component at most"),
+    *(
+        (
+            "influence",
+            {
+                "influence_component_share": 0.5,
+                "influence_axis_degrees": 5.0,
+                "influence_subspace_degrees": 9.0,
+                "influence_components": first,
+            },
+            f"one party holds 50.0% of a component at most; without one, the first turns by up to 5 degrees{space}",
+        )
+        for first, space in ((1, ""), (2, ", the space of the first 2 by 9"), (4, ", the space of all 4 by 9"))
+    ),
+    *(
+        (
+            f"angle to {to}",
+            {f"angle_to_{key}_max_degrees": 2.0, f"angle_to_{key}_mean_degrees": 0.5},
+            f"2 max, 0.5 {end}",
+        )
+        for to, key, end in (
+            ("exact", "exact", "mean (degrees, by the server)"),
+            ("pooled PCA", "pooled", "mean (degrees)"),
+        )
+    ),
+    ("members", {"members": 3, "member_rows": 60, "members_here": 2}, "3 with 60 rows; 2 took part in this run"),
+    ("running model", {"running_model_rows": 60, "running_model_revision": 2}, "60 rows, revision 2"),
+    ("ranks on the way", {"smallest_rank": 2, "largest_rank": 5}, "2 to 5"),
+    (
+        "tracked directions",
+        {"tracked_directions": 6, "truncated_variance_share": 0.25},
+        "6, without 0.25 of the variance",
+    ),
+    (
+        "heterogeneity",
+        {
+            f"heterogeneity_{name}": i / 8
+            for i, name in enumerate(("score", "means", "covariances", "spectra", "variances"))
+        },
+        "0.00 (means 0.12, covariances 0.25, spectra 0.38, variances 0.50)",
+    ),
+    (
+        "held-out error",
+        {f"{of}held_out_squared_error_per_row": i for i, of in enumerate(("", "local_", "global_"), 1)},
+        "1 per row, local 2, global 3",
+    ),
+    ("objective", {"objective_per_row": 2.5, "objective_iterations": 7}, "2.5 per row after 7 iterations (stiefel)"),
+    (
+        "parties' sums",
+        {"unlike_parties": 0.1, "most_unlike_party": 0.3},
+        "differ by 0.1 of their median, at most by 0.3",
+    ),
+    ("first variance", {"first_variance_low": 2.0, "first_variance_high": 3.0}, "2 to 3 (95 %, by fourth moments)"),
+    (
+        "squared error per row",
+        {"squared_error_per_row": 2.0, "predicted_squared_error_per_row": 3.0},
+        "2 measured, 3 predicted",
+    ),
+    ("rows clipped to", {"clipping_norm_variances": 2.0, "clipping_norm_joint": 3.0}, "2 (variances), 3 (joint)"),
+    ("secure aggregation", {"double_masked_parties": 2, "expected_parties": 3}, "double masks, 2 of 3 parties"),
     ("revision", {"revision": 2, "unsaved_changes": 0}, "2"),
     (
         "spent",
         {"spent_rounds": 1, "spent_bytes_up_per_party": 2.5e6, "spent_bytes_down_per_party": 1e3},
         "1 round, 2.5 MB up and 0.001 MB down per party",
+    ),
+    (
+        "spent",
+        {"spent_rounds": 2, "spent_bytes_up_per_party": 1e3, "spent_bytes_down_per_party": 2.5e6},
+        "2 rounds, 0.001 MB up and 2.5 MB down per party",
     ),
     (
         "privacy",
@@ -141,7 +205,7 @@ TEXTS = [
 def test_a_line_has_the_numbers_in_their_units(line, measured, text):
     keys = "party", "rows", "above_t_squared_limit", "above_spe_limit"
     at_parties = [dict(zip(keys, values, strict=True)) for values in (("a", 10, 1, 3), ("b", 4, 2, 1))]
-    options = {"trust": "distributed", "relation": "replace-one"}
+    options = {"trust": "distributed", "relation": "replace-one", "solver": "stiefel"}
     model = SimpleNamespace(n_components_=4, n_features_in_=5, explained_variance_ratio_=np.array([0.5, 0.25]))
     model.log = {"measured": measured, "options": options, "outliers": at_parties}
     assert measurement_lines(model) == [(line, text)]

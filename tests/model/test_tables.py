@@ -15,6 +15,7 @@ from fedpca_flwr import run
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.model import tables
 from fedpca_flwr.model.reference import pooled_pca
+from fedpca_flwr.model.summary import unit_notes
 from fedpca_flwr.model.tables import DisplayTable, Share
 from tests.families import cut, rows
 from tests.refusals import refused
@@ -83,6 +84,29 @@ def test_what_scikit_learn_and_a_page_get_is_their_own():
         assert f"  parties               {told}" in model.summary()
 
 
+def test_a_summary_counts_bytes_of_the_fit_by_party_and_down_of_all():
+    model = run("p-cov", cut(X, 70, 50), n_components=2)
+    model.log["rounds"] = [
+        {"phase": "moments", "up": [10, 2000], "down": [1, 2]},
+        {"phase": "project", "up": [5, 5], "down": [30, 40]},
+    ]
+    texts = dict(line.strip().split("  ", 1) for line in model.summary().splitlines() if "bytes" in line)
+    assert {name: text.strip() for name, text in texts.items()} == {
+        "bytes up": "2,000 at most per party, 2,010 in all",
+        "bytes down": "73 in all",
+    }
+
+
+@pytest.mark.parametrize(("names", "first"), [(list("abcde"), "b"), ([], "feature 2")])
+def test_a_note_tells_of_three_features_in_another_unit(names, first):
+    units = [{"party": "north", "feature": j, "mean": 5.0 * j, "mean_elsewhere": 500.0} for j in (1, 0, 2, 3, 4)]
+    north, south = unit_notes([*units, {**units[1], "party": "south"}], names)
+    assert north.count("elsewhere)") == 3
+    assert f"{first} (mean 5 there, 500 elsewhere)" in north
+    assert "and 2 more features" in north
+    assert "more feature" not in south
+
+
 NAMES = [f"f{j}" for j in range(6)]
 FRAME = pd.DataFrame(rows(60, 6), columns=NAMES, index=[f"row {i}" for i in range(60)])
 PARTIES = {"north": FRAME[:40], "south": FRAME[40:]}
@@ -104,11 +128,15 @@ def test_tables_are_title_head_and_lines_short_and_no_markup():
     assert len(tables.table_to_text(shown).splitlines()) == tables.MAX_TABLE_ROWS + 3
     assert "and 7 more" in tables.table_to_text(shown)
     assert "and 7 more" in tables.table_to_html(shown)
+    shown = DisplayTable("", ["row"], [[i] for i in range(tables.MAX_TABLE_ROWS + 1)])
+    assert "and 1 more" in tables.table_to_text(shown)
+    assert "and 1 more" in tables.table_to_html(shown)
     shown = DisplayTable("<b>\x1b[2J", ["<i>"], [["<script>\x1b[2J"]])
     assert "\x1b" not in tables.table_to_text(shown) + tables.table_to_html(shown)
     assert not any(tag in tables.table_to_html(shown) for tag in ("<b>", "<i>", "<script>"))
     values = np.arange(50.0)
     assert [line[0] for line in tables.feature_rows((), values, weight=values)] == list(range(50))[::-1]
+    assert [line[0] for line in tables.feature_rows((), values[:21], weight=values[:21])] == list(range(21))[::-1]
     assert [line[0] for line in tables.feature_rows((), values[:20], weight=values[:20])] == list(range(20))
     assert [line[0] for line in tables.feature_rows(NAMES, values[:6], weight=values[:6])] == NAMES
     assert tables.largest_features(np.array([0.1, -3.0, 0.0, 2.0, -1.0]), NAMES) == "f1 -3, f3 +2, f4 -1"
@@ -121,6 +149,7 @@ def test_loadings_and_scores_are_frames_with_names():
     frame = run("p-cov", cut(rows(60), 40, 20), n_components=2).scores_frame(cut(rows(60), 40, 20))
     assert frame["party"].tolist() == ["party 0"] * 40 + ["party 1"] * 20
     assert MODEL.scores_frame([FRAME])["party"].tolist() == ["party 0"] * 60  # of two parties, which one it is?
+    assert list(tables.tables_by_name([1, 2], {"parties": [{"name": "a"}, {}]})) == ["party 0", "party 1"]
     for parties in (PARTIES, list(PARTIES.values())):
         frame = MODEL.scores_frame(parties)
         assert list(frame.index) == list(FRAME.index)

@@ -7,7 +7,7 @@ from fedpca_flwr import FedPCA, FedPCAError, LocalGrid, PCAModel, client_app
 from fedpca_flwr.protocol import server
 from fedpca_flwr.site_app import app
 from fedpca_flwr.strategies import METHODS
-from tests.harness import Clock, differences, identities
+from tests.harness import Clock, differences, identities, sites_of
 from tests.refusals import refused
 
 ROWS = [np.random.default_rng(i).normal(size=(40 + 10 * i, 4)) * [4, 3, 2, 1] for i in range(3)]
@@ -40,12 +40,10 @@ class LossyGrid(LocalGrid):
 
 def grid_after(tmp_path, method, losses, **options) -> tuple[LossyGrid, PCAModel]:
     """Return the grid and the model of a run at three sites with files and journals."""
-    nodes, policy = [], {"min-rows": 5, "may-show": "distribution"}
+    policy = {"min-rows": 5, "may-show": "distribution"}
     policy |= {"epsilon-budget": 9.0} if method.startswith("dp-pca") else {}
-    for party, rows in enumerate(ROWS):
-        np.save(tmp_path / f"{party}.npy", rows)
-        journal = str(tmp_path / f"journal {method} {losses} {party}")
-        nodes.append({"data": str(tmp_path / f"{party}.npy"), "journal": journal, **policy, **identities(3)[party]})
+    nodes = sites_of(tmp_path / f"{method} {losses}", ROWS, **policy)
+    nodes = [node | keys for node, keys in zip(nodes, identities(3), strict=True)]
     keys = {"n_components": 2, "clients": 3, **options}
     strategy = FedPCA(method, **keys)
     values = {key.replace("_", "-"): value for key, value in keys.items()}

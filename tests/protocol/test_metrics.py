@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import math
 import re
 import time
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,12 @@ from flwr.app import Context, RecordDict
 
 from fedpca_flwr import server_app
 from fedpca_flwr.errors import ConfigError, QuorumError
+from fedpca_flwr.maths.privacy import gaussian_epsilon
 from fedpca_flwr.protocol import metrics, strategy
+from fedpca_flwr.site import metrics as site_metrics
+from fedpca_flwr.site.accounts import Release
+from fedpca_flwr.site.audit import Audit
+from fedpca_flwr.site.chain import Event
 from fedpca_flwr.site.metrics import metrics_of_site
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
@@ -72,6 +79,8 @@ def test_metrics_are_of_the_latest_run_and_of_all(tmp_path, monkeypatch):
     lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     statuses = [f"{line['status']} {line.get('rounds', 0)}" for line in lines]
     assert statuses == ["running 0", "running 1", "running 2", "completed 2", "running 0", "running 1", "failed 1"]
+    assert lines[1]["download_bytes"] == dict.fromkeys(["client 0", "client 1 (south)"], 0)  # nothing but a name
+    assert min(lines[1]["upload_bytes"].values()) > 8 * (12 + 12 * 13 / 2)
 
 
 def test_a_server_has_the_privacy_that_its_latest_run_spent(tmp_path, monkeypatch):
@@ -140,6 +149,44 @@ def test_a_site_has_the_numbers_of_its_journal(tmp_path, monkeypatch):
     assert found["fedpca_rounds", "north"] == 1
     assert 0 < found["fedpca_epsilon", "north"] < 0.1
     assert json.loads((tmp_path / "site.jsonl").read_text())["refused"] == "ContractError"
+
+
+def test_a_site_has_numbers_of_its_latest_run_and_counts_of_all(tmp_path, monkeypatch):
+    lines = [
+        ("1", "question", "joint", 0),
+        ("1", "release", Release("joint", "add-remove", 5.0).text(), 0),
+        ("1", "answer", "phase 1 of 1: products", 100),
+        ("1", "completed", "", 0),
+        ("2", "question", "moments", 0),
+        ("2", "answer", "phase 1 of 2: scatter", 50),
+        ("2", "ended", "DataError", 0),
+        ("3", "question", "moments", 0),
+        ("3", "answer", "phase 1 of 2: scatter", 7),
+        ("3", "answer", "phase 2 of 2: squared", 8),
+    ]
+    times = [datetime.now(UTC) - timedelta(seconds=100 - i) for i in range(len(lines))]
+    stamped = zip(itertools.count(1), times, lines, strict=False)
+    events = [
+        Event(n, time.isoformat(), run, 1, kind, text, "", size, "") for n, time, (run, kind, text, size) in stamped
+    ]
+    monkeypatch.setattr(site_metrics, "audit", lambda folder: Audit(events, 0))
+    node = {"partition-id": 1, "num-partitions": 2, "journal": str(tmp_path), "delta-budget": 1e-3}
+    site_metrics.write_metrics({**node, "metrics": str(tmp_path / "site")})
+    assert samples(tmp_path / "site.prom") == {
+        ("fedpca_run_active", "client 1"): 1,
+        ("fedpca_changed_timestamp_seconds", "client 1"): pytest.approx(times[-1].timestamp(), abs=0.5),
+        ("fedpca_rounds", "client 1"): 1,
+        ("fedpca_upload_bytes", "client 1", "client 1"): 15,
+        ("fedpca_epsilon", "client 1"): pytest.approx(gaussian_epsilon(5.0, 1e-3)),
+        ("fedpca_runs_total", "client 1", "completed"): 1,
+        ("fedpca_runs_total", "client 1", "broke off"): 1,
+        ("fedpca_refusals_total", "client 1", "DataError"): 1,
+    }
+
+
+def test_a_line_has_no_number_that_json_does_not_have():
+    record = metrics.Record("2026-01-01", "1", "dp-pca", "completed", epsilon=math.inf)
+    assert json.loads(record.line()).keys() == {"time", "run", "about", "status", "rounds"}
 
 
 def test_the_dashboard_asks_for_numbers_that_there_are(tmp_path, monkeypatch):

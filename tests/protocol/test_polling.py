@@ -4,7 +4,7 @@ import itertools
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,13 +18,16 @@ class Link:
     """Messages are numbers of seconds after which their replies are there, once they were sent as often as needed."""
 
     def __init__(self, clock):
-        self.clock, self.looks, self.sent = clock, 0, []
+        self.clock, self.looks, self.sent, self.lives = clock, 0, [], []
         self.lost: Counter[float] = Counter()
         """By message, how many of its replies are lost."""
+        self.found: dict[float, float] = {}
+        """By message, when its reply was first found."""
 
     def push_messages(self, messages):
         ids = [f"{message.seconds} {next(NUMBERS)}" for message in messages]
         self.sent += [message.seconds for message in messages]
+        self.lives += [message.metadata.ttl for message in messages]
         return ids
 
     def pull_messages(self, ids):
@@ -33,6 +36,7 @@ class Link:
         for name in ids:
             seconds = float(name.split()[0])
             if seconds <= self.clock.now and self.sent.count(seconds) > self.lost[seconds]:
+                self.found.setdefault(seconds, self.clock.now)
                 metadata = SimpleNamespace(reply_to_message_id=name, seconds=seconds)
                 replies.append(SimpleNamespace(metadata=metadata, has_content=lambda: False))
         return replies
@@ -44,9 +48,9 @@ NUMBERS = itertools.count()
 class Timed:
     """Message with a reply after some seconds, which can be made again as Flower's can."""
 
-    def __init__(self, content, *_, **__):
+    def __init__(self, content, *_, ttl=3600.0, **__):
         self.seconds = self.content = content
-        self.metadata = SimpleNamespace(ttl=3600.0, dst_node_id=1, message_type="train", group_id="1")
+        self.metadata = SimpleNamespace(ttl=ttl, dst_node_id=1, message_type="train", group_id="1")
 
 
 @pytest.fixture
@@ -74,6 +78,19 @@ def test_a_reply_is_found_within_a_tenth_of_its_time(seconds, link):
     assert arrival_times(link, [seconds]) == [seconds]
     assert link.clock.now <= max(1.1 * seconds, seconds + 0.1) + 1e-9
     assert link.looks < 100
+
+
+def test_an_old_message_makes_no_new_one_wait(link, monkeypatch):
+    poller, sleep, later = server.ReplyPoller(link), link.clock.sleep, []
+
+    def sleep_and_send_another(seconds):
+        sleep(seconds)
+        if link.clock.now > 1000 and not later:
+            later.append((link.clock.now + 5.0, poller.send_and_receive([Timed(link.clock.now + 5.0)])))
+
+    monkeypatch.setattr(link.clock, "sleep", sleep_and_send_another)
+    assert arrival_times(link, [5000.0], poller) == [5000.0]
+    assert link.found[later[0][0]] <= later[0][0] + 0.6
 
 
 def test_one_thread_looks_for_what_all_wait_for(link, monkeypatch):
@@ -114,11 +131,14 @@ def test_what_the_link_raises_is_raised_for_all_who_wait(link):
     assert soon.result() == [1.0]
     with pytest.raises(ConnectionError):
         late.result()
+    assert 2 + 30 <= link.clock.now < 2 + 36
 
 
 def test_replies_before_the_timeout_are_returned(link):
     assert arrival_times(link, [0.0, 5.0, 1.0]) == [0.0, 1.0, 5.0]
+    begin = link.clock.now
     assert arrival_times(link, [6.0, 1e9], timeout=3.0) == [6.0]
+    assert link.clock.now < begin + 3.5
 
 
 @pytest.mark.parametrize("lost", [1, 2])
@@ -126,13 +146,16 @@ def test_a_message_whose_reply_is_lost_is_sent_again(lost, link):
     link.lost[5.0] = lost
     assert arrival_times(link, [5.0, 1.0]) == [1.0, 5.0]
     assert link.sent == [5.0, 1.0] + [5.0] * lost
-    assert link.clock.now < 400 * 2**lost
+    assert link.clock.now < 1.25 * 300 * 2 ** (lost - 1)
 
 
-def test_a_lost_reply_is_asked_for_within_the_rounds_time(link):
-    link.lost[5.0] = 1
-    assert arrival_times(link, [5.0], timeout=60.0) == [5.0]
-    assert 15 <= link.clock.now < 60
+@pytest.mark.parametrize(("timeout", "sent_again", "life"), [(60.0, 15, 45), (2.0, 0.5, 1.5), (1.2, 0.3, 1.0)])
+def test_a_lost_reply_is_asked_for_within_the_rounds_time(timeout, sent_again, life, link):
+    """The second message lives until the round's end, and a second at least, which is the least that Flower takes."""
+    link.lost[0.1] = 1
+    assert arrival_times(link, [0.1], timeout=timeout) == [0.1]
+    assert sent_again <= link.clock.now < 1.2 * sent_again + 0.4
+    assert link.lives == [3600.0, pytest.approx(life, abs=0.1 * timeout)]
 
 
 def test_a_slow_reply_is_not_asked_for_often(link):
@@ -141,8 +164,10 @@ def test_a_slow_reply_is_not_asked_for_often(link):
 
 
 def test_a_link_that_fails_for_a_while_ends_nothing(link):
+    """Also twice, with some good seconds between."""
     broken(link, 2, until=20)
-    assert arrival_times(link, [5.0]) == [5.0]
+    broken(link, 24, until=45)
+    assert arrival_times(link, [50.0]) == [50.0]
 
 
 def test_a_run_that_was_stopped_ends_at_once(link):
@@ -153,3 +178,18 @@ def test_a_run_that_was_stopped_ends_at_once(link):
     with pytest.raises(RunNotRunningException):
         arrival_times(link, [5.0])
     assert link.clock.now < 3
+
+
+def test_reminders_become_rarer(monkeypatch):
+    waits, lines = [], []
+
+    class Over(Event):
+        def wait(self, timeout=None):
+            waits.append(timeout)
+            return len(waits) == 5 and (fifth.set() or True)
+
+    fifth = Event()
+    monkeypatch.setattr(server, "Event", Over)
+    with server.remind(lambda: lines.append(1)):
+        assert fifth.wait(60)
+    assert (waits, len(lines)) == ([30, 60, 120, 240, 480], 4)

@@ -229,7 +229,9 @@ def test_the_same_rows_are_not_odd_and_a_shift_is_told(model, tmp_path, capsys):
     assert said.out.endswith("no drift, at 1.00% false alarms\n")
     for rows_of_others, alarms in ((X + 0.5, "0.01"), (rows(200, 6, seed=3), "0.9")):
         _, said = told(model, rows_of_others, tmp_path, capsys, "--false-alarms", alarms)
-        assert said.out.endswith("drifted\n")
+        shift = analyses.drift(PCAModel.load(model), rows_of_others, false_alarms=float(alarms))
+        chances = f"probability {shift.shift_probability:.2g}; mean SPE: {shift.spread_probability:.2g}"
+        assert said.out.splitlines()[2:] == [f"mean of the scores: {chances}", "drifted"]
 
 
 def test_a_fault_is_a_line_with_the_feature_that_has_it(model, tmp_path, capsys):

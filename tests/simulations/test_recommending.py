@@ -33,13 +33,13 @@ def test_exact_choices_take_fewest_rounds_or_bytes():
     assert not any(wish.startswith("exact") for wish in wishes(by_luck, by_claim))
     # Of equals in one of them, the other decides.
     short, light = record("p-cov", rounds=1, up=5.0), record("sub-it", rounds=9, up=0.1)
-    found = wishes(light, record("qr-pca", rounds=1, up=6.0), short, record("streaming", rounds=10, up=0.1))
+    found = wishes(record("streaming", rounds=10, up=0.1), light, record("qr-pca", rounds=1, up=6.0), short)
     assert found["exact, in the fewest rounds"] is short
     assert found["exact, with the fewest bytes up"] is light
 
 
 def test_within_an_angle_or_private_the_cheapest_or_best_is_told():
-    exact, near, far = record(up=5.0), record("ap-cov", angle=0.05, up=1.0), record("compressed", angle=0.5, up=0.1)
+    exact, near, far = record(up=5.0), record("ap-cov", angle=0.1, up=1.0), record("compressed", angle=0.5, up=0.1)
     approximate = [{**one, "exact": False} for one in (near, far)]
     found = wishes(exact, *approximate)
     assert (found["within 0.1°"], found["within 1°"]) == (*approximate,)

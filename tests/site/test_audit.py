@@ -11,7 +11,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedpca_flwr import site_app
@@ -23,7 +22,7 @@ from fedpca_flwr.site.audit import Audit, audit
 from fedpca_flwr.site.chain import Event
 from fedpca_flwr.site.journal import FileJournal
 from tests.families import cut, rows
-from tests.harness import at_sites, context_of, finish, proxy_of, server_of
+from tests.harness import at_sites, context_of, finish, proxy_of, server_of, sites_of
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
@@ -170,14 +169,15 @@ def test_what_is_no_journal_or_of_another_format_is_named(tmp_path, capsys):
 
 
 def test_the_journal_tells_what_a_run_asked_and_got():
-    lines = [("1", "run", "p-cov", 0), ("2", "question", "sums", 0), ("3", "answer", "sums", 8), ("4", "ended", "E", 0)]
+    lines = [("1", "run", "p-cov", 0), ("2", "question", "sums", 0), ("3", "answer", "sums", 8)]
+    lines += [("4", "answer", "sums", 1000), ("5", "ended", "E", 0)]
     events = [
         Event(i, time, "11", 3, kind, content, "", size, "") for i, (time, kind, content, size) in enumerate(lines, 1)
     ]
-    journal_command = {"run": "11", "party": 3, "began": "1", "last": "4", "about": "p-cov", "questions": 1, "bytes": 8}
-    assert Audit(events, 0).runs() == [
-        {**journal_command, "refused": "", "ended": "E", "phase": "", "status": "broke off"}
-    ]
+    run = {"run": "11", "party": 3, "began": "1", "last": "5", "about": "p-cov", "questions": 1, "bytes": 1008}
+    assert Audit(events, 0).runs() == [{**run, "refused": "", "ended": "E", "phase": "", "status": "broke off"}]
+    told = "run 11 (client 3): p-cov\n  1 to 5: 1 questions, 1,008 bytes left, broke off: E"
+    assert Audit(events, 0).status() == told
 
 
 QUESTION, FIRST, SECOND = ("question", "sums"), ("answer", "phase 1 of 2: sums"), ("answer", "phase 2 of 2: errors")
@@ -193,6 +193,8 @@ NOW, LONG_AGO = (datetime.now(UTC) - timedelta(days=days) for days in (0, 2))
         ([QUESTION, FIRST, ("ended", "DataError")], NOW, "broke off", "broke off after phase 1 of 2: DataError"),
         ([("run", "p-cov"), ("refused", "DisclosureError")], NOW, "refused", "refused: DisclosureError"),
         ([QUESTION, ("answer", "sums")], LONG_AGO, "answered", "answered"),  # of a version that noted no phase
+        ([QUESTION, ("answer", "sums")], NOW, "running", "running"),
+        ([("ended", "ConfigError")], NOW, "refused", "refused: ConfigError"),
         ([("opened", "a sum")], LONG_AGO, "asked nothing", "asked nothing"),
     ],
 )
@@ -246,12 +248,8 @@ PARTIES = cut(rows(90), 60, 30)
 @pytest.fixture
 def sites(tmp_path):
     """Return a server of two sites with rows and journals of their own."""
-    nodes = []
-    for party, part in enumerate(PARTIES):
-        np.save(tmp_path / f"rows{party}.npy", part)
-        data = str(tmp_path / f"rows{party}.npy")
-        nodes.append({"data": data, "journal": str(tmp_path / f"journal{party}"), "split": "rows"})
-    return at_sites(server_of("sub-it", PARTIES, n_components=2, block_size=4, max_rounds=3), nodes)
+    server = server_of("sub-it", PARTIES, n_components=2, block_size=4, max_rounds=3)
+    return at_sites(server, sites_of(tmp_path, PARTIES, split="rows"))
 
 
 def events_of(server):

@@ -220,6 +220,7 @@ CLOSED = {"secure-only": True, "allowed-methods": "p-cov", "min-parties": 3, "mi
         ({}, ["secure-only", "allowed-methods"]),
         ({**CLOSED, "min-parties": 2, "min-rows": 9}, ["min-parties", "min-rows"]),
         ({**CLOSED, "rare-values": "allow", "repeat": "allow"}, ["rare-values", "repeat"]),
+        ({**CLOSED, "repeat": "refuse-same"}, []),
         ({**CLOSED, "may-show": "scores"}, ["may-show"]),
     ],
 )

@@ -10,7 +10,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import check_rows, names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.site.columns import order_features
+from fedpca_flwr.site.columns import ColumnSelection, order_features
 from fedpca_flwr.site.readers import read
 from tests.families import cut, rows
 from tests.harness import at_sites, differences, finish, fit, server_of
@@ -107,3 +107,12 @@ def test_in_python_the_run_may_say_the_order_too():
     assert model.feature_names_in_.tolist() == ["weight", "age", "pulse", "height, cm"]
     np.testing.assert_allclose(model.mean_, X[:, [3, 0, 2, 1]].mean(axis=0), atol=1e-12)
     assert not any("in the order of" in note for note in model.log["notes"])
+
+
+def test_a_label_is_one_column_and_what_is_left_out_is_each_of_its_name():
+    names = ["a", "b", "a"]
+    assert ColumnSelection(label="a").positions(names, 3) == [1, 2]
+    assert ColumnSelection(leave_out="a").positions(names, 3) == [1]
+    assert ColumnSelection(label="2").positions([], 3) == [0, 1]
+    with refused(ConfigError, "'label'"):
+        ColumnSelection(label="3").positions([], 3)

@@ -1,6 +1,10 @@
 """Flower's command, called by a program: what it prints and when, and what a run's end means for `launch`."""
 
+import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 
@@ -78,6 +82,46 @@ def test_a_command_whose_listener_fails_is_ended_at_once(program, tmp_path):
     assert not (tmp_path / "ended").exists()
 
 
+HANGS = "import time\nprint('first')\ntime.sleep(60)\n"
+
+
+def test_a_command_is_killed_after_its_time_and_no_timer_stays(program):
+    with pytest.raises(FedPCAError):
+        program(HANGS)("run", timeout=0.3)
+    assert program("print('done')")("run") == "done\n"
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    for timer in timers:
+        timer.join(20)
+    assert not any(timer.is_alive() for timer in timers)
+
+
+def test_all_running_commands_are_killed(program):
+    flwr, started = program(HANGS), threading.Barrier(3, timeout=60)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(flwr, "run", on_line=lambda _: started.wait()) for _ in range(2)]
+        started.wait()
+        flwr.kill()
+        assert [type(call.exception()) for call in calls] == [FedPCAError] * 2
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2000.0])
+def test_looks_at_a_run_become_rarer_and_end_with_its_time(seconds, monkeypatch):
+    clock, times = Clock(), []
+
+    class Command(FlowerCommand):
+        def __call__(self, *arguments, timeout=0.0, **_):
+            times.append(timeout if arguments[0] == "run" else clock.now)
+            return "started run 7" + json.dumps({"runs": [{"status": "running", "status-details": ""}]})
+
+    monkeypatch.setattr(flower_command, "time", clock)
+    assert Command({}).run(".", [], timeout=seconds).status == "running"
+    limit, *looks = times
+    pauses = [after - before for before, after in pairwise(looks)]
+    assert limit == seconds < looks[-1] < seconds + 11
+    assert pauses[0] == pytest.approx(0.3)
+    assert all(later > earlier - 1e-9 for earlier, later in pairwise([*pauses, 10.0]))
+
+
 @pytest.fixture
 def launch(program, capsys, monkeypatch):
     """Run the command, whose run ends after the first look; return its exit code, output and errors."""
@@ -115,6 +159,15 @@ def test_without_an_app_nothing_is_run(capsys):
         assert main(["launch", *arguments]) == code
         printed = capsys.readouterr()
         assert ("launch APP LINK" in printed.out) if code == 0 else (printed.err.count("\n") == 1)
+
+
+def test_a_launched_run_may_take_as_long_as_it_needs(monkeypatch):
+    """A killed `flwr run` would end the line to a run that goes on for days."""
+    limits = []
+    run = flower_command.FinishedRun("7", "finished:stopped", "by a person", "")
+    monkeypatch.setattr(FlowerCommand, "run", lambda *_, timeout, **__: limits.append(timeout) or run)
+    assert main(["launch", "."]) == 1
+    assert limits == [threading.TIMEOUT_MAX]
 
 
 def test_a_run_that_does_not_start_ends_with_1(launch):

@@ -16,7 +16,7 @@ from fedpca_flwr.site.journal import SECRET_BLOCK_BYTES, FileJournal
 from fedpca_flwr.state import store
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
-from tests.harness import at_sites, finish, fit, own, server_of
+from tests.harness import at_sites, finish, fit, own, server_of, sites_of
 from tests.hostile import HostileSession, released
 from tests.refusals import refused, unnamed
 from tests.site.test_audit import changed
@@ -34,11 +34,8 @@ LAST = "project", [np.eye(2, 3), np.zeros(3), np.empty(0)]
 
 @pytest.mark.parametrize("method", BY_ROWS)
 def test_a_journal_changes_no_bit(method, tmp_path):
-    parties, nodes = cut(rows(120, 6), 50, 40, 30), []
-    for party, part in enumerate(parties):
-        np.save(tmp_path / f"rows{party}.npy", part)
-        files = {"data": str(tmp_path / f"rows{party}.npy"), "journal": str(tmp_path / f"journal{party}")}
-        nodes.append({**files, "split": "rows", "min-rows": 10, "may-show": METHODS[method].strategy.card.exposes})
+    parties, rules = cut(rows(120, 6), 50, 40, 30), {"split": "rows", "min-rows": 10}
+    nodes = sites_of(tmp_path, parties, **rules, **{"may-show": METHODS[method].strategy.card.exposes})
     needed = {"mu": 1.0} if method == "personalised" else {}  # to choose it, a site draws rows that no simulation knows
     options = {"n_components": 3, **own(method), **needed}
     model = finish(at_sites(server_of(method, parties, **options), nodes))

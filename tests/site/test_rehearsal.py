@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -203,3 +205,25 @@ def test_a_client_ends_with_its_node(elder):
         finally:
             for process in filter(lives, [client, middle, node.pid]):
                 os.kill(process, signal.SIGKILL)
+
+
+def test_a_wait_ends_with_its_condition_its_time_or_a_process(monkeypatch):
+    monkeypatch.setattr(rehearsal, "time", clock := Clock())
+    looks, process = [], SimpleNamespace(poll=lambda: 3 if clock.now > 100 else None, returncode=3)
+    stub = SimpleNamespace(processes={"site 1": process}, folder="lab", read_log=lambda name: f"log of {name}")
+
+    def condition():
+        looks.append(clock.now)
+        if len(looks) == 1:  # a fault is no end: a server that does not listen yet
+            raise OSError
+        return "there" if len(looks) == 3 else ""
+
+    wait_until = partial(rehearsal.Deployment.wait_until, stub)
+    assert wait_until(condition, "the nodes") == "there"
+    assert len(looks) == 3
+    with refused(FedPCAError, 3, match="site 1 ended .* log of site 1"):
+        wait_until(lambda: False, "the nodes")
+    stub.processes = {}
+    with refused(FedPCAError, 1800, "lab", match="the nodes"):
+        wait_until(lambda: False, "the nodes")
+    assert 1900 < clock.now < 1902

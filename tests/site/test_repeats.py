@@ -1,6 +1,7 @@
 """What a site's rules refuse, of one run and of what earlier ones leave of its allowances, which stays spent."""
 
 import sqlite3
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,6 +18,8 @@ from fedpca_flwr.site import policy
 from fedpca_flwr.site.accounts import BoundAnswer, Release
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.policy import (
+    permit_exposure,
+    permit_levels,
     permit_method,
     permit_pairs,
     permit_privacy,
@@ -48,6 +51,7 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
         (lambda nbytes: permit_size(rules, nbytes, lambda limit: ""), 100, 101),
         (lambda epsilon: permit_privacy(rules, epsilon, 1.0), 2.0, 2.1),
         (lambda bound: permit_site_bound(8.0, X, bound), 8.0, 7.9),
+        (lambda few: permit_levels(rules, check_rows((np.arange(20) < few)[:, None] * 1.0, ("a=b",)), ["a=b"]), 10, 9),
         (
             lambda few: separate_weights(
                 check_rows(np.hstack([X[:few], np.ones((few, 1))])), rules, RunConfig(weights="2")
@@ -96,6 +100,75 @@ def test_rounded_rows_do_not_go_with_weights(rounded):
         permit(node())
         with refused(DisclosureError, "'round-rows'", rounded):
             permit(rules)
+
+
+FILE = {"data": "rows.npy"}
+DISTRIBUTION = {**FILE, "may-show": "distribution"}
+NAMED = {**FILE, "allowed-methods": "some, other"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "method", "options", "permitted"),
+    [
+        ({}, "scores", "inner products", True),  # rows that are no site's own
+        ({"may-show": "nothing"}, "scores", "", False),
+        (FILE, "", "", True),
+        *((FILE, *exposed, False) for exposed in (("distribution", ""), ("", "distribution"))),
+        (DISTRIBUTION, "distribution", "distribution", True),
+        *((DISTRIBUTION, *exposed, False) for exposed in (("distribution", "scores"), ("scores", "distribution"))),
+        (NAMED, "distribution", "", True),  # who names a method allows what it shows of the distribution, and no more
+        *((NAMED, *exposed, False) for exposed in (("distribution", "distribution"), ("scores", ""))),
+    ],
+)
+def test_a_run_shows_no_more_than_a_site_allows(rules, method, options, permitted):
+    card = SimpleNamespace(name="some", exposes=method, beyond_moments="")
+    with nullcontext() if permitted else refused(DisclosureError, "'may-show'"):
+        permit_exposure(node(**rules), card, SimpleNamespace(exposes=options))
+
+
+@pytest.mark.parametrize(
+    ("rules", "epsilon", "delta", "key"),
+    [
+        ({}, 1e3, 0.5, ""),
+        ({"max-epsilon": 2.0}, 3.0, 0.5, "max-epsilon"),
+        (FILE, 10.0, 1e-5, ""),
+        (FILE, 10.1, 1e-5, "max-epsilon"),
+        (FILE, 1.0, 1.1e-5, "max-delta"),
+        ({**FILE, "max-epsilon": 20.0}, 15.0, 1e-5, ""),  # what the site says stands for what is usual
+        ({**FILE, "max-epsilon": 2.0}, 3.0, 1e-5, "max-epsilon"),
+        ({**FILE, "max-delta": 1e-3}, 1.0, 1e-4, ""),
+        ({**FILE, "max-delta": 1e-7}, 1.0, 1e-6, "max-delta"),
+    ],
+)
+def test_a_run_is_as_private_as_a_site_demands(rules, epsilon, delta, key):
+    with refused(DisclosureError, f"'{key}'") if key else nullcontext():
+        permit_privacy(node(**rules), epsilon, delta)
+
+
+@pytest.mark.parametrize(
+    ("rules", "private", "sums_only", "key"),
+    [
+        ({}, True, True, ""),
+        (FILE, False, False, ""),
+        (FILE, False, True, "journal"),
+        (FILE, True, False, "journal"),
+        (FILE, True, True, "journal"),
+        ({**FILE, "journal": "notes"}, False, True, ""),
+        ({**FILE, "journal": "notes"}, True, False, "epsilon-budget"),
+        ({**FILE, "journal": "notes", "epsilon-budget": 1.0}, True, False, ""),
+    ],
+)
+def test_a_site_with_data_needs_a_journal_and_a_budget(rules, private, sums_only, key):
+    card = SimpleNamespace(name="some", differentially_private=private)
+    with refused(ConfigError, f"'{key}'") if key else nullcontext():
+        require_journal(node(**rules), card, sums_only=sums_only)
+
+
+@pytest.mark.parametrize("sums_only", [True, False])
+def test_a_site_may_answer_in_secure_sums_only(sums_only):
+    card = METHODS["p-cov"].strategy.card
+    with nullcontext() if sums_only else refused(DisclosureError, "'secure-only'"):
+        permit_method(node(**{"secure-only": True}), card, sums_only=sums_only)
 
 
 def test_all_files_that_a_site_could_not_write_are_named(tmp_path):
@@ -290,13 +363,6 @@ def test_a_budget_of_one_allows_one_run(tmp_path):
         release(tmp_path / "2", multiplier=UNIT_MULTIPLIER * 100, epsilon=0.9)
     assert entries(tmp_path) == recorded
     release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
-
-
-@pytest.mark.parametrize(("method", "sums_only"), [("dp-pca", False), ("dp-pca", True), ("p-cov", True)])
-def test_noise_and_secure_sums_need_a_journal(method, sums_only):
-    require_journal(node(data="x.npy"), METHODS["p-cov"].strategy.card, sums_only=False)
-    with refused(ConfigError, "'journal'"):
-        require_journal(node(data="x.npy"), METHODS[method].strategy.card, sums_only=sums_only)
 
 
 @pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")])

@@ -12,20 +12,14 @@ from fedpca_flwr import site_app
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.site import watch
 from tests.families import cut, rows
-from tests.harness import at_sites, context_of, finish, proxy_of, server_of
+from tests.harness import at_sites, context_of, finish, proxy_of, server_of, sites_of
 from tests.refusals import refused
 
 
 @pytest.fixture
 def sites(tmp_path):
     parts = cut(rows(90), 50, 40)
-    files = [tmp_path / f"{i}.csv" for i in range(2)]
-    for file, part in zip(files, parts, strict=True):
-        file.write_text(
-            "\n".join([",".join(f"f{j}" for j in range(12)), *(",".join(map(repr, row)) for row in part.tolist())])
-        )
-    nodes = [{"data": str(file), "journal": str(tmp_path / f"journal{i}")} for i, file in enumerate(files)]
-    return at_sites(server_of("p-cov", parts, n_components=2), nodes)
+    return at_sites(server_of("p-cov", parts, n_components=2), sites_of(tmp_path, parts))
 
 
 COMMAND = "import os, sys; print(os.environ['FEDPCA_RUN'], os.environ['FEDPCA_REFUSAL'], file=open(sys.argv[1], 'a'))"
@@ -41,8 +35,9 @@ def test_a_refusal_runs_the_sites_own_command(sites, tmp_path):
     assert record.read_text().split("\n") == [f"{context_of(sites, 1).run_id} DisclosureError", ""]
 
 
-@pytest.mark.parametrize("command", ["/nowhere/command", "false", "an 'open quote"])
-def test_a_command_that_fails_changes_no_answer(command, sites, caplog):
+@pytest.mark.parametrize("command", ["/nowhere/command", "false", "an 'open quote", "sleep 60"])
+def test_a_command_that_fails_or_hangs_changes_no_answer(command, sites, caplog, monkeypatch):
+    monkeypatch.setattr(watch, "COMMAND_SECONDS", 0.2 if "sleep" in command else 30.0)
     context_of(sites, 1).node_config |= {"min-rows": 41, "on-refusal": command}
     with refused(FedPCAError, "min-rows", 41):
         finish(sites)

@@ -1,5 +1,8 @@
 """Clusters of the scores of all rows, and Harmony, by sums: equal to those over all rows, and safe for a site."""
 
+from contextlib import suppress
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -85,6 +88,15 @@ def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):
     np.testing.assert_allclose(result.mixture.weights, theirs.weights_[order], atol=1e-8)
     np.testing.assert_array_equal(order[result.of(X)], theirs.predict(scores))
     np.testing.assert_allclose(written(tmp_path)[:, 1], theirs.predict_proba(scores).max(axis=1), atol=1e-8)
+
+
+@pytest.mark.parametrize(("clustering", "value"), [("k-means", "distance"), ("mixture", "probability")])
+def test_rows_that_take_no_part_have_clusters_in_the_files(clustering, value, tmp_path):
+    options = {"n_components": 2, "clusters": 2, "clustering": clustering, "round_rows": 7}
+    model = fit("p-cov", PARTIES, scores=[tmp_path / f"{i}.csv" for i in range(3)], **options)
+    assert sum(analyses.clusters(model).rows) == pytest.approx(77 + 35 + 28, abs=1)
+    assert len(written(tmp_path)) == 150
+    assert (tmp_path / "0-clusters.csv").read_text().split("\n")[0] == f"cluster,{value}"
 
 
 def test_centres_without_rows_stay_and_few_rows_are_not_counted():
@@ -263,9 +275,31 @@ def test_moves_are_those_of_a_ridge_regression_of_the_rows():
     np.testing.assert_allclose(moves, report[1:], atol=1e-12)
 
 
-def test_harmony_goes_on_while_its_objective_falls():
-    model = fit("p-cov", BATCHES, **HARMONY)
-    assert len(model.log["harmony"]["moves"]) > 2
+@pytest.mark.parametrize(
+    ("moved", "gain", "corrections", "questions"),
+    [
+        (0.5, 1e-3, 10, 10 + 10 * 20),  # both go on: the most that the script allows
+        (0.002, 1e-3, 10, 10 + 10 * 20),
+        (0.0005, 1e-3, 10, 11 + 9 * 2),  # no rows move: the first ten steps are free
+        (0.5, 5e-5, 2, 30 + 20),
+        (0.5, -1e-3, 2, 30 + 20),
+    ],
+)
+def test_harmony_ends_where_rows_and_objective_rest(moved, gain, corrections, questions):
+    """A share of the rows moves in each step, and each correction lowers the objective by a share."""
+    model = SimpleNamespace(explained_variance_=np.ones(2), log={})
+    public = SimpleNamespace(parties=2, config=SimpleNamespace(seed=0))
+    program = steps_of_harmony.harmonise(model, {}, 2, public)
+    question, shift = next(program), moved / 2 * np.array([[1, -1], [-1, 1]])
+    number = 0
+    with suppress(StopIteration):
+        for number in range(1, 1000):
+            objective = -1e3 * (1 + gain) ** len(question.request["moves"])
+            counts = 500 * (1 + (-1) ** number * shift)
+            sums = {"counts": counts, "units": np.ones((2, 2)), "sums": np.zeros((2, 2, 2))}
+            question = program.send(Total({**sums, "objective": np.asarray(objective)}, 2))
+    assert number == model.log["harmony"]["steps"] == questions <= steps_of_harmony.MAX_QUESTIONS == 210
+    assert len(model.log["harmony"]["moves"]) == corrections
 
 
 def test_one_party_has_nothing_taken_off():

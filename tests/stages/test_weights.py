@@ -127,6 +127,10 @@ def test_a_site_takes_no_weights_from_a_run():
     table = check_rows(np.column_stack([np.ones(6), np.arange(6.0)]), ("w", "a"))
     with refused(DisclosureError, "'weights'", "'w'"):
         separate_weights(table, NodeConfig(partition_id=0, num_partitions=1, data="rows.csv"), RunConfig(weights="w"))
+    own = NodeConfig(partition_id=0, num_partitions=1, min_rows=1, weights="a")  # of rows that an app has loaded
+    features = separate_weights(table, own, RunConfig(weights="w"))
+    assert features.names == ("w",)
+    assert np.array_equal(np.asarray(features.weights), np.arange(6.0))
 
 
 @pytest.mark.engine

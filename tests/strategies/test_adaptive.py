@@ -98,6 +98,11 @@ def test_targets_are_certified_and_forecasts_hold(partition, target):
     rounds, up = spent(model)
     assert abs(rounds - model.log["candidates"][0]["rounds"]) <= 1
     assert up == pytest.approx(model.log["candidates"][0]["up"], rel=0.4)  # so few numbers compress worse
+    measured, ways = model.log["measured"], ("rounds", "bytes_up_per_party", "bytes_down_per_party")
+    down = np.mean(sum(np.array(entry["down"]) for entry in model.log["rounds"][1:-1]))
+    assert [measured[f"spent_{name}"] for name in ways] == [rounds, *map(pytest.approx, (up, down))]
+    forecast = [model.log["candidates"][0][key] for key in ("rounds", "up", "down")]
+    assert [measured[f"forecast_{name}"] for name in ways] == forecast
 
 
 @pytest.mark.engine

@@ -15,6 +15,7 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
 from tests.families import FAMILIES, cut, rows
 from tests.harness import Clock, differences, exits, finish, fit, late, proxy_of, say, server_of, tamper_arrays
+from tests.pairwise import pairwise_by_day
 from tests.refusals import refused
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
@@ -196,6 +197,31 @@ def test_first_components_do_not_depend_on_k(method):
     leading, expected = (model.components_.T if method in BY_ROWS else model.scores_ for model in (few, many))
     assert angles_between(leading, expected[:, :2]).max() <= 1e-6
     np.testing.assert_allclose(many.explained_variance_[:2], few.explained_variance_, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "options", "phases"),
+    [
+        ("sub-it", "max_rounds", {"block_size": 2}, {"start", "product"}),
+        ("sub-it", "max_rounds", {"block_size": 2, "acceleration": "none"}, {"start", "product"}),
+        ("sub-it", "max_rounds", {"block_size": 2, "warm_start": "svd", "warm_rank": 2}, {"sketch", "refine"}),
+        ("vertical", "max_rounds", {"block_size": 2, "solver": "krylov"}, {"product"}),
+        ("em", "max_rounds", {}, {"expected"}),
+        ("em", "max_rounds", {"model": "factors", "factors": 2}, {"products"}),
+        ("personalised", "iterations", {"mu": 1.0}, {"share"}),
+        ("dsa", "iterations", {}, {"start", "step"}),
+        ("fast-pca", "iterations", {}, {"start", "step"}),
+        ("robust", "max_rounds", {}, {"median"}),
+    ],
+    ids=str,
+)
+def test_what_does_not_converge_goes_on_to_its_limit(method, option, options, phases):
+    rng = np.random.default_rng(0)
+    near = rng.standard_normal((300, 12)) ** 3 * np.sqrt(np.linspace(4, 1, 12))
+    near[rng.random(near.shape) < 0.1 * CARDS[method].incomplete] = np.nan
+    parties = cut(near, 180, 100, 20) if method in BY_ROWS else np.split(near[:60], [6, 10], axis=1)
+    model = fit(method, parties, n_components=2, **options, **{option: 3})
+    assert sum(entry["phase"] in phases for entry in model.log["rounds"]) == 3
 
 
 @pytest.mark.parametrize("method", DETERMINED)
@@ -431,7 +457,11 @@ def sums():
             yield method, ways[i % len(ways)] if 3 <= len(family.parties) <= 10 else "masked", name, options
 
 
-@pytest.mark.parametrize(("method", "way", "name", "options"), list(sums()), ids=str)
+# by day every method and every family meets every way and every option; methods meet families in clear, above
+BY_DAY = ((0, 1), (0, 3), (1, 2), (1, 3), (2, 3))
+
+
+@pytest.mark.parametrize(("method", "way", "name", "options"), pairwise_by_day(sums(), BY_DAY), ids=str)
 def test_sums_only_give_the_model_that_clear_answers_give(method, way, name, options):
     family = FAMILIES[name]
     parties = len(family.parties)

@@ -13,7 +13,9 @@ from fedpca_flwr.maths import spatial_signs as signs
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.model.reference import principal_angles
+from fedpca_flwr.strategies.robust import party as party_module
 from fedpca_flwr.strategies.robust.method import Robust
+from fedpca_flwr.strategies.robust.party import RobustClient, direction_count
 from tests.families import cut
 from tests.harness import finish, fit, server_of, tamper, tamper_arrays
 from tests.hostile import HostileSession
@@ -48,7 +50,13 @@ def of_clean_rows():
 def test_rows_that_are_far_off_do_not_move_the_components(where):
     clean, dirty = of_clean_rows(), fit("robust", parties(spoiled(0.2, where)), n_components=3)
     assert off(dirty) <= 2 * off(clean)
+    assert not any("too far off" in note for note in dirty.log["notes"])
     np.testing.assert_allclose(dirty.explained_variance_, clean.explained_variance_, rtol=0.25)
+
+
+def test_a_model_notes_that_more_than_a_quarter_lies_far_off():
+    model = fit("robust", parties(spoiled(0.3, 1e6)), n_components=3)
+    assert any(note.startswith("30% of the rows lie too far off") for note in model.log["notes"])
 
 
 def within_reach(share, distance):
@@ -105,12 +113,6 @@ def test_clean_rows_cost_little():
     assert fit("robust", parties(CLEAN), n_components=8).explained_variance_ratio_.sum() == pytest.approx(1, rel=1e-12)
 
 
-def test_the_search_for_a_centre_takes_max_rounds_at_most():
-    model = fit("robust", parties(CLEAN**3), n_components=2, max_rounds=2)
-    phases = [entry["phase"] for entry in model.log["rounds"]]
-    assert phases.count("median") == 2
-
-
 def middle_and_spread(scores):
     middle = np.median(scores, axis=0)
     return middle, np.median(np.abs(scores - middle), axis=0) / 0.6744897501960817
@@ -165,6 +167,9 @@ def test_secure_sums_and_units_change_nothing():
     masked = fit("robust", parties(CLEAN), n_components=3, secure_aggregation=True, bound=1e9)
     assert principal_angles(clear, masked).max < 1e-8
     np.testing.assert_allclose(masked.explained_variance_, clear.explained_variance_, rtol=1e-9)
+    tiny = np.column_stack([CLEAN[:300], CLEAN[:300, 0] * 1e-30])  # less than a sum can hold
+    scaled = fit("robust scale=true", np.array_split(tiny, 3), n_components=2, secure_aggregation=True, bound=1e9)
+    assert scaled.scale_[-1] == 1
     units = np.array([1e3, 1, 1e-3, 1, 1, 7, 1, 1])
     rows = CLEAN.copy()
     rows[:, 2] = rows[:, 2] > 9  # most are the same, whose median absolute deviation is zero
@@ -273,6 +278,55 @@ def test_a_party_counts_as_at_most_twice_the_median_one():
     np.testing.assert_allclose(sums["signs"], 10 + 20 + 40)
 
 
+def test_the_scatter_and_mean_are_those_of_alike_parties():
+    shifts, scatters = np.array([[8.0, 0], [16, 0], [4, 8]]), np.array([[2.0, 2], [1, 1], [3, 3]])
+    weights = (8.0, 8.0, 4.0)
+    replies = [
+        {"count": np.array(10), "weight": np.array(weight), "shift": shift, "scatter": pack(np.diag(scatter))}
+        for weight, shift, scatter in zip(weights, shifts, scatters, strict=True)
+    ]
+    (far_share, mean, scatter), _ = sum_of_replies(lambda server: Robust._mean_and_scatter(server, "s", {}, 2), replies)
+    assert far_share == pytest.approx(1 - 20 / 30)
+    np.testing.assert_allclose(mean, [1, 0])  # the median of (1, 0), (2, 0) and (1, 2)
+    np.testing.assert_allclose(scatter, np.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("k", "features", "variances", "mean_squares", "close"),
+    [
+        (2, 3, [1.0, 9, 4], [1e3, 9, 4], ""),  # that which lies close together is not among the first two
+        (2, 3, [1.0, 9, 4], [1, 1e3, 4], "components 1,"),
+        (1, 3, [4.0, 9], [4, 9], ""),  # of three directions two are known: the errors tell of the others
+        (2, 2, [4.0, 9], [4, 1e3], "components 1,"),
+    ],
+)
+def test_the_solution_is_in_the_order_of_its_variances(k, features, variances, mean_squares, close):
+    errors = signs.tally(np.linspace(0.5, 2.0, 100)[:, None])[0]
+    variances, vectors = np.array(variances), np.eye(features)[: len(variances)]
+    known = {"rows": np.array(100), "scale": np.empty(0), "unit": np.array(1.0), "centre": np.zeros(features)}
+
+    def solve(server):
+        server.options.n_components, server.quorum.features = k, features
+        server._sum_over_rows = partial(Robust._sum_over_rows, server)
+        return Robust._solution(server, known, vectors, variances, np.array(mean_squares, float))
+
+    solution, server = sum_of_replies(solve, [{"count": np.array(100), "errors": errors}])
+    descending = np.sort(variances)[::-1]
+    remaining = descending[k:].sum()
+    if len(variances) < features:
+        remaining = signs.SquaredErrors.from_counts(errors, np.sqrt(remaining)).mean
+    np.testing.assert_allclose(solution.pairs.values, 99 * descending[:k])
+    assert solution.pairs.following == 99 * np.append(descending, 0.0)[k]
+    assert solution.total == pytest.approx(99 * (descending[:k].sum() + remaining))
+    assert [close in note for note in solution.notes if "close together" in note] == [True] * bool(close)
+    assert (server.limits[1] > 1e-300) == (k < features)
+
+
+@pytest.mark.parametrize(("features", "components", "directions"), [(100, 5, 100), (300, 5, 200), (300, 250, 250)])
+def test_rows_far_off_are_looked_for_along_200_directions(features, components, directions):
+    assert direction_count(features, components) == directions
+
+
 # What a server that chooses the centre is told
 
 
@@ -346,6 +400,23 @@ def test_fewer_survivors_than_the_minimum_are_none(session):
     few = survivors(LOCAL_ROWS[7], 1.0, 1e6, [1e-3, 2e-3])
     (count, weight, shift, scatter), _ = session.ask("survivors", few)
     assert (int(count), float(weight), np.abs(shift).max(), np.abs(scatter).max()) == (40, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("inside", "weight"), [(4, 0.0), (5, 2.5)])
+def test_sums_of_survivors_are_of_the_minimum_at_least(inside, weight):
+    weights, ones = np.repeat([0.5, 0.0], [inside, 9 - inside]), np.ones((9, 2))
+    node = SimpleNamespace(min_rows=5)
+    party = SimpleNamespace(data=ones, site=SimpleNamespace(node=node), weigh_rows=lambda *_: [(weights, ones, ones)])
+    reply = party_module._answer_survivors("", party, {"middles": np.zeros(2)})
+    assert (reply["weight"], *reply["shift"], *reply["scatter"]) == (weight,) * 6
+
+
+@pytest.mark.parametrize(("outside", "counted"), [(0, 20), (4, 20), (5, 15)])
+def test_counts_of_survivors_do_not_tell_of_few_others(outside, counted):
+    party = SimpleNamespace(site=SimpleNamespace(node=SimpleNamespace(min_rows=5)))
+    party.suppress_small_counts = partial(RobustClient.suppress_small_counts, party)
+    weights = np.repeat([1.0, 0.0], [20 - outside, outside])
+    assert RobustClient.count_survivors(party, [(weights, np.ones((20, 1)))]).sum() == counted
 
 
 def test_the_directions_of_a_step_are_told_once(session):
