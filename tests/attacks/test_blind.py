@@ -180,11 +180,11 @@ def flip(arrays):
 
 
 @pytest.mark.parametrize("change", [swap, flip])
-@pytest.mark.parametrize(("phase", "name"), [("agree", "party"), ("sums", "party"), ("secrets", "party")])
-def test_keys_contributions_and_signatures_are_not_changed_unseen(phase, name, change):
+@pytest.mark.parametrize("phase", ["secrets", "agree", "sums"])
+def test_keys_contributions_and_signatures_are_not_changed_unseen(phase, change):
     server = blind_server()
     on_request(server, 2, phase, change)
-    with pytest.raises(DisclosureError, match=name):
+    with refused(DisclosureError, "party"):
         finish(server)
 
 
@@ -202,7 +202,7 @@ def test_a_party_with_another_secret_stops_all_before_the_first_sum(monkeypatch)
         return answer
 
     monkeypatch.setattr(BlindParty, "_encrypt_contribution", inconsistent)
-    with pytest.raises(DisclosureError, match="run secret"):
+    with refused(DisclosureError, "run secret"):
         finish(server)
     assert [entry.phase for entry in exchanged if entry.said] == ["keys", "secrets", "agree"]
 
@@ -280,7 +280,7 @@ def smallest(pairs, scatter):
 )
 def test_false_components_make_no_model(monkeypatch, tmp_path, change):
     with_pairs(monkeypatch, change)
-    with pytest.raises((DisclosureError, FedPCAError), match=r"components|orthonormal"):
+    with refused(FedPCAError, "components"):
         finish(blind_server(site={"model": str(tmp_path)}))
     assert not list(tmp_path.iterdir())
 
@@ -438,7 +438,7 @@ def test_rounding_of_single_parties_is_far_below_the_noise(monkeypatch):
 def test_no_sum_of_fewer_parties_opens():
     server = blind_server()
     tamper_arrays(server, 1, lambda arrays: [np.zeros_like(arrays[0])], "moments")
-    with pytest.raises(FedPCAError, match="masks"):
+    with refused(FedPCAError, "masks", 3):
         finish(server)
 
 
@@ -462,14 +462,14 @@ def test_blind_runs_over_the_same_rows_have_the_same_settings(tmp_path, options,
     if permitted:
         finish(again)
     else:
-        with pytest.raises(DisclosureError, match="blind run with other settings"):
+        with refused(DisclosureError, "'n-components'", "'seed'"):
             finish(again)
 
 
 @pytest.mark.parametrize("change", [lambda part: np.delete(part, 2, axis=1), lambda part: part[1:]])
 def test_blind_runs_without_a_column_or_a_row_are_refused(tmp_path, change):
     finish(sites(tmp_path, PARTIES, options=BLIND))
-    with pytest.raises(DisclosureError, match="min-rows"):
+    with refused(DisclosureError, "'min-rows'"):
         finish(sites(tmp_path, [change(part) for part in PARTIES], options=BLIND))
 
 
@@ -478,7 +478,7 @@ def test_a_blind_run_that_broke_off_counts(tmp_path):
     tell_all(broken, "moments", change_place(0, 1))
     with refused(DisclosureError, "'sums'"):
         finish(broken)
-    with pytest.raises(DisclosureError, match="blind run with other settings"):
+    with refused(DisclosureError, "'n-components'", "'seed'"):
         finish(sites(tmp_path, PARTIES, options={**BLIND, "scale": True}))
     finish(sites(tmp_path, PARTIES, options=BLIND))
 

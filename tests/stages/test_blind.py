@@ -113,7 +113,7 @@ def test_the_server_has_a_spectrum_and_no_components(tmp_path):
 def test_a_party_that_drops_out_ends_the_run(tmp_path):
     server = blind_server(tmp_path)
     fail_at(server, 1, "moments")
-    with pytest.raises((QuorumError, PartyError), match="client 1"):
+    with refused((QuorumError, PartyError), "client 1"):
         finish(server)
     assert not list(tmp_path.iterdir())
 
@@ -137,7 +137,7 @@ def test_a_party_that_drops_out_ends_the_run(tmp_path):
     ],
 )
 def test_what_cannot_be_blind_is_refused_by_name(options, name, tmp_path):
-    with pytest.raises(ConfigError, match=name.replace("_", "-")):
+    with refused(ConfigError, name):
         blind_server(tmp_path, **options)
 
 
