@@ -58,9 +58,8 @@ def run(
         Show how far a run of more than a second is, in a terminal or a notebook.
     **options
         The method's options and keys of the run (``scale=True``), and a site's policy (``min_rows``, ``secure_only``,
-        ``allowed_methods``, ``max_reply_bytes``, ``min_parties``, ``may_show``) for every party. ``scores``,
-        ``loadings`` and ``model`` are lists of paths, one a party; ``levels`` may be columns, whose levels ``min_rows``
-        rows have.
+        ``allowed_methods``, ``max_reply_bytes``, ``min_parties``, ``may_show``) for every party. ``scores`` and
+        ``loadings`` are lists of paths, one a party; ``levels`` may be columns, whose levels ``min_rows`` rows have.
 
     Returns
     -------
@@ -103,9 +102,10 @@ def _run_blind(
 ) -> PCAModel:
     """Run a method whose server does not have the model, and return the model as the first party has written it."""
     with TemporaryDirectory() as folder:
-        site = {"model": [str(Path(folder, str(party))) for party in range(len(shares.rows))], **site}
-        engine_run(run_config, shares, site)
-        return PCAModel.load(max(Path(site["model"][0]).glob("model-*.npz"), key=os.path.getmtime))
+        folders = [str(Path(folder, str(party))) for party in range(len(shares.rows))]
+        engine_run(run_config, shares, {**site, "model": folders})
+        (file,) = Path(folders[0]).iterdir()
+        return PCAModel.load(file)
 
 
 def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, weights: Any) -> PCAModel:
