@@ -35,8 +35,8 @@ from fedpca_flwr.maths.moments import diagonal_positions, packed_size
 VECTOR_BITS = 52
 """Bits after the point of the entries of unit vectors in the exact check."""
 
-_MATRIX_DIGIT_BITS, _VECTOR_DIGIT_BITS = 16, 18  # digits of integers in `sign_products`, so that no sum leaves 63 bits
-_MATRIX_DIGITS, _VECTOR_DIGITS = 4, 3
+_MATRIX_DIGIT_BITS, _VECTOR_DIGIT_BITS = 16, 12  # digits of integers in `sign_products`, whose sums float64 holds
+_MATRIX_DIGITS, _VECTOR_DIGITS = 4, 5
 
 
 def secret_stream(key: bytes, nbytes: int) -> bytes:
@@ -223,7 +223,7 @@ def sign_products(signs: Array, matrix: NDArray[np.int64], vectors: NDArray[np.i
     matrix : ndarray of int64 of shape (d, d)
         Matrix T.
     vectors : ndarray of int64 of shape (k, d)
-        Vectors W, of entries up to 2^53, for at most 4,096 features d.
+        Vectors W, of entries up to 2^52, for at most 4,096 features d.
 
     Returns
     -------
@@ -231,17 +231,16 @@ def sign_products(signs: Array, matrix: NDArray[np.int64], vectors: NDArray[np.i
         Python integers.
     """
     products = np.zeros((len(signs), len(vectors)), object)
-    columns = vectors.T
-    digits = [_digit(columns, j, _VECTOR_DIGITS, _VECTOR_DIGIT_BITS) for j in range(_VECTOR_DIGITS)]
+    columns = [_digit(vectors.T, j, _VECTOR_DIGITS, _VECTOR_DIGIT_BITS) for j in range(_VECTOR_DIGITS)]
     for i in range(_MATRIX_DIGITS):
-        digit = _digit(matrix, i, _MATRIX_DIGITS, _MATRIX_DIGIT_BITS).astype(np.float64)
-        rows = (signs @ digit).astype(np.int64)  # float64 holds these sums: at most 2^16 4,096
-        for j, columns_digit in enumerate(digits):
-            products += (rows @ columns_digit).astype(object) << (_MATRIX_DIGIT_BITS * i + _VECTOR_DIGIT_BITS * j)
+        rows = signs @ _digit(matrix, i, _MATRIX_DIGITS, _MATRIX_DIGIT_BITS)  # up to 2^16 4,096
+        for j, digit in enumerate(columns):  # and up to 2^12 4,096 times as much
+            product = (rows @ digit).astype(np.int64).astype(object)
+            products += product << (_MATRIX_DIGIT_BITS * i + _VECTOR_DIGIT_BITS * j)
     return products
 
 
-def _digit(numbers: NDArray[np.int64], place: int, places: int, bits: int) -> NDArray[np.int64]:
+def _digit(numbers: NDArray[np.int64], place: int, places: int, bits: int) -> Array:
     """Return the digit at a place of integers to the base ``2^bits``; the last is signed and holds the rest."""
     remaining = numbers >> (bits * place)
-    return remaining if place == places - 1 else remaining & ((1 << bits) - 1)
+    return np.asarray(remaining if place == places - 1 else remaining & ((1 << bits) - 1), np.float64)

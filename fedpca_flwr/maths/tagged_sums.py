@@ -38,11 +38,11 @@ def secret_elements(key: bytes, n: int) -> Elements:
     Returns
     -------
     list of int
-        The elements.
+        The elements, of which zero may be written as `PRIME`.
     """
     stream = secret_stream(key, ELEMENT_BYTES * n)
     places = range(0, len(stream), ELEMENT_BYTES)
-    return [(int.from_bytes(stream[i : i + ELEMENT_BYTES], "little") & PRIME) % PRIME for i in places]
+    return [int.from_bytes(stream[i : i + ELEMENT_BYTES], "little") & PRIME for i in places]
 
 
 def linear_tag(key: bytes, integers: Iterable[int]) -> int:

@@ -415,10 +415,10 @@ def _local_products(party: RowsClient, request: Fields) -> Fields:
     d = party.public.features
     layout = party.questions["moments"].layout({}, party.public)
     sent = layout.encode(local_moments(party.party, {}))[-packed_size(d) :].view(np.int64)
-    matrix = np.empty((d, d), np.int64)
-    upper = np.triu_indices(d)
-    matrix[upper] = sent
-    matrix.T[upper] = sent
+    matrix, start = np.zeros((d, d), np.int64), 0
+    for i in range(d):
+        matrix[i, i:] = matrix[i:, i] = sent[start : start + d - i]
+        start += d - i
     products = sign_products(_signs(party), matrix, vector_integers(request["components"]))
     return {"integers": products.ravel()}
 
