@@ -38,6 +38,7 @@ from fedpca_flwr.maths.moments import (
     Head,
     Moments,
     count_varying_features,
+    max_row_count,
     packed_size,
     table_units,
 )
@@ -73,6 +74,9 @@ NOISE = 2.0**-44
 """Standard deviation of the noise in an entry of the rotated scatter, as a share of the trace (docs/security/blind.md
 says why)."""
 
+COUNT_BITS = 64
+"""Bits of the number of rows after the point: the sum of weights is no whole number."""
+
 SUM_BITS = 160
 """Bits of a sum of rows after the point, if `bound` is below 1: sums of squares have twice as many."""
 
@@ -89,6 +93,7 @@ MAX_SLANT = 1e-9
 """Largest difference of inner products of components from 0 and 1."""
 
 SUMS_FIELD, PRODUCTS_FIELD = replace(SEALED_FIELD, name="sums"), replace(SEALED_FIELD, name="products")
+WEIGHT_SUM = replace(COUNT, dtype="float64", kind="positive")
 COMPONENTS = Field("components", ("<=k", "d"), kind="orthonormal rows", constant="components")
 SHARES = Field("shares", ("<=k",), constant="shares")
 
@@ -115,7 +120,7 @@ class Blind(RowsStage):
             "sums": _sealed_question(_local_sums),
             "moments": Question(
                 request=Payload((SUMS_FIELD,)),
-                reply=Payload((COUNT, SCATTER)),
+                reply=Payload((WEIGHT_SUM if config.weights else COUNT, SCATTER)),
                 answer=local_moments,
                 sizes=sealed_sizes,
                 limits=_moments_limits,
@@ -177,7 +182,8 @@ class Blind(RowsStage):
         require_features(features)
         sums: Total = yield SumRound("sums")
         total: Total = yield SumRound("moments", {SUMS_FIELD.name: sums["sealed"]})
-        rows, zeros = read_row_count(total["count"], total.parties), np.zeros(features)
+        rows = read_row_count(total["count"], total.parties, weighted=bool(run.config.weights))
+        zeros = np.zeros(features)
         moments = Moments(rows, zeros, zeros, total["scatter"])
         solution = solve(moments, moments.diagonal(), n_components=self.options.n_components, center=True, scale=False)
         pairs = replace(solution.pairs, error=noise_norm(features))
@@ -227,7 +233,8 @@ def require_plain(config: RunConfig, options: Any) -> None:
     ]
     if options.n_components == "auto":
         faults.append("n-components='auto' needs the variance of each feature, which the server does not have")
-    faults += [f"'{key}' is no key of a blind run" for key in ("weights", "levels") if getattr(config, key)]
+    if config.levels:
+        faults.append("'levels' divides indicators by units of their own")
     if faults:
         raise ConfigError(
             "\n".join(f"run-config: 'blind' is true, and {fault}: leave out one of them" for fault in faults)
@@ -326,7 +333,7 @@ def _sum_limits(public: Public) -> list[int]:
     bits, d = _sum_bits(public), public.features
     reach = int(Fraction(public.config.bound) * Fraction(2) ** bits) + 1
     squares = [MAX_ROWS * reach**2] * d if public.options.scaled else [MAX_ROWS * reach**2 * d]
-    return [MAX_ROWS, *[MAX_ROWS * reach] * d, *squares]
+    return [MAX_ROWS << COUNT_BITS, *[MAX_ROWS * reach] * d, *squares]
 
 
 def _local_sums(party: RowsClient, request: Fields) -> Fields:
@@ -339,7 +346,7 @@ def _local_sums(party: RowsClient, request: Fields) -> Fields:
     if not party.options.scaled:
         squares = [[square for feature in squares for square in feature]]
     integers = [
-        int(head.n),
+        scaled_integer([float(head.n)], COUNT_BITS),
         *(scaled_integer(values, bits) for values in sums),
         *(scaled_integer(values, 2 * bits) for values in squares),
     ]
@@ -371,7 +378,9 @@ def read_motion(public: Public, integers: Sequence[int]) -> tuple[Motion, int]:
         If all rows are identical.
     """
     d, bits = public.features, _sum_bits(public)
-    rows = int(read_row_count(np.asarray(integers[0]), public.parties))
+    weighted = bool(public.config.weights)
+    count = np.asarray(integers[0] / 2**COUNT_BITS if weighted else integers[0] >> COUNT_BITS)
+    rows = read_row_count(count, public.parties, weighted=weighted)
     sums, squares = np.array(integers[1 : d + 1], object), np.array(integers[d + 1 :], object)
     exponents = np.full(d, bits, np.int32)
     head = pooled_head(rows, (sums, exponents))
@@ -383,12 +392,12 @@ def read_motion(public: Public, integers: Sequence[int]) -> tuple[Motion, int]:
         require_variance(diagonal, rows, head.mean)
         total = float((diagonal / units**2).sum())
     else:
-        trace = Fraction(rows * squares[0] - sum(value**2 for value in sums), rows) / Fraction(2) ** (2 * bits)
+        trace = (squares[0] - sum(value**2 for value in sums) / Fraction(rows)) / Fraction(2) ** (2 * bits)
         if trace < 0:
             raise _impossible_sums()
         units, varying, total = np.ones(d), d, float(trace)
         require_variance(total, rows, head.mean)
-    return Motion(head, units, total), min(rows - 1, varying)
+    return Motion(head, units, total), min(max_row_count(rows) - 1, varying)
 
 
 def _impossible_sums() -> ContractError:

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from fedpca_flwr.errors import ContractError, DisclosureError
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths.tagged_sums import (
     ELEMENT_BYTES,
     Elements,
@@ -42,7 +42,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Program, Public, Question, Questions, Round, SumRound, Total
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import Party, Run
-from fedpca_flwr.transports.encoding import mask_question, require_secret
+from fedpca_flwr.transports.encoding import mask_question, require_secret, require_summable
 from fedpca_flwr.transports.masked import KEY_FIELDS, KEYS_QUESTION, Masked, MaskedParty, MaskedServer, collect_keys
 from fedpca_flwr.transports.pairwise_masks import (
     KEY_BYTES,
@@ -187,11 +187,16 @@ class Blind(Masked):
     @override
     def script(self, method: str, questions: Questions) -> Questions:
         """Return the questions for the secret, then the method's, with masked replies where they are not sealed."""
-        self.method_questions = questions
+        self.method_questions = require_summable(method, questions)
+        first = next(iter(questions))
+        if questions[first].reply != SEALED:
+            raise ConfigError(
+                f"run-config: 'blind' is true, and '{method}' begins with a sum that the server would open: leave out "
+                "'blind'"
+            )
         script = dict(SECRET_QUESTIONS)
         for name, question in questions.items():
             script[name] = question if question.reply == SEALED else mask_question(question)
-        first = next(iter(questions))
         request = Payload((AGREED_FIELD, *questions[first].request.fields))
         script[first] = replace(script[first], request=request)
         return script
