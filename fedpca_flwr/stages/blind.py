@@ -115,7 +115,7 @@ class Blind(RowsStage):
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         """Refuse what a blind run does not have, and return its questions in place of the method's."""
-        require_plain(config, self.options)
+        require_plain(self.options)
         return {
             "sums": _sealed_question(_local_sums),
             "moments": Question(
@@ -204,13 +204,11 @@ class Blind(RowsStage):
         return replace(model, components_=np.empty((0, self._pairs.vectors.shape[0])), mean_=None)
 
 
-def require_plain(config: RunConfig, options: Any) -> None:
-    """Refuse keys and options that a blind run does not have, by their names.
+def require_plain(options: Any) -> None:
+    """Refuse options that a blind run does not have, by their names.
 
     Parameters
     ----------
-    config : RunConfig
-        Configuration of the run.
     options : PCAOptions
         Options of the method and its stages.
 
@@ -233,8 +231,6 @@ def require_plain(config: RunConfig, options: Any) -> None:
     ]
     if options.n_components == "auto":
         faults.append("n-components='auto' needs the variance of each feature, which the server does not have")
-    if config.levels:
-        faults.append("'levels' divides indicators by units of their own")
     if faults:
         raise ConfigError(
             "\n".join(f"run-config: 'blind' is true, and {fault}: leave out one of them" for fault in faults)
@@ -388,7 +384,10 @@ def read_motion(public: Public, integers: Sequence[int]) -> tuple[Motion, int]:
         diagonal = pooled_diagonal(rows, (sums, exponents), (squares, 2 * exponents))
         if (diagonal < 0).any():
             raise _impossible_sums()
-        units, varying = table_units(diagonal, rows, head.mean, 0), count_varying_features(diagonal, head.mean)
+        units, varying = (
+            table_units(diagonal, rows, head.mean, public.config.indicators),
+            count_varying_features(diagonal, head.mean),
+        )
         require_variance(diagonal, rows, head.mean)
         total = float((diagonal / units**2).sum())
     else:
@@ -516,7 +515,7 @@ def party_model(party: RowsClient, pairs: Eigenpairs, motion: Motion) -> PCAMode
     PCAModel
         The model, with the names of the site's columns.
     """
-    options = party.options
+    options, config = party.options, party.site.config
     assessment = certainty(pairs, exact=True, remedies=[] if options.scaled else [SCALE_REMEDY])
     solution = Solution(
         pairs=pairs,
@@ -533,6 +532,7 @@ def party_model(party: RowsClient, pairs: Eigenpairs, motion: Motion) -> PCAMode
         "rounds": [],
         "measured": {},
         "columns": party.site.table.columns,
+        **({"levels": config.levels_by_column} if config.levels else {}),
         "notes": [noise_note(pairs), *assessment.notes],
     }
-    return PCAModel.of(solution, log).named(party.site.config.feature_names or party.site.table.names)
+    return PCAModel.of(solution, log).named(config.feature_names or party.site.table.names)

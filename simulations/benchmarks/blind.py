@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def _blind(dataset: harness.Dataset = "mnist", data_root: str = ".", repeats: in
     """
     parts = harness.clients(dataset, data_root)
     exact = harness.exact_components(parts)
-    options = {"n_components": COMPONENTS, "secure_aggregation": True, "bound": bound, "min_rows": 1}
+    options: dict[str, Any] = {"n_components": COMPONENTS, "secure_aggregation": True, "bound": bound, "min_rows": 1}
     blind, masked = partial(run, "p-cov", parts, blind=True, **options), partial(run, "p-cov", parts, **options)
     ratio = harness.time_pair(blind, masked, repeats)
     mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / sum(map(len, parts))

@@ -83,6 +83,17 @@ def test_weighted_rows_have_the_model_of_weighted_rows(scale):
     require_same(model, fit("p-cov", parties, n_components=3, weights="6", scale=scale))
 
 
+def test_categories_have_the_model_of_their_indicators():
+    pandas = pytest.importorskip("pandas")
+    drawn = np.random.default_rng(2).integers(0, 3, len(X))
+    table = pandas.DataFrame(X, columns=list("abcdef")).assign(kind=np.array(["red", "green", "blue"])[drawn])
+    parties = [table.iloc[:40], table.iloc[40:70], table.iloc[70:]]
+    levels = {"levels": {"kind": ["blue", "green", "red"]}, "scale": True, "min_rows": 1, "progress": False}
+    model, plain = run("p-cov", parties, **BLIND, **levels), run("p-cov", parties, n_components=3, **levels)
+    require_same(model, plain)
+    np.testing.assert_allclose(model.transform(table), plain.transform(table), atol=1e-9)
+
+
 def test_a_data_frame_names_the_features_of_the_model():
     pandas = pytest.importorskip("pandas")
     frames = [pandas.DataFrame(part, columns=list("abcdef")) for part in cut(X, 40, 30, 20)]
@@ -133,7 +144,6 @@ def test_a_party_that_drops_out_ends_the_run(tmp_path):
         ({"outliers": "sites"}, "'outliers'"),
         ({"fourth_moments": True}, "'fourth-moments'"),
         ({"genotypes": True}, "'genotypes'"),
-        ({"levels": '{"a": ["b"]}', "scale": True}, "'levels'"),
         ({"survivors": 3}, "'survivors'"),
         ({"secure_aggregation": False}, "'blind'"),
         ({"minimum": 2}, "'minimum'"),
