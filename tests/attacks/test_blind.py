@@ -412,6 +412,19 @@ def test_scaled_tables_of_one_spectrum_are_seen_alike(monkeypatch):
         np.testing.assert_allclose(np.linalg.eigvalsh(scatters) * 3, [[0.3, 0.5, 2.2]] * 60, atol=1e-10)
 
 
+def test_a_rare_value_shows_no_row(monkeypatch):
+    """The row that alone has a value stands in the covariance, and in nothing that the server opens of a blind run."""
+    table = np.column_stack([rows(120, 40), np.zeros(120)])
+    table[17, -1] = 1
+    row = table[17] - table.mean(0)
+
+    def likeness(scatter):
+        return (np.abs(scatter @ row) / np.linalg.norm(scatter, axis=1) / np.linalg.norm(row)).max()
+
+    assert likeness(np.cov(table.T)) > 0.999
+    assert likeness(opened(monkeypatch, np.array_split(table, 3), 1)[0]) < 0.9
+
+
 def test_noise_is_in_each_entry_that_the_server_opens(monkeypatch):
     """Under a known rotation, what opens differs from the scatter by the noise; rounding is far less."""
     share = np.cov(X.T, bias=True) / np.cov(X.T, bias=True).trace()
