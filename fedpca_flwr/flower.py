@@ -274,7 +274,7 @@ class FedPCA(Strategy):
     def _model_arrays(self) -> ArrayRecord:
         """Return the arrays of the model by name."""
         model = self.model
-        if model.components_ is None:
+        if model.mean_ is None:
             arrays = {"scores": model.scores_, "variances": model.explained_variance_}
         else:
             arrays = {

@@ -52,7 +52,8 @@ def main(grid: Grid, context: Context) -> None:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         _silence_flower(error)
         raise
-    if strategy.config.reference and strategy.quorum.simulated and not strategy.config.weights:
+    config = strategy.config
+    if config.reference and strategy.quorum.simulated and not (config.weights or config.blind):
         model.log["measured"] |= _compare_with_pooled(model, strategy)
         written, reference_faults = written.save(model)
         faults += reference_faults

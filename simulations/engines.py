@@ -5,7 +5,9 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,7 @@ def run(
     Returns
     -------
     PCAModel
+        The server's model; with ``blind=True`` the model as a party has it.
 
     Raises
     ------
@@ -88,9 +91,21 @@ def run(
         _raise_only(),
         in_words_of_python(),
     ):
-        model = engine_run(METHODS.run_config(values), shares, site)
+        run_method = partial(_run_blind, engine_run) if values.get("blind") else engine_run
+        model = run_method(METHODS.run_config(values), shares, site)
     keeps_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
     return model if keeps_order else _with_notes(model, shares, notes, split, values.get("weights"))
+
+
+def _run_blind(
+    engine_run: Callable[..., PCAModel], run_config: dict[str, Any], shares: Parties, site: dict[str, Any]
+) -> PCAModel:
+    """Run a method whose server does not have the model, and return the model as the first party has written it."""
+    with TemporaryDirectory() as folder:
+        folders = [str(Path(folder, str(party))) for party in range(len(shares.rows))]
+        engine_run(run_config, shares, {**site, "model": folders})
+        (file,) = Path(folders[0]).iterdir()
+        return PCAModel.load(file)
 
 
 def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, weights: Any) -> PCAModel:

@@ -96,7 +96,8 @@ def on_loopback(run_config: dict[str, Any], parties: Parties, site: dict[str, An
     parties : Parties
         Rows and names of the parties.
     site : dict
-        Keys of every site's node-config; values of `FILES` and of ``name`` are lists with an entry for each party.
+        Keys of every site's node-config; values of `FILES`, ``model`` and ``name`` may be lists with an entry for each
+        party.
 
     Returns
     -------
@@ -164,7 +165,7 @@ def site_of_party(site: dict[str, Any], party: int) -> dict[str, Any]:
     -------
     dict
     """
-    lists = {key for key in ("name", *FILES) if isinstance(site.get(key), list)}
+    lists = {key for key in ("name", "model", *FILES) if isinstance(site.get(key), list)}
     return {key: value[party] if key in lists else value for key, value in site.items()}
 
 

@@ -54,6 +54,7 @@ CARD = method.MethodCard(
     pools_moments=True,
     weighted=True,
     mixed=True,
+    rotatable=True,
     options=method.MomentsOptions,
     script=covariance_script,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",

@@ -96,6 +96,18 @@ ROOMS = {
     "stage adjust": _stage("adjust.py", "Adjust", "test_adjusting"),
     "stage genotypes": GENOTYPES,
     "stage clusters": _stage("clusters", "Clusters", "test_clusters"),
+    "stage blind": _together(
+        _stage("blind.py", "Blind", "test_blind"),
+        Room(
+            [
+                "fedpca_flwr/site/rotated_vault.py",
+                "simulations/benchmarks/blind.py",
+                "tests/attacks/test_blind.py",
+                "tests/deployment/test_blind.py",
+            ],
+            {BENCHMARKS: ['"blind"']},
+        ),
+    ),
     "stage odd rows": _stage("odd_rows.py", "OddRows", "test_odd_rows"),
     "receipt": _together(
         _stage("receipt.py", "ReceiptStage"),

@@ -24,7 +24,17 @@ from fedpca_flwr.errors import ConfigError, FedPCAError, combine_errors, value_t
 Options = TypeVar("Options", bound=Config)
 Scalar = bool | int | float | str
 RUN_KEYS = RunConfig.keys()
-SHARED_RUN_KEYS = ("features", "weights", "levels", "seed", "secure-aggregation", "bound", "survivors", "minimum")
+SHARED_RUN_KEYS = (
+    "features",
+    "weights",
+    "levels",
+    "seed",
+    "secure-aggregation",
+    "bound",
+    "blind",
+    "survivors",
+    "minimum",
+)
 """Keys of the run on which answers depend."""
 MOMENT_OPTIONS = ("adjust-for", "harmonise")  # options that only a method with all moments can have
 

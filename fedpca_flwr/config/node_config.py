@@ -221,6 +221,10 @@ class NodeConfig(Config):
     """Refuse to send a larger reply."""
     secure_only: bool = False
     """Refuse a run without secure aggregation."""
+    blind: Literal["", "only"] = ""
+    """'only': refuse a run without `blind`, which shows the server the variances of rotated rows and nothing else."""
+    model: LocalPath = ""
+    """Folder in which the model of a run with `blind` is written, which the server does not have; empty: nowhere."""
     min_parties: Annotated[int, Field(ge=2)] = 3
     """With secure aggregation: refuse a sum of fewer parties."""
     identity: LocalPath = ""

@@ -399,6 +399,9 @@ class RunConfig(Config):
     """Show the server sums over all parties only."""
     bound: Annotated[float, Field(ge=0, le=1e100)] = 0.0
     """With secure aggregation: no value of anyone's rows is larger in size. It may be generous."""
+    blind: bool = False
+    """With secure aggregation: show the server sums of rotated rows, of which it learns the shares of variance alone;
+    the parties have the model (docs/security/blind.md)."""
     survivors: Annotated[int, Field(ge=0)] = 0
     """With secure aggregation: parties that must be left if others drop out; 0: all."""
     minimum: Annotated[int, Field(ge=0)] = 0
@@ -452,6 +455,13 @@ class RunConfig(Config):
             raise refusal(
                 f"'survivors' is {self.survivors}, but secure-aggregation is false; it is an option of secure "
                 "aggregation"
+            )
+        if self.blind and not self.secure_aggregation:
+            raise refusal("'blind' is true, but secure-aggregation is false: a blind server needs masked sums")
+        if self.blind and self.survivors:
+            raise refusal(
+                f"'blind' is true, and 'survivors' is {self.survivors}: a blind run has several sums, and the "
+                "difference of two over different parties would show the share of those that left; set 'survivors' to 0"
             )
         if self.minimum and self.secure_aggregation:
             raise refusal(

@@ -96,8 +96,9 @@ class FittedPCA:
         """
         if self.components_ is None or self.mean_ is None:
             raise ContractError(
-                f"method '{self.log.get('method', '')}' leaves the loadings with the parties, each those of its own "
-                "columns: use 'scores_', or let every party compute its part of new scores (fedpca_flwr.model.loadings)"
+                f"the run of '{self.log.get('method', '')}' leaves the loadings with the parties: in a blind run each "
+                "has the model (node-config 'model'); with data split by columns each has those of its own columns, "
+                "so use 'scores_', or let every party compute its part of new scores (fedpca_flwr.model.loadings)"
             )
         return self.components_, self.mean_
 

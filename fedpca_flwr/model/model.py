@@ -37,9 +37,10 @@ class PCAModel(FittedPCA):
     ----------
     components_ : ndarray of shape (k, d) or None
         Rows are components by descending variance; the largest absolute loading of each is positive. None if the
-        parties hold different columns: each keeps the loadings of its own (`fedpca_flwr.model.loadings`).
+        parties hold different columns: each keeps the loadings of its own (`fedpca_flwr.model.loadings`). At the server
+        of a blind run (0, d): the parties have the components.
     mean_ : ndarray of shape (d,) or None
-        Zero if the run asked for ``center=false``. None if ``components_`` is None.
+        Zero if the run asked for ``center=false``. None if ``components_`` is None or empty.
     explained_variance_ : ndarray of shape (k,)
         Divisor n - 1, in squared units of the (scaled) data. NaN, like the shares, singular values and noise below, if
         no component of a private model stands out of its noise.

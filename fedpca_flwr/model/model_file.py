@@ -175,7 +175,9 @@ def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, A
     if "components_" in arrays:
         _, d = arrays["components_"].shape
         optional = {"scale_": (d,), "covariance_": (d, d), "factors_": (len(arrays.get("factors_", ())), d)}
-        shapes |= {"components_": (k, d), "mean_": (d,)} | {x: shape for x, shape in optional.items() if x in arrays}
+        at_parties = "mean_" not in arrays  # the server of a blind run has the spectrum alone
+        shapes |= {"components_": (0, d)} if at_parties else {"components_": (k, d), "mean_": (d,)}
+        shapes |= {x: shape for x, shape in optional.items() if x in arrays}
     else:
         d = sum(party["features"] for party in log["parties"])
         shapes |= {"scores_": (int(n), k)}

@@ -277,6 +277,9 @@ class MethodCard:
     """Whether columns may be categories (run-config ``levels``)."""
     weighted: bool = False
     """Whether rows may have weights (`fedpca_flwr.stages.weights`)."""
+    rotatable: bool = False
+    """Whether the server needs nothing but the pooled scatter, so that rotated features give it rotated components
+    (run-config ``blind``)."""
     differentially_private: bool = False
     """Whether all that leaves a party is differentially private: then its messages tell no number of rows, and its
     answer in the last round is constant."""

@@ -30,8 +30,8 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
     ------
     ConfigError
         For `minimum` with a method that needs all parties, for `features` if the sites hold different columns, for
-        `weights` and `levels` with a method that accepts none, for `levels` that are not scaled, and for a `max-share`
-        if the server does not see each party's part.
+        `weights`, `levels` and `blind` with a method that accepts none, for `levels` that are not scaled, and for a
+        `max-share` if the server does not see each party's part.
     """
     if config.features and card.split != "rows":
         raise ConfigError(
@@ -43,7 +43,7 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
             f"run-config: 'minimum' is {config.minimum}, and '{card.name}' needs all parties; methods that do not: "
             f"{_methods_with('pools_rows', methods)}"
         )
-    for key, field in {"weights": "weighted", "levels": "mixed"}.items():
+    for key, field in {"weights": "weighted", "levels": "mixed", "blind": "rotatable"}.items():
         if getattr(config, key) and not getattr(card, field):
             raise ConfigError(
                 f"run-config: '{key}' is {value_text(getattr(config, key))}, and '{card.name}' takes none; methods "

@@ -192,6 +192,21 @@ class RowsStage(Stage):
         """
         return rows
 
+    def vault(self, party: RowsClient, vault: Vault) -> Vault:
+        """Return the vault from which the party answers, perhaps wrapped; unchanged by default.
+
+        Parameters
+        ----------
+        party : RowsClient
+        vault : Vault
+            Vault as the stages before leave it.
+
+        Returns
+        -------
+        Vault
+        """
+        return vault
+
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
         """Return the party's projection of its own rows as the stage changes it; unchanged by default.
 
@@ -318,6 +333,19 @@ class RowsStage(Stage):
         """
         yield from ()
 
+    def release(self, model: PCAModel) -> PCAModel:
+        """Return what the server keeps of the model at the end; all of it by default.
+
+        Parameters
+        ----------
+        model : PCAModel
+
+        Returns
+        -------
+        PCAModel
+        """
+        return model
+
     def conclude(self, model: PCAModel, fit: Total) -> None:
         """Add to the model the results that the sum of the last replies holds; by default add nothing.
 
@@ -416,7 +444,10 @@ class RowsClient(PCAClient):
     @cached_property
     def vault(self) -> Vault:
         """Store of the moments of the rows that take part, after all stages."""
-        return self.make_vault(self.data)
+        vault = self.make_vault(self.data)
+        for stage in self.stages:
+            vault = stage.vault(self, vault)
+        return vault
 
     def make_vault(self, rows: Rows) -> Vault:
         """Return a store of moments for some rows of this party, cached over rounds where that is cheaper.

@@ -60,6 +60,8 @@ class RowsStrategy(PCAStrategy):
         for stage in self.stages:
             model, solution = stage.model(self, model, solution)
         yield from self.run_closing(model, replace(solution, evidence=None))  # it is large
+        for stage in self.stages:
+            model = stage.release(model)
         self._model = model
 
     def run_closing(self, model: PCAModel, solution: Solution) -> Program:
@@ -201,7 +203,7 @@ class RowsStrategy(PCAStrategy):
         ContractError
             If the rows or the squared error are not those of the model.
         """
-        if self.card.differentially_private:
+        if self.script["project"].in_clear:  # the replies are constant
             yield Round("project", request)
             return
         fit: Total | None = yield SumRound("project", request)

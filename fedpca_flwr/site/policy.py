@@ -86,7 +86,8 @@ def require_files(node: NodeConfig) -> None:
     faults: list[FedPCAError] = []
     if node.scores and Path(node.scores).suffix not in SCORE_FILES:
         faults.append(score_file_error(Path(node.scores)))
-    for key, path in {"scores": node.scores, "loadings": node.loadings}.items():
+    model = node.model and str(Path(node.model) / "model.npz")
+    for key, path in {"scores": node.scores, "loadings": node.loadings, "model": model}.items():
         try:
             if path:
                 require_site_file(key, Path(path).expanduser())
@@ -130,6 +131,27 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
         raise DisclosureError(
             f"this site has a privacy budget (node-config 'epsilon-budget'), and the method '{card.name}' is "
             "not differentially private"
+        )
+
+
+def permit_sight(node: NodeConfig, *, blind: bool) -> None:
+    """Refuse a run whose server sees sums of the rows as they are, if the site allows rotated rows only.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site's node-config, with ``blind``.
+    blind : bool
+        Whether the server sees sums of rotated rows.
+
+    Raises
+    ------
+    DisclosureError
+        If the node-config does not permit the run.
+    """
+    if node.blind and not blind:
+        raise DisclosureError(
+            "this site answers blind runs only (node-config 'blind'); run with secure-aggregation=true and blind=true"
         )
 
 

@@ -372,6 +372,36 @@ class RepeatRules:
         if self.journal.data_key:
             self._remember("harmonised", decide_once(self.node, slopes_digest, judge))
 
+    def permit_blind(self, settings: str) -> None:
+        """Refuse a blind run over the same rows with other settings than in an earlier one, also if that broke off.
+
+        Two spectra of the same rows, with and without a covariate or in other units, give squared loadings
+        (`tests/attacks/test_blind.py`). Rows that are nearly the same are refused as for every secure sum.
+
+        Parameters
+        ----------
+        settings : str
+            Digest of all settings on which the spectrum depends.
+
+        Raises
+        ------
+        DisclosureError
+            If an earlier run had others.
+        """
+
+        def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
+            """Refuse if an earlier blind run over the same rows had another digest of settings."""
+            for note in same:
+                if note.content != settings:
+                    raise DisclosureError(
+                        f"this site's rows were in a blind run with other settings ({_run_text(note)}): the variances "
+                        "of both together would tell squared loadings. Run with the same options and keys; "
+                        "'n-components' and 'seed' may differ" + ALLOW_ADVICE
+                    )
+
+        if self.journal.data_key:
+            self._remember("blind", decide_once(self.node, settings, judge))
+
     def permit_products(self, product_columns: int, *, columns: int, is_counted: bool) -> None:
         """Refuse products with ``X X'`` whose columns, over all runs, could reveal all inner products.
 

@@ -39,6 +39,12 @@ Options = TypeVar("Options", bound=PCAOptions)
 SEE_LOG = "see this site's own log"  # sent in place of details that only the log has
 logger = logging.getLogger("fedpca_flwr.client")
 
+BLIND_FREE_KEYS = {
+    *("method", "n_components", "seed"),
+    *("reference", "output", "overwrite", "metrics", "join_deadline", "round_deadline"),
+}
+"""Keys in which blind runs over the same rows may differ: the spectrum does not depend on them."""
+
 
 class Site:
     """A party's side of a run: its configuration, rows, rules, journal and error reports.
@@ -250,6 +256,7 @@ class Site:
         """
         require_compatible(self.config, card, options, self.methods)
         policy.permit_method(self.node, card, sums_only=sums_only)
+        policy.permit_sight(self.node, blind=self.config.blind)
         policy.permit_sums(self.node, card, options, sums_only=sums_only)
         policy.require_files(self.node)
         policy.permit_exposure(self.node, card, options)
@@ -378,6 +385,25 @@ class Site:
             If the sum is refused.
         """
         self.repeats(split).permit_sum(members, split=split)
+
+    def permit_blind(self, card: MethodCard, options: PCAOptions) -> None:
+        """Refuse a blind run over rows of an earlier blind run with other settings, and note the settings.
+
+        Parameters
+        ----------
+        card : MethodCard
+            Card of the method.
+        options : PCAOptions
+            The method's options.
+
+        Raises
+        ------
+        DisclosureError
+            If two spectra of the same rows would tell more than one.
+        """
+        chosen = options.model_dump(by_alias=True, exclude={"n_components"})
+        settings = {**self.config.model_dump(by_alias=True, exclude=BLIND_FREE_KEYS), "options": chosen}
+        self.repeats(card.split).permit_blind(hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest())
 
     def permit_bound(self, split: str) -> None:
         """Refuse a run whose `bound` the rows exceed, and refuse after too many different bounds.

@@ -5,6 +5,7 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport
 from fedpca_flwr.site.identity import load_identity
 from fedpca_flwr.site.site import Site
+from fedpca_flwr.transports.blind import BlindParty, BlindServer
 from fedpca_flwr.transports.clear import ClearParty, ClearServer
 from fedpca_flwr.transports.encoding import SumPolicy
 from fedpca_flwr.transports.masked import MaskedParty, MaskedServer
@@ -13,7 +14,7 @@ from fedpca_flwr.transports.surviving import SurvivingParty, SurvivingServer
 
 
 def server_transport(config: RunConfig) -> ServerTransport:
-    """Return the server's side of the transport that the run-config selects: clear, masked, or surviving dropouts.
+    """Return the server's side of the transport that the run-config selects: clear, masked, blind, surviving.
 
     Parameters
     ----------
@@ -27,11 +28,13 @@ def server_transport(config: RunConfig) -> ServerTransport:
     """
     if config.transport == "clear":
         return ClearServer()
+    if config.blind:
+        return BlindServer()
     return MaskedServer() if config.transport == "masked" else SurvivingServer(config.survivors)
 
 
 def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyTransport:
-    """Return a party's side of the transport that the run-config selects: clear, masked, or surviving dropouts.
+    """Return a party's side of the transport that the run-config selects: clear, masked, blind, surviving.
 
     Parameters
     ----------
@@ -56,4 +59,6 @@ def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyT
         signer=Signer(load_identity(node), site.run_id, site.configuration(card, options)),
         survivors=config.survivors,
     )
+    if config.blind:
+        return BlindParty(group)
     return MaskedParty(group) if config.transport == "masked" else SurvivingParty(group)

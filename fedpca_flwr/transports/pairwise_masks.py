@@ -231,7 +231,7 @@ def add_mask(words: Words, local_key: bytes, secrets: Mapping[bytes, bytes], con
     buffers = Buffers(words.size)
     for peer, secret in secrets.items():
         combine(
-            words, _derive_key(secret, local_key, peer, context), np.add if local_key < peer else np.subtract, buffers
+            words, derive_key(secret, local_key, peer, context), np.add if local_key < peer else np.subtract, buffers
         )
 
 
@@ -319,7 +319,7 @@ def agreed_key(key: X25519PrivateKey, peer: bytes, context: bytes) -> bytes:
     ContractError
         If the public key is a point of small order.
     """
-    return _derive_key(_exchange_key(key, peer), key.public_key().public_bytes_raw(), peer, context)
+    return derive_key(_exchange_key(key, peer), key.public_key().public_bytes_raw(), peer, context)
 
 
 def keystream(key: bytes) -> CipherContext:
@@ -348,7 +348,22 @@ def _exchange_key(private: X25519PrivateKey, peer: bytes) -> bytes:
         ) from None
 
 
-def _derive_key(shared: bytes, local_key: bytes, peer: bytes, context: bytes) -> bytes:
-    """Return the 256-bit key of two parties for a single request, by HKDF-SHA256 from their shared secret."""
+def derive_key(shared: bytes, local_key: bytes, peer: bytes, context: bytes) -> bytes:
+    """Derive the 256-bit key of two parties for a single request from their shared secret, by HKDF-SHA256.
+
+    Parameters
+    ----------
+    shared : bytes
+        X25519 secret of both parties.
+    local_key, peer : bytes
+        Public keys of both, in any order.
+    context : bytes
+        Transcript of the request (`transcript`).
+
+    Returns
+    -------
+    bytes
+        The key.
+    """
     info = KEY_PURPOSE + context + b"".join(sorted([local_key, peer]))
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(shared)

@@ -1,0 +1,162 @@
+"""Sums of integers in a prime field with a linear tag, which nobody without the key can change unseen.
+
+Parties that share a key, and a server that adds up for them: each party sends integers x and the tag ``a . x`` for a
+secret vector a of the field, all of them hidden by pads. The sum over all parties has the tag ``a . sum x``. Whoever
+does not know a, and adds anything to the sum, has to guess the tag's change: it is right with a probability of 1 over
+the prime. Integers and tags are in one field, so that no number changes an integer and leaves its tag, as a multiple of
+another modulus would.
+
+The prime is the Mersenne prime 2^521 - 1: it holds sums of squares of float64 numbers without rounding, and 521 bits of
+a stream are uniform in it but for one value.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.rotation import secret_stream
+
+PRIME = 2**521 - 1
+ELEMENT_BYTES = 66
+MAX_FLOAT_BITS = 1074  # bits after the point of the smallest number that float64 holds
+
+Elements = list[int]
+"""Elements of the field, from 0 to `PRIME` - 1."""
+
+
+def secret_elements(key: bytes, n: int) -> Elements:
+    """Return uniformly distributed elements of the field from a key.
+
+    Parameters
+    ----------
+    key : bytes
+        32 bytes, which serve for one stream only.
+    n : int
+        Number of elements.
+
+    Returns
+    -------
+    list of int
+        The elements, of which zero may be written as `PRIME`.
+    """
+    stream = secret_stream(key, ELEMENT_BYTES * n)
+    places = range(0, len(stream), ELEMENT_BYTES)
+    return [int.from_bytes(stream[i : i + ELEMENT_BYTES], "little") & PRIME for i in places]
+
+
+def linear_tag(key: bytes, integers: Iterable[int]) -> int:
+    """Return the inner product of integers with a secret vector of the field.
+
+    Parameters
+    ----------
+    key : bytes
+        32 bytes, which serve for one stream only.
+    integers : iterable of int
+        The integers.
+
+    Returns
+    -------
+    int
+        Element of the field.
+    """
+    integers = list(integers)
+    return sum(a * x for a, x in zip(secret_elements(key, len(integers)), integers, strict=True)) % PRIME
+
+
+def combine_elements(elements: Sequence[int], others: Sequence[int], sign: int = 1) -> Elements:
+    """Add elements of the field, or subtract them, one by one.
+
+    Parameters
+    ----------
+    elements, others : sequence of int
+        Elements, or any integers.
+    sign : int
+        1 to add `others`, -1 to subtract.
+
+    Returns
+    -------
+    list of int
+        Elements of the field.
+    """
+    return [(a + sign * b) % PRIME for a, b in zip(elements, others, strict=True)]
+
+
+def signed_integer(element: int) -> int:
+    """Return the integer of the smallest size that an element of the field stands for.
+
+    Parameters
+    ----------
+    element : int
+        Element of the field.
+
+    Returns
+    -------
+    int
+        From ``-(PRIME // 2)`` to ``PRIME // 2``.
+    """
+    return element if element <= PRIME // 2 else element - PRIME
+
+
+def elements_to_bytes(elements: Sequence[int]) -> NDArray[np.uint8]:
+    """Write elements of the field as bytes.
+
+    Parameters
+    ----------
+    elements : sequence of int
+        The elements.
+
+    Returns
+    -------
+    ndarray of uint8 of shape (n, ELEMENT_BYTES)
+        Little-endian numbers.
+    """
+    text = b"".join(element.to_bytes(ELEMENT_BYTES, "little") for element in elements)
+    return np.frombuffer(text, np.uint8).reshape(-1, ELEMENT_BYTES)
+
+
+def elements_from_bytes(rows: NDArray[np.uint8]) -> Elements:
+    """Read elements of the field from bytes.
+
+    Parameters
+    ----------
+    rows : ndarray of uint8 of shape (n, ELEMENT_BYTES)
+        Little-endian numbers.
+
+    Returns
+    -------
+    list of int
+        The elements.
+
+    Raises
+    ------
+    ValueError
+        If a number is not below the prime: each element has one way to be written.
+    """
+    elements = [int.from_bytes(row.tobytes(), "little") for row in rows]
+    if any(element >= PRIME for element in elements):
+        raise ValueError("a number is not below the prime")
+    return elements
+
+
+def scaled_integer(parts: Iterable[float], bits: int) -> int:
+    """Round the exact sum of float64 numbers to a multiple of a power of two.
+
+    Parameters
+    ----------
+    parts : iterable of float
+        Finite numbers.
+    bits : int
+        The power: multiples of ``2^-bits``; less than `MAX_FLOAT_BITS`.
+
+    Returns
+    -------
+    int
+        Number of multiples.
+    """
+    total = 0
+    for part in parts:
+        numerator, denominator = part.as_integer_ratio()  # a power of two, of at most 2^1074
+        total += numerator << (MAX_FLOAT_BITS + 1 - denominator.bit_length())
+    shift = MAX_FLOAT_BITS - bits
+    return (total + (1 << (shift - 1))) >> shift

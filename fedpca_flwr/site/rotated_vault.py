@@ -1,0 +1,101 @@
+"""A vault that rotates: moments of a party's rows about a common centre, in a feature space that a secret rotates.
+
+The rows' scatter about the centre is that about their own mean and a product of the difference of the means. So no row
+is read: the vault wraps another one. Whoever answers from it cannot tell it from the other.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from typing_extensions import override
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import Head, Moments, pack, unpack_symmetric
+from fedpca_flwr.maths.rotation import HaarRotation, symmetric_noise
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.site.vault import Vault
+
+NAME = "rotated moments"
+"""Name of the moments in the state of the run: what was sent is sent again, and checked, as it was."""
+
+
+@dataclass(frozen=True)
+class Motion:
+    """What the parties do with their rows before they rotate them: centre, units, and the unit of all sums.
+
+    Parameters
+    ----------
+    centre : Head
+        Count and mean of the rows of all parties.
+    units : ndarray of shape (d,)
+        Divides each feature.
+    total : float
+        Trace of the scatter of all parties' rows about the centre, in these units.
+    """
+
+    centre: Head
+    units: Array
+    total: float
+
+
+class RotatedVault(Vault):
+    """Vault that offers the moments of rotated rows, as shares of the variance of all parties' rows, and no more.
+
+    Parameters
+    ----------
+    vault : Vault
+        The vault of the rows.
+    motion : Motion
+        Common centre and units.
+    rotation_key : bytes
+        Key of the rotation.
+    state : State
+        Arrays that last for the run.
+    noise_key : bytes
+        Key of the noise; empty for a party that adds none.
+    noise : float
+        Standard deviation of the noise off the diagonal.
+    """
+
+    def __init__(
+        self, vault: Vault, motion: Motion, rotation_key: bytes, state: State, *, noise_key: bytes, noise: float
+    ) -> None:
+        """Keep the wrapped vault; its rows stay out of reach."""
+        self._vault, self._motion, self._key, self._state = vault, motion, rotation_key, state
+        self._noise_key, self._noise = noise_key, noise
+
+    @property
+    @override
+    def count(self) -> int | float:
+        return self._vault.count
+
+    @property
+    @override
+    def features(self) -> int:
+        return self._vault.features
+
+    @override
+    def moments(self) -> Moments:
+        """Return the rows' count, a mean of zero, and the rotated scatter, formed once and stored for the run."""
+        zeros = np.zeros(self.features)
+        if NAME not in self._state:
+            rotation = HaarRotation(self._key, self.features)
+            scatter = pack(rotation.rotated(self._centred_scatter())) / self._motion.total
+            if self._noise_key:
+                scatter += self._noise * symmetric_noise(self._noise_key, self.features)
+            self._state[NAME] = [scatter]
+        (scatter,) = self._state[NAME]
+        return Moments(self.count, zeros, zeros, scatter)
+
+    @override
+    def drop(self) -> None:
+        self._vault.drop()
+        self._state.drop(NAME)
+
+    def _centred_scatter(self) -> Array:
+        """Return the scatter (d, d) about the common centre, in common units."""
+        moments, motion = self._vault.moments(), self._motion
+        mean, centre = moments.head, motion.centre
+        deviation = ((mean.mean - centre.mean) + (mean.remainder - centre.remainder)) / motion.units
+        scatter = unpack_symmetric(moments.scatter, self.features) / motion.units / motion.units[:, None]
+        return np.asarray(scatter + moments.count * np.outer(deviation, deviation))

@@ -1,0 +1,511 @@
+"""A server that attacks a blind run: what it would read without each of the protections, and that it reads nothing."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.linalg import block_diag
+from scipy.stats import ks_2samp, random_correlation
+
+from fedpca_flwr import DisclosureError, FedPCAError
+from fedpca_flwr.maths.moments import unpack_symmetric
+from fedpca_flwr.maths.tagged_sums import (
+    PRIME,
+    combine_elements,
+    elements_from_bytes,
+    elements_to_bytes,
+    scaled_integer,
+    signed_integer,
+)
+from fedpca_flwr.model.solution import solve
+from fedpca_flwr.site import rotated_vault
+from fedpca_flwr.stages import blind
+from fedpca_flwr.transports.blind import BlindParty
+from tests.attacks.test_repeats import sites
+from tests.families import cut, rows
+from tests.harness import client_of, finish, heard, messages_of, on_request, server_of, tamper_arrays
+from tests.refusals import refused
+
+BLIND = {"secure_aggregation": True, "bound": 1e3, "blind": True, "n_components": 3}
+X = rows(90, 6) * [9, 7, 5, 3, 2, 1] + [0, 0, 50, -3, 0, 1]
+PARTIES = cut(X, 40, 30, 20)
+
+
+def blind_server(parties=PARTIES, **options):
+    return server_of("p-cov", parties, **{**BLIND, **options})
+
+
+def tell_all(server, phase, change):
+    """Let the server change the arrays of a question to every party in the same way."""
+    for party in range(len(server.client_manager().all())):
+        on_request(server, party, phase, change)
+
+
+# What spectra tell: each protection closes one of these
+
+
+def squared_loadings(before, after, c):
+    """Squared loadings of a direction u on every component from the spectra of S and of S + c u u'."""
+    d = len(before)
+    return np.array([np.prod((after - v) / np.where(np.arange(d) == i, c, before - v)) for i, v in enumerate(before)])
+
+
+def test_two_spectra_about_other_centres_tell_loadings():
+    """Without a tag, a server that adds delta to a feature's sum has this from the spectra of two runs."""
+    centred, delta, feature = X - X.mean(0), 40.0, 2
+    values, vectors = np.linalg.eigh(centred.T @ centred)
+    shifted = centred - delta / len(X) * np.eye(6)[feature]
+    found = squared_loadings(values, np.linalg.eigvalsh(shifted.T @ shifted), delta**2 / len(X))
+    np.testing.assert_allclose(found, vectors[feature] ** 2, atol=1e-9)
+
+
+def test_two_spectra_with_and_without_a_column_tell_loadings():
+    """Without the journal's rule: the eigenvector-eigenvalue identity (Denton, Parke, Tao and Zhang 2022)."""
+    S, feature = np.cov(X.T), 3
+    values, vectors = np.linalg.eigh(S)
+    minor = np.linalg.eigvalsh(np.delete(np.delete(S, feature, 0), feature, 1))
+    found = [np.prod((v - minor) / np.delete(v - values, i)) for i, v in enumerate(values)]
+    np.testing.assert_allclose(found, vectors[feature] ** 2, atol=1e-9)
+
+
+# The first sums
+
+
+def change_place(place, change):
+    """Return a function that adds to an element of a sealed sum."""
+
+    def changed(arrays):
+        elements = elements_from_bytes(arrays[0])
+        elements[place] = (elements[place] + change) % PRIME
+        return [elements_to_bytes(elements), *arrays[1:]]
+
+    return changed
+
+
+@pytest.mark.parametrize("change", [1, -(2**150), 2**61 - 1, 2**256, 2**320])
+@pytest.mark.parametrize("place", [0, 3, 7, -1])
+def test_no_number_is_added_to_the_first_sums_unseen(place, change):
+    """Places are the count, a sum, the squares and the tag; changes a step, a delta, and what other moduli wrap at."""
+    server = blind_server()
+    tell_all(server, "moments", change_place(place, change))
+    with refused(DisclosureError, "'sums'"):
+        finish(server)
+
+
+def test_no_element_is_written_in_another_way():
+    server = blind_server()
+
+    def beyond(arrays):
+        elements = [int.from_bytes(row.tobytes(), "little") for row in arrays[0]]
+        small = min(range(len(elements)), key=elements.__getitem__)
+        elements[small] += PRIME
+        return [elements_to_bytes(elements)]
+
+    tell_all(server, "moments", beyond)
+    with refused(DisclosureError, "'sums'"):
+        finish(server)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [(2, 2, 2), (2, 1, 0), (1, 1, 0), (1, 1, 2), (0, 0, 1)],
+    ids=["doubled", "swapped", "without", "twice", "one"],
+)
+def test_other_sums_of_the_answers_open_for_nobody(weights):
+    server = blind_server()
+    exchanged = [heard(server, party) for party in range(3)]
+
+    def other_sum(arrays):
+        answers = [next(entry.said[0] for entry in own if entry.phase == "sums") for own in exchanged]
+        elements = [0] * len(answers[0])
+        for answer, weight in zip(answers, weights, strict=True):
+            elements = combine_elements(elements, [weight * e for e in elements_from_bytes(answer)])
+        return [elements_to_bytes(elements)]
+
+    tell_all(server, "moments", other_sum)
+    with refused(DisclosureError, "'sums'"):
+        finish(server)
+
+
+def test_sums_of_another_run_open_for_nobody():
+    first, earlier = blind_server(), []
+    on_request(first, 0, "moments", lambda arrays: earlier.append(arrays[0]) or arrays)
+    finish(first)
+    server = blind_server()
+    tell_all(server, "moments", lambda arrays: [earlier[0]])
+    with refused(DisclosureError, "'sums'"):
+        finish(server)
+
+
+def test_sums_of_another_phase_open_for_nobody():
+    server, sums = blind_server(), []
+    on_request(server, 0, "moments", lambda arrays: sums.append(arrays[0]) or arrays)
+    tell_all(server, "project", lambda arrays: [*arrays[:-1], sums[0]])
+    with refused(DisclosureError, "'check'"):
+        finish(server)
+
+
+def test_the_first_sums_are_noise_to_the_server():
+    """Without pads the server would read count, sums and squares of all rows in what it hands back."""
+    seen = []
+    for _ in range(2):
+        server = blind_server()
+        on_request(server, 0, "moments", lambda arrays: seen.append(elements_from_bytes(arrays[0])) or arrays)
+        finish(server)
+    assert all(abs(signed_integer(element)) > 2**480 for elements in seen for element in elements)
+    assert not set(seen[0]) & set(seen[1])
+
+
+def test_shares_beyond_public_limits_are_refused(monkeypatch):
+    """Parties that lie about their squares by more than any rows can have: the tag is right, and the sum is not."""
+    bits = 2 * (blind.SUM_BITS - 10)
+    monkeypatch.setattr(blind, "scaled_integer", lambda parts, b: scaled_integer(parts, b) << (60 if b == bits else 0))
+    with refused(DisclosureError, "'sums'"):
+        finish(blind_server())
+
+
+# The secret
+
+
+def swap(arrays):
+    """Hand on the contributions of two parties in each other's places."""
+    return [arrays[0][[1, 0, 2]], *arrays[1:]]
+
+
+def flip(arrays):
+    changed = arrays[0].copy()
+    changed[..., 5] ^= 1
+    return [changed, *arrays[1:]]
+
+
+@pytest.mark.parametrize("change", [swap, flip])
+@pytest.mark.parametrize("phase", ["secrets", "agree", "sums"])
+def test_keys_contributions_and_signatures_are_not_changed_unseen(phase, change):
+    server = blind_server()
+    on_request(server, 2, phase, change)
+    with refused(DisclosureError, "party"):
+        finish(server)
+
+
+def test_a_party_with_another_secret_stops_all_before_the_first_sum(monkeypatch):
+    """A party that sends different contributions to different parties: the digests that all sign are not the same."""
+    server = blind_server()
+    exchanged = heard(server, 0)
+    honest = BlindParty._encrypt_contribution
+
+    def inconsistent(self, party, request):
+        answer = honest(self, party, request)
+        if self._partition == 1:
+            other = self._cipher(party, 1, 0).encrypt(bytes(12), bytes(32), None)
+            answer["encrypted"][0] = np.frombuffer(other, np.uint8)
+        return answer
+
+    monkeypatch.setattr(BlindParty, "_encrypt_contribution", inconsistent)
+    with refused(DisclosureError, "run secret"):
+        finish(server)
+    assert [entry.phase for entry in exchanged if entry.said] == ["keys", "secrets", "agree"]
+
+
+def test_the_secret_travels_nowhere():
+    server = blind_server()
+    sent, secrets = messages_of(server), []
+
+    def load(arrays):
+        secrets.append(client_of(server, 0).journal.load_secret("secret"))
+        return arrays
+
+    on_request(server, 0, "check", load)
+    finish(server)
+    assert len(secrets[0]) == 32
+    assert not any(secrets[0] in message for message in sent)
+
+
+# What comes back
+
+
+def with_pairs(monkeypatch, change):
+    """Let the server make other components of the scatter that it has opened."""
+
+    def false(moments, diagonal, **options):
+        solution = solve(moments, diagonal, **options)
+        return replace(solution, pairs=change(solution.pairs, unpack_symmetric(moments.scatter, diagonal.size)))
+
+    monkeypatch.setattr(blind, "solve", false)
+
+
+def unit_vectors(pairs, scatter):
+    """Rows of the rotation itself, if anybody publishes the model."""
+    return replace(pairs, vectors=np.eye(6)[:, :3], values=np.diagonal(scatter)[:3])
+
+
+def turned(pairs, scatter):
+    """Return vectors of the eigenspace that are no eigenvectors."""
+    c, s = np.cos(0.3), np.sin(0.3)
+    return replace(pairs, vectors=pairs.vectors @ block_diag([[c, -s], [s, c]], 1.0))
+
+
+def tilted(pairs, scatter):
+    """Return a component that is a millionth of a degree off."""
+    other = np.linalg.eigh(scatter)[1][:, 0]
+    vectors = pairs.vectors.copy()
+    vectors[:, 0] = np.cos(2e-8) * vectors[:, 0] + np.sin(2e-8) * other
+    return replace(pairs, vectors=vectors)
+
+
+def longer(pairs, scatter):
+    return replace(pairs, vectors=pairs.vectors * (1 + 1e-8))
+
+
+def other_values(pairs, scatter):
+    return replace(pairs, values=pairs.values + 1e-9)
+
+
+def twice_the_first(pairs, scatter):
+    return replace(pairs, vectors=pairs.vectors[:, [0, 0, 1]], values=pairs.values[[0, 0, 1]])
+
+
+def rising(pairs, scatter):
+    return replace(pairs, vectors=pairs.vectors[:, ::-1], values=pairs.values[::-1])
+
+
+def smallest(pairs, scatter):
+    """Eigenvectors with less variance than the mean of all that are left."""
+    values, vectors = np.linalg.eigh(scatter)
+    return replace(pairs, vectors=vectors[:, 2::-1], values=values[2::-1])
+
+
+@pytest.mark.parametrize(
+    "change", [unit_vectors, turned, tilted, longer, other_values, twice_the_first, rising, smallest]
+)
+def test_false_components_make_no_model(monkeypatch, tmp_path, change):
+    with_pairs(monkeypatch, change)
+    with refused(FedPCAError, "components"):
+        finish(blind_server(site={"model": str(tmp_path)}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_components_that_are_not_those_of_the_check_are_refused(tmp_path):
+    server = blind_server(site={"model": str(tmp_path)})
+    tell_all(server, "project", lambda arrays: [np.eye(6)[:3], *arrays[1:]])
+    with refused(FedPCAError, "'components'"):
+        finish(server)
+    assert not list(tmp_path.iterdir())
+
+
+def test_products_of_the_check_are_not_changed_unseen():
+    server = blind_server()
+    tell_all(server, "project", lambda arrays: [*arrays[:-1], change_place(4, 1)([arrays[-1]])[0]])
+    with refused(DisclosureError, "'check'"):
+        finish(server)
+
+
+# What the server sees
+
+
+class Given:
+    """A rotation that a test chooses."""
+
+    def __init__(self, matrix):
+        self.matrix = matrix
+
+    def rotated(self, symmetric):
+        return self.matrix.T @ symmetric @ self.matrix
+
+    def turned_back(self, vectors):
+        return self.matrix @ vectors
+
+
+def dyadic_rotation(rng):
+    """Product of signed permutations and blocks of 4 x 4 Hadamard matrices over 2, which rounds nothing."""
+    hadamard = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
+    Q = np.eye(8)
+    for _ in range(2):
+        Q = Q @ np.eye(8)[rng.permutation(8)] * rng.choice([-1, 1], 8) @ block_diag(hadamard, hadamard)
+    return Q
+
+
+def view(monkeypatch, parties, rotation, change=lambda pairs, scatter: pairs):
+    """Return the bytes that a server opens of a run, and the verdict of the parties on its components."""
+    seen: list = []
+
+    def watching(moments, diagonal, **options):
+        seen.append((moments.count, moments.scatter.tobytes()))
+        solution = solve(moments, diagonal, **options)
+        return replace(solution, pairs=change(solution.pairs, unpack_symmetric(moments.scatter, diagonal.size)))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(blind, "solve", watching)
+        for module in (blind, rotated_vault):
+            patched.setattr(module, "HaarRotation", lambda key, d: Given(rotation))
+        patched.setattr(blind, "NOISE", 2.0**-44)
+        patched.setattr(rotated_vault, "symmetric_noise", lambda key, d: np.zeros(d * (d + 1) // 2))
+        try:
+            finish(blind_server(parties, min_parties=2))
+        except FedPCAError as error:
+            return seen, str(error).partition(": ")[2]
+    return seen, "a model"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_tables_of_one_spectrum_look_alike_to_the_last_bit(monkeypatch, seed):
+    """Table A under Q, and table A P under P' Q divided otherwise: what opens and what is refused are the same.
+
+    All numbers are whole, numbers of rows and the trace are powers of two, and no noise is added: nothing is rounded.
+    """
+    rng = np.random.default_rng(seed)
+    P, Q = dyadic_rotation(rng), dyadic_rotation(rng)
+    half = 16 * rng.choice([-1.0, 1.0], (8, 8))
+    A = np.vstack([half, -half])[rng.permutation(16)] + 64 * rng.integers(-3, 4, 8)
+    first, second = cut(A, 8, 4, 4), cut(A @ P, 4, 8, 4)
+    assert abs(A.T @ A - (A @ P).T @ (A @ P)).max() > 1
+    pairs_of = {
+        "honest": lambda pairs, scatter: pairs,
+        "false": unit_vectors_of_8,
+        "drawn": lambda pairs, scatter: drawn(pairs, seed),
+    }
+    for change in pairs_of.values():
+        one, other = view(monkeypatch, first, Q, change), view(monkeypatch, second, P.T @ Q, change)
+        assert one == other
+        assert len(one[0]) == 1
+
+
+def unit_vectors_of_8(pairs, scatter):
+    return replace(pairs, vectors=np.eye(8)[:, :3], values=np.sort(np.diagonal(scatter)[:3])[::-1])
+
+
+def drawn(pairs, seed):
+    vectors, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((8, 3)))
+    return replace(pairs, vectors=vectors)
+
+
+def opened(monkeypatch, parties, runs, **options):
+    """Return the scatters (runs, d, d) that a server opens."""
+    seen: list = []
+
+    def watching(moments, diagonal, **given):
+        seen.append(unpack_symmetric(moments.scatter, diagonal.size))
+        return solve(moments, diagonal, **given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(blind, "solve", watching)
+        for _ in range(runs):
+            finish(blind_server(parties, **options))
+    return np.array(seen)
+
+
+@pytest.mark.engine
+def test_scaled_tables_of_one_spectrum_are_seen_alike(monkeypatch):
+    """Correlation matrices of the same eigenvalues: entries of what the server opens have the same distribution."""
+    views, bare = [], []
+    for seed in (1, 2):
+        correlation = random_correlation.rvs([2.2, 0.5, 0.3], random_state=seed)
+        normal = np.random.default_rng(seed).standard_normal((60, 3))
+        white = np.linalg.svd(normal - normal.mean(0), full_matrices=False)[0]
+        table = white @ np.linalg.cholesky(correlation).T * [1, 20, 300] * np.sqrt(60)
+        bare.append(np.corrcoef(table.T))
+        views.append(opened(monkeypatch, np.array_split(table, 3), 60, scale=True, n_components=2))
+    assert abs(bare[0] - bare[1]).max() > 0.2
+    pvalues = [ks_2samp(views[0][:, i, j], views[1][:, i, j]).pvalue for i in range(3) for j in range(i, 3)]
+    assert min(pvalues) > 0.01 / 6
+    for scatters in views:
+        np.testing.assert_allclose(np.linalg.eigvalsh(scatters) * 3, [[0.3, 0.5, 2.2]] * 60, atol=1e-10)
+
+
+def test_a_rare_value_shows_no_row(monkeypatch):
+    """The row that alone has a value stands in the covariance, and in nothing that the server opens of a blind run."""
+    table = np.column_stack([rows(120, 40), np.zeros(120)])
+    table[17, -1] = 1
+    row = table[17] - table.mean(0)
+
+    def likeness(scatter):
+        return (np.abs(scatter @ row) / np.linalg.norm(scatter, axis=1) / np.linalg.norm(row)).max()
+
+    assert likeness(np.cov(table.T)) > 0.999
+    assert likeness(opened(monkeypatch, np.array_split(table, 3), 1)[0]) < 0.9
+
+
+def test_noise_is_in_each_entry_that_the_server_opens(monkeypatch):
+    """Under a known rotation, what opens differs from the scatter by the noise; rounding is far less."""
+    share = np.cov(X.T, bias=True) / np.cov(X.T, bias=True).trace()
+    for module in (blind, rotated_vault):
+        monkeypatch.setattr(module, "HaarRotation", lambda key, d: Given(np.eye(d)))
+    differences = opened(monkeypatch, PARTIES, 12) - share
+    upper = differences[(slice(None), *np.triu_indices(6, 1))]
+    assert 0.6 < upper.std() / 2.0**-44 < 1.4
+    diagonal = np.diagonal(differences, axis1=1, axis2=2)
+    assert 0.6 < diagonal.std() / 2.0**-43.5 < 1.4
+    assert all(abs(one - other).max() > 2.0**-46 for one, other in pairwise(differences))
+
+
+def test_rounding_of_single_parties_is_far_below_the_noise(monkeypatch):
+    """Two divisions of the same rows under one rotation: their difference is what the noise has to hide."""
+    rotation = np.linalg.qr(np.random.default_rng(3).standard_normal((6, 6)))[0]
+    for module in (blind, rotated_vault):
+        monkeypatch.setattr(module, "HaarRotation", lambda key, d: Given(rotation))
+    monkeypatch.setattr(rotated_vault, "symmetric_noise", lambda key, d: np.zeros(d * (d + 1) // 2))
+    one, other = (opened(monkeypatch, parties, 1)[0] for parties in (PARTIES, cut(X, 10, 60, 20)))
+    assert 0 < np.linalg.norm(one - other) < 2.0**-44 / 100
+
+
+def test_no_sum_of_fewer_parties_opens():
+    server = blind_server()
+    tamper_arrays(server, 1, lambda arrays: [np.zeros_like(arrays[0])], "moments")
+    with refused(FedPCAError, "masks", 3):
+        finish(server)
+
+
+def test_the_last_replies_are_constant():
+    server = blind_server()
+    exchanged = [heard(server, party) for party in range(3)]
+    finish(server)
+    assert all([array.tolist() for array in own[-1].said] == [1, 0.0] for own in exchanged)
+
+
+# Several runs
+
+
+@pytest.mark.parametrize(
+    ("options", "permitted"),
+    [({"n_components": 2, "seed": 5}, True), ({"scale": True}, False), ({"bound": 2e3}, False)],
+)
+def test_blind_runs_over_the_same_rows_have_the_same_settings(tmp_path, options, permitted):
+    finish(sites(tmp_path, PARTIES, options=BLIND))
+    again = sites(tmp_path, PARTIES, options={**BLIND, **options})
+    if permitted:
+        finish(again)
+    else:
+        with refused(DisclosureError, "'n-components'", "'seed'"):
+            finish(again)
+
+
+@pytest.mark.parametrize("change", [lambda part: np.delete(part, 2, axis=1), lambda part: part[1:]])
+def test_blind_runs_without_a_column_or_a_row_are_refused(tmp_path, change):
+    finish(sites(tmp_path, PARTIES, options=BLIND))
+    with refused(DisclosureError, "'min-rows'"):
+        finish(sites(tmp_path, [change(part) for part in PARTIES], options=BLIND))
+
+
+def test_a_blind_run_that_broke_off_counts(tmp_path):
+    broken = sites(tmp_path, PARTIES, options=BLIND)
+    tell_all(broken, "moments", change_place(0, 1))
+    with refused(DisclosureError, "'sums'"):
+        finish(broken)
+    with refused(DisclosureError, "'n-components'", "'seed'"):
+        finish(sites(tmp_path, PARTIES, options={**BLIND, "scale": True}))
+    finish(sites(tmp_path, PARTIES, options=BLIND))
+
+
+def test_a_site_that_is_blind_only_answers_no_other_run(tmp_path):
+    open_run = {key: value for key, value in BLIND.items() if key != "blind"}
+    with refused(DisclosureError, "'blind'"):
+        finish(sites(tmp_path, PARTIES, options=open_run, blind="only"))
+    finish(sites(tmp_path, PARTIES, options=BLIND, blind="only"))
+
+
+def test_each_question_comes_once():
+    server = blind_server()
+    finish(server)
+    phases = [entry["phase"] for entry in server.strategy.round_log]
+    assert phases == ["keys", "secrets", "agree", "sums", "moments", "check", "project"]
+    assert all(question.max_times(server.strategy.public) == 1 for question in server.strategy.script.values())

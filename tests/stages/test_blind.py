@@ -1,0 +1,183 @@
+"""Blind runs: the parties have the model, the server has the spectrum, and what cannot be blind is refused."""
+
+import numpy as np
+import pytest
+from scipy.linalg import subspace_angles
+
+from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel, run
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.errors import ContractError, PartyError, QuorumError
+from fedpca_flwr.site.policy import permit_sight
+from fedpca_flwr.stages import blind
+from tests.families import cut, rows
+from tests.harness import fail_at, finish, fit, server_of
+from tests.refusals import refused
+
+BLIND = {"secure_aggregation": True, "bound": 1e3, "blind": True, "n_components": 3}
+X = rows(90, 6) * [9, 7, 5, 3, 2, 1] + [0, 0, 50, -3, 0, 1]
+
+
+def blind_server(tmp_path, parties=None, **options):
+    parties = parties or cut(X, 40, 30, 20)
+    return server_of("p-cov", parties, **{**BLIND, "site": {"model": str(tmp_path)}, **options})
+
+
+def degrees(model, other):
+    return float(np.degrees(subspace_angles(model.components_.T, other.components_.T).max()))
+
+
+def require_same(model, plain):
+    assert degrees(model, plain) < 1e-8
+    np.testing.assert_allclose(model.mean_, plain.mean_, rtol=1e-15, atol=1e-14)
+    noise = 1e-11 * plain.total_variance
+    np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, atol=noise)
+    np.testing.assert_allclose(model.explained_variance_ratio_, plain.explained_variance_ratio_, atol=1e-11)
+    assert (np.sign(model.components_) == np.sign(plain.components_))[np.abs(plain.components_) > 1e-6].all()
+    assert model.n_samples_ == pytest.approx(plain.n_samples_, rel=1e-15)
+    assert (model.scale_ is None) == (plain.scale_ is None)
+    assert model.scale_ is None or np.allclose(model.scale_, plain.scale_, rtol=1e-13)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e12])
+def test_the_parties_have_the_model_of_all_rows(scale, offset):
+    """At the largest offset, rows are rounded to whole steps of 2^-13 first, so that both runs have the same."""
+    parties = [np.round(part * 2**13) / 2**13 + offset for part in cut(X, 40, 30, 20)]
+    model = fit("p-cov", parties, **BLIND | {"bound": 1e3 + offset}, scale=scale)
+    require_same(model, fit("p-cov", parties, n_components=3, scale=scale))
+    assert model.log["exact"]
+
+
+@pytest.mark.parametrize("parties", [2, 5])
+def test_any_division_gives_one_model(parties):
+    model = fit("p-cov", np.array_split(X, parties), **BLIND, min_parties=2)
+    require_same(model, fit("p-cov", [X], n_components=3))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("parties", [50, pytest.param(400, marks=pytest.mark.nightly)])
+def test_many_parties_have_the_model(parties):
+    table = rows(3 * parties, 6) * [9, 7, 5, 3, 2, 1]
+    model = fit("p-cov", np.array_split(table, parties), **BLIND)
+    require_same(model, fit("p-cov", [table], n_components=3))
+
+
+def test_a_share_of_the_variance_chooses_components():
+    model = fit("p-cov", cut(X, 40, 30, 20), **BLIND | {"n_components": 0.8})
+    plain = fit("p-cov", cut(X, 40, 30, 20), n_components=0.8)
+    require_same(model, plain)
+
+
+def test_constant_features_and_few_rows_are_no_fault():
+    table = np.column_stack([X[:5, :4], np.full(5, 7.0)])
+    for scale in (False, True):
+        model = fit("p-cov", [table[:2], table[2:]], **BLIND, scale=scale, min_parties=2)
+        require_same(model, fit("p-cov", [table], n_components=3, scale=scale))
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_weighted_rows_have_the_model_of_weighted_rows(scale):
+    weights = np.random.default_rng(1).uniform(0.2, 3, len(X))
+    parties = cut(np.column_stack([X, weights]), 40, 30, 20)
+    model = fit("p-cov", parties, **BLIND, weights="6", scale=scale)
+    require_same(model, fit("p-cov", parties, n_components=3, weights="6", scale=scale))
+
+
+def test_categories_have_the_model_of_their_indicators():
+    pandas = pytest.importorskip("pandas")
+    drawn = np.random.default_rng(2).integers(0, 3, len(X))
+    table = pandas.DataFrame(X, columns=list("abcdef")).assign(kind=np.array(["red", "green", "blue"])[drawn])
+    parties = [table.iloc[:40], table.iloc[40:70], table.iloc[70:]]
+    levels = {"levels": {"kind": ["blue", "green", "red"]}, "scale": True, "min_rows": 1, "progress": False}
+    model, plain = run("p-cov", parties, **BLIND, **levels), run("p-cov", parties, n_components=3, **levels)
+    require_same(model, plain)
+    np.testing.assert_allclose(model.transform(table), plain.transform(table), atol=1e-9)
+
+
+def test_a_data_frame_names_the_features_of_the_model():
+    pandas = pytest.importorskip("pandas")
+    frames = [pandas.DataFrame(part, columns=list("abcdef")) for part in cut(X, 40, 30, 20)]
+    model = run("p-cov", frames, **BLIND, min_rows=1)
+    assert list(model.feature_names_in_) == list("abcdef")
+
+
+def test_each_site_writes_the_same_model(tmp_path):
+    folders = [tmp_path / str(party) for party in range(3)]
+    scores = [str(tmp_path / f"{party}.npy") for party in range(3)]
+    finish(blind_server(tmp_path, site={"model": list(map(str, folders)), "scores": scores}))
+    models = [PCAModel.load(next(folder.glob("*.npz"))) for folder in folders]
+    for party, model in enumerate(models):
+        assert (model.components_ == models[0].components_).all()
+        scores = np.load(tmp_path / f"{party}.npy")
+        np.testing.assert_allclose(scores, model.transform(cut(X, 40, 30, 20)[party]), atol=1e-9)
+
+
+def test_the_server_has_a_spectrum_and_no_components(tmp_path):
+    server = blind_server(tmp_path)
+    kept = finish(server)
+    file = PCAModel.load(kept.save(tmp_path / "server"))
+    plain = fit("p-cov", cut(X, 40, 30, 20), n_components=3)
+    np.testing.assert_allclose(file.explained_variance_ratio_, plain.explained_variance_ratio_, rtol=1e-11)
+    assert (file.components_.size, file.mean_, file.scale_, file.n_samples_) == (0, None, None, 90)
+    assert file.explained_variance_.sum() * 89 == pytest.approx(plain.explained_variance_ratio_.sum(), rel=1e-11)
+    assert "90 of 6 features" in file.summary()
+    with refused(ContractError, "'model'", "'scores_'", "'p-cov'"):
+        file.transform(X)
+
+
+def test_a_party_that_drops_out_ends_the_run(tmp_path):
+    server = blind_server(tmp_path)
+    fail_at(server, 1, "moments")
+    with refused((QuorumError, PartyError), "client 1"):
+        finish(server)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"keep": "moments"}, "'keep'"),
+        ({"center": False}, "'center'"),
+        ({"n_components": "auto"}, "n-components='auto'"),
+        ({"adjust_for": "0"}, "'adjust-for'"),
+        ({"clusters": 2}, "'clusters'"),
+        ({"outliers": "sites"}, "'outliers'"),
+        ({"fourth_moments": True}, "'fourth-moments'"),
+        ({"genotypes": True}, "'genotypes'"),
+        ({"survivors": 3}, "'survivors'"),
+        ({"secure_aggregation": False}, "'blind'"),
+        ({"minimum": 2}, "'minimum'"),
+    ],
+)
+def test_what_cannot_be_blind_is_refused_by_name(options, name, tmp_path):
+    with refused(ConfigError, name):
+        blind_server(tmp_path, **options)
+
+
+@pytest.mark.parametrize("method", ["sub-it", "ap-cov", "qr-pca", "em", "dp-pca epsilon=1", "vertical", "robust"])
+def test_other_methods_are_refused_by_name(method):
+    with refused(ConfigError, "'blind'", "p-cov"):
+        server_of(method, cut(X, 40, 30, 20), **BLIND)
+
+
+def test_more_features_than_a_party_rotates_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(blind, "MAX_FEATURES", 5)
+    with refused(ConfigError, "'blind'", 6, 5):
+        finish(blind_server(tmp_path))
+
+
+def test_more_components_than_rows_are_refused(tmp_path):
+    with refused(ConfigError, "'n-components'", 5, 4):
+        finish(blind_server(tmp_path, [X[:2], X[2:4]], n_components=5, min_parties=2))
+
+
+def test_equal_rows_are_refused(tmp_path):
+    with pytest.raises((DataError, ConfigError, PartyError)):
+        finish(blind_server(tmp_path, [np.ones((4, 6))] * 3))
+
+
+def test_a_site_may_be_blind_only():
+    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "blind": "only"}, source="node-config")
+    with refused(DisclosureError, "'blind'"):
+        permit_sight(node, blind=False)
+    permit_sight(node, blind=True)
