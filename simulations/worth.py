@@ -42,7 +42,7 @@ body {{ font: 11pt/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem au
 table {{ border-collapse: collapse; width: 100%; }} td + td {{ white-space: nowrap; }}
 th, td {{ text-align: left; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid #aaa; }}
 h1 {{ margin-bottom: 0; }} h2 {{ font-size: 12pt; margin: 1rem 0 0; }} p, ul {{ margin: .3rem 0; }}
-svg {{ width: 100%; height: auto; }} @media print {{ body {{ font-size: 9.5pt; margin: 0; }} }}
+svg {{ width: 100%; height: auto; }} @media print {{ body {{ font-size: 9pt; margin: 0; }} svg {{ width: 80%; }} }}
 </style>
 </head><body><h1>Is it worth joining?</h1>
 <p>{site}What a joint principal component analysis (PCA) would add to this site's own, foretold from its own rows.</p>
@@ -141,7 +141,7 @@ def main(
     run_config : str
         Run-config of the run: "n-components=4 method='p-cov scale=true'".
     output : Path, optional
-        A new page in HTML. It needs matplotlib.
+        Write the page in HTML into this file. It needs matplotlib.
 
     Raises
     ------

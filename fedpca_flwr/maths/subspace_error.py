@@ -38,6 +38,7 @@ from scipy.linalg import eigh
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 
+LEVEL = 0.9  # coverage of intervals
 MIN_ROWS = 30  # with fewer, fourth moments tell nothing
 MIN_VARIANCE_SHARE = 1e-12  # share of the first variance below which another is rounding
 MAX_SQUARED_SINE = 0.25  # 30 degrees, beyond which a component is not told from the omitted ones,
@@ -46,7 +47,7 @@ MAX_PAIRED_ROWS = 600  # rows, drawn once, whose inner products tell the number 
 
 
 class Distance(NamedTuple):
-    """Forecast of a distance between subspaces: its median and an interval.
+    """Forecast of a distance between subspaces: its median and an interval that holds in 90 % of cases.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ class SubspaceError:
     freedom: float
     limit: float
 
-    def distance(self, rows: float, population: float = np.inf, *, level: float = 0.9) -> Distance:
+    def distance(self, rows: float, population: float = np.inf) -> Distance:
         """Foretell the distance between the components of some rows and those of the population they are drawn from.
 
         Parameters
@@ -95,8 +96,6 @@ class SubspaceError:
             Number of rows.
         population : float, default infinite
             Number of rows of the population, which holds the rows.
-        level : float, default 0.9
-            Coverage of the interval.
 
         Returns
         -------
@@ -104,7 +103,7 @@ class SubspaceError:
         """
         ratio = self.n_rows * (1 / rows - 1 / population)
         squared = float(np.sum(ratio * self.slopes / (1 + ratio * self.shifts)))
-        quantiles = np.array([0.5, 0.5 - level / 2, 0.5 + level / 2])
+        quantiles = np.array([0.5, 0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
         factors = scipy.special.fdtri(self.directions, self.freedom, quantiles)
         return Distance(*np.sqrt(squared * factors).clip(max=self.limit).tolist())
 

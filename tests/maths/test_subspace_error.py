@@ -65,6 +65,18 @@ def test_parts_of_a_table_lie_as_far_from_it_as_foretold():
     assert (held >= 85).all(), held
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize("scale", [False, True])
+def test_the_precision_of_an_estimate_is_that_of_draws(scale):
+    """The variance of the logarithm of estimates, over draws, is the 2 / mu that each of them tells."""
+    rng = np.random.default_rng(0)
+    draws = [DIGITS[rng.integers(0, len(DIGITS), 1200)] for _ in range(60)]
+    errors = [estimate_subspace_error(X, 4, scale=scale) for X in draws]
+    variance = np.var([np.log(error.slopes.sum()) for error in errors])
+    expected = np.median([2 / error.freedom for error in errors])
+    assert 0.6 < variance / expected < 1.6
+
+
 def spiked(variances, d, freedom=0.0, seed=0):
     """Draw rows of noise of variance 1 and such components, normal or with the tails of Student's distribution."""
     rng = np.random.default_rng(seed)
@@ -151,5 +163,3 @@ def test_distances_shrink_with_rows_to_none_and_are_no_longer_than_possible():
     assert medians[-1] < 1e-4
     assert error.distance(300, 300) == (0, 0, 0)
     assert error.distance(2).high == pytest.approx(np.sqrt(3))
-    low, high = error.distance(300, level=0.5)[1:]
-    assert error.distance(300).low < low < high < error.distance(300).high

@@ -48,12 +48,15 @@ def test_angles_alone_and_joined_are_those_of_the_mathematics(worth, scale):
 
 def test_the_page_is_whole_and_holds_no_row(worth, tmp_path):
     page = tmp_path / "new" / "worth.html"
-    code, out, _ = worth(DIGITS + 0.123456, FOUR, "--output", str(page), name="St John's & co")
+    code, out, _ = worth(
+        DIGITS + 0.123456, FOUR, "--output", str(page), name="St John's & co", journal=str(tmp_path / "j")
+    )
     text = page.read_text(encoding="utf-8")
     body = ElementTree.fromstring(re.sub(r"^.*?</head>|</html>\s*$", "", text, flags=re.S))
     words = " ".join(" ".join(body.itertext()).split())
     assert code == 0
     assert str(page) in out
+    assert not (tmp_path / "j").exists(), "nothing is noted, as nothing is asked"
     assert "St John's & co. " in words
     assert "300 rows of 64 features, and foretold 4 components. Nothing left the site" in words
     for line in out.splitlines()[:3]:
