@@ -156,6 +156,15 @@ ROOMS = {
         },
     ),
     "doctor": Room(["fedpca_flwr/site/doctor.py", "tests/site/test_doctor.py"], {COMMANDS: ['"site doctor"']}),
+    "worth": Room(
+        [
+            "fedpca_flwr/maths/subspace_error.py",
+            "simulations/worth.py",
+            "tests/maths/test_subspace_error.py",
+            "tests/simulations/test_worth.py",
+        ],
+        {COMMANDS: ['"site worth"']},
+    ),
     **{f"method {name}": _method(name) for name in METHODS},
 }
 BY_DAY = "stage clusters"

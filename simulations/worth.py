@@ -1,0 +1,303 @@
+"""The command `site worth`: what a site's components gain from rows of others, foretold from its own rows alone."""
+
+import io
+import os
+from datetime import UTC, datetime
+from html import escape
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from typer import Option
+
+from fedpca_flwr.config.method_text import parse_options, split_method_text
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.config.site_file import read_site_file
+from fedpca_flwr.data.table import participating_rows
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.rows import to_array
+from fedpca_flwr.maths.subspace_error import Distance, SubspaceError, estimate_subspace_error
+from fedpca_flwr.protocol import fleet
+from fedpca_flwr.site.local_table import local_table
+from fedpca_flwr.site.table_steps import apply_steps
+from fedpca_flwr.state.files import atomic_file
+from fedpca_flwr.strategies import METHODS
+
+ASSUMPTION = (
+    "This assumes that the others' rows are of the same kind: drawn independently from the same population as this "
+    "site's. It cannot know whether they are."
+)
+DEFINITION = (
+    "Distance: the root of the summed squared sines of the angles between the subspaces of both sets of components; "
+    "degrees: the angle of each, if all were alike; in brackets what holds in 90 % of cases"
+)
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Is it worth joining?</title>
+<style>
+body {{ font: 11pt/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }}
+table {{ border-collapse: collapse; width: 100%; }} td + td {{ white-space: nowrap; }}
+th, td {{ text-align: left; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid #aaa; }}
+h1 {{ margin-bottom: 0; }} h2 {{ font-size: 12pt; margin: 1rem 0 0; }} p, ul {{ margin: .3rem 0; }}
+svg {{ width: 100%; height: auto; }} @media print {{ body {{ font-size: 9pt; margin: 0; }} svg {{ width: 80%; }} }}
+</style>
+</head><body><h1>Is it worth joining?</h1>
+<p>{site}What a joint principal component analysis (PCA) would add to this site's own, foretold from its own rows.</p>
+<p><strong>{answer}</strong></p>
+<table><tr><th>this site's components</th><th>rows</th><th>distance</th><th>degrees</th></tr>
+{lines}
+</table>
+<p>{definition}. 0 degrees: the same components; 90 degrees: nothing in common.</p>
+{figure}
+<h2>What was computed, and what left the site</h2>
+<p>The site's own computer looked at {n:,} rows of {d:,} features, and foretold {k} components{scaled}. Nothing left the
+site, and nobody else was asked. This page holds no row, no value and no component: only the numbers that it shows.</p>
+<h2>What it assumes</h2>
+<ul><li>{assumption} Where populations differ, joint components describe the mixture, and this page says nothing about
+how far this site's own are from it.</li>
+<li>One row stands for one independent case. Several rows of one person make the forecast too good.</li>
+<li>Features, their units and their coding are the same at all sites.</li></ul>
+<h2>What it does not say</h2>
+<p>How useful the components are to anybody, and what joining reveals: the latter is in the project's SECURITY.md. A
+smaller angle is a more certain description, no more.</p>
+<h2>How</h2>
+<p>By fourth moments of the site's scores, with the correction of random matrix theory for many features. The page
+docs/worth.md of the project has the formula and how often its intervals hold on known populations.
+fedpca-flwr {version}, {day}.</p></body></html>
+"""
+
+
+class Case(NamedTuple):
+    """Line of the forecast.
+
+    Parameters
+    ----------
+    title : str
+        Whose components are compared with whose.
+    rows : int
+        Number of rows.
+    distance : Distance
+        The forecast.
+    degrees : Distance
+        The same as an angle.
+    """
+
+    title: str
+    rows: int
+    distance: Distance
+    degrees: Distance
+
+    @property
+    def texts(self) -> tuple[str, str, str, str]:
+        """Title, rows, distance and degrees, as they are printed."""
+        pairs = [(self.distance, ".2g"), (self.degrees, ".2g")]
+        cells = [f"{value.median:{form}} ({value.low:{form}} to {value.high:{form}})" for value, form in pairs]
+        return self.title, f"{self.rows:,}", cells[0], cells[1]
+
+
+def as_degrees(distance: Distance, k: int) -> Distance:
+    """Convert a distance between subspaces of k components into the angle of each, if all angles were alike.
+
+    Parameters
+    ----------
+    distance : Distance
+        Roots of the summed squared sines.
+    k : int
+        Number of components.
+
+    Returns
+    -------
+    Distance
+        Angles in degrees.
+    """
+    return Distance(*np.rad2deg(np.arcsin(np.minimum(np.array(distance) / np.sqrt(k), 1))).tolist())
+
+
+def main(
+    rows: Annotated[int, Option(min=1)],
+    config: Annotated[Path | None, Option(metavar="FILE")] = None,
+    node_config: str = "",
+    run_config: str = "method='p-cov'",
+    output: Annotated[Path | None, Option(metavar="FILE.html")] = None,
+) -> None:
+    """Foretell from this site's own rows how much nearer its components come to the population's by joining.
+
+        python -m fedpca_flwr site worth --config site.toml --rows 5000 --output worth.html
+
+    Print the expected distance alone and with rows of others of the same kind, each with an interval. The output is a
+    page with a figure that can be handed to an ethics committee. Nothing leaves the site.
+
+    Parameters
+    ----------
+    rows : int
+        Number of rows of all others together.
+    config : Path, optional
+        The site's file, as of 'site node'. Paths in it count from its folder.
+    node_config : str
+        Node-config of this site, as of 'flower-supernode'.
+    run_config : str
+        Run-config of the run: "n-components=4 method='p-cov scale=true'".
+    output : Path, optional
+        Write the page in HTML into this file. It needs matplotlib.
+
+    Raises
+    ------
+    ConfigError
+        If the run is more than a PCA of centred rows that each count once.
+    DataError
+        If the rows do not resolve the components.
+    """
+    if bool(config) == bool(node_config):
+        raise ConfigError("name the site's file (--config site.toml), or else its --node-config")
+    output = output and output.absolute()
+    if config:
+        node = read_site_file(config).node
+        os.chdir(config.parent)
+    else:
+        node = NodeConfig.parse(fleet.parse_config_text(node_config, "node-config"), source="node-config")
+    k, scale, X = load_run(node, fleet.parse_config_text(run_config, "run-config"))
+    error = estimate_subspace_error(X, k, scale=scale)
+    n, joined = len(X), len(X) + rows
+    forecasts = [
+        ("alone, to the population's", n, error.distance(n)),
+        (f"with {rows:,} rows of others, to the population's", joined, error.distance(joined)),
+        ("alone, to those of all these rows", n, error.distance(n, joined)),
+    ]
+    cases = [Case(title, count, distance, as_degrees(distance, k)) for title, count, distance in forecasts]
+    for case in cases:
+        title, _, distance, degrees = case.texts
+        print(f"{title}: distance {distance}, {degrees} degrees")
+    print(f"{DEFINITION}\n{ASSUMPTION}")
+    if output:
+        site = f"{escape(node.name)}. " if node.name else ""
+        with atomic_file(output) as stream:
+            stream.write(write_page(error, cases, X.shape, k, scale=scale, site=site).encode())
+        print(f"written: {output}")
+
+
+def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
+    """Read the number of components, whether features are scaled, and this site's rows that would take part.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The site.
+    run : dict
+        The run-config.
+
+    Returns
+    -------
+    k : int
+    scale : bool
+    X : ndarray of shape (n, d)
+
+    Raises
+    ------
+    ConfigError, DataError
+        If the run is not of this kind, or a value is missing.
+    """
+    config = RunConfig.parse(run)
+    name, _ = split_method_text(config.method)
+    if name not in METHODS:
+        raise ConfigError(f"run-config: 'method' is '{name}', expected one of {', '.join(METHODS)}")
+    options = parse_options(config.method, METHODS[name].strategy.card.options, {"n-components": config.n_components})
+    k = options.n_components
+    if not isinstance(k, int) or config.weights or options.stages or not options.centred:
+        raise ConfigError(
+            "only a PCA of centred rows that each count once is foretold, with a number of components: name "
+            "n-components, and leave 'weights' and all options but scale=true out of the run-config"
+        )
+    table = apply_steps(local_table(node, config), node, config)
+    X = np.asarray(to_array(participating_rows(table, node.round_rows)), dtype=np.float64)
+    complete = ~np.isnan(X).any(axis=1)
+    if not complete.all():
+        raise DataError(f"{int((~complete).sum())} of {len(X)} rows have missing values (NaN): fill or drop them first")
+    return k, options.scaled, X
+
+
+def write_page(
+    error: SubspaceError, cases: list[Case], shape: tuple[int, ...], k: int, *, scale: bool, site: str
+) -> str:
+    """Write the forecast as a page of HTML with its figure.
+
+    Parameters
+    ----------
+    error : SubspaceError
+        The error as a function of the rows.
+    cases : list of Case
+        Alone, joined, and alone compared with joined.
+    shape : (int, int)
+        Number of rows and of features at the site.
+    k : int
+        Number of components.
+    scale : bool
+        Whether features are divided by their standard deviations.
+    site : str
+        The site's name as HTML, or empty.
+
+    Returns
+    -------
+    str
+    """
+    alone, joined = (case.texts[3] for case in cases[:2])
+    return PAGE.format(
+        site=site,
+        answer=(
+            f"Alone, this site's components are expected to lie {alone} degrees from those of the population; together "
+            f"with {cases[1].rows - cases[0].rows:,} rows of others of the same kind {joined} degrees."
+        ),
+        lines="\n".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in case.texts)}</tr>" for case in cases),
+        definition=DEFINITION,
+        figure=draw_forecast(error, cases, k),
+        n=shape[0],
+        d=shape[1],
+        k=k,
+        scaled=" of features divided by their standard deviations" if scale else "",
+        assumption=ASSUMPTION,
+        version=metadata.version("fedpca-flwr"),
+        day=f"{datetime.now(UTC):%Y-%m-%d}",
+    )
+
+
+def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
+    """Draw the foretold angle against the number of all rows, with its interval, as SVG.
+
+    Parameters
+    ----------
+    error : SubspaceError
+        The error as a function of the rows.
+    cases : list of Case
+        Alone and joined, which are marked.
+    k : int
+        Number of components.
+
+    Returns
+    -------
+    str
+        An element of HTML.
+    """
+    try:
+        from matplotlib import rc_context
+
+        from fedpca_flwr.figures.style import COLOURS, STYLE, canvas, few_ticks
+    except ImportError:
+        raise ConfigError("--output needs matplotlib: pip install '.[plots]' in the repository") from None
+    counts = np.geomspace(cases[0].rows, max(cases[1].rows, 10 * cases[0].rows), 100)
+    median, low, high = np.array([as_degrees(error.distance(count), k) for count in counts]).T
+    buffer = io.StringIO()
+    with rc_context({**STYLE, "svg.fonttype": "none", "svg.hashsalt": "worth"}):
+        figure, axes = canvas(7, 3)
+        axes.fill_between(counts, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="90 % of cases")
+        axes.plot(counts, median, color=COLOURS[0], label="foretold")
+        for case, marker, colour, label in zip(cases[:2], "os", COLOURS[2:], ("alone", "joined"), strict=False):
+            axes.plot(case.rows, case.degrees.median, marker, color=colour, markersize=8, label=label)
+        axes.set(xscale="log", ylim=(0, None), xlabel="rows of all sites", ylabel="degrees to the population's")
+        few_ticks(axes.xaxis, counts)
+        axes.legend()
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(["Creator", "Date", "Format", "Type"]))
+    svg = buffer.getvalue()
+    label = "Foretold angle to the population's components against the number of rows, falling"
+    return f'<svg role="img" aria-label="{label}"{svg[svg.index("<svg") + len("<svg") :]}'

@@ -1,0 +1,165 @@
+"""Forecasts of the distance to the population's components, held against draws of known populations."""
+
+import numpy as np
+import pytest
+from scipy.linalg import subspace_angles
+from sklearn.datasets import load_digits
+
+from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.subspace_error import estimate_subspace_error
+
+DRAWS = 200
+PARTIES = (1, 2, 5, 10)
+DIGITS = load_digits().data
+
+
+def components(X, k, scale=False):
+    S = np.cov(X, rowvar=False)
+    if scale:
+        deviations = np.sqrt(np.where(np.diagonal(S) > 0, np.diagonal(S), 1))
+        S = S / np.outer(deviations, deviations)
+    return np.linalg.eigh(S)[1][:, ::-1][:, :k]
+
+
+def distance(V, W):
+    return np.sqrt(np.sum(np.sin(subspace_angles(V, W)) ** 2))
+
+
+def drawn(draw, V, n, *, scale=False, population=np.inf, draws=DRAWS, parties=PARTIES):
+    """Return, by number of parties, the true distances, the medians foretold, and how often intervals hold."""
+    k, lines, refused = V.shape[1], [], 0
+    while len(lines) < draws:
+        X = draw(n * max(parties))
+        try:
+            error = estimate_subspace_error(X[:n], k, scale=scale)
+        except DataError:
+            refused += 1
+            continue
+        lines.append(
+            [(distance(V, components(X[: n * m], k, scale)), *error.distance(n * m, population)) for m in parties]
+        )
+    assert refused < 0.1 * draws
+    true, median, low, high = np.array(lines).T
+    return np.median(true, axis=1), np.median(median, axis=1), np.sum((low <= true) & (true <= high), axis=1)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("n", "k", "scale"), [(179, 4, False), (300, 3, False), (400, 3, True)])
+def test_forecasts_hold_for_one_to_ten_parties(n, k, scale):
+    rng = np.random.default_rng(1)
+    V = components(DIGITS, k, scale)
+    true, median, held = drawn(lambda count: DIGITS[rng.integers(0, len(DIGITS), count)], V, n, scale=scale)
+    np.testing.assert_allclose(median, true, rtol=0.1)
+    assert (held >= 0.85 * DRAWS).all(), held
+
+
+@pytest.mark.engine
+def test_parts_of_a_table_lie_as_far_from_it_as_foretold():
+    """Rows without replacement, as a site's among those of all: 1 / n - 1 / N."""
+    rng = np.random.default_rng(2)
+    n, N = 224, len(DIGITS)
+    V = components(DIGITS, 4)
+    results = drawn(lambda count: rng.permutation(DIGITS)[:count], V, n, population=N, draws=100, parties=(1, 4, 7))
+    true, median, held = results
+    np.testing.assert_allclose(median, true, rtol=0.1)
+    assert (held >= 85).all(), held
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("scale", [False, True])
+def test_the_precision_of_an_estimate_is_that_of_draws(scale):
+    """The variance of the logarithm of estimates, over draws, is the 2 / mu that each of them tells."""
+    rng = np.random.default_rng(0)
+    draws = [DIGITS[rng.integers(0, len(DIGITS), 1200)] for _ in range(60)]
+    errors = [estimate_subspace_error(X, 4, scale=scale) for X in draws]
+    variance = np.var([np.log(error.slopes.sum()) for error in errors])
+    expected = np.median([2 / error.freedom for error in errors])
+    assert 0.6 < variance / expected < 1.6
+
+
+def spiked(variances, d, freedom=0.0, seed=0):
+    """Draw rows of noise of variance 1 and such components, normal or with the tails of Student's distribution."""
+    rng = np.random.default_rng(seed)
+    deviations = np.sqrt([*variances, *np.ones(d - len(variances))])
+
+    def draw(count):
+        X = rng.standard_normal((count, d)) * deviations
+        return X * np.sqrt(freedom / rng.chisquare(freedom, (count, 1))) if freedom else X
+
+    return draw
+
+
+@pytest.mark.parametrize(("d", "n"), [(20, 2000), (100, 200), (300, 150)])
+def test_for_equal_noise_the_limit_is_that_of_spikes(d, n):
+    """Paul (2007), for few features and for many, at the site's number of rows and at four times as many."""
+    variances = np.array([20.0, 10.0])
+    draw, draws = spiked(variances, d), 20
+    medians = np.median(
+        [[estimate_subspace_error(draw(n), 2).distance(n * m).median for m in (1, 4)] for _ in range(draws)], axis=0
+    )
+    for m, median in zip((1, 4), medians, strict=True):
+        g = (d - 2) / (n * m)
+        cosines = (1 - g / (variances - 1) ** 2) / (1 + g / (variances - 1))
+        np.testing.assert_allclose(median, np.sqrt(np.sum(1 - cosines)), rtol=0.05)
+
+
+@pytest.mark.engine
+def test_fewer_rows_than_features_foretell_as_well():
+    """A component that noise turns by 36 degrees, of 300 features and 150 rows."""
+    draw = spiked([12.0, 6.0], 300)
+    true, median, held = drawn(draw, np.eye(300)[:, :2], 150, draws=30, parties=(1, 4))
+    np.testing.assert_allclose(median, true, rtol=0.1)
+    assert (held >= 26).all(), held
+
+
+@pytest.mark.engine
+def test_heavy_tails_make_the_distance_larger():
+    """Of Student's distribution with 8 degrees of freedom, E[x_j^2 x_i^2] is 1.5 l_j l_i."""
+    draw = spiked([20.0, 10.0], 20, freedom=8.0)
+    true, median, held = drawn(draw, np.eye(20)[:, :2], 300, draws=100)
+    normal = spiked([20.0, 10.0], 20)
+    foretold = [estimate_subspace_error(normal(300), 2).distance(300).median for _ in range(20)]
+    np.testing.assert_allclose(median, true, rtol=0.1)
+    assert (held >= 85).all(), held
+    assert 1.1 < median[0] / np.median(foretold) < 1.35
+
+
+@pytest.mark.parametrize(("variances", "d", "n", "k"), [([], 20, 200, 1), ([20, 10], 20, 200, 3), ([], 120, 60, 1)])
+def test_components_of_noise_are_refused(variances, d, n, k):
+    draw, refused = spiked(variances, d), 0
+    for _ in range(50):
+        try:
+            estimate_subspace_error(draw(n), k)
+        except DataError as error:
+            refused += "is not resolved" in str(error)
+    assert refused >= 48
+
+
+def test_equal_variances_are_refused():
+    X = np.tile(np.vstack([np.eye(3), -np.eye(3)]), (20, 1))
+    with pytest.raises(DataError, match="component 1 of 1 is not resolved"):
+        estimate_subspace_error(X, 1)
+
+
+@pytest.mark.parametrize(("n", "k", "text"), [(29, 2, "29 rows are too few"), (60, 5, "1 to 4"), (60, 0, "k is 0")])
+def test_too_few_rows_or_directions_are_refused(n, k, text):
+    with pytest.raises(DataError, match=text):
+        estimate_subspace_error(spiked([20.0], 5)(n), k)
+
+
+def test_columns_without_variance_and_units_change_nothing():
+    X = spiked([20.0, 10.0], 20)(100) @ np.linalg.qr(np.random.default_rng(1).standard_normal((20, 20)))[0]
+    error, scaled = (estimate_subspace_error(X, 1, scale=scale) for scale in (False, True))
+    more = np.column_stack([1000 * X, np.ones(100)])
+    np.testing.assert_allclose(estimate_subspace_error(more, 1).distance(500), error.distance(500))
+    units = np.column_stack([X * np.arange(1, 21), np.ones(100)])
+    np.testing.assert_allclose(estimate_subspace_error(units, 1, scale=True).distance(500), scaled.distance(500))
+
+
+def test_distances_shrink_with_rows_to_none_and_are_no_longer_than_possible():
+    error = estimate_subspace_error(DIGITS[:300], 3)
+    medians = [error.distance(rows).median for rows in (300, 1000, 10_000, 1e12)]
+    assert medians == sorted(medians, reverse=True)
+    assert medians[-1] < 1e-4
+    assert error.distance(300, 300) == (0, 0, 0)
+    assert error.distance(2).high == pytest.approx(np.sqrt(3))
