@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from importlib import import_module
 from logging import WARNING
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -117,7 +118,9 @@ def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, 
         site_config = site_of_party(site, int(context.node_config["partition-id"]))
         node_config = {**context.node_config, "may-show": "inner products", **site_config}
         party_context = replace(pca_context, node_config=node_config, run_config=run_config)
-        return FACTORY.client(party_context, load)
+        # the worker's own factory: in a copy of this process's, methods would have lost their stages
+        client: PCAClient | RefusingClient = import_module("fedpca_flwr.strategies").FACTORY.client(party_context, load)
+        return client
 
     return make_client
 
