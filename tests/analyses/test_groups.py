@@ -6,7 +6,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr import analyses, run
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import cut, rows
@@ -70,6 +70,7 @@ def test_components_are_singular_vectors_of_weighted_rows():
     expected = np.array([[np.corrcoef(score, column)[0, 1] for column in Z[:, :7].T] for score in found.T])
     np.testing.assert_allclose(result.reading.correlations[:, :7], expected, atol=1e-10)
     np.testing.assert_array_equal(result.reading.correlations[:, 7], 0)
+    assert result.model.scale_[7] == 1
     shares = reference.components_**2
     np.testing.assert_allclose(result.reading.contributions[:, :7], shares, atol=1e-10)
     by_group = np.column_stack([shares[:, [0, 3, 6]].sum(axis=1), shares[:, [1, 2]].sum(axis=1), shares[:, 4:6]])
@@ -129,5 +130,11 @@ def test_groups_that_are_no_partition_are_refused():
     still = SecondMoments.of(np.column_stack([rows(30, 2), np.full((30, 2), 3.0)]))
     with refused(DataError, "'b'"):
         analyses.multiple_factor_analysis(still, {"a": [0, 1], "b": [2, 3]}, 1)
+    few = SecondMoments.of(WINE[:4])
+    with refused(ConfigError, "'k'", 4, 3):
+        analyses.multiple_factor_analysis(few, GROUPS, 4)
+    twins = SecondMoments.of(np.column_stack([X := rows(30, 2), X]))
+    with refused(ContractError, 3):
+        analyses.multiple_factor_analysis(twins, {"a": [0, 1], "b": [2, 3]}, 3)
     with refused(ConfigError, "'moments'", "NoneType", "keep='moments'"):
         analyses.multiple_factor_analysis(run("p-cov", PARTS, n_components=1).moments_, GROUPS)

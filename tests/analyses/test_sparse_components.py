@@ -85,6 +85,8 @@ def test_components_that_cannot_be_are_refused():
     for k in (0, 14, "2", None):
         with refused(ConfigError, "'k'", repr(k), 1, 13):
             analyses.sparse_components(POOLED, k, 2)
+    with refused(ConfigError, "'k'", 4, 3):
+        analyses.sparse_components(SecondMoments.of(WINE[:4]), 4, 2)
     with refused(ConfigError, "'loadings'", 3, 2):
         analyses.sparse_components(POOLED, 2, [4, 4, 4])
     alike = SecondMoments.of(pd.DataFrame(np.outer(np.arange(9.0), [1.0, -2.0, 3.0])))

@@ -48,6 +48,7 @@ def test_up_to_fifteen_features_no_support_is_better(kind):
         assert component.exact
         assert component.variance == pytest.approx(best, rel=1e-9)
         assert best <= component.bound * (1 + 1e-12)
+        assert component.variance <= component.bound
         v = component.loadings
         assert v @ C @ v == pytest.approx(component.variance, rel=1e-9)
         assert np.linalg.norm(v) == pytest.approx(1)
@@ -68,7 +69,7 @@ def test_branch_and_bound_mends_a_search_that_misses(seed, monkeypatch):
     """Of one start and one step; noise of equal variances, where supports differ little."""
     monkeypatch.setattr(sparse_pca, "ROW_STARTS", 0)
     monkeypatch.setattr(sparse_pca, "MAX_STEPS", 1)
-    C = np.corrcoef(np.random.default_rng(seed).standard_normal((30, 14)), rowvar=False)
+    C = 1e4 * np.corrcoef(np.random.default_rng(seed).standard_normal((30, 14)), rowvar=False)
     best = {s: largest_variance(C, s) for s in (3, 5, 7)}
     for s, variance in best.items():
         component = sparse_component(C, s)
@@ -86,6 +87,14 @@ def test_a_search_that_ends_early_claims_no_best(monkeypatch):
     component = sparse_component(COVARIANCES["fifteen features"], 5)
     assert not component.exact
     assert component.variance < component.bound
+
+
+def test_the_search_alone_finds_the_best_of_fourteen(monkeypatch):
+    monkeypatch.setattr(sparse_pca, "MAX_EXACT_FEATURES", 0)
+    monkeypatch.setattr(sparse_pca, "ROW_STARTS", 4)
+    for seed in range(8):
+        C = np.corrcoef(np.random.default_rng(seed).standard_normal((30, 14)), rowvar=False)
+        assert sparse_component(C, 5).variance == pytest.approx(largest_variance(C, 5), rel=1e-9)
 
 
 @pytest.mark.parametrize("n", [40, 2000])
