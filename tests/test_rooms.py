@@ -38,6 +38,7 @@ class Room(NamedTuple):
 STAGES_TABLE = "fedpca_flwr/stages/__init__.py"
 READERS = "fedpca_flwr/site/readers.py"
 TABLE_STEPS = "fedpca_flwr/site/table_steps.py"
+ANALYSES = "fedpca_flwr/analyses/__init__.py"
 COMMANDS = "fedpca_flwr/cli.py"
 BENCHMARKS = "simulations/benchmarks/__main__.py"
 
@@ -154,6 +155,17 @@ ROOMS = {
             "fedpca_flwr/server_app.py": [r"import measured$", r"^    measured,$"],
             "fedpca_flwr/site_app.py": [r"\bmetrics_of_site\b"],
         },
+    ),
+    "sparse components": Room(
+        [
+            *(f"fedpca_flwr/{name}.py" for name in ("analyses/sparse", "maths/sparse_pca")),
+            *(f"tests/{name}.py" for name in ("analyses/test_sparse_components", "maths/test_sparse_pca")),
+        ],
+        {ANALYSES: [r"\b(SparseComponents|sparse_components)\b"]},
+    ),
+    "groups of features": Room(
+        ["fedpca_flwr/analyses/groups.py", "tests/analyses/test_groups.py"],
+        {ANALYSES: [r"\b(MultipleFactorAnalysis|multiple_factor_analysis)\b"]},
     ),
     "doctor": Room(["fedpca_flwr/site/doctor.py", "tests/site/test_doctor.py"], {COMMANDS: ['"site doctor"']}),
     "worth": Room(

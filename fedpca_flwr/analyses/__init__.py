@@ -18,6 +18,7 @@ from fedpca_flwr.analyses.components import (
 )
 from fedpca_flwr.analyses.covariates import AdjustedMoments, adjusted
 from fedpca_flwr.analyses.genes import highly_variable
+from fedpca_flwr.analyses.groups import MultipleFactorAnalysis, multiple_factor_analysis
 from fedpca_flwr.analyses.harmony import harmonised
 from fedpca_flwr.analyses.inference import (
     HowMany,
@@ -41,6 +42,7 @@ from fedpca_flwr.analyses.relations import (
     principal_component_regression,
     ridge,
 )
+from fedpca_flwr.analyses.sparse import SparseComponents, sparse_components
 
 __all__ = [
     "AdjustedMoments",
@@ -52,9 +54,11 @@ __all__ = [
     "FactorModel",
     "HowMany",
     "HowSure",
+    "MultipleFactorAnalysis",
     "Outliers",
     "Reading",
     "Regression",
+    "SparseComponents",
     "Spikes",
     "adjusted",
     "barycentres",
@@ -70,6 +74,7 @@ __all__ = [
     "how_sure",
     "how_sure_by_parties",
     "least_squares",
+    "multiple_factor_analysis",
     "outliers",
     "partial_least_squares",
     "pca",
@@ -77,6 +82,7 @@ __all__ = [
     "projected",
     "read",
     "ridge",
+    "sparse_components",
     "spikes",
     "variance_intervals",
     "whitened",

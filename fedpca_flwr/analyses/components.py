@@ -161,7 +161,7 @@ class Reading:
     communalities : ndarray of shape (d,)
         Share of each feature's variance that the k components hold, which no rotation changes.
     contributions : ndarray of shape (k, d)
-        Share of each feature in the sum of a component's squared correlations.
+        Share of each feature in the sum of a component's squared correlations, which groups of features weigh.
     between : ndarray of shape (k, k)
         Correlations of the (rotated) scores with each other: the identity, except with promax.
     features : tuple of str

@@ -37,9 +37,14 @@ FOUND = {
     "FactorModel": (lambda: analyses.factor_analysis(MOMENTS, 2), ["gene 5", "F2"]),
     "HowMany": (lambda: analyses.how_many(MOMENTS), ["broken stick"]),
     "HowSure": (lambda: analyses.how_sure(MOMENTS, 3), ["PC3", f"{MODEL.explained_variance_[2]:.4g}"]),
+    "MultipleFactorAnalysis": (
+        lambda: analyses.multiple_factor_analysis(MOMENTS, {"early": NAMES[:3], "late": NAMES[3:]}),
+        ["early", "PC2"],
+    ),
     "Outliers": (lambda: analyses.outliers(MODEL, ODD), ["7", "gene 2"]),
     "Reading": (lambda: analyses.read(MOMENTS, 2), ["gene 5", "PC2"]),
     "Regression": (lambda: analyses.ridge(MOMENTS, ["gene 0"]), ["R squared", "gene 5"]),
+    "SparseComponents": (lambda: analyses.sparse_components(MOMENTS, 2, 1), ["PC2", "proven", "gene"]),
     "Spikes": (lambda: analyses.spikes(MOMENTS, 3), ["PC3"]),
     "SecondMoments": (lambda: MOMENTS, ["200 rows", "5 parties", "gene 5"]),
 }

@@ -1,0 +1,135 @@
+"""Sparse components: at most so many loadings as the user says, and how far from the best they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.analyses.inputs import finite_rows, require_count, require_resolved, takes_moments
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import safe_deviation
+from fedpca_flwr.maths.sparse_pca import deflate, sparse_component
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.model.tables import DisplayTable, Share, component_labels, display_as, largest_features
+
+
+def _sparse_table(result: SparseComponents) -> DisplayTable:
+    """Return the display of sparse components: what each explains, the gap to its bound, and its loadings."""
+    labels, rows = component_labels(len(result.components)), []
+    for j, loadings in enumerate(result.components):
+        entries = largest_features(loadings, result.features, int(np.count_nonzero(loadings)))
+        shares = Share(result.explained_shares[j]), Share(result.gaps[j])
+        rows.append([labels[j], *shares, "proven" if result.exact[j] else "not proven", entries])
+    title = f"SparseComponents: {result.explained_shares.sum():.2%} of the variance, in the order of the components"
+    return DisplayTable(title, ["component", "explains", "gap to bound", "best", "loadings"], rows)
+
+
+@display_as(_sparse_table)
+@dataclass(frozen=True, eq=False)
+class SparseComponents:
+    """Components of few loadings each, of which each adds as much variance to the earlier ones as it can.
+
+    Parameters
+    ----------
+    components : ndarray of shape (k, d)
+        Rows of length 1, zero but for few loadings; the largest absolute loading is positive. They need not be
+        orthogonal, nor their scores uncorrelated.
+    adjusted_variances : ndarray of shape (k,)
+        Variance (divisor n - 1) of the scores on each component that the scores on the earlier ones do not explain
+        (Zou, Hastie and Tibshirani 2006).
+    bounds : ndarray of shape (k,)
+        What no component with as many loadings can exceed after the same earlier ones: the smaller of the leading
+        eigenvalue, and the largest sum, in a row of the covariance, of the variance and the s - 1 largest other
+        absolute entries. Bounds are of the moments as they were kept; a secure sum rounds these (``error_bound``).
+    exact : ndarray of bool of shape (k,)
+        True if no component with as many loadings adds more variance, however large the gap to the bound.
+    total_variance : float
+        Variance of all features together.
+    mean, scale : ndarray of shape (d,)
+        Subtracted from rows, and what divides them then.
+    features : tuple of str
+        Names of the features; empty if the moments have none.
+    """
+
+    components: Array
+    adjusted_variances: Array
+    bounds: Array
+    exact: NDArray[np.bool_]
+    total_variance: float
+    mean: Array
+    scale: Array
+    features: tuple[str, ...]
+
+    @property
+    def explained_shares(self) -> Array:
+        """Share of the total variance that each component adds to the earlier ones, shape (k,)."""
+        return self.adjusted_variances / self.total_variance
+
+    @property
+    def gaps(self) -> Array:
+        """Share of its bound by which each component may fall short of the best one, shape (k,)."""
+        return 1 - self.adjusted_variances / self.bounds
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Compute the scores of rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+
+        Returns
+        -------
+        ndarray of shape (n, k)
+        """
+        rows = finite_rows(X, self.features, self.mean.size) - self.mean
+        scores: Array = rows / self.scale @ self.components.T
+        return scores
+
+
+@takes_moments
+def sparse_components(
+    moments: SecondMoments, k: int, loadings: int | Sequence[int], *, scale: bool = False
+) -> SparseComponents:
+    """Compute k components with at most so many loadings each, exactly where there are at most 30 features.
+
+    Parameters
+    ----------
+    moments : SecondMoments
+    k : int
+        Number of components.
+    loadings : int or sequence of int
+        Largest number of loadings of each component; one number is for all.
+    scale : bool, default False
+        Divide each feature by its standard deviation, as for a PCA.
+
+    Returns
+    -------
+    SparseComponents
+
+    Raises
+    ------
+    ConfigError
+        For a number of components or of loadings that is not allowed.
+    ContractError
+        If fewer components hold all variance.
+    """
+    d, n = moments.n_features, moments.n_samples
+    require_count("k", k, min(d, n - 1))
+    counts = list(loadings) if isinstance(loadings, Sequence | np.ndarray) else [loadings] * k
+    if len(counts) != k:
+        raise ConfigError(f"'loadings' has {len(counts)} numbers for {k} components, expected one for all, or {k}")
+    for count in counts:
+        require_count("loadings", count, d)
+    covariance = moments.scaled().covariance if scale else moments.covariance
+    total, components = float(np.trace(covariance)), []
+    for count in counts:
+        components.append(sparse_component(covariance, count))
+        require_resolved(np.array([component.variance for component in components]))
+        covariance = deflate(covariance, components[-1].loadings)
+    vectors, variances, bounds, exact = map(np.array, zip(*components, strict=True))
+    unit = safe_deviation(moments.moments.diagonal(), n, moments.moments.mean) if scale else np.ones(d)
+    return SparseComponents(vectors, variances, bounds, exact, total, moments.mean, unit, moments.features)
