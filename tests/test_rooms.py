@@ -106,7 +106,7 @@ ROOMS = {
                 "fedpca_flwr/figures/association_plots.py",
                 "simulations/association.py",
             ],
-            {COMMANDS: ['"association"']},
+            {COMMANDS: ['"associate"']},
         ),
     ),
     "receipt": _together(

@@ -71,9 +71,8 @@ def read_phenotypes(path: str, names: list[str], data: str, rows: int) -> Array:
         ) from None
     n_ids = next((n for n, ids in ((2, ["FID", "IID"]), (1, ["IID"])) if header[:n] == ids), 0)
     if n_ids and data.endswith(".bed"):
-        from fedpca_flwr.site.bed_file import read_fam  # a file of its own domain
-
-        people = [" ".join(person.split()[-n_ids:]) for person in read_fam(Path(data).expanduser().with_suffix(".fam"))]
+        fam = read_text(Path(data).expanduser().with_suffix(".fam")).splitlines()
+        people = [" ".join(line.split()[2 - n_ids : 2]) for line in fam if line.strip()]
         ids = [" ".join(line[:n_ids]) for line in cells]
         if len(set(ids)) < len(ids) or len(set(people)) < len(people):
             raise DataError("this site's file of phenotypes or its .fam file has an id twice", local=path)

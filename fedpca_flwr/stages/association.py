@@ -11,10 +11,9 @@ covariates by `MAX_TRAIT`, and refuses larger ones.
 """
 
 from collections.abc import Generator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field as Limits
 from typing_extensions import override
 
@@ -38,7 +37,7 @@ from fedpca_flwr.protocol.question import (
 )
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.row_limits import MAX_ROWS
-from fedpca_flwr.questions.rows_client import RowsClient, RowsStage
+from fedpca_flwr.questions.rows_client import Projection, RowsClient, RowsStage
 from fedpca_flwr.site.phenotypes import read_phenotypes
 from fedpca_flwr.site.policy import permit_rows
 from fedpca_flwr.site.rare_values import conspicuous
@@ -75,27 +74,6 @@ class AssociationOptions(PCAOptions):
     """With `associate`: further columns of these files, with commas between them."""
 
 
-class Design(NamedTuple):
-    """Design of a party's regressions.
-
-    Parameters
-    ----------
-    people : ndarray of bool of shape (n,)
-        Rows with a phenotype.
-    phenotype : ndarray of shape (m,)
-        Phenotype of these.
-    Z : ndarray of shape (m, q)
-        Column 1, scores and covariates of these.
-    unit : ndarray of shape (d,)
-        Factor of the features.
-    """
-
-    people: NDArray[np.bool_]
-    phenotype: Array
-    Z: Array
-    unit: Array
-
-
 class Association(RowsStage):
     """Stage that asks for the sums of regressions on each feature, once the parties have projected their rows."""
 
@@ -127,10 +105,10 @@ class Association(RowsStage):
         """Check the options, and add both questions after the projection."""
         chosen = self.options.model_dump()
         conflicts = [name for name in ("adjust_for", "harmonise") if chosen.get(name, "nothing") not in ("", "nothing")]
-        if conflicts or config.weights or not self.options.centred:
+        if conflicts or config.weights or config.survivors or not self.options.centred:
             raise ConfigError(
-                "run-config: 'associate' goes only with center=true, without 'adjust-for', 'harmonise' and 'weights'; "
-                "name covariates as 'phenotype-covariates'"
+                "run-config: 'associate' goes only with center=true, without 'adjust-for', 'harmonise', 'weights' and "
+                "'survivors'; name covariates as 'phenotype-covariates'"
             )
         names = trait_names(self.options)
         if self.options.associate == "nothing" or not self.options.phenotype or len(set(names)) < len(names):
@@ -193,15 +171,6 @@ class Association(RowsStage):
     @override
     def seal(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Program:
         """Fit the null model, ask for the variants' sums, and put effects and standard errors into the model's log."""
-        try:
-            model.log[WORD] = yield from self._associate(run, model, request)
-        except _PartyLeftError:
-            model.log["notes"].append("a party left before the last round: there is no association")
-
-    def _associate(
-        self, run: PCAStrategy, model: PCAModel, request: Fields
-    ) -> Generator[SumRound, Any, dict[str, Any]]:
-        """Fit the null model and ask for the variants' sums; return the entry of the model's log."""
         logistic, V = self.options.associate == "logistic", request["components"]
         feature_unit, score_unit = sum_units(public_bound(run.config, self.options), *(request[n] for n in PROJECTION))
         coefficients, decrement = np.zeros(len(V) + len(trait_names(self.options))), np.inf
@@ -223,7 +192,7 @@ class Association(RowsStage):
         if whole and not logistic:
             projected = V.T * model.singular_values_**2 * feature_unit[:, None] / score_unit
             known, columns = np.column_stack([np.zeros(len(projected)), projected]), columns[1 + len(V) :]
-        total = yield from _pooled("variants", {"coefficients": coefficients, "columns": columns})
+        total = yield SumRound("variants", {"coefficients": coefficients, "columns": columns})
         sums = VariantSums(total["score"], total["information"], np.column_stack([known, total["cross"]]))
         scale = request["scale"] if request["scale"].size else 1.0
         unit = feature_unit / scale * (1 if logistic else MAX_TRAIT)
@@ -232,7 +201,8 @@ class Association(RowsStage):
             for numbers in effects(null, sums, logistic=logistic)
         )
         chosen = self.options.model_dump(include=set(self.option_names))
-        return {**chosen, "people": int(null.people), "covariates": coefficients.size, "beta": beta, "se": se}
+        fit = {"people": int(null.people), "covariates": coefficients.size, "beta": beta, "se": se}
+        model.log[WORD] = {**chosen, **fit}
 
 
 PEOPLE = Field("people", (), "int64", kind="count")
@@ -297,12 +267,9 @@ def sum_units(bound: float, components: Array, mean: Array, scale: Array) -> tup
 def _limits(request: Fields, public: Public) -> SumLimits:
     """Return limits of all sums: features, scores and traits are within 1, and a linear model is what it is."""
     linear = 1 + float(np.abs(request["coefficients"]).sum()) if public.options.associate == "linear" else 1.0
-    names = {"people": 1.0, "squares": linear**2, "score": linear, "information": 1.0, "cross": 1.0}
-    if "columns" in request:
-        names = {name: names[name] for name in ("score", "information", "cross")}
-    else:
-        del names["cross"]
-    return {name: np.array(MAX_ROWS * limit) for name, limit in names.items()}
+    limits = {"score": linear, "information": 1.0}
+    limits |= {"cross": 1.0} if "columns" in request else {"people": 1.0, "squares": linear**2}
+    return {name: np.array(MAX_ROWS * limit) for name, limit in limits.items()}
 
 
 def _traits(party: RowsClient) -> Array:
@@ -345,76 +312,55 @@ def _traits(party: RowsClient) -> Array:
     return _traits(party)
 
 
-def _design(party: RowsClient) -> Design:
-    """Return the party's people with a phenotype, their phenotype and Z, and the unit of its features."""
-    state, traits = party.site.state, _traits(party)
-    people = ~np.isnan(traits[:, 0])
-    arrays = state[STATE["projection"]]
-    feature_unit, score_unit = sum_units(public_bound(party.site.config, party.options), *arrays)
+def _people(party: RowsClient, request: Fields) -> tuple[Array, Array, Array]:
+    """Return Z (m, q) of the party's people with a phenotype, their residuals (m,) and weights (m,)."""
+    state, traits, logistic = party.site.state, _traits(party), party.options.associate == "logistic"
+    traits = traits[~np.isnan(traits[:, 0])]
     if STATE["scores"] not in state:
-        projection = party.projection(dict(zip(PROJECTION, arrays, strict=True)))
-        scores = np.concatenate(list(projection.scores(party.raw_rows)))[people]
-        state[STATE["scores"]] = [scores / score_unit]
-    y = traits[people, 0] / (1 if party.options.associate == "logistic" else MAX_TRAIT)
-    covariates = traits[people, 1:] / MAX_TRAIT
-    return Design(people, y, np.column_stack([np.ones(y.size), state[STATE["scores"]][0], covariates]), feature_unit)
-
-
-def _weighted(party: RowsClient, request: Fields) -> tuple[Design, Array, Array]:
-    """Return the party's design, and residuals and weights of its people at the request's coefficients."""
-    design = _design(party)
-    if request["coefficients"].size != design.Z.shape[1]:
-        raise ContractError(
-            f"{SERVER}: sent {request['coefficients'].size} coefficients of {design.Z.shape[1]} covariates"
-        )
-    logistic = party.options.associate == "logistic"
-    residual, weights = residuals(design.phenotype, design.Z, request["coefficients"], logistic=logistic)
+        scores = np.concatenate(list(_projection(party).scores(party.raw_rows)))
+        _, score_unit = sum_units(public_bound(party.site.config, party.options), *state[STATE["projection"]])
+        state[STATE["scores"]] = [scores[~np.isnan(_traits(party)[:, 0])] / score_unit]
+    Z = np.column_stack([np.ones(len(traits)), state[STATE["scores"]][0], traits[:, 1:] / MAX_TRAIT])
+    coefficients = request["coefficients"]
+    if coefficients.size != Z.shape[1]:
+        raise ContractError(f"{SERVER}: sent {coefficients.size} coefficients of {Z.shape[1]} covariates")
+    residual, weights = residuals(traits[:, 0] / (1 if logistic else MAX_TRAIT), Z, coefficients, logistic=logistic)
     if logistic:  # coefficients that are no estimate might leave a few people in the sums
         for shares in (np.abs(residual), weights):
             permit_rows(party.site.node, len(shares), np.maximum(shares, np.finfo(np.float64).tiny))
-    return design, residual, weights
+    return Z, residual, weights
+
+
+def _projection(party: RowsClient) -> Projection:
+    """Return the party's projection by the stored components, mean and scale."""
+    return party.projection(dict(zip(PROJECTION, party.site.state[STATE["projection"]], strict=True)))
 
 
 def _null_sums(party: RowsClient, request: Fields) -> Fields:
     """Return a party's sums about the null model."""
-    design, residual, weights = _weighted(party, request)
+    Z, residual, weights = _people(party, request)
     return {
         "people": np.asarray(residual.size),
         "squares": np.asarray(residual @ residual),
-        "score": design.Z.T @ residual,
-        "information": design.Z.T @ (weights[:, None] * design.Z),
+        "score": Z.T @ residual,
+        "information": Z.T @ (weights[:, None] * Z),
     }
 
 
 def _variant_sums(party: RowsClient, request: Fields) -> Fields:
     """Return a party's sums of each feature, with the columns of Z that the request names."""
-    design, residual, weights = _weighted(party, request)
+    Z, residual, weights = _people(party, request)
     columns = request["columns"]
-    if columns.size and not 0 <= columns.min() <= columns.max() < design.Z.shape[1]:
-        raise ContractError(f"{SERVER}: names columns beyond the {design.Z.shape[1]} covariates")
-    projection = party.projection(dict(zip(PROJECTION, party.site.state[STATE["projection"]], strict=True)))
-    blocks = projection.centred(party.raw_rows)
-    sums = variant_sums(blocks, design.people, residual, weights, design.Z[:, columns])
-    return {
-        "score": sums.score * design.unit,
-        "information": sums.information * design.unit**2,
-        "cross": sums.cross * design.unit[:, None],
-    }
-
-
-class _PartyLeftError(Exception):
-    """Reason why there is no further sum."""
-
-
-def _pooled(phase: str, request: Fields) -> Generator[SumRound, Any, Total]:
-    """Ask for sums over all parties."""
-    total: Total | None = yield SumRound(phase, request)
-    if total is None:
-        raise _PartyLeftError
-    return total
+    if columns.size and not 0 <= columns.min() <= columns.max() < Z.shape[1]:
+        raise ContractError(f"{SERVER}: names columns beyond the {Z.shape[1]} covariates")
+    people = ~np.isnan(_traits(party)[:, 0])
+    sums = variant_sums(_projection(party).centred(party.raw_rows), people, residual, weights, Z[:, columns])
+    bound = public_bound(party.site.config, party.options)
+    unit, _ = sum_units(bound, *party.site.state[STATE["projection"]])
+    return {"score": sums.score * unit, "information": sums.information * unit**2, "cross": sums.cross * unit[:, None]}
 
 
 def _pooled_null(coefficients: Array) -> Generator[SumRound, Any, NullSums]:
     """Ask for the sums about the null model."""
-    total = yield from _pooled("null", {"coefficients": coefficients})
+    total: Total = yield SumRound("null", {"coefficients": coefficients})
     return NullSums(float(total["people"]), float(total["squares"]), total["score"], total["information"])

@@ -212,11 +212,13 @@ def test_people_are_found_by_their_ids_and_results_are_those_of_plink(tmp_path, 
     require_equal(entry, *least_squares(height[who], Z[who], G[who]))
     model.save(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
-    assert main(["association", "model.npz", "0.bim", "--output", "out"]) == 0
+    assert main(["associate", "model.npz", "0.bim", "--output", "out"]) == 0
     table = [line.split("\t") for line in (tmp_path / "out" / "association.tsv").read_text().splitlines()]
     assert table[0] == ["#CHROM", "POS", "ID", "A1", "BETA", "SE", "T", "P"]
-    assert table[31][:4] == ["2", "310", "2:310:A:G", "A"]
+    assert table[31][:4] == ["2", "310", "rs30", "A"]
     assert all((tmp_path / "out" / name).stat().st_size > 5000 for name in ("manhattan.png", "qq.png"))
+    (tmp_path / "0.bim").write_text("1 rs0 0 10 A G\n")
+    assert main(["associate", "model.npz", "0.bim", "--output", "out"]) == 2
     plink = shutil.which("plink2") or pytest.skip("needs plink2")
     write_bed(tmp_path / "all.bed", np.arange(N))
     write_plink(tmp_path / "pheno", {"height": height}, who)
@@ -300,6 +302,7 @@ def other(**columns):
         ({"phenotype_covariates": "height"}, ConfigError, ["'height'"]),
         ({"genotypes": False, "adjust_for": "1"}, ConfigError, ["'associate'", "'adjust_for'"]),
         ({"genotypes": False, "center": False}, ConfigError, ["'associate'", "center=True"]),
+        ({**SECURE, "survivors": 3}, ConfigError, ["'associate'", "'survivors'"]),
         (other(height=np.full(N, 3.0)), DataError, ["'height'", "vary"]),
         ({**other(height=2 * AGE + 1), **COVARIATES}, DataError, ["'height'", "vary"]),
         ({**other(sex=2 * AGE), **COVARIATES}, DataError, ["covariates", "combination"]),
