@@ -237,7 +237,7 @@ class _Bench:
 
 
 def _stage_options(stage: type[Stage], width: int) -> Iterator[dict[str, Any]]:
-    """Yield options that turn on a stage of a run: the stage's examples, else each value of its flags and choices.
+    """Yield options that turn on a stage of a run: its examples, else those of its options, or flags and choices.
 
     A stage whose options are keys of every run gets the last of ``width`` columns.
     """
@@ -247,6 +247,7 @@ def _stage_options(stage: type[Stage], width: int) -> Iterator[dict[str, Any]]:
     for name in () if stage.examples or stage.Options is PCAOptions else stage.option_names:
         field = stage.Options.model_fields[name]
         values = (True, False) if field.annotation is bool else typing.get_args(field.annotation)
+        values = values if field.examples is None else tuple(field.examples)
         yield from ({name: value} for value in values if value != field.default)
 
 

@@ -58,8 +58,9 @@ def run(
         Show how far a run of more than a second is, in a terminal or a notebook.
     **options
         The method's options and keys of the run (``scale=True``), and a site's policy (``min_rows``, ``secure_only``,
-        ``allowed_methods``, ``max_reply_bytes``, ``min_parties``, ``may_show``) for every party. ``scores`` and
-        ``loadings`` are lists of paths, one a party; ``levels`` may be columns, whose levels ``min_rows`` rows have.
+        ``allowed_methods``, ``max_reply_bytes``, ``min_parties``, ``may_show``) for every party. ``scores``,
+        ``loadings`` and ``phenotypes`` are lists of paths, one a party; ``levels`` may be columns, whose levels
+        ``min_rows`` rows have.
 
     Returns
     -------

@@ -27,7 +27,7 @@ from fedpca_flwr.strategies import FACTORY
 
 Result = TypeVar("Result")
 
-FILES = ("scores", "loadings")
+FILES = ("scores", "loadings", "phenotypes")
 """Keys of a node-config that `fedpca_flwr.run` takes as a list: a path for each party."""
 
 WORTH_THREADS = 10**6

@@ -185,6 +185,9 @@ class NodeConfig(Config):
     apart: LocalPath = ""
     """Of a .bed file: path of a file with family and person id of people who take no part in a run and have scores, a
     line each (`python -m fedpca_flwr site relatives` makes one); empty: all take part."""
+    phenotypes: LocalPath = ""
+    """Text file with phenotypes and covariates of this site's people, by the ids of the .fam file or in the order of
+    the rows (docs/association.md); empty: none."""
     ids: str = ""
     """Column of the file with the ids by which rows of different parties belong together (with split='columns')."""
     ids_secret: LocalPath = ""
