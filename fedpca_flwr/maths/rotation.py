@@ -27,7 +27,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 from scipy.linalg import lapack
-from scipy.special import ndtri
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
@@ -72,6 +71,8 @@ def secret_normals(key: bytes, n: int) -> Array:
     ndarray of shape (n,)
         The numbers, by the inverse distribution function of uniform numbers of 52 bits, none of which is 0 or 1.
     """
+    from scipy.special import ndtri  # takes longer to import than most of a site's messages
+
     words = np.frombuffer(secret_stream(key, 8 * n), "<u8")
     normals: Array = ndtri(((words >> np.uint64(12)) + 0.5) / 2.0**52)
     return normals

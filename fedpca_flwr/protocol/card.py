@@ -359,6 +359,7 @@ class Stage:
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
     """Options with which a method's script has all questions of the stage, as `MethodCard.examples`."""
     needs: ClassVar[Sequence[Literal["groups", "rows"]]] = ()  # as `MethodCard.needs`
+    sums_only: ClassVar[bool] = False  # whether it goes with secure sums only
     accepts_missing: ClassVar[bool] = False  # whether rows may have missing values
     options: Any
 

@@ -54,7 +54,7 @@ def members_questions(config: RunConfig) -> Questions:
     return {
         "digest": Question(
             request=Payload(STATE_REQUEST),
-            reply=Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN, STATE_REPLY)),
+            reply=Payload((Field("digest", ("32",), "uint8"), STATE_REPLY, COUNT, REMAINDER, MEAN)),
             answer=_digest,
         ),
         "moments": Question(

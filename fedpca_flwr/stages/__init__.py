@@ -12,8 +12,8 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Stage
 from fedpca_flwr.protocol.question import Questions
 from fedpca_flwr.stages.adjust import Adjust
-from fedpca_flwr.stages.blind import Blind
 from fedpca_flwr.stages.association import Association
+from fedpca_flwr.stages.blind import Blind
 from fedpca_flwr.stages.clusters.stage import Clusters
 from fedpca_flwr.stages.genotypes.stage import Genotypes
 from fedpca_flwr.stages.odd_rows import OddRows

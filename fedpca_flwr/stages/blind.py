@@ -105,6 +105,7 @@ class Blind(RowsStage):
     """Stage of blind runs, whose server sees sums of rotated rows and whose parties have the model."""
 
     option_names = ("blind",)
+    sums_only = True
 
     @classmethod
     @override

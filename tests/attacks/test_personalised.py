@@ -151,7 +151,7 @@ def test_every_run_holds_out_the_same_rows(tmp_path):
     found = [drawn(tmp_path, X, run_id=run, seed=run) for run in range(4)]
     assert found[0].sum() == 12
     assert all((one == found[0]).all() for one in found)
-    assert len(events(tmp_path, HeldOut.kind)) == 1
+    assert len(events(tmp_path / "journal", HeldOut.kind)) == 1
     order = np.random.default_rng(1).permutation(60)
     assert (drawn(tmp_path, X[order], run_id=99) == found[0][order]).all()
     assert len({drawn(tmp_path / str(site), X).tobytes() for site in range(3)}) == 3  # each site draws its own
@@ -160,7 +160,7 @@ def test_every_run_holds_out_the_same_rows(tmp_path):
         drawn(tmp_path / "more", X, run_id=2)
     drawn(tmp_path / "more", X, run_id=3, repeat="refuse-same")
     drawn(tmp_path / "more", rows(65, 4), run_id=4)  # as many more as it answers about
-    assert len(events(tmp_path / "more", HeldOut.kind)) == 3
+    assert len(events(tmp_path / "more" / "journal", HeldOut.kind)) == 3
 
 
 def test_a_site_without_a_journal_holds_nothing_out(tmp_path):
@@ -202,7 +202,7 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path, monkeypa
         finish(sites(tmp_path, parties, "personalised", options={**options, "seed": seed}, **shown))
     assert len(seen) == 12
     assert len(set(seen)) == 6
-    assert len(events(tmp_path / "site0", HeldOut.kind)) == 1
+    assert len(events(tmp_path / "journal0", HeldOut.kind)) == 1
 
 
 @pytest.mark.parametrize("options", [{}, SECURE], ids=["clear", "masked"])

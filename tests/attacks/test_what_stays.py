@@ -39,7 +39,7 @@ def test_nor_of_secure_sums(tmp_path):
     secure = {"secure_aggregation": True, "bound": 40.0}
     require_nothing_kept(tmp_path, "sub-it", [rows(60, 8, seed=seed) for seed in range(3)], **secure)
     for party in range(3):
-        with closing(sqlite3.connect(tmp_path / f"site{party}" / "journal" / "site.sqlite")) as journal:
+        with closing(sqlite3.connect(tmp_path / f"journal{party}" / "site.sqlite")) as journal:
             assert journal.execute("SELECT count(*) FROM event WHERE kind = 'answer'").fetchone() > (1,)
             assert journal.execute("SELECT name FROM secret").fetchall() == [("reply",)]  # of the last question
 
