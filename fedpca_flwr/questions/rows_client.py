@@ -144,6 +144,19 @@ class RowsStage(Stage):
 
     scales: bool = False  # whether it divides features by a deviation of its own
 
+    def units(self, mean: Array) -> Array | None:
+        """Return the divisors of features that follow from the mean of all rows, if the stage divides; else None.
+
+        Parameters
+        ----------
+        mean : ndarray of shape (d,)
+
+        Returns
+        -------
+        ndarray of shape (d,) or None
+        """
+        return None
+
     # A party
 
     def require_ready(self, party: RowsClient) -> None:

@@ -31,6 +31,7 @@ import numpy as np
 from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import require_complete
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, format_upper_bound, resolution
@@ -105,6 +106,7 @@ class Blind(RowsStage):
     """Stage of blind runs, whose server sees sums of rotated rows and whose parties have the model."""
 
     option_names = ("blind",)
+    composes = True
 
     @classmethod
     @override
@@ -113,9 +115,18 @@ class Blind(RowsStage):
         return card.rotatable
 
     @override
+    def method_config(self, config: RunConfig) -> RunConfig:
+        """Return the run-config as the stages that the options select change it."""
+        for stage in _stages(self.options):
+            config = stage.method_config(config)
+        return config
+
+    @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         """Refuse what a blind run does not have, and return its questions in place of the method's."""
         require_plain(self.options)
+        for stage in _stages(self.options):
+            questions = stage.script(config, questions)  # which refuses options that do not go together
         return {
             "sums": _sealed_question(_local_sums),
             "moments": Question(
@@ -141,8 +152,11 @@ class Blind(RowsStage):
 
     @override
     def require_ready(self, party: RowsClient) -> None:
-        """Refuse more features than a party can rotate."""
+        """Refuse more features than a party can rotate, and missing values, of which genotypes may have some."""
         require_features(party.public.features)
+        require_complete(party.site.table, ", or run without 'blind'")
+        for stage in _stages(self.options):
+            stage.require_ready(party)
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
@@ -220,12 +234,12 @@ def require_plain(options: Any) -> None:
     reasons = {
         "keep": "keeps the covariance at the server, which does not have it",
         "adjust_for": "takes covariates out, which rotated features do not have",
-        "genotypes": "standardises genotypes in questions of its own",
+        "prune": "asks for sums over pairs of variants",
         "fourth_moments": "asks for more than the scatter",
         "outliers": "asks for more than the scatter",
         "clusters": "asks for more than the scatter",
     }
-    chosen = options.model_dump(exclude_defaults=True).keys() - {"n_components", "scale"}
+    chosen = options.model_dump(exclude_defaults=True).keys() - {"n_components", "scale", "genotypes"}
     faults = [
         f"'{name.replace('_', '-')}' {reasons.get(name, 'is no option of a blind run')}" for name in sorted(chosen)
     ]
@@ -319,27 +333,42 @@ def _moments_limits(request: Fields, public: Public) -> SumLimits:
     return {"count": np.asarray(float(MAX_ROWS)), "scatter": np.asarray(SCATTER_LIMIT)}
 
 
+def _stages(options: Any) -> list[RowsStage]:
+    """Return the stages that the method's options select."""
+    return [stage(options) for stage in options.stages]
+
+
+def _bound(public: Public) -> float:
+    """Return the largest absolute value of the rows: the `bound`, or that of a stage."""
+    return Blind(public.options).method_config(public.config).bound
+
+
+def _has_units(public: Public) -> bool:
+    """Return whether features are divided, so that the parties need the sum of squares of each."""
+    return public.options.scaled or any(stage.scales for stage in _stages(public.options))
+
+
 def _sum_bits(public: Public) -> int:
     """Return how many bits sums of rows have after the point; sums of squares have twice as many."""
-    return SUM_BITS - int(np.frexp(public.config.bound)[1])
+    return SUM_BITS - int(np.frexp(_bound(public))[1])
 
 
 def _sum_limits(public: Public) -> list[int]:
     """Return the public limits of count, sums and sums of squares, as integers."""
     bits, d = _sum_bits(public), public.features
-    reach = int(Fraction(public.config.bound) * Fraction(2) ** bits) + 1
-    squares = [MAX_ROWS * reach**2] * d if public.options.scaled else [MAX_ROWS * reach**2 * d]
+    reach = int(Fraction(_bound(public)) * Fraction(2) ** bits) + 1
+    squares = [MAX_ROWS * reach**2] * d if _has_units(public) else [MAX_ROWS * reach**2 * d]
     return [MAX_ROWS << COUNT_BITS, *[MAX_ROWS * reach] * d, *squares]
 
 
 def _local_sums(party: RowsClient, request: Fields) -> Fields:
-    """Return a party's count, sums, and sums of squares as integers; without scaling that of all squares alone."""
+    """Return a party's count, sums, and sums of squares as integers; without units that of all squares alone."""
     party.site.permit_blind(party.card, party.options)
     head, diagonal = party.vault.head_and_diagonal()
     parts, bits = uncentred_sums(head, diagonal), _sum_bits(party.public)
     sums = zip(*(part["sum"] for part in parts if "sum" in part), strict=True)
     squares: Sequence[Sequence[float]] = list(zip(*(part["squares"] for part in parts), strict=True))
-    if not party.options.scaled:
+    if not _has_units(party.public):
         squares = [[square for feature in squares for square in feature]]
     integers = [
         scaled_integer([float(head.n)], COUNT_BITS),
@@ -380,14 +409,13 @@ def read_motion(public: Public, integers: Sequence[int]) -> tuple[Motion, int]:
     sums, squares = np.array(integers[1 : d + 1], object), np.array(integers[d + 1 :], object)
     exponents = np.full(d, bits, np.int32)
     head = pooled_head(rows, (sums, exponents))
-    if public.options.scaled:
+    if _has_units(public):
         diagonal = pooled_diagonal(rows, (sums, exponents), (squares, 2 * exponents))
         if (diagonal < 0).any():
             raise _impossible_sums()
-        units, varying = (
-            table_units(diagonal, rows, head.mean, public.config.indicators),
-            count_varying_features(diagonal, head.mean),
-        )
+        given = [units for stage in _stages(public.options) if (units := stage.units(head.mean)) is not None]
+        units = given[0] if given else table_units(diagonal, rows, head.mean, public.config.indicators)
+        varying = count_varying_features(diagonal, head.mean)
         require_variance(diagonal, rows, head.mean)
         total = float((diagonal / units**2).sum())
     else:
@@ -515,14 +543,14 @@ def party_model(party: RowsClient, pairs: Eigenpairs, motion: Motion) -> PCAMode
     PCAModel
         The model, with the names of the site's columns.
     """
-    options, config = party.options, party.site.config
-    assessment = certainty(pairs, exact=True, remedies=[] if options.scaled else [SCALE_REMEDY])
+    options, config, scales = party.options, party.site.config, _has_units(party.public)
+    assessment = certainty(pairs, exact=True, remedies=[] if scales else [SCALE_REMEDY])
     solution = Solution(
         pairs=pairs,
         mean=motion.centre.mean,
         total=motion.total,
         rows=motion.centre.n,
-        scale=motion.units if options.scaled else None,
+        scale=motion.units if scales else None,
     )
     log = {
         "method": party.card.name,

@@ -9,6 +9,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ContractError, PartyError, QuorumError
 from fedpca_flwr.site.policy import permit_sight
 from fedpca_flwr.stages import blind
+from tests import genotypes
 from tests.families import cut, rows
 from tests.harness import fail_at, finish, fit, server_of
 from tests.refusals import refused
@@ -73,6 +74,27 @@ def test_constant_features_and_few_rows_are_no_fault():
     for scale in (False, True):
         model = fit("p-cov", [table[:2], table[2:]], **BLIND, scale=scale, min_parties=2)
         require_same(model, fit("p-cov", [table], n_components=3, scale=scale))
+
+
+def test_genotypes_have_the_model_of_standardised_genotypes(tmp_path):
+    people = genotypes.people(90, 24)
+    people[:, 5] = 1
+    parties, site = cut(people, 40, 30, 20), {"scores": [str(tmp_path / f"{i}.npy") for i in range(3)]}
+    model = fit("p-cov", parties, **BLIND | {"bound": 0.0}, genotypes=True)
+    plain = fit("p-cov", parties, n_components=3, genotypes=True)
+    require_same(model, plain)
+    assert model.log["exact"]
+    finish(blind_server(tmp_path, parties, genotypes=True, site=site))
+    np.testing.assert_allclose(np.load(tmp_path / "1.npy"), plain.transform(parties[1]), atol=1e-9)
+    parties[1][0, 0] = np.nan
+    np.testing.assert_allclose(model.transform(parties[1]), plain.transform(parties[1]), atol=1e-9)
+
+
+def test_missing_calls_are_refused_by_name():
+    parties = cut(genotypes.people(90, 24), 40, 30, 20)
+    parties[1][0, 0] = np.nan
+    with refused(DataError, "'blind'"):
+        finish(server_of("p-cov", parties, **BLIND, genotypes=True))
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -143,7 +165,7 @@ def test_a_party_that_drops_out_ends_the_run(tmp_path):
         ({"clusters": 2}, "'clusters'"),
         ({"outliers": "sites"}, "'outliers'"),
         ({"fourth_moments": True}, "'fourth-moments'"),
-        ({"genotypes": True}, "'genotypes'"),
+        ({"genotypes": True, "prune": 0.2}, "'prune'"),
         ({"survivors": 3}, "'survivors'"),
         ({"secure_aggregation": False}, "'blind'"),
         ({"minimum": 2}, "'minimum'"),
