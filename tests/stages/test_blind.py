@@ -90,6 +90,29 @@ def test_genotypes_have_the_model_of_standardised_genotypes(tmp_path):
     np.testing.assert_allclose(model.transform(parties[1]), plain.transform(parties[1]), atol=1e-9)
 
 
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_covariates_are_taken_out_as_in_a_plain_run(tmp_path, scale, offset):
+    """Feature 6 is a covariate once more, of which nothing is left."""
+    table = np.column_stack([X, 2 * X[:, 1] + 3]) + offset
+    parties, site = cut(table, 40, 30, 20), {"scores": [str(tmp_path / f"{i}.npy") for i in range(3)]}
+    options = {"adjust_for": "4,1", "scale": scale}
+    model = fit("p-cov", parties, **BLIND | {"bound": 1e3 + offset}, **options)
+    plain = fit("p-cov", parties, n_components=3, **options)
+    require_same(model, plain)
+    assert (model.adjustment_.covariate_columns == [4, 1]).all()
+    np.testing.assert_allclose(model.adjustment_.slopes, plain.adjustment_.slopes, atol=1e-11)
+    assert (model.components_[:, [1, 4, 6]] == 0).all()
+    finish(blind_server(tmp_path, parties, bound=1e3 + offset, site=site, **options))
+    np.testing.assert_allclose(np.load(tmp_path / "1.npy"), plain.transform(parties[1]), atol=1e-8)
+
+
+@pytest.mark.parametrize(("covariates", "k"), [("0,1,2,3", 3), ("0,1,2,3,4,5", 1)])
+def test_more_components_than_covariates_leave_are_refused(covariates, k):
+    with pytest.raises((ConfigError, DataError)):
+        fit("p-cov", cut(X, 40, 30, 20), **BLIND | {"n_components": k}, adjust_for=covariates)
+
+
 def test_missing_calls_are_refused_by_name():
     parties = cut(genotypes.people(90, 24), 40, 30, 20)
     parties[1][0, 0] = np.nan
@@ -161,7 +184,8 @@ def test_a_party_that_drops_out_ends_the_run(tmp_path):
         ({"keep": "moments"}, "'keep'"),
         ({"center": False}, "'center'"),
         ({"n_components": "auto"}, "n-components='auto'"),
-        ({"adjust_for": "0"}, "'adjust-for'"),
+        ({"harmonise": "means"}, "'harmonise'"),
+        ({"adjust_for": "0", "genotypes": True}, "'genotypes'"),
         ({"clusters": 2}, "'clusters'"),
         ({"outliers": "sites"}, "'outliers'"),
         ({"fourth_moments": True}, "'fourth-moments'"),
