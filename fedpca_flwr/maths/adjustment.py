@@ -71,13 +71,15 @@ class Adjustment:
         residual_rows[:, self.covariate_columns] = 0.0
         return residual_rows
 
-    def residual_scatter(self, S: Array) -> Array:
+    def residual_scatter(self, S: Array, explained: NDArray[np.bool_] | None = None) -> Array:
         """Compute the scatter (d, d) of the regression's residuals from the scatter of the rows.
 
         Parameters
         ----------
         S : ndarray of shape (d, d)
             Scatter of the rows about their mean.
+        explained : ndarray of bool of shape (d,), optional
+            Features of which the covariates leave only rounding, where S is of a part of the rows.
 
         Returns
         -------
@@ -90,8 +92,8 @@ class Adjustment:
         between = S[self.covariate_columns].T @ self.slopes
         S_zz = S[np.ix_(self.covariate_columns, self.covariate_columns)]
         residual = S - between - between.T + self.slopes.T @ S_zz @ self.slopes
-        diagonal, before = np.einsum("jj->j", residual), np.diagonal(S)
-        explained = diagonal <= MIN_RESIDUAL_SHARE * before
+        if explained is None:
+            explained = np.diagonal(residual) <= MIN_RESIDUAL_SHARE * np.diagonal(S)
         explained[self.covariate_columns] = True
         residual[explained] = 0.0
         residual[:, explained] = 0.0

@@ -335,6 +335,8 @@ class MethodCard:
         for stage in self.stages:
             if stage.Options is PCAOptions and stage.is_selected(config):
                 stages.append(stage(options))
+        if any(stage.composes for stage in stages):
+            return tuple(stages)
         for stage in options.stages:
             stages.append(stage(options))
         return tuple(stages)
@@ -361,6 +363,7 @@ class Stage:
     needs: ClassVar[Sequence[Literal["groups", "rows"]]] = ()  # as `MethodCard.needs`
     sums_only: ClassVar[bool] = False  # whether it goes with secure sums only
     accepts_missing: ClassVar[bool] = False  # whether rows may have missing values
+    composes: ClassVar[bool] = False  # whether it takes the place of all stages that options select, and calls them
     options: Any
 
     def __init__(self, options: Any) -> None:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedpca_flwr.errors import ContractError
@@ -144,7 +145,38 @@ class RowsStage(Stage):
 
     scales: bool = False  # whether it divides features by a deviation of its own
 
+    @property
+    def covariates(self) -> Sequence[str]:
+        """Names or numbers of the columns that the stage regresses out of all others."""
+        return ()
+
+    def units(self, mean: Array) -> Array | None:
+        """Return the divisors of features that follow from the mean of all rows, if the stage divides; else None.
+
+        Parameters
+        ----------
+        mean : ndarray of shape (d,)
+
+        Returns
+        -------
+        ndarray of shape (d,) or None
+        """
+        return None
+
     # A party
+
+    def covariate_columns(self, party: RowsClient) -> NDArray[np.int64]:
+        """Return the indices of the columns that the stage regresses out of all others; none by default.
+
+        Parameters
+        ----------
+        party : RowsClient
+
+        Returns
+        -------
+        ndarray of int of shape (q,)
+        """
+        return np.empty(0, np.int64)
 
     def require_ready(self, party: RowsClient) -> None:
         """Refuse, before the party's first answer, rows that do not fit the stage; by default refuse nothing.

@@ -7,8 +7,10 @@ is read: the vault wraps another one. Whoever answers from it cannot tell it fro
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, pack, unpack_symmetric
 from fedpca_flwr.maths.rotation import HaarRotation, symmetric_noise
@@ -21,7 +23,7 @@ NAME = "rotated moments"
 
 @dataclass(frozen=True)
 class Motion:
-    """What the parties do with their rows before they rotate them: centre, units, and the unit of all sums.
+    """What the parties do with their rows before they rotate them: centre, covariates, units, and the unit of all sums.
 
     Parameters
     ----------
@@ -31,11 +33,37 @@ class Motion:
         Divides each feature.
     total : float
         Trace of the scatter of all parties' rows about the centre, in these units.
+    adjustment : Adjustment
+        Taken out of centred rows before they are divided.
+    explained : ndarray of bool of shape (d,)
+        Features of which covariates leave nothing, and the covariates.
     """
 
     centre: Head
     units: Array
     total: float
+    adjustment: Adjustment
+    explained: NDArray[np.bool_]
+
+
+def centred_scatter(vault: Vault, centre: Head) -> Array:
+    """Return the scatter of rows about a centre, in the unit of the data.
+
+    Parameters
+    ----------
+    vault : Vault
+        The vault of the rows.
+    centre : Head
+        Count and mean of the rows of all parties.
+
+    Returns
+    -------
+    ndarray of shape (d, d)
+    """
+    moments = vault.moments()
+    deviation = (moments.mean - centre.mean) + (moments.remainder - centre.remainder)
+    scatter = unpack_symmetric(moments.scatter, vault.features)
+    return np.asarray(scatter + moments.count * np.outer(deviation, deviation))
 
 
 class RotatedVault(Vault):
@@ -80,7 +108,7 @@ class RotatedVault(Vault):
         zeros = np.zeros(self.features)
         if NAME not in self._state:
             rotation = HaarRotation(self._key, self.features)
-            scatter = pack(rotation.rotated(self._centred_scatter())) / self._motion.total
+            scatter = pack(rotation.rotated(self._residual_scatter())) / self._motion.total
             if self._noise_key:
                 scatter += self._noise * symmetric_noise(self._noise_key, self.features)
             self._state[NAME] = [scatter]
@@ -92,10 +120,9 @@ class RotatedVault(Vault):
         self._vault.drop()
         self._state.drop(NAME)
 
-    def _centred_scatter(self) -> Array:
-        """Return the scatter (d, d) about the common centre, in common units."""
-        moments, motion = self._vault.moments(), self._motion
-        mean, centre = moments.head, motion.centre
-        deviation = ((mean.mean - centre.mean) + (mean.remainder - centre.remainder)) / motion.units
-        scatter = unpack_symmetric(moments.scatter, self.features) / motion.units / motion.units[:, None]
-        return np.asarray(scatter + moments.count * np.outer(deviation, deviation))
+    def _residual_scatter(self) -> Array:
+        """Return the scatter (d, d) about the common centre that covariates leave, in common units."""
+        motion = self._motion
+        scatter = centred_scatter(self._vault, motion.centre)
+        residual = motion.adjustment.residual_scatter(scatter, motion.explained)
+        return np.asarray(residual / motion.units / motion.units[:, None])

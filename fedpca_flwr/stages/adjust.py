@@ -271,6 +271,13 @@ class Adjust(RowsStage):
     adjusted: RunAdjustment
     residual_diagonal: Array
 
+    @property
+    @override
+    def covariates(self) -> list[str]:
+        """Names or numbers of the columns that the option ``adjust_for`` names."""
+        covariates: list[str] = self.options.covariates
+        return covariates
+
     @classmethod
     @override
     def fits(cls, card: MethodCard) -> bool:
@@ -318,14 +325,19 @@ class Adjust(RowsStage):
     # A party
 
     @override
+    def covariate_columns(self, party: RowsClient) -> NDArray[np.int64]:
+        """Return the columns of the covariates in the party's table."""
+        return covariate_columns(self.options.covariates, party.site.table)
+
+    @override
     def require_ready(self, party: RowsClient) -> None:
         """Refuse covariate names that are no columns of the party's table."""
-        covariate_columns(self.options.covariates, party.site.table)
+        self.covariate_columns(party)
 
     @override
     def info(self, party: RowsClient) -> dict[str, Any]:
         """Return the column indices of the covariates, which every reply reports."""
-        columns = covariate_columns(self.options.covariates, party.site.table)
+        columns = self.covariate_columns(party)
         return {"covariates": " ".join(map(str, columns.tolist()))} if columns.size else {}
 
     @override
@@ -339,7 +351,7 @@ class Adjust(RowsStage):
             Fields of any request; ``slopes`` (q, d) and ``spread`` (d,) are stored or compared.
         """
         if "slopes" in request:
-            party.site.state[COVARIATES_KEY] = [covariate_columns(self.options.covariates, party.site.table)]
+            party.site.state[COVARIATES_KEY] = [self.covariate_columns(party)]
             if "harmonised" in party.questions:
                 digest = b"".join(np.ascontiguousarray(request[name]).tobytes() for name in ("slopes", "spread"))
                 party.site.repeats(party.card.split).permit_slopes(hashlib.sha256(digest).hexdigest())

@@ -7,6 +7,9 @@ have (`fedpca_flwr.transports.blind`). The questions:
     Count, sums and sums of squares of all rows, as a sealed sum that the parties alone open. It tells them the common
     centre, the units and the trace. Nobody can bend it: a server that moved the centre would read squared loadings off
     two spectra.
+``covariates``
+    With ``adjust-for``: products of the covariates with all features about that centre, as a sealed sum. It tells the
+    parties the slopes, which they take out of the scatter.
 ``moments``
     Each party sends the scatter of its rows about that centre, rotated, as a share of the trace; the first of the list
     adds noise, which hides what rounding leaves of single parties. The server adds up, and computes components W and
@@ -28,10 +31,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
+from fedpca_flwr.data.table import require_complete
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.maths.adjustment import Adjustment, fit_adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, format_upper_bound, resolution
 from fedpca_flwr.maths.moments import (
@@ -53,7 +59,7 @@ from fedpca_flwr.maths.rotation import (
 from fedpca_flwr.maths.sums import pooled_diagonal, pooled_head
 from fedpca_flwr.maths.tagged_sums import scaled_integer
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, require_variance, solve
+from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, check_components, require_variance, solve
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Answer, Public, Question, Questions, SumLimits, SumRound, Total
@@ -63,7 +69,7 @@ from fedpca_flwr.questions.pooling import Fitting
 from fedpca_flwr.questions.row_limits import MAX_ROWS, read_row_count
 from fedpca_flwr.questions.rows import SCATTER, local_moments, uncentred_sums
 from fedpca_flwr.questions.rows_client import Closing, Projection, RowsClient, RowsStage
-from fedpca_flwr.site.rotated_vault import Motion, RotatedVault
+from fedpca_flwr.site.rotated_vault import Motion, RotatedVault, centred_scatter
 from fedpca_flwr.site.vault import Vault
 from fedpca_flwr.transports.blind import SEALED, SEALED_FIELD, open_sum, sealed_sizes, secret_key
 
@@ -93,12 +99,13 @@ MAX_SLANT = 1e-9
 """Largest difference of inner products of components from 0 and 1."""
 
 SUMS_FIELD, PRODUCTS_FIELD = replace(SEALED_FIELD, name="sums"), replace(SEALED_FIELD, name="products")
+COVARIATES_FIELD = replace(SEALED_FIELD, name="covariates")
 WEIGHT_SUM = replace(COUNT, dtype="float64", kind="positive")
 COMPONENTS = Field("components", ("<=k", "d"), kind="orthonormal rows", constant="components")
 SHARES = Field("shares", ("<=k",), constant="shares")
 
-MOTION_NAME = "motion"
-"""Name of centre, units, trace and rank in a party's state of the run."""
+SUMS_NAME, MOTION_NAME = "first sums", "motion"
+"""Names in a party's state of the run: count, mean and squares; and what is done with rows, and their rank."""
 
 
 class Blind(RowsStage):
@@ -106,6 +113,7 @@ class Blind(RowsStage):
 
     option_names = ("blind",)
     sums_only = True
+    composes = True
 
     @classmethod
     @override
@@ -114,13 +122,26 @@ class Blind(RowsStage):
         return card.rotatable
 
     @override
+    def method_config(self, config: RunConfig) -> RunConfig:
+        """Return the run-config as the stages that the options select change it."""
+        for stage in _stages(self.options):
+            config = stage.method_config(config)
+        return config
+
+    @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         """Refuse what a blind run does not have, and return its questions in place of the method's."""
         require_plain(self.options)
+        for stage in _stages(self.options):
+            questions = stage.script(config, questions)  # which refuses options that do not go together
+        products, sums = {}, SUMS_FIELD
+        if _covariates(self.options):
+            products, sums = {"covariates": _sealed_question(_local_covariates, SUMS_FIELD)}, COVARIATES_FIELD
         return {
             "sums": _sealed_question(_local_sums),
+            **products,
             "moments": Question(
-                request=Payload((SUMS_FIELD,)),
+                request=Payload((sums,)),
                 reply=Payload((WEIGHT_SUM if config.weights else COUNT, SCATTER)),
                 answer=local_moments,
                 sizes=sealed_sizes,
@@ -142,24 +163,34 @@ class Blind(RowsStage):
 
     @override
     def require_ready(self, party: RowsClient) -> None:
-        """Refuse more features than a party can rotate."""
+        """Refuse more features than a party can rotate, and missing values, of which genotypes may have some."""
         require_features(party.public.features)
+        require_complete(party.site.table, ", or run without 'blind'")
+        for stage in _stages(self.options):
+            stage.require_ready(party)
+
+    @override
+    def info(self, party: RowsClient) -> dict[str, Any]:
+        """Return what the stages that the options select add to the party's description."""
+        return {name: value for stage in _stages(self.options) for name, value in stage.info(party).items()}
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Open the first sums that the server hands back, and store centre, units and trace for the run."""
+        """Open the sums that the server hands back, and store centre, units, trace and slopes for the run."""
+        public, state, columns = party.public, party.site.state, _columns(party)
         if SUMS_FIELD.name in request:
-            limits = _sum_limits(party.public)
-            integers = open_sum(party, "sums", request[SUMS_FIELD.name], limits)
-            motion, rank = read_motion(party.public, integers)
-            party.site.state[MOTION_NAME] = [
-                *(motion.centre.n, motion.centre.mean, motion.centre.remainder, motion.units),
-                *(motion.total, rank),
-            ]
+            head, squares = read_sums(public, open_sum(party, "sums", request[SUMS_FIELD.name], _sum_limits(public)))
+            state[SUMS_NAME] = [head.n, head.mean, head.remainder, squares]
+            if not columns.size:
+                _store_motion(party, columns, np.empty((0, public.features)))
+        if COVARIATES_FIELD.name in request:
+            integers = open_sum(party, "covariates", request[COVARIATES_FIELD.name], _product_limits(public, columns))
+            products = np.ldexp(np.array(integers, np.float64), -2 * _sum_bits(public))
+            _store_motion(party, columns, products.reshape(columns.size, public.features))
 
     @override
     def vault(self, party: RowsClient, vault: Vault) -> Vault:
-        """Wrap the vault in one that rotates, once the common centre is known."""
+        """Wrap the vault in one that rotates, once the common centre and slopes are known."""
         if MOTION_NAME not in party.site.state:
             return vault
         motion, _ = _stored_motion(party)
@@ -182,8 +213,13 @@ class Blind(RowsStage):
         features = run.public.features
         require_features(features)
         sums: Total = yield SumRound("sums")
-        total: Total = yield SumRound("moments", {SUMS_FIELD.name: sums["sealed"]})
+        request, covariates = {SUMS_FIELD.name: sums["sealed"]}, _covariates(self.options)
+        if covariates:
+            products: Total = yield SumRound("covariates", request)
+            request = {COVARIATES_FIELD.name: products["sealed"]}
+        total: Total = yield SumRound("moments", request)
         rows = read_row_count(total["count"], total.parties, weighted=bool(run.config.weights))
+        check_components(self.options.n_components, rows, features - len(covariates))
         zeros = np.zeros(features)
         moments = Moments(rows, zeros, zeros, total["scatter"])
         solution = solve(moments, moments.diagonal(), n_components=self.options.n_components, center=True, scale=False)
@@ -220,13 +256,12 @@ def require_plain(options: Any) -> None:
     """
     reasons = {
         "keep": "keeps the covariance at the server, which does not have it",
-        "adjust_for": "takes covariates out, which rotated features do not have",
-        "genotypes": "standardises genotypes in questions of its own",
+        "prune": "asks for sums over pairs of variants",
         "fourth_moments": "asks for more than the scatter",
         "outliers": "asks for more than the scatter",
         "clusters": "asks for more than the scatter",
     }
-    chosen = options.model_dump(exclude_defaults=True).keys() - {"n_components", "scale"}
+    chosen = options.model_dump(exclude_defaults=True).keys() - {"n_components", "scale", "genotypes", "adjust_for"}
     faults = [
         f"'{name.replace('_', '-')}' {reasons.get(name, 'is no option of a blind run')}" for name in sorted(chosen)
     ]
@@ -320,27 +355,58 @@ def _moments_limits(request: Fields, public: Public) -> SumLimits:
     return {"count": np.asarray(float(MAX_ROWS)), "scatter": np.asarray(SCATTER_LIMIT)}
 
 
+def _stages(options: Any) -> list[RowsStage]:
+    """Return the stages that the method's options select."""
+    return [stage(options) for stage in options.stages]
+
+
+def _covariates(options: Any) -> list[str]:
+    """Return the names of the covariates."""
+    return [name for stage in _stages(options) for name in stage.covariates]
+
+
+def _columns(party: RowsClient) -> NDArray[np.int64]:
+    """Return the columns (q,) of the covariates in a party's table."""
+    columns = [stage.covariate_columns(party) for stage in _stages(party.options)]
+    return np.concatenate([np.empty(0, np.int64), *columns])
+
+
+def _bound(public: Public) -> float:
+    """Return the largest absolute value of the rows: the `bound`, or that of a stage."""
+    return Blind(public.options).method_config(public.config).bound
+
+
+def _has_units(public: Public) -> bool:
+    """Return whether features are divided."""
+    return public.options.scaled or any(stage.scales for stage in _stages(public.options))
+
+
+def _needs_squares(public: Public) -> bool:
+    """Return whether the parties need the sum of squares of each feature: to divide it, or for what is left of it."""
+    return _has_units(public) or bool(_covariates(public.options))
+
+
 def _sum_bits(public: Public) -> int:
     """Return how many bits sums of rows have after the point; sums of squares have twice as many."""
-    return SUM_BITS - int(np.frexp(public.config.bound)[1])
+    return SUM_BITS - int(np.frexp(_bound(public))[1])
 
 
 def _sum_limits(public: Public) -> list[int]:
     """Return the public limits of count, sums and sums of squares, as integers."""
     bits, d = _sum_bits(public), public.features
-    reach = int(Fraction(public.config.bound) * Fraction(2) ** bits) + 1
-    squares = [MAX_ROWS * reach**2] * d if public.options.scaled else [MAX_ROWS * reach**2 * d]
+    reach = int(Fraction(_bound(public)) * Fraction(2) ** bits) + 1
+    squares = [MAX_ROWS * reach**2] * d if _needs_squares(public) else [MAX_ROWS * reach**2 * d]
     return [MAX_ROWS << COUNT_BITS, *[MAX_ROWS * reach] * d, *squares]
 
 
 def _local_sums(party: RowsClient, request: Fields) -> Fields:
-    """Return a party's count, sums, and sums of squares as integers; without scaling that of all squares alone."""
+    """Return a party's count, sums, and sums of squares as integers; or that of all squares alone."""
     party.site.permit_blind(party.card, party.options)
     head, diagonal = party.vault.head_and_diagonal()
     parts, bits = uncentred_sums(head, diagonal), _sum_bits(party.public)
     sums = zip(*(part["sum"] for part in parts if "sum" in part), strict=True)
     squares: Sequence[Sequence[float]] = list(zip(*(part["squares"] for part in parts), strict=True))
-    if not party.options.scaled:
+    if not _needs_squares(party.public):
         squares = [[square for feature in squares for square in feature]]
     integers = [
         scaled_integer([float(head.n)], COUNT_BITS),
@@ -350,8 +416,21 @@ def _local_sums(party: RowsClient, request: Fields) -> Fields:
     return {"integers": np.array(integers, dtype=object)}
 
 
-def read_motion(public: Public, integers: Sequence[int]) -> tuple[Motion, int]:
-    """Compute centre, units, trace and rank from the opened first sums.
+def _local_covariates(party: RowsClient, request: Fields) -> Fields:
+    """Return the products of a party's covariates with all its features about the common centre, as integers."""
+    scatter, bits = centred_scatter(party.vault, _stored_sums(party)[0]), 2 * _sum_bits(party.public)
+    integers = [scaled_integer([value], bits) for value in scatter[_columns(party)].ravel().tolist()]
+    return {"integers": np.array(integers, dtype=object)}
+
+
+def _product_limits(public: Public, columns: NDArray[np.int64]) -> list[int]:
+    """Return the public limits of the products of covariates with features: deviations are up to twice the bound."""
+    reach = int(Fraction(_bound(public)) * Fraction(2) ** _sum_bits(public)) + 1
+    return [MAX_ROWS * (2 * reach) ** 2] * (columns.size * public.features)
+
+
+def read_sums(public: Public, integers: Sequence[int]) -> tuple[Head, Array]:
+    """Compute the common centre and squared deviations from the opened first sums.
 
     Parameters
     ----------
@@ -362,17 +441,15 @@ def read_motion(public: Public, integers: Sequence[int]) -> tuple[Motion, int]:
 
     Returns
     -------
-    motion : Motion
-        Centre, units and trace.
-    rank : int
-        Bound on the rank of the scatter.
+    centre : Head
+        Count and mean.
+    squares : ndarray of shape (d,) or ()
+        Squared deviations of each feature, or of all.
 
     Raises
     ------
     ContractError
         If no rows have such sums.
-    DataError
-        If all rows are identical.
     """
     d, bits = public.features, _sum_bits(public)
     weighted = bool(public.config.weights)
@@ -380,24 +457,65 @@ def read_motion(public: Public, integers: Sequence[int]) -> tuple[Motion, int]:
     rows = read_row_count(count, public.parties, weighted=weighted)
     sums, squares = np.array(integers[1 : d + 1], object), np.array(integers[d + 1 :], object)
     exponents = np.full(d, bits, np.int32)
-    head = pooled_head(rows, (sums, exponents))
-    if public.options.scaled:
-        diagonal = pooled_diagonal(rows, (sums, exponents), (squares, 2 * exponents))
-        if (diagonal < 0).any():
-            raise _impossible_sums()
-        units, varying = (
-            table_units(diagonal, rows, head.mean, public.config.indicators),
-            count_varying_features(diagonal, head.mean),
-        )
-        require_variance(diagonal, rows, head.mean)
-        total = float((diagonal / units**2).sum())
+    if _needs_squares(public):
+        deviations = pooled_diagonal(rows, (sums, exponents), (squares, 2 * exponents))
     else:
         trace = (squares[0] - sum(value**2 for value in sums) / Fraction(rows)) / Fraction(2) ** (2 * bits)
-        if trace < 0:
-            raise _impossible_sums()
-        units, varying, total = np.ones(d), d, float(trace)
-        require_variance(total, rows, head.mean)
-    return Motion(head, units, total), min(max_row_count(rows) - 1, varying)
+        deviations = np.asarray(float(trace))
+    if (deviations < 0).any():
+        raise _impossible_sums()
+    return pooled_head(rows, (sums, exponents)), deviations
+
+
+def make_motion(
+    public: Public, centre: Head, squares: Array, columns: NDArray[np.int64], products: Array
+) -> tuple[Motion, int]:
+    """Compute slopes, units, trace and rank from the opened sums.
+
+    Parameters
+    ----------
+    public : Public
+        Public parameters of the run.
+    centre : Head
+        Count and mean.
+    squares : ndarray of shape (d,) or ()
+        Squared deviations of each feature, or of all.
+    columns : ndarray of int of shape (q,)
+        Columns of the covariates.
+    products : ndarray of shape (q, d)
+        Products of the covariates with all features about the centre.
+
+    Returns
+    -------
+    motion : Motion
+        What is done with rows.
+    rank : int
+        Bound on the rank of the scatter.
+
+    Raises
+    ------
+    DataError
+        If nothing is left to analyse.
+    """
+    d, rows, mean = public.features, centre.n, centre.mean
+    scatter = np.zeros((d, d))  # of which the slopes need these rows
+    scatter[columns] = products
+    adjustment, _ = fit_adjustment(scatter, columns)
+    units, varying = np.ones(d), d
+    if squares.ndim:
+        squares = adjustment.residual_diagonal(squares, products)
+        varying = count_varying_features(squares, mean)
+    if columns.size and not squares.any():
+        raise DataError("the covariates explain all features: nothing is left to analyse")
+    require_variance(squares, rows, mean)
+    if _has_units(public):
+        of_stages = [given for stage in _stages(public.options) if (given := stage.units(mean)) is not None]
+        units = of_stages[0] if of_stages else table_units(squares, rows, mean, public.config.indicators)
+    explained = (squares == 0) & bool(columns.size) & np.ones(d, bool)
+    motion = Motion(
+        centre, units, float((squares / units**2).sum() if squares.ndim else squares), adjustment, explained
+    )
+    return motion, min(max_row_count(rows) - 1, varying)
 
 
 def _impossible_sums() -> ContractError:
@@ -405,10 +523,26 @@ def _impossible_sums() -> ContractError:
     return ContractError("the parties' sums together are not those of any rows: the share of one of them is false")
 
 
+def _stored_sums(party: RowsClient) -> tuple[Head, Array]:
+    """Return the common centre and the squared deviations, as stored for the run."""
+    count, mean, remainder, squares = party.site.state[SUMS_NAME]
+    return Head(count.item(), mean, remainder), squares
+
+
+def _store_motion(party: RowsClient, columns: NDArray[np.int64], products: Array) -> None:
+    """Compute what is done with rows, and store it for the run."""
+    motion, rank = make_motion(party.public, *_stored_sums(party), columns, products)
+    party.site.state[MOTION_NAME] = [
+        *(motion.units, motion.total, rank),
+        *(motion.adjustment.covariate_columns, motion.adjustment.slopes, motion.explained),
+    ]
+
+
 def _stored_motion(party: RowsClient) -> tuple[Motion, int]:
-    """Return centre, units and trace, and the rank, as stored for the run."""
-    count, mean, remainder, units, total, rank = party.site.state[MOTION_NAME]
-    return Motion(Head(count.item(), mean, remainder), units, float(total)), int(rank)
+    """Return what is done with rows, and the rank, as stored for the run."""
+    units, total, rank, columns, slopes, explained = party.site.state[MOTION_NAME]
+    centre, _ = _stored_sums(party)
+    return Motion(centre, units, float(total), Adjustment(columns, slopes), explained.astype(bool)), int(rank)
 
 
 # Check
@@ -478,7 +612,9 @@ def _finish(party: RowsClient, request: Fields) -> Fields:
     motion, rank = _stored_motion(party)
     require_components(party, request, rank)
     rotation = HaarRotation(secret_key(party, b"rotation"), party.public.features)
-    vectors = fix_signs(rotation.turned_back(request["components"].T))
+    turned_back = rotation.turned_back(request["components"].T)
+    turned_back[motion.explained] = 0.0  # where nothing is left, noise is no loading
+    vectors = fix_signs(turned_back)
     model = party_model(
         party,
         Eigenpairs(
@@ -494,6 +630,8 @@ def _finish(party: RowsClient, request: Fields) -> Fields:
         model.save(Path(party.site.node.model).expanduser() / f"model-{party.site.run_id}.npz")
     components, mean = model.loadings()
     scale = np.empty(0) if model.scale_ is None else model.scale_
+    if model.adjustment_ is not None:
+        components, scale = model.adjustment_.equivalent_loadings(components / motion.units), np.empty(0)
     party.write_files(Projection(party.vault, components, mean, scale, party.site.table.columns))
     party.vault.drop()
     return {"count": np.asarray(1), "squared": np.asarray(0.0)}
@@ -516,14 +654,15 @@ def party_model(party: RowsClient, pairs: Eigenpairs, motion: Motion) -> PCAMode
     PCAModel
         The model, with the names of the site's columns.
     """
-    options, config = party.options, party.site.config
-    assessment = certainty(pairs, exact=True, remedies=[] if options.scaled else [SCALE_REMEDY])
+    options, config, scales = party.options, party.site.config, _has_units(party.public)
+    assessment = certainty(pairs, exact=True, remedies=[] if scales else [SCALE_REMEDY])
     solution = Solution(
         pairs=pairs,
         mean=motion.centre.mean,
         total=motion.total,
         rows=motion.centre.n,
-        scale=motion.units if options.scaled else None,
+        scale=motion.units if scales else None,
+        adjustment=motion.adjustment if motion.adjustment.covariate_columns.size else None,
     )
     log = {
         "method": party.card.name,

@@ -24,6 +24,7 @@ from fedpca_flwr.stages import blind
 from fedpca_flwr.transports.blind import BlindParty
 from tests.attacks.test_repeats import sites
 from tests.families import cut, rows
+from tests.genotypes import people
 from tests.harness import client_of, finish, heard, messages_of, on_request, server_of, tamper_arrays
 from tests.refusals import refused
 
@@ -69,6 +70,19 @@ def test_two_spectra_with_and_without_a_column_tell_loadings():
     np.testing.assert_allclose(found, vectors[feature] ** 2, atol=1e-9)
 
 
+def test_two_spectra_with_and_without_covariates_tell_loadings(monkeypatch):
+    """Without the journal's rule: the same identity for inverses, from what a server opens and the two traces."""
+    feature, centred = 3, X - X.mean(0)
+    S = centred.T @ centred
+    values, vectors = np.linalg.eigh(S)
+    residual = S - np.outer(S[feature], S[feature]) / S[feature, feature]
+    before = np.trace(S) * np.linalg.eigvalsh(opened(monkeypatch, PARTIES, 1)[0])
+    after = np.trace(residual) * np.linalg.eigvalsh(opened(monkeypatch, PARTIES, 1, adjust_for=str(feature))[0])[1:]
+    found = [np.prod((1 / v - 1 / after) / np.delete(1 / v - 1 / before, i)) for i, v in enumerate(before)]
+    np.testing.assert_allclose(before, values, rtol=1e-9)
+    np.testing.assert_allclose(found, vectors[feature] ** 2, atol=1e-8)
+
+
 # The first sums
 
 
@@ -91,6 +105,32 @@ def test_no_number_is_added_to_the_first_sums_unseen(place, change):
     tell_all(server, "moments", change_place(place, change))
     with refused(DisclosureError, "'sums'"):
         finish(server)
+
+
+@pytest.mark.parametrize("place", [0, 3, 11, -1])
+def test_no_number_is_added_to_the_covariates_products_unseen(place):
+    """Places are the products of the two covariates with features, and the tag."""
+    server = blind_server(adjust_for="3,0")
+    tell_all(server, "moments", change_place(place, 2**300))
+    with refused(DisclosureError, "'covariates'"):
+        finish(server)
+
+
+def test_first_sums_are_no_products_of_covariates():
+    server, sums = blind_server(adjust_for="3"), []
+    exchanged = heard(server, 0)
+    on_request(server, 0, "covariates", lambda arrays: sums.append(arrays[0]) or arrays)
+    tell_all(server, "moments", lambda arrays: sums)
+    with refused(DisclosureError, "'covariates'"):
+        finish(server)
+    assert not [entry for entry in exchanged if entry.phase == "moments" and entry.said]
+
+
+def test_products_beyond_public_limits_are_refused(monkeypatch):
+    honest = blind.centred_scatter
+    monkeypatch.setattr(blind, "centred_scatter", lambda *asked: 2.0**90 * honest(*asked))
+    with refused(DisclosureError, "'covariates'"):
+        finish(blind_server(adjust_for="3"))
 
 
 def test_no_element_is_written_in_another_way():
@@ -467,7 +507,12 @@ def test_the_last_replies_are_constant():
 
 @pytest.mark.parametrize(
     ("options", "permitted"),
-    [({"n_components": 2, "seed": 5}, True), ({"scale": True}, False), ({"bound": 2e3}, False)],
+    [
+        ({"n_components": 2, "seed": 5}, True),
+        ({"scale": True}, False),
+        ({"bound": 2e3}, False),
+        ({"adjust_for": "3"}, False),
+    ],
 )
 def test_blind_runs_over_the_same_rows_have_the_same_settings(tmp_path, options, permitted):
     finish(sites(tmp_path, PARTIES, options=BLIND))
@@ -477,6 +522,14 @@ def test_blind_runs_over_the_same_rows_have_the_same_settings(tmp_path, options,
     else:
         with refused(DisclosureError, "'n-components'", "'seed'"):
             finish(again)
+
+
+@pytest.mark.parametrize(("first", "second"), [({}, {"genotypes": True}), ({"adjust_for": "0"}, {"adjust_for": "1"})])
+def test_blind_runs_of_other_units_or_covariates_are_refused(tmp_path, first, second):
+    parties = cut(people(90, 6), 40, 30, 20)
+    finish(sites(tmp_path, parties, options=BLIND | first, rare_values="allow"))
+    with refused(DisclosureError, "'n-components'", "'seed'"):
+        finish(sites(tmp_path, parties, options=BLIND | second, rare_values="allow"))
 
 
 @pytest.mark.parametrize("change", [lambda part: np.delete(part, 2, axis=1), lambda part: part[1:]])

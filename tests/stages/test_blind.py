@@ -9,6 +9,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ContractError, PartyError, QuorumError
 from fedpca_flwr.site.policy import permit_sight
 from fedpca_flwr.stages import blind
+from tests import genotypes
 from tests.families import cut, rows
 from tests.harness import fail_at, finish, fit, server_of
 from tests.refusals import refused
@@ -75,6 +76,50 @@ def test_constant_features_and_few_rows_are_no_fault():
         require_same(model, fit("p-cov", [table], n_components=3, scale=scale))
 
 
+def test_genotypes_have_the_model_of_standardised_genotypes(tmp_path):
+    people = genotypes.people(90, 24)
+    people[:, 5] = 1
+    parties, site = cut(people, 40, 30, 20), {"scores": [str(tmp_path / f"{i}.npy") for i in range(3)]}
+    model = fit("p-cov", parties, **BLIND | {"bound": 0.0}, genotypes=True)
+    plain = fit("p-cov", parties, n_components=3, genotypes=True)
+    require_same(model, plain)
+    assert model.log["exact"]
+    finish(blind_server(tmp_path, parties, genotypes=True, site=site))
+    np.testing.assert_allclose(np.load(tmp_path / "1.npy"), plain.transform(parties[1]), atol=1e-9)
+    parties[1][0, 0] = np.nan
+    np.testing.assert_allclose(model.transform(parties[1]), plain.transform(parties[1]), atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_covariates_are_taken_out_as_in_a_plain_run(tmp_path, scale, offset):
+    """Feature 6 is a covariate once more, of which nothing is left."""
+    table = np.column_stack([X, 2 * X[:, 1] + 3]) + offset
+    parties, site = cut(table, 40, 30, 20), {"scores": [str(tmp_path / f"{i}.npy") for i in range(3)]}
+    options = {"adjust_for": "4,1", "scale": scale}
+    model = fit("p-cov", parties, **BLIND | {"bound": 1e3 + offset}, **options)
+    plain = fit("p-cov", parties, n_components=3, **options)
+    require_same(model, plain)
+    assert (model.adjustment_.covariate_columns == [4, 1]).all()
+    np.testing.assert_allclose(model.adjustment_.slopes, plain.adjustment_.slopes, atol=1e-11)
+    assert (model.components_[:, [1, 4, 6]] == 0).all()
+    finish(blind_server(tmp_path, parties, bound=1e3 + offset, site=site, **options))
+    np.testing.assert_allclose(np.load(tmp_path / "1.npy"), plain.transform(parties[1]), atol=1e-8)
+
+
+@pytest.mark.parametrize(("covariates", "k"), [("0,1,2,3", 3), ("0,1,2,3,4,5", 1)])
+def test_more_components_than_covariates_leave_are_refused(covariates, k):
+    with pytest.raises((ConfigError, DataError)):
+        fit("p-cov", cut(X, 40, 30, 20), **BLIND | {"n_components": k}, adjust_for=covariates)
+
+
+def test_missing_calls_are_refused_by_name():
+    parties = cut(genotypes.people(90, 24), 40, 30, 20)
+    parties[1][0, 0] = np.nan
+    with refused(DataError, "'blind'"):
+        finish(server_of("p-cov", parties, **BLIND, genotypes=True))
+
+
 @pytest.mark.parametrize("scale", [False, True])
 def test_weighted_rows_have_the_model_of_weighted_rows(scale):
     weights = np.random.default_rng(1).uniform(0.2, 3, len(X))
@@ -139,11 +184,12 @@ def test_a_party_that_drops_out_ends_the_run(tmp_path):
         ({"keep": "moments"}, "'keep'"),
         ({"center": False}, "'center'"),
         ({"n_components": "auto"}, "n-components='auto'"),
-        ({"adjust_for": "0"}, "'adjust-for'"),
+        ({"harmonise": "means"}, "'harmonise'"),
+        ({"adjust_for": "0", "genotypes": True}, "'genotypes'"),
         ({"clusters": 2}, "'clusters'"),
         ({"outliers": "sites"}, "'outliers'"),
         ({"fourth_moments": True}, "'fourth-moments'"),
-        ({"genotypes": True}, "'genotypes'"),
+        ({"genotypes": True, "prune": 0.2}, "'prune'"),
         ({"survivors": 3}, "'survivors'"),
         ({"secure_aggregation": False}, "'blind'"),
         ({"minimum": 2}, "'minimum'"),

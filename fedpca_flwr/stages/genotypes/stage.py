@@ -209,6 +209,11 @@ class Genotypes(RowsStage):
             script[name] = replace(script[name], request=Payload((FREQUENCIES, *extra, *script[name].request.fields)))
         return {**ALLELES, **pruning, **script}
 
+    @override
+    def units(self, mean: Array) -> Array:
+        """Return the genotypes' deviations, of rows without missing calls: half the mean is the frequency."""
+        return genotype_deviation(mean / 2)
+
     # A party
 
     @override
