@@ -58,6 +58,17 @@ MAX_STEPS, MAX_DECREMENT = 25, 1e-9
 PROJECTION = ("components", "mean", "scale")
 """Fields of the projection's request, which a party stores."""
 
+NULL = (
+    Field("people", (), "int64", kind="count"),
+    Field("squares", (), kind="size"),
+    Field("score", ("q",)),
+    Field("information", ("q", "q")),
+)
+"""Sums about the null model (`NullSums`)."""
+
+VARIANTS = (Field("score", ("d",)), Field("information", ("d",), kind="size"), Field("cross", ("d", "b")))
+"""Sums of each feature (`VariantSums`)."""
+
 STATE = {name: f"association {name}" for name in ("projection", "traits", "scores")}
 """Keys in a party's state for the run."""
 
@@ -126,7 +137,7 @@ class Association(RowsStage):
         coefficients = Field("coefficients", ("<=q",))
         null = Question(
             request=Payload((coefficients,)),
-            reply=Payload((PEOPLE, Field("squares", (), kind="size"), Field("score", ("q",)), INFORMATION)),
+            reply=Payload(NULL),
             answer=_null_sums,
             needs="rows",
             sizes=sizes,
@@ -137,7 +148,7 @@ class Association(RowsStage):
         )
         variants = Question(
             request=Payload((coefficients, Field("columns", ("<=b",), "int64"))),
-            reply=Payload((Field("score", ("d",)), Field("information", ("d",), kind="size"), CROSS)),
+            reply=Payload(VARIANTS),
             answer=_variant_sums,
             needs="rows",
             sizes=lambda public: {**sizes(public), "b": sizes(public)["q"]},
@@ -203,11 +214,6 @@ class Association(RowsStage):
         chosen = self.options.model_dump(include=set(self.option_names))
         fit = {"people": int(null.people), "covariates": coefficients.size, "beta": beta, "se": se}
         model.log[WORD] = {**chosen, **fit}
-
-
-PEOPLE = Field("people", (), "int64", kind="count")
-INFORMATION = Field("information", ("q", "q"))
-CROSS = Field("cross", ("d", "b"))
 
 
 def trait_names(options: Any) -> list[str]:

@@ -98,8 +98,22 @@ def test_linear_statistics_are_those_of_the_pooled_table(tmp_path, sites, missin
         {"X": np.where(np.arange(60) == 9, 2.0, G)},
         {"X": rows(N, 60) + 50, "genotypes": False},
         {"X": rows(N, 60) + 50, "genotypes": False, "scale": True, "bound": 90.0, **SECURE},
+        {"columns": COLUMNS | {"height": COLUMNS["height"] + 1e6}},
+        {"columns": COLUMNS | {"height": COLUMNS["height"] + 1e6}, **SECURE},
+        {"clusters": 2, "receipt": True},
     ],
-    ids=["inexact", "pruned", "factors", "missing calls", "constant", "rows", "scaled and masked"],
+    ids=[
+        "inexact",
+        "pruned",
+        "factors",
+        "missing calls",
+        "constant",
+        "rows",
+        "scaled and masked",
+        "far",
+        "far and masked",
+        "stages",
+    ],
 )
 def test_statistics_hold_for_all_rows_that_a_method_takes(tmp_path, options):
     X = options.get("X", G)
