@@ -127,7 +127,7 @@ def test_first_sums_are_no_products_of_covariates():
 
 
 def test_products_beyond_public_limits_are_refused(monkeypatch):
-    honest = blind.centred_scatter
+    honest = rotated_vault.centred_scatter
     monkeypatch.setattr(blind, "centred_scatter", lambda *asked: 2.0**90 * honest(*asked))
     with refused(DisclosureError, "'covariates'"):
         finish(blind_server(adjust_for="3"))
