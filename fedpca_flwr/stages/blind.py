@@ -512,10 +512,8 @@ def make_motion(
         of_stages = [given for stage in _stages(public.options) if (given := stage.units(mean)) is not None]
         units = of_stages[0] if of_stages else table_units(squares, rows, mean, public.config.indicators)
     explained = (squares == 0) & bool(columns.size) & np.ones(d, bool)
-    motion = Motion(
-        centre, units, float((squares / units**2).sum() if squares.ndim else squares), adjustment, explained
-    )
-    return motion, min(max_row_count(rows) - 1, varying)
+    total = float((squares / units**2).sum() if squares.ndim else squares)
+    return Motion(centre, units, total, adjustment, explained), min(max_row_count(rows) - 1, varying)
 
 
 def _impossible_sums() -> ContractError:

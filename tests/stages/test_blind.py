@@ -39,6 +39,10 @@ def require_same(model, plain):
     assert model.scale_ is None or np.allclose(model.scale_, plain.scale_, rtol=1e-13)
 
 
+def require_spectrum_alone(model):
+    assert (model.components_.size, model.mean_, model.scale_, model.adjustment_) == (0, None, None, None)
+
+
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e12])
 def test_the_parties_have_the_model_of_all_rows(scale, offset):
@@ -84,7 +88,8 @@ def test_genotypes_have_the_model_of_standardised_genotypes(tmp_path):
     plain = fit("p-cov", parties, n_components=3, genotypes=True)
     require_same(model, plain)
     assert model.log["exact"]
-    finish(blind_server(tmp_path, parties, genotypes=True, site=site))
+    kept = finish(blind_server(tmp_path, parties, genotypes=True, site=site))
+    require_spectrum_alone(PCAModel.load(kept.save(tmp_path / "server")))
     np.testing.assert_allclose(np.load(tmp_path / "1.npy"), plain.transform(parties[1]), atol=1e-9)
     parties[1][0, 0] = np.nan
     np.testing.assert_allclose(model.transform(parties[1]), plain.transform(parties[1]), atol=1e-9)
@@ -103,7 +108,8 @@ def test_covariates_are_taken_out_as_in_a_plain_run(tmp_path, scale, offset):
     assert (model.adjustment_.covariate_columns == [4, 1]).all()
     np.testing.assert_allclose(model.adjustment_.slopes, plain.adjustment_.slopes, atol=1e-11)
     assert (model.components_[:, [1, 4, 6]] == 0).all()
-    finish(blind_server(tmp_path, parties, bound=1e3 + offset, site=site, **options))
+    kept = finish(blind_server(tmp_path, parties, bound=1e3 + offset, site=site, **options))
+    require_spectrum_alone(PCAModel.load(kept.save(tmp_path / "server")))
     np.testing.assert_allclose(np.load(tmp_path / "1.npy"), plain.transform(parties[1]), atol=1e-8)
 
 
