@@ -86,7 +86,7 @@ def clusters(model: PCAModel) -> Clusters:
     entry = model.log.get("clusters")
     if entry is None:
         raise ContractError("the model knows of no clusters: ask for them in its run, say by run('p-cov', clusters=4)")
-    centres, mixture = np.array(entry["centres"]), None
+    centres, mixture = np.array(entry["centres"], np.float64), None
     if entry["kind"] == "mixture":
-        mixture = Mixture(np.array(entry["weights"]), centres, np.array(entry["covariances"]))
+        mixture = Mixture(np.array(entry["weights"], np.float64), centres, np.array(entry["covariances"], np.float64))
     return Clusters(entry["kind"], tuple(entry["rows"]), centres, mixture, model)

@@ -48,5 +48,5 @@ def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
             if names
             else f"'party' is {value_text(party)}, expected a number from 0 to {len(model.log['parties']) - 1}"
         )
-    steps = Steps(*(np.array(entry[name]) for name in ("centres", "penalties", "moves")))
+    steps = Steps(*(np.array(entry[name], np.float64) for name in ("centres", "penalties", "moves")))
     return steps.correct(model.transform(X), batch)
