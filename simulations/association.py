@@ -34,7 +34,7 @@ def main(model: Path, variants: Path, output: Annotated[Path, Option(metavar="FO
     from fedpca_flwr.figures import association_plots  # here: a help needs none of it
     from fedpca_flwr.maths.association import degrees, p_values
     from fedpca_flwr.model.model import PCAModel
-    from fedpca_flwr.state.files import read_text
+    from fedpca_flwr.state.files import atomic_file, read_text
 
     lines = [line.split() for line in read_text(variants).splitlines() if line.strip()]
     log = PCAModel.load(model).log
@@ -50,11 +50,13 @@ def main(model: Path, variants: Path, output: Annotated[Path, Option(metavar="FO
     statistics = beta / se
     p = p_values(statistics, freedom)
     output.mkdir(parents=True, exist_ok=True)
-    with (output / "association.tsv").open("w", encoding="utf-8") as out:
-        print("#CHROM", "POS", "ID", "A1", "BETA", "SE", "Z" if logistic else "T", "P", sep="\t", file=out)
-        for (chromosome, name, _, position, allele, _), *numbers in zip(lines, beta, se, statistics, p, strict=True):
-            cells = ("NA" if np.isnan(number) else f"{number:.9g}" for number in numbers)
-            print(chromosome, position, name, allele, *cells, sep="\t", file=out)
+    head = ("#CHROM", "POS", "ID", "A1", "BETA", "SE", "Z" if logistic else "T", "P")
+    table = ["\t".join(head)]
+    for (chromosome, name, _, position, allele, _), *numbers in zip(lines, beta, se, statistics, p, strict=True):
+        cells = ("NA" if np.isnan(number) else f"{number:.9g}" for number in numbers)
+        table.append("\t".join((chromosome, position, name, allele, *cells)))
+    with atomic_file(output / "association.tsv") as file:
+        file.write("".join(f"{line}\n" for line in table).encode())
     places = [line[0] for line in lines], [int(line[3]) for line in lines]
     association_plots.manhattan(*places, p).savefig(output / "manhattan.png", dpi=150)
     association_plots.quantiles(statistics, p).savefig(output / "qq.png", dpi=150)

@@ -137,8 +137,8 @@ def server_memory(script: Questions, public: Public) -> tuple[int, float]:
     for question in script.values():
         if not question.optional:
             reply_bytes, _ = question.cost(question.min_sizes(public, 1))
-            held = min(public.parties, MAX_HELD_REPLIES) if question.plain_reply is None else 2
-            factor = SERVER_FACTOR + held
+            replies = min(public.parties, MAX_HELD_REPLIES) if question.plain_reply is None else 2
+            factor = SERVER_FACTOR + replies
             if factor * reply_bytes > nbytes:
                 nbytes, largest_factor = int(factor * reply_bytes), factor
     return nbytes, largest_factor

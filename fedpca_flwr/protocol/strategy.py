@@ -394,15 +394,19 @@ class PCAStrategy(Strategy):
         if self.config.minimum:
             config["parties"] = " ".join(map(str, self.quorum.members))
         shared, instructions, self._sent_bytes, self._question_digests = _serialize(current.request), [], {}, {}
+        shared_digest = ""
         for client in clients:
             party = self.quorum.partition_by_client.get(client.cid, -1)
-            tensors = {**shared, **_serialize(current.party_requests.get(party, {}))}
+            own = current.party_requests.get(party, {})
+            tensors = {**shared, **_serialize(own)}
             ordered = [tensors[field.name] for field in question.request.fields]
             instructions.append((client, FitIns(Parameters(ordered, "numpy.ndarray"), config)))
             self._sent_bytes[client.cid] = sum(map(len, ordered))
             if self.provenance:
-                fields = question.request.to_arrays({**current.request, **current.party_requests.get(party, {})})
-                self._question_digests[client.cid] = content_digest(current.phase, fields)
+                digest = "" if own else shared_digest  # the same question of many parties has one digest
+                digest = digest or content_digest(current.phase, question.request.to_arrays({**current.request, **own}))
+                shared_digest = shared_digest if own else digest
+                self._question_digests[client.cid] = digest
         sizes, upload = question.reply_sizes(current.request, public), ""
         if question.has_fixed_size:
             nbytes = question.nbytes({"n": public.features + 1, "d": public.features, **sizes})
@@ -410,8 +414,8 @@ class PCAStrategy(Strategy):
         label = f"round {len(self.round_log) + 1} of at most {max_questions(self.script, public)} ({current.phase})"
         log_progress("%s: waiting for %s parties%s", label, self.quorum.expected, upload)
         self._round_start = time.monotonic()
-        digest = partial(content_digest, current.phase) if self.provenance else None
-        self._collector = ReplyCollector(question.reply, sizes, current.consume, digest)
+        reply_digest = partial(content_digest, current.phase) if self.provenance else None
+        self._collector = ReplyCollector(question.reply, sizes, current.consume, reply_digest)
         return instructions
 
     def receive(self, client: ClientProxy, result: FitRes) -> None:

@@ -34,6 +34,9 @@ from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.site.vault import Vault
 
+PROJECTION = ("components", "mean", "scale")
+"""Fields of the last question with which each party projects its rows."""
+
 
 @dataclass(frozen=True)
 class Projection:

@@ -23,7 +23,7 @@ NAME = "rotated moments"
 
 @dataclass(frozen=True)
 class Motion:
-    """What the parties do with their rows before they rotate them: centre, covariates, units, and the unit of all sums.
+    """Motion of the parties' rows before their rotation: centre, covariates, units, and the unit of all sums.
 
     Parameters
     ----------

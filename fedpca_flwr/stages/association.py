@@ -37,7 +37,7 @@ from fedpca_flwr.protocol.question import (
 )
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.row_limits import MAX_ROWS
-from fedpca_flwr.questions.rows_client import Projection, RowsClient, RowsStage
+from fedpca_flwr.questions.rows_client import PROJECTION, Projection, RowsClient, RowsStage
 from fedpca_flwr.site.phenotypes import read_phenotypes
 from fedpca_flwr.site.policy import permit_rows
 from fedpca_flwr.site.rare_values import conspicuous
@@ -54,9 +54,6 @@ MAX_TRAIT = 2.0**30
 
 MAX_STEPS, MAX_DECREMENT = 25, 1e-9
 """Newton steps of a logistic null model, and the promised gain of the last one."""
-
-PROJECTION = ("components", "mean", "scale")
-"""Fields of the projection's request, which a party stores."""
 
 NULL = (
     Field("people", (), "int64", kind="count"),
@@ -198,13 +195,15 @@ class Association(RowsStage):
             raise DataError("the covariates tell cases from controls: the logistic model without variants has no end")
         if not logistic and null.squares <= MIN_RESIDUAL * first.squares:
             raise DataError(f"the phenotype '{self.options.phenotype}' does not vary beyond scores and covariates")
-        columns, known = np.arange(coefficients.size), np.empty((V.shape[1], 0))
-        whole = run.card.exact and run.certificate == 0 and null.people == model.n_samples_ and np.any(V, axis=0).all()
-        if whole and not logistic:
+        columns, cross = np.arange(coefficients.size), np.empty((V.shape[1], 0))
+        is_complete = (
+            run.card.exact and run.certificate == 0 and null.people == model.n_samples_ and np.any(V, axis=0).all()
+        )
+        if is_complete and not logistic:
             projected = V.T * model.singular_values_**2 * feature_unit[:, None] / score_unit
-            known, columns = np.column_stack([np.zeros(len(projected)), projected]), columns[1 + len(V) :]
+            cross, columns = np.column_stack([np.zeros(len(projected)), projected]), columns[1 + len(V) :]
         total = yield SumRound("variants", {"coefficients": coefficients, "columns": columns})
-        sums = VariantSums(total["score"], total["information"], np.column_stack([known, total["cross"]]))
+        sums = VariantSums(total["score"], total["information"], np.column_stack([cross, total["cross"]]))
         scale = request["scale"] if request["scale"].size else 1.0
         unit = feature_unit / scale * (1 if logistic else MAX_TRAIT)
         beta, se = (

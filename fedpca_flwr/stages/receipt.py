@@ -26,7 +26,7 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Program, Question, Questions, Round
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.questions.rows_client import RowsClient, RowsStage
+from fedpca_flwr.questions.rows_client import PROJECTION, RowsClient, RowsStage
 from fedpca_flwr.site.identity import SIGNATURE_BYTES, load_identity
 from fedpca_flwr.site.site import loaded_app
 
@@ -36,10 +36,8 @@ WITNESS_NAME = "witness"
 """Name under which a party stores what it has sent as its witness."""
 WITNESS = tuple(Field(name, ("32",), "uint8") for name in BYTES)
 SHOWN = tuple(Field(name, ("<=p", "32"), "uint8") for name in BYTES)
-PROJECTION = ("components", "mean", "scale")
-"""Parts of the model with which each party has projected its rows."""
 NUMBERS = (Field("variances", ("<=k",)), Field("numbers", ("3",)))
-"""What the projection has not shown of the model (`model_numbers`)."""
+"""Numbers of the model that the projection does not show (`model_numbers`)."""
 
 
 class Statement(BaseModel):
@@ -90,12 +88,7 @@ class ReceiptStage(RowsStage):
         witness = Question(
             reply=Payload((*WITNESS, statement)), answer=_testify, needs="files", in_clear=True, closing=True
         )
-        shown = (
-            Field("variances", ("<=k",)),
-            Field("numbers", ("3",)),
-            *SHOWN,
-            Field("attendance", ("any",), "uint8"),
-        )
+        shown = (*NUMBERS, *SHOWN, Field("attendance", ("any",), "uint8"))
         sign = Question(
             request=Payload(shown),
             reply=Payload((Field("signature", (str(SIGNATURE_BYTES),), "uint8"),)),
