@@ -1,4 +1,4 @@
-"""Give the wheel and the source archive the README with absolute links, which a package index can follow."""
+"""Give the wheel and the source archive the README with absolute links, once the metadata name a repository."""
 
 import re
 from pathlib import Path
@@ -14,13 +14,17 @@ class ReadmeHook(MetadataHookInterface):
     """Build hook that makes the README's relative links absolute, for the package's page on an index."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Set the README of the package's metadata, with absolute links.
+        """Set the README of the package's metadata, with absolute links where ``Repository`` is among its addresses.
 
         Parameters
         ----------
         metadata : dict
             Metadata of the project, which is changed in place.
         """
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+        if "urls" not in metadata:
+            return
         repository, tag = metadata["urls"]["Repository"], f"v{metadata['version']}"
         pages = f"{repository}/blob/{tag}"
         pictures = f"{repository.replace('//github.com/', '//raw.githubusercontent.com/')}/{tag}"
@@ -30,5 +34,4 @@ class ReadmeHook(MetadataHookInterface):
             picture, text, target = match.groups()
             return f"{picture}[{text}]({pictures if picture else pages}/{target})"
 
-        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        metadata["readme"] = {"content-type": "text/markdown", "text": RELATIVE.sub(absolute, text)}
+        metadata["readme"]["text"] = RELATIVE.sub(absolute, text)

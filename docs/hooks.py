@@ -12,7 +12,7 @@ from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).parents[1]
-REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NOTEBOOKS = sorted((ROOT / "simulations" / "notebooks").glob("*.ipynb"))
 ELSEWHERE = {
     "index.md": "README.md",
@@ -62,12 +62,16 @@ def _rendered(notebook: Path) -> dict[str, str | bytes]:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Rewrite a page's links to files of the repository as links to the site's pages.
 
-    Links to code, which has no page, become plain text. A page that the code makes has no link to edit it.
+    Links to code, which has no page, become plain text. A page that the code makes has no link to edit it, and none has
+    one before the metadata name a repository.
     """
     name = page.file.src_uri
     source = ELSEWHERE.get(name, f"docs/{name}")
     folder = (ROOT / source).parent
-    page.edit_url = None if name.startswith(MADE) else f"{REPOSITORY}/edit/main/{source}"
+    if name.startswith(MADE) or "urls" not in PROJECT:
+        page.edit_url = None
+    else:
+        page.edit_url = f"{PROJECT['urls']['Repository']}/edit/main/{source}"
     back = "../" * name.count("/")
 
     def link(match: re.Match[str]) -> str:

@@ -4,14 +4,18 @@ import importlib.util
 import itertools
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
 
-from fedpca_flwr import LocalGrid, run
+from fedpca_flwr import LocalGrid, PCAModel, run
 from fedpca_flwr.config.method_text import method_option_keys, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -22,6 +26,7 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.__main__ import descriptions, pages
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
 from tests.families import cut, rows
+from tests.needed import need
 from tests.options import option_values
 
 ROOT = Path(__file__).parents[1]
@@ -148,6 +153,37 @@ def test_the_page_of_apps_has_the_examples_as_they_are():
     examples = {path.read_text().split('"""\n\n', 1)[1] for path in ROOT.glob("simulations/examples/*/*.py")}
     assert examples == {block for block in blocks("docs/flower-app.md", "python") if "server = " in block}
     assert len(examples) == 3
+
+
+@pytest.fixture
+def model_elsewhere(monkeypatch, tmp_path):
+    """Return the model of the page on ONNX and R, and its rows."""
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(blocks("docs/elsewhere.md", "python")[0], names)
+    return PCAModel.load("model.npz"), names["X"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of skl2onnx
+def test_a_model_gives_the_same_scores_in_onnx(model_elsewhere):
+    reference = pytest.importorskip("onnx.reference")
+    model, rows = model_elsewhere
+    exec(blocks("docs/elsewhere.md", "python")[1], {})
+    onnx = reference.ReferenceEvaluator("model.onnx")
+    (scores,) = onnx.run(None, {onnx.input_names[0]: rows})
+    np.testing.assert_allclose(scores, model.transform(rows), atol=1e-12)
+
+
+def test_a_model_gives_the_same_scores_in_r(model_elsewhere, monkeypatch):
+    need(shutil.which("Rscript"), "r-cran-reticulate")
+    model, rows = model_elsewhere
+    monkeypatch.setenv("RETICULATE_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (block,) = blocks("docs/elsewhere.md", "r")
+    done = subprocess.run(["Rscript", "-e", block], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    scores = np.loadtxt("scores.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose(scores, model.transform(rows), atol=1e-12)
 
 
 @every_page

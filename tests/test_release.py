@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,11 +20,46 @@ import fedpca_flwr
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-ADDRESS, VERSION = PROJECT["project"]["urls"]["Repository"], PROJECT["project"]["version"]
+ADDRESS, VERSION = "https://github.com/a-group/its-fork", PROJECT["project"]["version"]
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 CODEMETA = json.loads((ROOT / "codemeta.json").read_text())
 RECIPE = yaml.safe_load((ROOT / "conda-recipe" / "recipe.yaml").read_text())
+METADATA = (
+    "pyproject.toml",
+    "CITATION.cff",
+    "codemeta.json",
+    "conda-recipe/recipe.yaml",
+    "README.md",
+    "hatch_build.py",
+    ".ci/address",
+)
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob(".github/workflows/*.yml")}
+
+
+@pytest.fixture(scope="module")
+def addressed(tmp_path_factory):
+    """Return a copy of the files of a release into which its command wrote the address of the repository."""
+    if sys.platform == "win32":
+        pytest.skip("a release is made by Linux's shell")
+    folder = tmp_path_factory.mktemp("release")
+    for name in METADATA:
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    for address in ("https://example.org/an/earlier", ADDRESS):  # the second replaces the first
+        subprocess.run([folder / ".ci" / "address", address], check=True)
+    return folder
+
+
+def test_one_command_writes_the_address_of_the_repository_into_every_file(addressed):
+    project, citation, codemeta, recipe = METADATA[:4]
+    urls = tomllib.loads((addressed / project).read_text())["project"]["urls"]
+    about = yaml.safe_load((addressed / recipe).read_text())["about"]
+    others = {"homepage": about["homepage"], "recipe": about["repository"], "repository": urls["Repository"]}
+    others["citation"] = yaml.safe_load((addressed / citation).read_text())["repository-code"]
+    others["codemeta"] = json.loads((addressed / codemeta).read_text())["codeRepository"]
+    assert set(others.values()) == {ADDRESS}
+    assert all(url.startswith(ADDRESS) for url in urls.values())
+    assert not any("an/earlier" in (addressed / name).read_text() for name in METADATA)
 
 
 def test_every_file_names_this_version():
@@ -32,11 +68,6 @@ def test_every_file_names_this_version():
     assert versions == {VERSION}
     assert changes[0] == (VERSION, CITATION["date-released"].isoformat()) == (VERSION, CODEMETA["datePublished"])
     assert {"cff-version", "message", "title", "authors"} <= set(CITATION)
-    about = RECIPE["about"]
-    assert {CITATION["repository-code"], CODEMETA["codeRepository"], about["repository"], about["homepage"]} == {
-        ADDRESS
-    }
-    assert all(url.startswith(ADDRESS) for url in PROJECT["project"]["urls"].values())
 
 
 def test_the_recipe_needs_what_the_project_needs():
@@ -51,8 +82,8 @@ def test_the_recipe_needs_what_the_project_needs():
     assert PROJECT["project"]["license"] == {"file": "LICENSE"}
 
 
-def test_a_package_index_shows_links_and_pictures():
-    readme = ProjectMetadata(str(ROOT), PluginManager()).core.readme
+def test_a_package_index_shows_links_and_pictures(addressed):
+    readme = ProjectMetadata(str(addressed), PluginManager()).core.readme
     raw = f"{ADDRESS.replace('//github.com', '//raw.githubusercontent.com')}/v{VERSION}/"
     found = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", readme)
     assert len(found) > 20
@@ -62,6 +93,7 @@ def test_a_package_index_shows_links_and_pictures():
         assert target == "https://flower.ai" or target.startswith(beginning), target
         if target.startswith(beginning):
             assert (ROOT / target.removeprefix(beginning).split("#")[0]).exists(), target
+    assert ProjectMetadata(str(ROOT), PluginManager()).core.readme == (ROOT / "README.md").read_text()
     assert re.sub(r"\([^)\s]+\)", "", readme) == re.sub(r"\([^)\s]+\)", "", (ROOT / "README.md").read_text())
 
 
@@ -94,7 +126,7 @@ def test_the_release_is_published_without_a_password():
 
 @pytest.mark.parametrize(("fork", "tag"), [("", ""), ("-fork", ""), ("", ".1"), ("-fork", ".1")])
 @pytest.mark.skipif(sys.platform == "win32", reason="the step is run by Linux's shell")
-def test_a_tag_of_another_version_or_repository_is_not_published(fork, tag):
+def test_a_tag_of_another_version_or_repository_is_not_published(addressed, fork, tag):
     steps = WORKFLOWS["publish"]["jobs"]["build"]["steps"]
     (step,) = (step["run"] for step in steps if step.get("name", "").startswith("The tag"))
     told = {
@@ -102,7 +134,7 @@ def test_a_tag_of_another_version_or_repository_is_not_published(fork, tag):
         "GITHUB_REPOSITORY": ADDRESS.removeprefix("https://github.com/") + fork,
         "GITHUB_REF_NAME": f"v{VERSION}{tag}",
     }
-    done = subprocess.run(["bash", "-e", "-c", step], cwd=ROOT, env={**os.environ, **told}, check=False)
+    done = subprocess.run(["bash", "-e", "-c", step], cwd=addressed, env={**os.environ, **told}, check=False)
     assert (done.returncode == 0) == (not fork and not tag)
 
 
