@@ -12,6 +12,7 @@ from fedpca_flwr.figures import plots
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.site import bed_file, relatives
 from fedpca_flwr.site.readers import read
+from fedpca_flwr.site.scores import score_file
 
 
 def main(
@@ -30,8 +31,8 @@ def main(
 
     Each file plays one party, and no genotype leaves it. The command takes the variants that all files have, leaves out
     regions and variants in linkage, and in each file relatives, who have scores all the same. FOLDER has the model, of
-    each file the scores in the order of its people, the plot, and the variants as .bim files. The page
-    docs/genotypes.md says what a site shows.
+    each file the scores in the order of its people, also as PLINK's .eigenvec, the plot, the variants as .bim files,
+    and their loadings. The page docs/genotypes.md says what a site shows.
 
     Parameters
     ----------
@@ -75,15 +76,27 @@ def main(
     count = sum(marks.sum() for marks in related.values())
     model.log["notes"].append(f"{count} relatives take no part, and have scores")
     model.save(output / "people")
-    used = np.any(model.loadings()[0], axis=0)
+    loadings, variants = model.loadings()[0], bed_file.read_bim(common)
+    used = np.any(loadings, axis=0)
     with (output / "kept.bim").open("w", encoding="utf-8") as out:
-        bed_file.write_bim(list(compress(bed_file.read_bim(common), used)), out)
-    heads = ",".join(["person", *(f"PC{j + 1}" for j in range(components)), "relative"])
+        bed_file.write_bim(list(compress(variants, used)), out)
+    names = [f"PC{j + 1}" for j in range(components)]
+    with (output / "loadings.tsv").open("w", encoding="utf-8") as out:
+        print("#CHROM", "POS", "ID", "A1", "A2", *names, sep="\t", file=out)
+        for variant, numbers in compress(zip(variants, loadings.T.tolist(), strict=True), used):
+            name = variant.name or variant
+            print(variant.chromosome, variant.position, name, *variant.alleles, *numbers, sep="\t", file=out)
+    # of the matrix of relationships, as PLINK: the mean over variants of products of standardised genotypes
+    values = model.singular_values_**2 / np.count_nonzero(used)
+    (output / "people.eigenval").write_text("".join(f"{value:.17g}\n" for value in values), encoding="utf-8")
+    heads = ",".join(["person", *names, "relative"])
     for name, table in tables.items():
-        people = bed_file.read_fam(file_of[name].with_suffix(".fam"))
+        people, all_scores = bed_file.read_fam(file_of[name].with_suffix(".fam")), model.transform(table)
+        with score_file(str(output / f"{name}.eigenvec"), len(people), components, str(file_of[name])) as append:
+            append(all_scores)
         lines = [
             ",".join([person, *map("{:.17g}".format, scores), str(int(mark))])
-            for person, scores, mark in zip(people, model.transform(table), related[name], strict=True)
+            for person, scores, mark in zip(people, all_scores, related[name], strict=True)
         ]
         (output / f"{name}.csv").write_text("\n".join([heads, *lines, ""]), encoding="utf-8")
     plots.scores(tables, model).savefig(output / "people.svg")

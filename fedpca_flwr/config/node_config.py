@@ -195,7 +195,7 @@ class NodeConfig(Config):
     split: Literal["", "rows", "columns"] = ""
     """Some rows of all features, or all rows of some features: methods for the other are refused. Empty: not said."""
     scores: LocalPath = ""
-    """Where the site's own scores are written (.npy or .csv); empty: nowhere."""
+    """Where the site's own scores are written (.npy, .csv, or for a .bed file PLINK's .eigenvec); empty: nowhere."""
     loadings: LocalPath = ""
     """Where the components by which the site projects its rows are written (.npz), with data split by columns those of
     its own columns; and where 'vertical-scores' reads them; empty: nowhere."""

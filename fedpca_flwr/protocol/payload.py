@@ -185,8 +185,8 @@ class Payload:
 
     @cached_property
     def has_fixed_size(self) -> bool:
-        """True if sizes of all arrays follow from known numbers; false if any axis has length "any"."""
-        return not any("any" in field.shape for field in self.fields)
+        """True if all sizes follow from known numbers: no axis is "any", and no dtype is the sender's choice."""
+        return not any("any" in field.shape or len(field.dtypes) > 1 for field in self.fields)
 
     def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
         """Return the bytes of a message in the smallest allowed dtypes, with 128 bytes of header an array.

@@ -584,7 +584,10 @@ class RowsClient(PCAClient):
         rows, node = self.site.table.rows, self.site.node
         self.loadings = projection.loadings()
         if node.scores or watches:
-            with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(projection.components)) as append:
+            with (
+                np.errstate(all="ignore"),
+                score_file(node.scores, len(rows), len(projection.components), node.data) as append,
+            ):
                 for part in self.row_parts:
                     chunks = projection.centred(part)
                     for watch in watches:

@@ -25,12 +25,13 @@ from fedpca_flwr.site.file_format import FileFormat
 from fedpca_flwr.state.files import read_text
 
 UNKNOWN_ALLELE = "0"  # PLINK's mark of an allele that nobody in the file has
+UNNAMED = "."  # PLINK's mark of a variant without a name
 COMPLEMENT = str.maketrans("ACGT", "TGCA")
 CHROMOSOME_NUMBERS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
 
 
 class Variant(NamedTuple):
-    """Genetic variant in a .bim file: chromosome, position, counted allele and other allele.
+    """Genetic variant in a .bim file: chromosome, position, counted allele, other allele and its name.
 
     Parameters
     ----------
@@ -40,12 +41,20 @@ class Variant(NamedTuple):
         Position in base pairs.
     counted, other : str
         The two alleles; ``"0"`` is an allele that the file does not name.
+    name : str
+        Name in the file, such as ``rs429358``, by which nothing is matched; empty: none.
     """
 
     chromosome: str
     position: int
     counted: str
     other: str
+    name: str = ""
+
+    @property
+    def alleles(self) -> tuple[str, str]:
+        """Pair of the counted and the other allele."""
+        return self.counted, self.other
 
     @property
     def locus(self) -> tuple[str, int]:
@@ -110,7 +119,8 @@ def read_bim(file: Path) -> list[Variant]:
                 "says which)",
                 local=f"line {number} of {file}",
             )
-        variants.append(Variant(_chromosome(cells[0]), int(cells[3]), cells[4].upper(), cells[5].upper()))
+        name = "" if cells[1] == UNNAMED else cells[1]
+        variants.append(Variant(_chromosome(cells[0]), int(cells[3]), cells[4].upper(), cells[5].upper(), name))
     if not variants:
         raise DataError("the .bim file has no variants", local=str(file))
     return variants
@@ -152,7 +162,7 @@ def match_variants(target: Sequence[Variant], local: Sequence[Variant]) -> Varia
 
 def _is_swapped(target: Variant, local: Variant) -> bool | None:
     """Return whether the local variant has the target's alleles in reverse order; None if they differ."""
-    for counted, other in (local[2:], [allele.translate(COMPLEMENT) for allele in local[2:]]):
+    for counted, other in (local.alleles, [allele.translate(COMPLEMENT) for allele in local.alleles]):
         if counted in (target.counted, UNKNOWN_ALLELE) and other in (target.other, UNKNOWN_ALLELE):
             return False
         if counted in (target.other, UNKNOWN_ALLELE) and other in (target.counted, UNKNOWN_ALLELE):
@@ -177,8 +187,8 @@ def common_variants(
     Returns
     -------
     variants : list of Variant
-        Sorted by chromosome and position, coded as most files code the variant; if two codings are equally frequent,
-        the first in the alphabet.
+        Sorted by chromosome and position, with the alleles and the name that most files have; of equally frequent
+        ones the first in the alphabet.
     lines : list of str
         One line per kind of difference, with the first variants.
     """
@@ -196,7 +206,7 @@ def common_variants(
         both_strands = [variant for variant in candidates if variant.ambiguous]
         lines += _difference_lines("", "look the same on both strands", both_strands)
         candidates = [variant for variant in candidates if not variant.ambiguous]
-    common = np.ones(len(candidates), dtype=bool)
+    common, names = np.ones(len(candidates), dtype=bool), [Counter[str]() for _ in candidates]
     for name, variants in files.items():
         match = match_variants(candidates, variants)
         counts = Counter(match.columns.tolist())
@@ -205,7 +215,13 @@ def common_variants(
         swapped = list(compress(candidates, match.swapped))
         lines += _difference_lines(f"{name}: ", "are coded with swapped alleles", swapped)
         common &= present
-    return list(compress(candidates, common)), lines
+        for j in np.flatnonzero(present).tolist():
+            names[j][variants[match.columns[j]].name] += 1
+    named = [
+        variant._replace(name=min(counts, key=lambda name: (not name, -counts[name], name), default=""))
+        for variant, counts in zip(candidates, names, strict=True)
+    ]
+    return list(compress(named, common)), lines
 
 
 def _genome_order(place: tuple[str, int]) -> tuple[bool, int, str, int]:
@@ -335,7 +351,8 @@ def write_bim(variants: Sequence[Variant], out: TextIO) -> None:
         Receives the lines.
     """
     for variant in variants:
-        print(variant.chromosome, variant, 0, variant.position, variant.counted, variant.other, sep="\t", file=out)
+        name = variant.name or variant
+        print(variant.chromosome, name, 0, variant.position, variant.counted, variant.other, sep="\t", file=out)
 
 
 BLOCK_CALLS = 2**23
@@ -430,7 +447,9 @@ def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambig
     faults = {
         "are not in this site's .bed file, or twice": list(compress(target, match.columns < 0)),
         "are in the list twice": list(compress(target, duplicated)),
-        "have an allele that the list does not name": [variant for variant in target if UNKNOWN_ALLELE in variant[2:]],
+        "have an allele that the list does not name": [
+            variant for variant in target if UNKNOWN_ALLELE in variant.alleles
+        ],
         "look the same on both strands (A/T, C/G); where all sites' files are of one strand, set node-config "
         "ambiguous='keep'": [variant for variant in target if variant.ambiguous and not ambiguous],
     }

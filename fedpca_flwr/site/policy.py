@@ -26,7 +26,7 @@ from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAEr
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, chunks, max_magnitude, pair_with_weights
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.site.scores import SCORE_FILES, score_file_error
+from fedpca_flwr.site.scores import require_score_file
 from fedpca_flwr.state.files import require_site_file
 
 
@@ -84,8 +84,10 @@ def require_files(node: NodeConfig) -> None:
         If a file cannot be written, or has an unknown suffix.
     """
     faults: list[FedPCAError] = []
-    if node.scores and Path(node.scores).suffix not in SCORE_FILES:
-        faults.append(score_file_error(Path(node.scores)))
+    try:
+        require_score_file(node.scores, node.data)
+    except ConfigError as error:
+        faults.append(error)
     model = node.model and str(Path(node.model) / "model.npz")
     for key, path in {"scores": node.scores, "loadings": node.loadings, "model": model}.items():
         try:

@@ -15,37 +15,50 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import fourth_powers, t_squared
 from fedpca_flwr.maths.rows import dense_rows
+from fedpca_flwr.site.bed_file import read_fam
 from fedpca_flwr.state.files import open_site_file
 
-SCORE_FILES = (".npy", ".csv")  # suffixes
+SCORE_FILES = (".npy", ".csv", ".eigenvec")  # suffixes
 
 
-def score_file_error(target: Path) -> ConfigError:
-    """Return the error for a path of scores that ends in neither .npy nor .csv.
+def require_score_file(scores: str, data: str) -> None:
+    """Refuse a path of scores with an unknown suffix, and PLINK's format for rows that are no people of a .bed file.
 
     Parameters
     ----------
-    target : Path
-        The file.
+    scores : str
+        The file of scores; empty: none.
+    data : str
+        The site's data.
 
-    Returns
-    -------
+    Raises
+    ------
     ConfigError
-        The error, which the caller raises.
+        If the file is refused.
     """
-    return ConfigError(f"node-config: 'scores' ends in '{target.suffix}', expected {' or '.join(SCORE_FILES)}")
+    suffix = Path(scores).suffix
+    if scores and suffix not in SCORE_FILES:
+        raise ConfigError(f"node-config: 'scores' ends in '{suffix}', expected {' or '.join(SCORE_FILES)}")
+    if suffix == ".eigenvec" and Path(data).suffix != ".bed":
+        raise ConfigError(
+            "node-config: 'scores' ends in '.eigenvec', which names people by the .fam file beside a .bed file, but "
+            "'data' is no .bed file; expected .npy or .csv"
+        )
 
 
 @contextmanager
-def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]:
+def score_file(path: str, n: int, k: int, data: str = "") -> Iterator[Callable[[Array], object]]:
     """Open a file for scores (n, k), and yield a function that appends rows of scores.
 
     Parameters
     ----------
     path : str
-        A ``.npy`` or ``.csv`` file; empty: scores are dropped.
+        A ``.npy``, ``.csv`` or ``.eigenvec`` file; empty: scores are dropped. The last is PLINK's (family, person,
+        scores), which its ``--covar`` reads.
     n, k : int
         Number of rows and of components.
+    data : str
+        The site's data; for ``.eigenvec`` a .bed file, of whose .fam file the people are.
 
     Yields
     ------
@@ -60,16 +73,26 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
     if not path:
         yield lambda scores: None
         return
-    target = Path(path).expanduser()
-    if target.suffix not in SCORE_FILES:
-        raise score_file_error(target)
+    require_score_file(path, data)
+    target, names = Path(path).expanduser(), [f"PC{j + 1}" for j in range(k)]
     with open_site_file("scores", target) as stream:
         if target.suffix == ".npy":
             header = {"descr": "<f8", "fortran_order": False, "shape": (n, k)}
             np.lib.format.write_array_header_1_0(stream, header)
             yield lambda scores: stream.write(scores.astype("<f8").tobytes())
+        elif target.suffix == ".eigenvec":
+            people = iter(read_fam(Path(data).expanduser().with_suffix(".fam")))
+            stream.write(("\t".join(["#FID", "IID", *names]) + "\n").encode())
+
+            def append(scores: Array) -> None:
+                """Write lines of the next people."""
+                for row in scores:
+                    cells = [*next(people).split(), *map("{:.17g}".format, row)]
+                    stream.write(("\t".join(cells) + "\n").encode())
+
+            yield append
         else:
-            stream.write((",".join(f"PC{j + 1}" for j in range(k)) + "\n").encode())
+            stream.write((",".join(names) + "\n").encode())
             yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
 
 

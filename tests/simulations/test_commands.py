@@ -199,6 +199,16 @@ def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
     expected = np.nan_to_num((G[30:70, 20:] - model.mean_) / model.scale_) @ model.components_.T
     np.testing.assert_allclose(scores[:, :2], expected, atol=1e-9)
     np.testing.assert_array_equal(np.flatnonzero(scores[:, 2]), [10])
+    of_plink = pd.read_csv(tmp_path / "out/b.eigenvec", sep="\t", float_precision="round_trip")
+    assert of_plink.columns.tolist() == ["#FID", "IID", "PC1", "PC2"]
+    assert of_plink["IID"].tolist() == [f"person_{i}" for i in range(40)]
+    np.testing.assert_array_equal(of_plink[["PC1", "PC2"]], scores[:, :2])
+    loadings = pd.read_csv(tmp_path / "out/loadings.tsv", sep="\t", float_precision="round_trip")
+    assert loadings["ID"].tolist() == [f"rs{j}" for j in 20 + np.flatnonzero(kept)]
+    np.testing.assert_array_equal(loadings[["PC1", "PC2"]].T, model.components_[:, kept])
+    standardised = standardised_by_hand(used)[:, kept]
+    relationship = np.linalg.eigvalsh(standardised @ standardised.T / kept.sum())
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "out/people.eigenval"), relationship[:-3:-1], rtol=1e-6)
     assert (tmp_path / "out/people.svg").read_text().count("<use ") > 80
 
 

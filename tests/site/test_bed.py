@@ -33,13 +33,17 @@ def variants(d):
 
 def write(path, G, markers):
     ids = {"iid": [f"person_{i}" for i in range(len(G))], "sid": [f"rs{j}" for j in range(len(markers))]}
-    columns = zip(("chromosome", "bp_position", "allele_1", "allele_2"), zip(*markers, strict=True), strict=True)
+    columns = zip(
+        ("chromosome", "bp_position", "allele_1", "allele_2"), list(zip(*markers, strict=True))[:4], strict=True
+    )
     bed_reader.to_bed(path, G, properties={**ids, **{name: list(values) for name, values in columns}})
     return str(path)
 
 
 def write_list(path, markers):
-    path.write_text("".join(f"{v.chromosome}\tx\t0\t{v.position}\t{v.counted}\t{v.other}\n" for v in markers))
+    path.write_text(
+        "".join(f"{v.chromosome}\t{v.name or '.'}\t0\t{v.position}\t{v.counted}\t{v.other}\n" for v in markers)
+    )
     return str(path)
 
 
@@ -157,6 +161,11 @@ def test_the_list_does_not_depend_on_the_order_of_the_files(tmp_path, capsys):
     }
     expected = ["2:4:G:A", "2:6:A:C", "2:7:A:G", "2:8:A:C", "2:9:A:C"]
     expected.insert(0, "2:3:A:G")
+    named = [Variant("2", 1, "A", "G", name) for name in ("", "rs7", "rs9", "rs9", "")]
+    paths |= {str(i): write_list(tmp_path / f"{i}.bim", [variant]) for i, variant in enumerate(named)}
+    for order, name in {"0": "2:1:A:G", "01": "rs7", "10": "rs7", "012": "rs7", "2310": "rs9", "0132": "rs9"}.items():
+        main(["site", "variants", *[paths[file] for file in order]])
+        assert capsys.readouterr().out.split()[1] == name
     for order in ("abc", "cab", "bca"):
         for flags, further in (([], []), (["--ambiguous"], ["2:5:A:C", "2:1:A:T"])):
             main(["site", "variants", *flags, *[paths[name] for name in order]])

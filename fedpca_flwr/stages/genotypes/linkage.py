@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import linkage
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.genotypes import AlleleCounts
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumRound, Total
@@ -29,6 +30,9 @@ MAX_PAIRS = 2**21
 """Largest number of pairs of a question: 16 MiB for each number of a pair."""
 
 COMPLETE, GAPPED = "neighbours", "gapped_neighbours"
+
+WHOLE_NUMBERS = "uint8 or uint16 or uint32 or uint64"
+"""Dtypes of sums over pairs: the smallest that holds the largest of them. In secure sums all travel in words."""
 
 
 def linkage_questions() -> Questions:
@@ -57,12 +61,15 @@ def _question(numbers: int) -> Question:
         sums = linkage.band_sums(party.raw_rows, start, width, window, numbers)
         chromosomes = [name.split(":")[0] if name.count(":") == 3 else "" for name in names] or [""] * features
         begins = np.array([float(i == 0 or chromosomes[i] != chromosomes[i - 1]) for i in range(features)])
-        return {"sums": sums, "chromosomes": begins}
+        return {"sums": _narrow(sums), "chromosomes": _narrow(begins)}
 
     return Question(
         request=Payload((Field("start", (), "int64", kind="size"),)),
         reply=Payload(
-            (Field("sums", (str(numbers), "v", "w"), kind="size"), Field("chromosomes", ("d",), kind="size"))
+            (
+                Field("sums", (str(numbers), "v", "w"), WHOLE_NUMBERS, kind="size"),
+                Field("chromosomes", ("d",), WHOLE_NUMBERS, kind="size"),
+            )
         ),
         answer=answer,
         needs="groups",
@@ -71,6 +78,11 @@ def _question(numbers: int) -> Question:
         times=lambda public: len(_starts(public)) or 1,
         optional=True,
     )
+
+
+def _narrow(sums: Array) -> NDArray[np.unsignedinteger[Any]]:
+    """Return whole numbers in the smallest of the dtypes `WHOLE_NUMBERS` that holds the largest of them."""
+    return sums.astype(np.min_scalar_type(int(sums.max(initial=0.0))))
 
 
 def _starts(public: Public) -> range:
