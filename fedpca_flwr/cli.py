@@ -1,9 +1,11 @@
 """The commands: ``python -m fedpca_flwr COMMAND``, which is ``fedpca COMMAND`` where the project is installed."""
 
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module, metadata
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from inspect import getdoc
 from io import TextIOWrapper
 from itertools import zip_longest
@@ -12,7 +14,7 @@ from typing import Annotated, Any, cast
 
 import click
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 from typing_extensions import override
 
 from fedpca_flwr.errors import FedPCAError
@@ -53,10 +55,12 @@ Start a run with `flwr run .` in the repository, or in Python:
 
     from fedpca_flwr import run
     print(run("p-cov", {"north": X, "south": Y}, n_components=2).summary())
+
+The exit code is 0 if all is well, 1 if a run failed or a check found something, and 2 for wrong words, files or values.
 """
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-EXIT_1 = {"site", "rehearse", "download", "audit", "verify"}
-"""Commands whose exit code is 1, not 2, after an error of their own."""
+ERRORS_KEY = "fedpca_flwr.errors"
+"""Key of click's context under which a quiet command has the stream for its errors."""
 OPTION = re.compile(r"-(?!\.?\d)")
 """Beginning of an option on a command line: "-1" is a number."""
 PARAMETER = re.compile(r"^(\w+) : .*\n((?: {4}.*\n?)+)", re.M)
@@ -94,15 +98,15 @@ class Command(TyperCommand):
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; print an expected error in a line, and exit with its code."""
+        """Run the command; print an expected error in a line, and exit with code 2."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # nobody reads the output any more: click ends the process
             raise
         except (FedPCAError, OSError) as error:
             local = f" ({error.local})" if isinstance(error, FedPCAError) and error.local else ""
-            print(f"{ctx.command_path}: {error}{local}", file=sys.stderr)
-            raise typer.Exit(1 if EXIT_1.intersection(ctx.command_path.split()) else 2) from None
+            print(f"{ctx.command_path}: {error}{local}", file=ctx.meta.get(ERRORS_KEY, sys.stderr))
+            raise typer.Exit(2) from None
 
 
 class Group(TyperGroup):
@@ -142,7 +146,35 @@ def load(target: str) -> click.Command:
     for parameter in command.params:
         parameter.help = texts[str(parameter.name)]
         parameter.secondary_opts = []  # no --no-knn beside --knn
+    command.params.append(
+        TyperOption(
+            param_decls=["--quiet"],
+            is_flag=True,
+            expose_value=False,
+            callback=silence,
+            help="Print errors only. The exit code is the same as without this option.",
+        )
+    )
     return command
+
+
+def silence(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Discard the results, notes and progress of a command that was called with ``--quiet``.
+
+    Parameters
+    ----------
+    ctx : click.Context
+        Context of the command, which restores both streams at its end.
+    parameter : click.Parameter
+        The option.
+    value : bool
+        Whether ``--quiet`` was given.
+    """
+    if value:
+        ctx.meta[ERRORS_KEY] = sys.stderr
+        nowhere = ctx.with_resource(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (click closes it)
+        ctx.with_resource(redirect_stdout(nowhere))
+        ctx.with_resource(redirect_stderr(nowhere))
 
 
 def new_app(**settings: Any) -> typer.Typer:
@@ -188,7 +220,7 @@ def show_version(value: bool) -> None:
         Whether ``--version`` was given.
     """
     if value:
-        print(f"fedpca-flwr {metadata.version('fedpca-flwr')}")
+        print(f"fedpca-flwr {import_module('fedpca_flwr').__version__}")
         raise typer.Exit
 
 
@@ -233,18 +265,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0, that of the command, 1 or 2 after an error, 2 for a command line that is wrong.
+        The exit code: 0 if all is well; 1 if the command did its work, and a run failed or a check found something; 2
+        for a wrong command line, and for files or values that the command cannot take.
     """
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # other sites read such a file; Windows has an encoding of its own
-    app = new_app(add_completion=True)
+    program = "fedpca" if Path(sys.argv[0]).stem == "fedpca" else "python -m fedpca_flwr"
+    app = new_app(add_completion=program == "fedpca")  # a shell completes the words of a program, not of a module
     app.callback(help=readable(HELP), context_settings=HELP_OPTIONS)(root)
     site = new_app(help="What a site does beside the runs.", context_settings=HELP_OPTIONS)
     for path, (target, line) in COMMANDS.items():
         group = site if path.startswith("site ") else app
         group.command(path.removeprefix("site "), help=line)(_loader(target))
     app.add_typer(site, name="site")
-    program = "fedpca" if Path(sys.argv[0]).stem == "fedpca" else "python -m fedpca_flwr"
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     return run(typer.main.get_command(app), words, program, obj=factory)
 
@@ -298,7 +331,7 @@ def run(command: click.Command, words: Sequence[str], program: str, **settings: 
         path, message = program, error.format_message().rstrip(".")
         if error.ctx is not None:
             path = error.ctx.command_path
-            if isinstance(error.ctx.command, click.Group):
+            if isinstance(error.ctx.command, click.Group) and not isinstance(error, click.NoSuchOption):
                 message = (
                     message.partition(". Did you mean")[0]
                     + f"; expected one of: {', '.join(error.ctx.command.list_commands(error.ctx))}"

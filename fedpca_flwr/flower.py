@@ -32,6 +32,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
+from fedpca_flwr.config.keyword_text import keyword_text
 from fedpca_flwr.config.method_text import settings_digest
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
 from fedpca_flwr.model.loadings import Loadings
@@ -78,7 +79,10 @@ class FedPCA(Strategy):
                 raise ConfigError(f"{method!r} has its options already: give {', '.join(options)} to its class")
             self.strategy: PCAStrategy = method
         else:
-            self.strategy = FACTORY.strategy(_run_config(method, options))
+            try:
+                self.strategy = FACTORY.strategy(_run_config(method, options))
+            except FedPCAError as error:
+                raise type(error)(keyword_text(str(error), METHODS.run_keys()), local=error.local) from None
         self.strategy.quorum.pca_name = name
         self._nodes: messages.GridNodes | None = None
         self._awaited: dict[str, ClientProxy] = {}

@@ -32,6 +32,7 @@ def main(
     bound: Annotated[list[float], Option(metavar="NUMBER...")] = [0.0],  # noqa: B006
     output: Annotated[Path | None, Option(metavar="FOLDER")] = None,
     fresh: bool = False,
+    as_json: Annotated[bool, Option("--json")] = False,
 ) -> int:
     r"""Compare any methods on any data sets, partitions and numbers of clients.
 
@@ -76,6 +77,8 @@ def main(
         A folder that gathers the runs of all comparisons, their models and the report.
     fresh : bool
         First remove the runs, models and figures that --output holds.
+    as_json : bool
+        Print the record of every run, as one list in JSON, instead of the table and the recommendations.
 
     Returns
     -------
@@ -83,7 +86,7 @@ def main(
         Exit code: 1 if a run failed, 130 if the comparison was interrupted.
     """
     from fedpca_flwr.simulations.comparing import compare  # here: a help needs nothing of it
-    from fedpca_flwr.simulations.records import remove_runs
+    from fedpca_flwr.simulations.records import record_line, remove_runs
 
     try:
         if fresh and output:
@@ -103,8 +106,8 @@ def main(
             bounds=bound,
             output=output,
         )
-        print(comparison)
-        if output:
+        print(f"[{','.join(map(record_line, comparison))}]" if as_json else comparison)
+        if output and not as_json:
             print(f"\n{_report(comparison)}")
     except KeyboardInterrupt:
         note = "nothing is kept; with --output FOLDER every run is"

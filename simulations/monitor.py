@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from fedpca_flwr import cli
 from fedpca_flwr.errors import DataError, FedPCAError
@@ -21,6 +26,7 @@ def main(
     level: float = 0.99,
     false_alarms: float = 0.01,
     output: Path | None = None,
+    as_json: Annotated[bool, Option("--json")] = False,
 ) -> None:
     """Look for rows of a site that are odd, by which features, and whether they are still of the model's kind.
 
@@ -44,6 +50,8 @@ def main(
         How often a drift may be found where there is none.
     output : Path, optional
         A .csv file for the rows, which only its owner may read.
+    as_json : bool
+        Print JSON instead.
 
     Raises
     ------
@@ -78,6 +86,13 @@ def main(
         "T2": (statistics.t_squared, statistics.t_squared_limit),
         "SPE": (statistics.spe, statistics.spe_limit),
     }
+    if as_json:
+        counts = {
+            name: {"limit": float(limit), "rows": len(values), "above": int((values > limit).sum())}
+            for name, (values, limit) in limits.items()
+        }
+        print(json.dumps({**counts, **asdict(shift)}, indent=2))
+        return
     for name, (values, limit) in limits.items():
         above = int((values > limit).sum())
         print(f"{name}: {above} of {len(values)} rows above {limit:.6g} (expected {1 - level:.2%})")

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
-from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.config.keyword_text import keyword_text
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.simulations.loopback import FILES
 from fedpca_flwr.site.site import SEE_LOG
@@ -16,8 +15,6 @@ POLICY = ("min-rows", "round-rows", "allowed-methods", "max-reply-bytes", "secur
 
 SITE_KEY = re.compile(rf"node-config:? (?='(?:{'|'.join((*POLICY, *FILES))})')")
 """How errors name those keys."""
-
-RUN_KEY = re.compile(r"run-config:? (?=')|run-config: ")
 
 
 @contextmanager
@@ -41,18 +38,5 @@ def python_words(text: str) -> str:
     -------
     str
     """
-    text = RUN_KEY.sub("", SITE_KEY.sub("", text)).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
-    text = re.sub(r"(?:no option|unknown key) '[\w-]+'", lambda match: match[0].replace("-", "_"), text)
-    text = _dashed().sub(lambda match: match[0].replace("-", "_"), text)
-    text = text.replace("expected true or false", "expected True or False")
-    return re.sub(r"(?<=\w=)(true|false)\b|(?<=' is )(true|false)\b", lambda match: match[0].capitalize(), text)
-
-
-@cache
-def _dashed() -> re.Pattern[str]:
-    """Compile a pattern that finds every option key with dashes, such as ``block-size``."""
-    keys = {*RunConfig.keys(), *POLICY, *FILES}
-    for method in METHODS.values():
-        keys |= set(method.strategy.card.options.keys())
-    words = sorted((key for key in keys if "-" in key), key=len, reverse=True)
-    return re.compile(rf"(?<![\w./-])(?:{'|'.join(words)})(?![\w./-])")
+    text = SITE_KEY.sub("", text).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
+    return keyword_text(text, {*METHODS.run_keys(), *POLICY, *FILES})

@@ -297,9 +297,24 @@ def append_record(folder: Path, record: Record) -> None:
         Record of a run.
     """
     with (folder / RUNS).open("a", encoding="utf-8") as stream:
-        stream.write(
-            json.dumps({**record, "measured": measurements_to_json(record["measured"])}, allow_nan=False) + "\n"
-        )
+        stream.write(record_line(record) + "\n")
+
+
+def record_line(record: Record) -> str:
+    """Write the record of a run as a line of JSON.
+
+    Parameters
+    ----------
+    record : dict
+        Record of a run, which has no measurements if the run failed.
+
+    Returns
+    -------
+    str
+        JSON without line breaks.
+    """
+    measured = {"measured": measurements_to_json(record["measured"])} if "measured" in record else {}
+    return json.dumps({**record, **measured}, allow_nan=False)
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]

@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import json
 import re
 import sys
 import typing
@@ -14,7 +15,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Literal
 
-from typer import Argument
+from typer import Argument, Option
 
 from fedpca_flwr import cli
 from fedpca_flwr.config.method_text import format_method, method_option_keys
@@ -90,16 +91,22 @@ def pages() -> dict[str, str]:
 
 
 def method_table() -> str:
-    """Return the methods as a Markdown table: exact methods first, methods for columns last."""
+    """Return the methods as a Markdown table, with links to their pages."""
+    rows = [[f"[`{name}`](methods/{name}.md)", *cells] for name, *cells in method_rows()]
+    return table(HEADS, rows) + "\n"
+
+
+def method_rows() -> list[list[str]]:
+    """Return a row for each method, its cells as in `HEADS`: exact methods first, methods for columns last."""
     rows = []
     for method in sorted(METHODS.values(), key=lambda m: (m.strategy.card.split != "rows", not m.strategy.card.exact)):
         card = method.strategy.card
         privacy = ["differential privacy"] if card.differentially_private else []
         privacy += ["secure aggregation"] if "masked" in transports_of(method) else []
         privacy += [f"a site must allow `{card.exposes}`"] if card.exposes else []
-        link, result = f"[`{card.name}`](methods/{card.name}.md)", "exact" if card.exact else "approximate"
-        rows.append([link, result, card.rounds, ", ".join(privacy) or "-", card.split])
-    return table(HEADS, rows) + "\n"
+        result = "exact" if card.exact else "approximate"
+        rows.append([card.name, result, card.rounds, ", ".join(privacy) or "-", card.split])
+    return rows
 
 
 def options_page() -> str:
@@ -311,19 +318,26 @@ def _choices(annotation: object) -> list[str]:
     return [text for part in typing.get_args(annotation) for text in _choices(part)]
 
 
-def main(write: Annotated[Literal["write"] | None, Argument(metavar="[write]")] = None) -> None:
+def main(
+    write: Annotated[Literal["write"] | None, Argument(metavar="[write]")] = None,
+    as_json: Annotated[bool, Option("--json")] = False,
+) -> None:
     """List the methods as a Markdown table.
 
     Parameters
     ----------
     write : {"write"}, optional
         In the repository: write the tables into docs.
+    as_json : bool
+        Print JSON instead.
     """
-    if not write:
+    if as_json:
+        print(json.dumps([dict(zip(HEADS, row, strict=True)) for row in method_rows()], indent=2, ensure_ascii=False))
+    elif not write:
         print(method_table(), end="")
-        return
-    for path, text in pages().items():
-        Path(path).write_text(text, encoding="utf-8")
+    else:
+        for path, text in pages().items():
+            Path(path).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ With ``model='factors'``, q directions and equal noise in all others stand for S
 (`fedpca_flwr.maths.factor_em`), and a party sends d (q + 1) + 2 numbers in each round.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
@@ -29,7 +29,7 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import incomplete, method
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
-from fedpca_flwr.questions.pooling import stored_moments
+from fedpca_flwr.questions.pooling import require_storable_sums, stored_moments
 from fedpca_flwr.questions.row_limits import require_resolved
 from fedpca_flwr.questions.rows import refuse_impossible_sums
 
@@ -44,8 +44,9 @@ class EMOptions(method.PCAOptions):
     n_components: Annotated[ComponentChoice, Limits(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, this can
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
     unrelated features of the same variances (parallel analysis)."""
-    keep: Literal["nothing", "moments"] = "nothing"
-    """'moments': keep the expected moments of all rows at the server (docs/statistics.md)."""
+    keep: Literal["nothing", "moments", "parties"] = "nothing"
+    """'moments': keep the expected moments of all rows at the server (docs/statistics.md); 'parties': in clear also
+    each party's."""
 
     model: Literal["gaussian", "factors"] = "gaussian"
     """'gaussian': by a covariance of all features; 'factors': by few directions, for more than some 500 features."""
@@ -80,8 +81,8 @@ class EMOptions(method.PCAOptions):
 
     @override
     def stored_moments_count(self, parties: int) -> int:
-        """Return 1 if the expected moments of all rows are stored, else 0."""
-        return int(self.keep == "moments")
+        """Return how many sets of expected moments the option `keep` stores: none, pooled, or also each party's."""
+        return {"nothing": 0, "moments": 1, "parties": 1 + parties}[self.keep]
 
 
 def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
@@ -99,6 +100,12 @@ def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
     Questions
         Questions of a run by name. The last question also has the model that completes rows.
     """
+    require_storable_sums(method.by_transport(config, clear="nothing", masked=options.keep), within=False)
+    if options.model == "factors" and config.max_share:
+        raise method.ConfigError(
+            f"run-config: 'max-share' is {config.max_share:g}, but with model='factors' no party sends the scatter of "
+            "its rows, from which its share follows; set model='gaussian', or leave out 'max-share'"
+        )
     if options.model == "factors":
         max_factors = options.factors or int(options.n_components) + EXTRA_FACTORS
         step = {"products": incomplete.factor_question(options.max_rounds, max_factors)}
@@ -161,6 +168,7 @@ CARD = method.MethodCard(
     options=EMOptions,
     script=em_script,
     incomplete=True,
+    pools_moments=True,
     needs=("groups",),
     examples=({}, {"model": "factors"}),
     reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Varadhan and Roland 2008; factors: "
@@ -180,6 +188,10 @@ class EM(method.Strategy):
     ----------
     all_rows : int
         Rows of all parties, also those without any value.
+    contributions : mapping of str to Moments
+        Expected moments of each party in clear, by how texts name the party (``model='gaussian'``).
+    party_names : sequence of str
+        Names of these parties that are the same in every run.
     covariance : ndarray of shape (d, d), or None
         Covariance under which missing values are expected (``model='gaussian'``).
     expected : Moments or None
@@ -212,6 +224,8 @@ class EM(method.Strategy):
     card = CARD
     party = IncompleteClient
     options: EMOptions
+    contributions: Mapping[str, moments.Moments]
+    party_names: Sequence[str]
     all_rows: int
     covariance: method.Array | None = None
     expected: moments.Moments | None = None
@@ -228,8 +242,10 @@ class EM(method.Strategy):
         require_resolved(self.config.bound, error_bounds * weights, np.array([max(0.0, solution.total)]))
         evidence = method.Evidence(error_bound=error_bounds, cautions=observed.cautions, units=observed.units)
         if self.expected is not None:
-            stored = stored_moments(self.options, self.expected, {}, error_bound=error_bounds)
-            evidence = replace(evidence, stored=stored)
+            by_name = dict(zip(self.party_names, self.contributions.values(), strict=True))
+            stored = stored_moments(self.options, self.expected, by_name, error_bound=error_bounds)
+            contributions = method.Contributions(self.contributions) if self.contributions else None
+            evidence = replace(evidence, stored=stored, contributions=contributions)
         solution = replace(solution, evidence=evidence)
         measured = {"missing_share": observed.missing_share, "degrees_ahead": remaining_degrees}
         return solution.with_details(notes=_notes(observed, remaining_degrees, self.options), measurements=measured)
@@ -241,11 +257,11 @@ class EM(method.Strategy):
         em = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
             model = em.model
-            sums, error_bounds = yield from incomplete.pooled_expected(self, observed, model)
-            error_bounds = error_bounds * observed.spread**2
+            pooled = yield from incomplete.pooled_expected(self, observed, model)
+            error_bounds = pooled.error_bounds * observed.spread**2
             steps += 1
             with refuse_impossible_sums():
-                em.add(sums)
+                em.add(pooled.sums)
             expected = observed.in_data_units(em.mean, em.scatter)
             diagonal = expected.diagonal()
             require_resolved(self.config.bound, error_bounds, diagonal.clip(min=0.0))
@@ -261,6 +277,10 @@ class EM(method.Strategy):
                 break
             previous = vectors
         self.expected = expected
+        self.contributions = incomplete.party_moments(pooled, observed, model.mean)
+        self.party_names = [
+            name for name, sender in zip(pooled.names, pooled.parts, strict=False) if sender in self.contributions
+        ]
         self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
         return solution, error_bounds, remaining_degrees
 
@@ -319,7 +339,7 @@ def _notes(observed: incomplete.ObservedValues, remaining_degrees: float, option
         )
     if observed.rows < observed.total_rows:
         notes.append(f"{observed.total_rows - observed.rows} rows without any value were left out")
-    if options.keep == "moments":
+    if options.keep != "nothing":
         notes.append(
             "the kept moments are those expected of the rows: intervals and tests by them take missing values for known"
         )

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
 
+import fedpca_flwr
 from fedpca_flwr import LocalGrid, PCAModel, run
 from fedpca_flwr.config.method_text import method_option_keys, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
@@ -230,3 +231,9 @@ def test_links_between_files_resolve(page):
         path = ((ROOT / page).parent / file).resolve() if file else ROOT / page
         assert path.exists(), target
         assert not anchor or anchor in headings(str(path.relative_to(ROOT))), target
+
+
+def test_every_public_name_is_on_the_page_of_python():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"^::: fedpca_flwr\.(\w+)$", page, re.M)) | set(re.findall(r"`(\w+)`", page))
+    assert sorted(set(fedpca_flwr.__all__) - names) == []

@@ -13,7 +13,7 @@ quasi-Newton method minimises. Steps of EM (Rubin and Thayer 1982) end at the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,8 @@ def pca(
     ConfigError, DataError
         As `fedpca_flwr.model.solution.solve`.
     """
+    if not isinstance(n_components, int | float | str | np.integer):
+        raise ConfigError(f"'n_components' is {value_text(n_components)}, expected a number or 'auto'")
     parties = moments.parties.items()
     log_entries = {
         "method": "second moments",
@@ -212,9 +214,10 @@ def read(
     ConfigError, ContractError, DataError
         For a component without variance, and for options that are not allowed.
     """
-    if rotation not in ROTATIONS:
+    if not isinstance(rotation, str) or rotation not in ROTATIONS:
         raise ConfigError(f"'rotation' is {value_text(rotation)}, expected one of: {', '.join(ROTATIONS)}")
-    supplementary_columns = moments.places(supplementary).tolist() if len(supplementary) else []
+    none = isinstance(supplementary, Sequence | np.ndarray) and not len(supplementary)
+    supplementary_columns = [] if none else moments.places(supplementary).tolist()
     active = [column for column in range(moments.n_features) if column not in supplementary_columns]
     moments, first = moments.select(active + supplementary_columns), len(active)
     model = pca(moments.select(range(first)), k, scale=scale)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ Analysis = TypeVar("Analysis", bound=Callable[..., Any])
 
 
 def takes_moments(analysis: Analysis) -> Analysis:
-    """Decorate an analysis so that a first argument that is no `SecondMoments` raises a ConfigError.
+    """Decorate an analysis so that an argument ``moments`` that is no `SecondMoments` raises a ConfigError.
 
     Parameters
     ----------
@@ -30,11 +31,11 @@ def takes_moments(analysis: Analysis) -> Analysis:
         Raises a `ConfigError` for any other first argument.
     """
     advice = "they are a model's 'moments_' after run('p-cov', parties, keep='moments'), or SecondMoments.of(rows)"
-    return _require_first_argument(analysis, "moments", SecondMoments, advice)
+    return takes("moments", SecondMoments, advice)(analysis)
 
 
 def takes_model(analysis: Analysis) -> Analysis:
-    """Decorate an analysis so that a first argument that is no `PCAModel` raises a ConfigError.
+    """Decorate an analysis or a plot so that an argument ``model`` that is no `PCAModel` raises a ConfigError.
 
     Parameters
     ----------
@@ -45,23 +46,52 @@ def takes_model(analysis: Analysis) -> Analysis:
     callable
         Raises a `ConfigError` for any other first argument.
     """
-    return _require_first_argument(
-        analysis, "model", PCAModel, "make one with analyses.pca(moments, k), or take the model of a run"
-    )
+    return takes("model", PCAModel, MODEL_ADVICE)(analysis)
 
 
-def _require_first_argument(analysis: Analysis, name: str, kind: type, advice: str) -> Analysis:
-    """Wrap an analysis so that a first argument of another type than ``kind`` raises a ConfigError."""
+MODEL_ADVICE = "make one with analyses.pca(moments, k), or take the model of a run"
 
-    @wraps(analysis)
-    def wrapper(*args: Any, **options: Any) -> Any:
-        """Check the type of the first argument, and call the analysis."""
-        value = args[0] if args else options.get(name)
-        if not isinstance(value, kind):
-            raise ConfigError(f"'{name}' is of type {type(value).__name__}, expected {kind.__name__}; {advice}")
-        return analysis(*args, **options)
 
-    return cast(Analysis, wrapper)
+def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[Analysis], Analysis]:
+    """Return a decorator of analyses and plots that refuses an argument of another type, and flags that are no bool.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument.
+    kind : type or tuple of type
+        Types that are allowed.
+    advice : str
+        End of the error: where such a value comes from.
+
+    Returns
+    -------
+    callable
+        Decorator, whose function raises a `ConfigError` for another type.
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    expected = " or ".join(allowed.__name__ for allowed in kinds)
+
+    def decorate(analysis: Analysis) -> Analysis:
+        """Return the function with a check of the argument."""
+        parameters = signature(analysis).parameters
+        place = list(parameters).index(name)
+        flags = [option for option, parameter in parameters.items() if isinstance(parameter.default, bool)]
+
+        @wraps(analysis)
+        def wrapper(*args: Any, **options: Any) -> Any:
+            """Check the type of the argument, and call the function."""
+            value = args[place] if len(args) > place else options.get(name)
+            if not isinstance(value, kinds):
+                raise ConfigError(f"'{name}' is of type {type(value).__name__}, expected {expected}; {advice}")
+            for option in flags:
+                if not isinstance(options.get(option, False), bool | np.bool_):
+                    raise ConfigError(f"'{option}' is {value_text(options[option])}, expected True or False")
+            return analysis(*args, **options)
+
+        return cast(Analysis, wrapper)
+
+    return decorate
 
 
 class ScatterBlocks(NamedTuple):

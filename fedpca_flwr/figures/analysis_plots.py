@@ -12,15 +12,25 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
+from fedpca_flwr.analyses.inputs import takes
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.figures.plots import MAX_PLOTTED_ROWS
 from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, canvas, few_ticks, thin_rows
 from fedpca_flwr.maths.arrays import Array
 
+__all__ = ["biplot", "contributions", "how_many", "levels", "outlier_map", "squared_correlations", "variables"]
+
+
+def __dir__() -> list[str]:
+    """Return the names of the plots alone."""
+    return __all__
+
+
 SHOWN = 30  # eigenvalues, and names of features, of which more would not be legible
 MAX_LABEL_CHARACTERS = 30  # letters of a name at an arrow
 
 
+@takes("result", HowMany, "make one with analyses.how_many(moments)")
 @rc_context(STYLE)
 def how_many(result: HowMany) -> Figure:
     """Draw the leading eigenvalues, the band for unrelated features, and the number of components of each rule.
@@ -49,6 +59,7 @@ def how_many(result: HowMany) -> Figure:
     return figure
 
 
+@takes("outliers", Outliers, "make them with analyses.outliers(model, X)")
 @rc_context(STYLE)
 def outlier_map(outliers: Outliers) -> Figure:
     """Draw each row's distance off the components (SPE) against T squared, with limits; outliers are crosses.
@@ -81,6 +92,8 @@ def outlier_map(outliers: Outliers) -> Figure:
     return figure
 
 
+@takes("reading", Reading, "make one with analyses.read(moments, k)")
+@takes("scores", np.ndarray, "take them from model.transform(X), an array")
 @rc_context(STYLE)
 def biplot(reading: Reading, scores: Array) -> Figure:
     """Draw the rows' scores on the first two components, and the features' correlations as arrows.
@@ -101,7 +114,7 @@ def biplot(reading: Reading, scores: Array) -> Figure:
     ConfigError
         If there are fewer than two components.
     """
-    if len(reading.correlations) < 2 or scores.ndim != 2 or scores.shape[1] < 2:
+    if len(reading.correlations) < 2 or scores.ndim != 2 or scores.shape[1] < 2 or not len(scores):
         raise ConfigError(
             "a biplot shows the first two components; give at least two, of the reading and of the scores"
         )
@@ -113,6 +126,7 @@ def biplot(reading: Reading, scores: Array) -> Figure:
     return figure
 
 
+@takes("reading", Reading, "make one with analyses.read(moments, k)")
 @rc_context(STYLE)
 def variables(reading: Reading) -> Figure:
     """Draw the correlations of features with the first two components as arrows in the unit circle.
@@ -143,6 +157,8 @@ def variables(reading: Reading) -> Figure:
     return figure
 
 
+@takes("categories", Categories, "make them with analyses.categories(model)")
+@takes("scores", np.ndarray, "take them from model.transform(X), an array")
 @rc_context(STYLE)
 def levels(categories: Categories, scores: Array) -> Figure:
     """Draw the levels of categories at the mean scores of their rows on the first two components, among the rows.
@@ -177,6 +193,7 @@ def levels(categories: Categories, scores: Array) -> Figure:
     return figure
 
 
+@takes("categories", Categories, "make them with analyses.categories(model)")
 @rc_context(STYLE)
 def squared_correlations(categories: Categories) -> Figure:
     """Draw each column's squared correlation with the first two components, categories included.
@@ -207,6 +224,7 @@ def squared_correlations(categories: Categories) -> Figure:
     return figure
 
 
+@takes("reading", Reading, "make one with analyses.read(moments, k)")
 @rc_context(STYLE)
 def contributions(reading: Reading, component: int = 1) -> Figure:
     """Draw each feature's share in a component, largest first, and a line at the share of 1 / d.
@@ -227,7 +245,7 @@ def contributions(reading: Reading, component: int = 1) -> Figure:
         If there is no such component.
     """
     shares = reading.contributions[:, : len(reading.communalities) - reading.supplementary]
-    if component not in range(1, len(shares) + 1):
+    if not isinstance(component, int | np.integer) or component not in range(1, len(shares) + 1):
         raise ConfigError(f"'component' is {value_text(component)}, expected 1 to {len(shares)}")
     percentages, d = 100 * shares[component - 1], shares.shape[1]
     shown = np.argsort(-percentages, kind="stable")[:SHOWN]

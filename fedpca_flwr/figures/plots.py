@@ -5,7 +5,7 @@ on white paper; ``savefig(..., facecolor="none")`` leaves the paper out.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import count, cycle
 from pathlib import Path
 from textwrap import wrap
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
+from fedpca_flwr.analyses.inputs import MODEL_ADVICE, takes, takes_model
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.figures.style import COLOURS, GREY, MARKERS, STYLE
@@ -33,6 +34,24 @@ try:
     from fedpca_flwr.figures.style import canvas, few_ticks, thin_rows
 except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
+
+__all__ = [
+    "angle_by_round",
+    "bytes_against_error",
+    "component_images",
+    "heterogeneity",
+    "loadings",
+    "projection_grid",
+    "projection_overlay",
+    "scores",
+    "scree",
+]
+
+
+def __dir__() -> list[str]:
+    """Return the names of the plots alone."""
+    return __all__
+
 
 EXACT_ANGLE_DEGREES = 1e-6  # degrees within which components are the same for every purpose: drawn as one
 MAX_PLOTTED_ROWS = 300  # Rows of a scatter plot; more hide each other.
@@ -186,6 +205,7 @@ MAX_BAR_FEATURES = 30
 """Of more features than these the loadings are a heat map."""
 
 
+@takes_model
 @rc_context(STYLE)
 def loadings(model: PCAModel, *, most: int = 3) -> Figure:
     """Draw the loadings of the first components: bars, or a heat map if features or components are many.
@@ -224,6 +244,9 @@ def loadings(model: PCAModel, *, most: int = 3) -> Figure:
     return figure
 
 
+@takes("reference", PCAModel, MODEL_ADVICE)
+@takes_model
+@takes("X", Sized, "give rows: an array, or a data frame")
 @rc_context(STYLE)
 def projection_overlay(
     reference: PCAModel, model: PCAModel, X: ArrayLike, labels: ArrayLike | None = None, *, title: str = ""
@@ -254,6 +277,9 @@ def projection_overlay(
     return figure
 
 
+@takes("reference", PCAModel, MODEL_ADVICE)
+@takes("models", Mapping, "give models by their names: {'p-cov': model}")
+@takes("X", Sized, "give rows: an array, or a data frame")
 @rc_context(STYLE)
 def projection_grid(
     reference: PCAModel, models: Mapping[str, PCAModel], X: ArrayLike, labels: ArrayLike | None = None
@@ -271,7 +297,13 @@ def projection_grid(
     Returns
     -------
     Figure
+
+    Raises
+    ------
+    ConfigError
+        If there are no models.
     """
+    _require_models(models)
     marks = None if labels is None else np.asarray(labels)
     columns = min(3, len(models))
     rows = -(-len(models) // columns)
@@ -288,6 +320,7 @@ def projection_grid(
     return figure
 
 
+@takes("models", (PCAModel, Mapping), "give a model, or models by their names: {'p-cov': model}")
 @rc_context(STYLE)
 def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
     """Draw each component's share of the total variance, and the cumulated shares, of a model or several.
@@ -302,6 +335,7 @@ def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
     Figure
     """
     models = models if isinstance(models, Mapping) else {"model": models}
+    _require_models(models)
     curves: dict[tuple[float, ...], list[str]] = {}
     for name, model in models.items():
         curves.setdefault(tuple(np.round(100 * model.explained_variance_ratio_, 4)), []).append(name)
@@ -322,6 +356,7 @@ def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
     return figure
 
 
+@takes("curves", Mapping, "give the angle after each round by the method's name: {'sub-it': [9.1, 0.2]}")
 @rc_context(STYLE)
 def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | None = None) -> Figure:
     """Draw the largest angle to the exact components after each round.
@@ -348,6 +383,7 @@ def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | 
     return figure
 
 
+@takes("points", Mapping, "give pairs of MB and degrees by the method's name: {'sub-it': [(0.5, 1e-3)]}")
 @rc_context(STYLE)
 def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """Draw bytes sent per client against the largest angle to the exact components, with the Pareto front.
@@ -382,6 +418,7 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
     return figure
 
 
+@takes_model
 @rc_context(STYLE)
 def heterogeneity(parties: Any, model: PCAModel) -> Figure:
     """Draw each party's number of rows, the distance of its mean, and its variance that the model explains.
@@ -419,6 +456,7 @@ def heterogeneity(parties: Any, model: PCAModel) -> Figure:
     return figure
 
 
+@takes_model
 def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10) -> Figure:
     """Draw the first components as images.
 
@@ -439,6 +477,9 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
     ConfigError
         If the shape does not have the model's number of features.
     """
+    sizes = shape if isinstance(shape, Sequence) else ()
+    if len(sizes) not in (2, 3) or not all(isinstance(size, int | np.integer) for size in sizes):
+        raise ConfigError(f"'shape' is {shape!r}, expected (height, width) or (height, width, channels)")
     if np.prod(shape) != model.n_features_in_:
         raise ConfigError(f"an image of shape {shape} has {np.prod(shape)} values, the model {model.n_features_in_}")
     count = min(count, model.n_components_)
@@ -456,6 +497,17 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
                 axes.imshow(loadings.reshape(shape) / (2 * largest) + 0.5)
             axes.set_title(f"{i + 1}", fontsize=9)
         return figure
+
+
+def _require_models(models: Mapping[str, Any]) -> None:
+    """Refuse an empty mapping, and values that are no models."""
+    others = [name for name, model in models.items() if not isinstance(model, PCAModel)]
+    if others or not models:
+        raise ConfigError(
+            f"'models' has no model of the names {others}, expected a PCAModel for each name; {MODEL_ADVICE}"
+            if others
+            else "'models' is empty, expected at least one model by its name"
+        )
 
 
 def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: NDArray[Any] | None) -> None:

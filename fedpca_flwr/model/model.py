@@ -17,6 +17,7 @@ from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model import model_file
+from fedpca_flwr.model.components_table import components_table
 from fedpca_flwr.model.fitted import FittedPCA
 from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, solve, variance_fields
 from fedpca_flwr.model.summary import model_line, model_page, name_unit_notes, summary
@@ -333,6 +334,8 @@ class PCAModel(FittedPCA):
         components, _ = self.loadings()
         labels = component_labels(len(components))
         return import_pandas().DataFrame(components.T, index=self.feature_names_in_, columns=labels)
+
+    table = components_table
 
     def scores_frame(self, parties: Any) -> pandas.DataFrame:
         """Compute the scores of rows as a data frame.

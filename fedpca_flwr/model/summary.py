@@ -11,17 +11,24 @@ import numpy as np
 
 from fedpca_flwr.errors import ContractError, printable_text
 from fedpca_flwr.model import measurements, tables
+from fedpca_flwr.model.components_table import sampling_intervals
 from fedpca_flwr.model.fitted import FittedPCA
 
 MAX_NAMED_PARTIES = 6  # of more parties a summary tells only the number
 
 
-def summary(model: FittedPCA) -> str:
+ASSURANCES = ("certified angle", "angle bound", "missing values", "privacy")
+"""Lines of a summary that say how far an approximate model is from the exact one, the first of which is the best."""
+
+
+def summary(model: FittedPCA, *, short: bool = False) -> str:
     """Write a summary of a model: method, parties, sizes, traffic, variances, measurements and notes, a line each.
 
     Parameters
     ----------
     model : FittedPCA
+    short : bool, default False
+        Write three lines only: what the model is, how much of the variance it explains, and how sure that is.
 
     Returns
     -------
@@ -36,6 +43,8 @@ def summary(model: FittedPCA) -> str:
     log = model.log
     if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
         raise ContractError(f"the model's history has no '{lacking[0]}': a summary is of what a run has made")
+    if short:
+        return _short_summary(model)
     parties = log["parties"]
     by_columns = model.components_ is None
     rows = [] if by_columns else [party["rows"] for party in parties if party["rows"] is not None]
@@ -46,12 +55,6 @@ def summary(model: FittedPCA) -> str:
         sizes_text = f", with {min(widths)} to {max(widths)} features of the same rows"
     names = [party.get("name") for party in parties]
     names_text = f" ({', '.join(names)})" if all(names) and len(names) <= MAX_NAMED_PARTIES else ""
-    ratio = model.explained_variance_ratio_
-    above = log.get("measured", {}).get("components_above_noise", ratio.size)
-    stand_out_text = f" by the {above} that stand out of the noise" if above < ratio.size else ""
-    shares = f"{ratio[:above].sum():.4%}{stand_out_text} (first: {', '.join(f'{r:.2%}' for r in ratio[:above][:5])})"
-    if np.isnan(ratio).any():
-        shares = "unknown: no component stands out of the noise"
     traffic = []
     if log["rounds"]:
         traffic = [
@@ -65,11 +68,44 @@ def summary(model: FittedPCA) -> str:
         ("rows", f"{model.n_samples_} of {model.n_features_in_} features{local_rows_text}"),
         *traffic,
         ("components", f"{model.n_components_}"),
-        ("explained variance", shares),
+        ("explained variance", _shares_text(model)),
     ]
     lines += measurements.measurement_lines(model)
     lines += [("note", note) for note in log.get("notes", [])]
     return "\n".join(f"  {name:<22}{printable_text(text)}" for name, text in lines)
+
+
+def _shares_text(model: FittedPCA) -> str:
+    """Write the share of the variance that the components explain together, and the first of them alone."""
+    ratio = model.explained_variance_ratio_
+    if np.isnan(ratio).any():
+        return "unknown: no component stands out of the noise"
+    above = model.log.get("measured", {}).get("components_above_noise", ratio.size)
+    stand_out_text = f" by the {above} that stand out of the noise" if above < ratio.size else ""
+    return f"{ratio[:above].sum():.4%}{stand_out_text} (first: {', '.join(f'{r:.2%}' for r in ratio[:above][:5])})"
+
+
+def _short_summary(model: FittedPCA) -> str:
+    """Write what the model is, how much variance it explains and how sure that is, a line each."""
+    log, lines = model.log, dict(measurements.measurement_lines(model))
+    found = [f"{label} {lines[label]}" for label in ASSURANCES if label in lines]
+    sure = ["the components of all rows together, up to rounding"] if log["exact"] else found[:1]
+    if not sure:
+        sure.append("approximate, without a bound on the angle to the exact components")
+    intervals = sampling_intervals(model)
+    if intervals is not None:
+        low, high = intervals[0]
+        sure.append(f"first variance {model.explained_variance_[0]:.4g}, 95 % interval {low:.4g} to {high:.4g}")
+    if count := len(log.get("notes", [])):
+        sure.append(f"{count} note{'s' * (count > 1)} in summary()")
+    parties = len(log["parties"])
+    texts = {
+        "what": f"{model.n_components_} components of {model.n_features_in_} features in {model.n_samples_} rows of "
+        f"{parties} part{'ies' if parties != 1 else 'y'}, by {log['method']}",
+        "how much": f"explained variance {_shares_text(model)}",
+        "how sure": "; ".join(sure),
+    }
+    return "\n".join(f"  {name:<10}{printable_text(text)}" for name, text in texts.items())
 
 
 def model_line(model: FittedPCA) -> str:

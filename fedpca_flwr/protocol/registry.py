@@ -1,6 +1,7 @@
 """Registry of methods: the strategy and the client of each, imported on first use."""
 
 import difflib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
@@ -8,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
 from fedpca_flwr.config.method_text import make_run_config, split_method_text
-from fedpca_flwr.config.run_config import MAX_KEY_CHARACTERS
+from fedpca_flwr.config.run_config import MAX_KEY_CHARACTERS, RunConfig
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient
@@ -158,6 +159,16 @@ class Registry(Mapping[str, Method]):
         """
         card = self.parse_method(values["method"]).strategy.card
         return make_run_config(card.name, card.options, values)
+
+    def run_keys(self) -> set[str]:
+        """Return all keys of a run-config, and the options of all methods, which are imported.
+
+        Returns
+        -------
+        set of str
+        """
+        options = (method.strategy.card.options.keys() for method in self.values())
+        return {*RunConfig.keys(), *itertools.chain.from_iterable(options)}
 
     def strategy_by_class(self, name: str) -> type[PCAStrategy] | None:
         """Return the strategy whose class has this name, or None.

@@ -10,8 +10,9 @@ values of each feature, in one unit for all, since the noise is the same in all:
 """
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +42,8 @@ from fedpca_flwr.questions.incomplete_limits import (
 )
 from fedpca_flwr.questions.incomplete_limits import factor_unit as factor_unit  # for `strategies.em`, too
 from fedpca_flwr.questions.influence import standard_deviations, unit_entries
-from fedpca_flwr.questions.rows import CENTRE, SPREAD, constant_cautions
+from fedpca_flwr.questions.pooling import party_names
+from fedpca_flwr.questions.rows import CENTRE, SPREAD, constant_cautions, stores_each_party
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 logger = logging.getLogger("fedpca_flwr.client")
@@ -82,6 +84,8 @@ class ObservedValues(NamedTuple):
         Notes for the reader of the model.
     units : sequence of mapping
         Features that a party has in another unit, where the server sees each party.
+    party_rows : mapping of str to int
+        Rows of each party that have any value, where the server sees each party.
     """
 
     total_rows: int
@@ -94,6 +98,7 @@ class ObservedValues(NamedTuple):
     constant: NDArray[np.bool_]
     cautions: Sequence[str]
     units: Sequence[dict[str, Any]] = ()
+    party_rows: Mapping[str, int] = MappingProxyType({})
 
     @property
     def deviation(self) -> Array:
@@ -125,7 +130,7 @@ class ObservedValues(NamedTuple):
         """Share of all values that are missing."""
         return 1.0 - float(self.counts.sum()) / (self.rows * self.centre.size)
 
-    def in_data_units(self, mean: Array, scatter: Array) -> Moments:
+    def in_data_units(self, mean: Array, scatter: Array, rows: int | None = None) -> Moments:
         """Turn mean and scatter of standardised rows into moments in the unit of the data.
 
         A constant feature has no scatter, though in fixed point its `spread` is not 0.
@@ -136,12 +141,14 @@ class ObservedValues(NamedTuple):
             Mean of standardised rows.
         scatter : ndarray of shape (d (d + 1) / 2,)
             Packed scatter of standardised rows.
+        rows : int, optional
+            Number of rows; by default all that have any value.
 
         Returns
         -------
         Moments
         """
-        head = Head(self.rows, *moments.two_sum(self.centre, self.spread * mean))
+        head = Head(self.rows if rows is None else rows, *moments.two_sum(self.centre, self.spread * mean))
         return Moments(*head, scatter=scatter * moments.pack(np.outer(self.deviation, self.deviation)))
 
 
@@ -330,20 +337,22 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
     DataError
         If no party has a value of some feature.
     """
+    party_rows: dict[str, int] = {}
     parties: dict[str, list[Any]] = {}  # observed values of each party that the server sees in clear
 
     def consume_observed(fields: Fields, sender: str) -> None:
         """Store a party's row count, and counts and sums of its observed values."""
         positions = moments.diagonal_positions(fields["sum"].size)
         counts = fields["pairs"][positions] if "pairs" in fields else fields["values"]
+        party_rows[sender] = int(fields["count"]) - int(fields["empty"])
         parties[sender] = [float(fields["count"]), counts.copy(), fields["sum"].copy()]
 
     def consume_deviations(fields: Fields, sender: str) -> None:
         """Turn a party's stored sums into means and standard deviations."""
-        party_rows, party_counts, sums = parties[sender]
+        all_rows, party_counts, sums = parties[sender]
         with np.errstate(all="ignore"):  # of a feature that a party does not have
             squares = fields["diagonal"] - fields["shift"] ** 2 / party_counts
-            parties[sender] = [party_rows, sums / party_counts, standard_deviations(squares, party_counts)]
+            parties[sender] = [all_rows, sums / party_counts, standard_deviations(squares, party_counts)]
 
     first: Total = yield SumRound("observed", consume=consume_observed)
     count = int(row_limits.read_row_count(first["count"], first.parties))
@@ -363,7 +372,9 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
     unshared_pairs, mean = int((pairs == 0).sum()), second["shift"] / counts / positive(spread)
     order = sorted(parties, key=lambda name: (len(name.partition(" (")[0]), name))  # 2 before 10
     units = unit_entries({name: tuple(parties[name]) for name in order}) if parties else ()
-    return ObservedValues(count, rows, counts, unshared_pairs, centre, spread, mean, constant, cautions, units)
+    return ObservedValues(
+        count, rows, counts, unshared_pairs, centre, spread, mean, constant, cautions, units, party_rows
+    )
 
 
 def _constant_features(
@@ -400,9 +411,56 @@ def _require_observed(rows: int, counts: Array) -> None:
         )
 
 
+class PooledExpected(NamedTuple):
+    """Sums of the expected rows of all parties, and of each party where the server stores these.
+
+    Parameters
+    ----------
+    sums : Expected
+        Sums of the expected deviations from the model's mean, and of their products.
+    error_bounds : ndarray of shape (d,)
+        Bound on the fixed-point rounding of the squares.
+    parts : mapping of str to Expected
+        The sums of each party, by how texts name the party; empty if only the sum is shown or stored.
+    names : sequence of str
+        Names of these parties that are the same in every run, in the same order.
+    """
+
+    sums: Expected
+    error_bounds: Array
+    parts: Mapping[str, Expected]
+    names: Sequence[str]
+
+
+def party_moments(pooled: PooledExpected, observed: ObservedValues, mean: Array) -> dict[str, Moments]:
+    """Return the expected moments of each party's rows, whose sum is the expected scatter of all rows.
+
+    Parameters
+    ----------
+    pooled : PooledExpected
+        Sums under the model.
+    observed : ObservedValues
+        Means and deviations of the observed values.
+    mean : ndarray of shape (d,)
+        Mean of the model, standardised.
+
+    Returns
+    -------
+    dict of str to Moments
+        In the unit of the data. A party whose rows have no value at all has no part.
+    """
+    parts = {}
+    for name, sums in pooled.parts.items():
+        if rows := observed.party_rows[name]:
+            step = sums.first / rows
+            scatter = sums.second - rows * moments.pack(np.outer(step, step))
+            parts[name] = observed.in_data_units(mean + step, scatter, rows)
+    return parts
+
+
 def pooled_expected(
     run: RowsStrategy, observed: ObservedValues, model: Gaussian
-) -> Generator[Round, Any, tuple[Expected, Array]]:
+) -> Generator[Round, Any, PooledExpected]:
     """Return the E-step sums of all parties' rows under a Gaussian model: expected deviations and products.
 
     Parameters
@@ -415,15 +473,23 @@ def pooled_expected(
 
     Returns
     -------
-    expected : Expected
-        Sums of the expected deviations, and of their products.
-    error_bounds : ndarray of shape (d,)
-        Bound on the fixed-point rounding of the squares.
+    PooledExpected
     """
+    parts: dict[str, Expected] = {}
+
+    def consume(fields: Fields, sender: str) -> None:
+        """Store a party's sums."""
+        parts[sender] = Expected(fields["first"].copy(), fields["second"].copy())
+
     request = {**observed.model_request(model.mean), "covariance": moments.pack(model.covariance)}
-    total: Total = yield SumRound("expected", request)
+    total: Total = yield SumRound("expected", request, consume=consume if stores_each_party(run) else None)
     error_bounds = total.error_bounds.get("second", np.zeros_like(total["second"]))
-    return Expected(total["first"], total["second"]), error_bounds[moments.diagonal_positions(model.mean.size)]
+    return PooledExpected(
+        Expected(total["first"], total["second"]),
+        error_bounds[moments.diagonal_positions(model.mean.size)],
+        {reply.sender: parts[reply.sender] for reply in total.replies if parts},
+        party_names(total.replies),
+    )
 
 
 FACTOR_MODEL = (

@@ -42,6 +42,7 @@ from fedpca_flwr.protocol.transport import ServerTransport as ServerTransport
 from fedpca_flwr.questions.fields import HEAD as HEAD
 from fedpca_flwr.questions.fields import head_fields as head_fields
 from fedpca_flwr.questions.fields import read_head as read_head
+from fedpca_flwr.questions.influence import Contributions as Contributions
 from fedpca_flwr.questions.pooling import Evidence as Evidence
 from fedpca_flwr.questions.pooling import Fitting as Fitting
 from fedpca_flwr.questions.row_limits import FIRST_WORDS as FIRST_WORDS

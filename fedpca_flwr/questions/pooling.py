@@ -103,8 +103,8 @@ class Evidence:
         Notes for the reader of the model.
     contributions : Contributions or AddedContributions, optional
         What each party added, where the server sees that.
-    units : sequence of dict
-        Features that a party has in another unit, where the server sees each party's means and deviations.
+    units : sequence of dict, optional
+        Features that a party has in another unit, where the method compared the parties; None: as contributions say.
     stored : SecondMoments, optional
         Moments of all rows, where the run stores them.
     """
@@ -112,7 +112,7 @@ class Evidence:
     error_bound: Array = field(default_factory=lambda: np.zeros(1))
     cautions: Sequence[str] = ()
     contributions: Contributions | AddedContributions | None = None
-    units: Sequence[dict[str, Any]] = ()
+    units: Sequence[dict[str, Any]] | None = None
     stored: SecondMoments | None = None
 
 

@@ -36,7 +36,6 @@ from fedpca_flwr.maths.sums import (
     uncentred_parts,
 )
 from fedpca_flwr.model.solution import ALL_ROWS
-from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, Round, SumLimits, SumRound, Total, by_transport
 from fedpca_flwr.protocol.replies import stream_replies
@@ -415,12 +414,40 @@ def pooled_moments(
     return result._replace(evidence=replace(result.evidence, stored=stored))
 
 
+def scatter_nbytes(run: RowsStrategy) -> int:
+    """Return the bytes of the scatters of all parties together.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+
+    Returns
+    -------
+    int
+    """
+    return 8 * packed_size(run.public.features) * run.public.parties
+
+
+def stores_each_party(run: RowsStrategy) -> bool:
+    """Return whether the server stores the scatter of each party that it sees, or only adds them up.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+
+    Returns
+    -------
+    bool
+        True if the run asks for it (`keep` or `max-share`), or the scatters are small or few.
+    """
+    kept = run.options.stored_moments_count(run.public.parties) > 1
+    few = scatter_nbytes(run) <= MAX_INFLUENCE_BYTES or run.public.parties <= MAX_STORED_PARTIES
+    return kept or run.config.max_share > 0 or few
+
+
 def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
     """Pool the moments that the parties reply in clear, stored per party or, if too large, added on arrival."""
-    nbytes = 8 * packed_size(run.public.features) * run.public.parties
-    stored = isinstance(run.options, MomentsOptions) and run.options.keep == "parties"
-    few = nbytes <= MAX_INFLUENCE_BYTES or run.public.parties <= MAX_STORED_PARTIES
-    if retain_all or stored or run.config.max_share > 0 or few:
+    if retain_all or stores_each_party(run):
         replies = yield Round("moments")
         parts = {reply.sender: read_moments(reply.fields) for reply in replies}
         pooled = pool(parts.values())
@@ -441,8 +468,8 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
 
     replies = yield from stream_replies(Round("moments"), consume)
     caution = (
-        f"no influence of single parties is told: what all {len(replies)} sent has {nbytes:,} bytes, and was added as "
-        "it came; with 'max-share' it is kept, and told"
+        f"no influence of single parties is told: what all {len(replies)} sent has {scatter_nbytes(run):,} bytes, and "
+        "was added as it came; with 'max-share' it is kept, and told"
     )
     pooled = added.pooled()
     moments = added.pooled(within=True) if within else pooled

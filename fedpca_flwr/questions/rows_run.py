@@ -156,10 +156,10 @@ class RowsStrategy(PCAStrategy):
         """
         center, influence = self.options.centred, []
         evidence: Evidence = solution.evidence or Evidence()
-        units = evidence.units
+        units = evidence.units or ()
         if evidence.contributions is not None:
             influence = evidence.contributions.influence(solution, center=center, limit=self.config.max_share)
-            units = evidence.contributions.units()
+            units = evidence.contributions.units() if evidence.units is None else units
             solution = solution.with_details(
                 notes=influence_notes(influence), measurements=influence_measurements(influence)
             )

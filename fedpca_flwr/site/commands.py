@@ -12,7 +12,7 @@ from typing import Annotated
 
 from typer import Option
 
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.state.files import require_writable_folder, write_new
 
 
@@ -40,7 +40,8 @@ def journal(
     folder: Path,
     export: Annotated[Path | None, Option(metavar="FILE")] = None,
     check: bool = False,
-) -> None:
+    as_json: Annotated[bool, Option("--json")] = False,
+) -> int:
     """Show what this site was asked and has sent, and whether a line of its journal was changed.
 
     Print a site's journal as a table, and whether the chain of its lines' digests is whole. The exit code is 1 if a
@@ -55,27 +56,37 @@ def journal(
         Write the journal into this file as JSON lines instead.
     check : bool
         Print the verdict only.
+    as_json : bool
+        Print the events and the verdict as JSON.
+
+    Returns
+    -------
+    int
+        Exit code: 1 if the journal is not as it was written.
 
     Raises
     ------
-    ContractError
-        If the journal is not as it was written.
+    ConfigError
+        If two of the options are given.
     """
     from fedpca_flwr.site import audit
 
-    if export is not None and check:
-        raise ConfigError("--export and --check do not go together; name one of them")
+    if (export is not None) + check + as_json > 1:
+        raise ConfigError("--export, --check and --json do not go together; name one of them")
     events = audit.audit(str(folder))
+    if as_json:
+        content = {"events": [event._asdict() for event in events.events], "verdict": events.verdict}
+        print(json.dumps(content, indent=2))
+        return int(events.gap > 0)
     if export:
         events.export(export)
     elif not check:
         print(events.table())
-    if events.gap:
-        raise ContractError(events.verdict)
-    print(events.verdict)
+    print(events.verdict, file=sys.stderr if events.gap else sys.stdout)
+    return int(events.gap > 0)
 
 
-def status(folder: Path, as_json: Annotated[bool, Option("--json")] = False) -> None:
+def status(folder: Path, as_json: Annotated[bool, Option("--json")] = False) -> int:
     """Show what became of each run at this site.
 
     Print of each run in a site's journal what it was, when, how much was asked and has left, and how it ended. The exit
@@ -88,17 +99,18 @@ def status(folder: Path, as_json: Annotated[bool, Option("--json")] = False) -> 
     as_json : bool
         Print JSON instead.
 
-    Raises
-    ------
-    ContractError
-        If the journal is not as it was written.
+    Returns
+    -------
+    int
+        Exit code: 1 if the journal is not as it was written.
     """
     from fedpca_flwr.site import audit
 
     events = audit.audit(str(folder))
     print(json.dumps(events.runs(), indent=2) if as_json else events.status())
     if events.gap:
-        raise ContractError(events.verdict)
+        print(events.verdict, file=sys.stderr)
+    return int(events.gap > 0)
 
 
 def levels(files: list[str], categories: str = "", label: str = "", min_rows: int = 10) -> None:

@@ -5,6 +5,7 @@ what the server says that it asked, and the server received what the site sent. 
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -217,7 +218,7 @@ def _verdict(server: str, site: str) -> str:
     return "not in the journal" if server else "not in the model" if site else "on neither side"
 
 
-def main(model: Path, journals: Annotated[list[Path], Argument()]) -> None:
+def main(model: Path, journals: Annotated[list[Path], Argument()]) -> int:
     """Lay a model beside the journals of its sites, and say what matches.
 
     Print, as a page in Markdown, what the server and each site tell of the run that made a model: each question and
@@ -231,12 +232,15 @@ def main(model: Path, journals: Annotated[list[Path], Argument()]) -> None:
     journals : list of Path
         Journals of sites: each a folder (node-config 'journal'), or a file of `site journal --export`.
 
+    Returns
+    -------
+    int
+        Exit code: 1 if a question, an answer or a setting differs.
+
     Raises
     ------
     ConfigError
         If the model is not of a run on a grid of Flower's.
-    ContractError
-        If a question, an answer or a setting differs.
     """
     loaded: Any = PCAModel.load(model)
     history = history_of(loaded.log, *loaded.components_.shape)
@@ -250,4 +254,6 @@ def main(model: Path, journals: Annotated[list[Path], Argument()]) -> None:
         comparison.add(path, read_journal(path))
     print(comparison.finish())
     if comparison.faults:
-        raise ContractError(f"{model} and the journals differ in {len(comparison.faults)} points; the page lists them")
+        text = f"{model} and the journals differ in {len(comparison.faults)} points; the page lists them"
+        print(text, file=sys.stderr)
+    return int(bool(comparison.faults))

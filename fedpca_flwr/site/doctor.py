@@ -1,6 +1,7 @@
 """Command `site doctor`: find what would keep a site out of a run, before its first run."""
 
 import getpass
+import json
 import os
 import ssl
 import subprocess
@@ -311,7 +312,8 @@ def main(
     superlink: Annotated[str, Option(metavar="HOST:PORT")] = "",
     root_certificates: Path | None = None,
     auth_supernode_private_key: Path | None = None,
-) -> None:
+    as_json: Annotated[bool, Option("--json")] = False,
+) -> int:
     """Look for what would keep this site out of a run.
 
     Print a line for each thing that a run needs of this site, right or with what to do. The exit code is 1 if something
@@ -333,11 +335,18 @@ def main(
         The coordinator's ca.crt. Without it there is no TLS.
     auth_supernode_private_key : Path, optional
         Key with which this site signs in.
+    as_json : bool
+        Print JSON instead.
+
+    Returns
+    -------
+    int
+        Exit code: 1 if something is to be done.
 
     Raises
     ------
     ConfigError
-        If something is to be done.
+        If not exactly one of the site's file and its node-config is given.
     """
     if bool(config) == bool(node_config):
         raise ConfigError("name the site's file (--config site.toml), or else its --node-config")
@@ -349,6 +358,11 @@ def main(
         settings = fleet.parse_config_text(node_config, "node-config")
         site = SiteSetup(settings, run_config, superlink, root_certificates, auth_supernode_private_key)
     lines = list(findings(site, context.obj()))
+    ready = all(right for right, _ in lines)
+    if as_json:
+        print(json.dumps([{"ok": right, "text": line} for right, line in lines], indent=2))
+        return int(not ready)
     print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in lines))
-    if not all(right for right, _ in lines):
-        raise ConfigError("this site is not ready: see the lines that begin with TO DO")
+    if not ready:
+        print("this site is not ready: see the lines that begin with TO DO", file=sys.stderr)
+    return int(not ready)

@@ -241,6 +241,8 @@ def main(app: str, options: Annotated[list[str] | None, Argument(metavar="[LINK]
     try:
         flwr = FlowerCommand(os.environ)
         run = flwr.run(app, link, *further, on_line=lambda line: print(line, flush=True), timeout=threading.TIMEOUT_MAX)
+    except ConfigError:
+        raise
     except FedPCAError as error:
         print(str(error).rstrip(), file=sys.stderr)
         return 1

@@ -142,3 +142,12 @@ def test_promax_finds_correlated_factors():
     np.testing.assert_allclose(abs(correlated[0, 1]), 0.4, atol=0.05)
     np.testing.assert_allclose(np.sort(np.abs(loadings @ turn), axis=1)[:, 0], 0, atol=0.05)
     np.testing.assert_allclose(loadings @ turn @ correlated @ turn.T @ loadings.T, loadings @ loadings.T, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options", [{"scale": np.ones(3)}, {"rotation": ["varimax"]}, {"supplementary": None}, {"k": np.ones(2)}]
+)
+def test_options_of_another_type_are_named(options):
+    (name,) = options
+    with refused(ConfigError, {"supplementary": "features", "k": "'n_components'"}.get(name, f"'{name}'")):
+        analyses.read(SecondMoments.of(rows(40, 5)), **{"k": 2, **options})

@@ -412,3 +412,10 @@ def test_clients_compute_with_one_blas_thread():
     with threadpool_limits(2, user_api="blas"):
         assert one_blas_thread(None, None, threads) == {1}
         assert threads(None, None) == {2}
+
+
+def test_a_misspelt_option_is_corrected_in_the_spelling_of_python():
+    with refused(ConfigError, "'n_component'", "'n_components'") as caught:
+        FedPCA("sub-it", n_component=3)
+    assert "n-component" not in str(caught.value)
+    assert "run-config" not in str(caught.value)

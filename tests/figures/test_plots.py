@@ -379,3 +379,29 @@ def test_a_single_component_is_drawn_against_row_numbers(labels):
         assert figure.axes
     with refused(ConfigError, "(180, 1)"):
         plots.scores(PARTS, model, components=(1, 2))
+
+
+WRONG = [
+    (lambda: plots.loadings(None), ["'model'", "NoneType", "PCAModel"]),
+    (lambda: plots.heterogeneity([X], "model.npz"), ["'model'", "str", "PCAModel"]),
+    (lambda: plots.scree({}), ["'models'"]),
+    (lambda: plots.scree({"a": 3}), ["'models'", "'a'", "PCAModel"]),
+    (lambda: plots.projection_grid(MODEL, [MODEL], X), ["'models'", "list", "Mapping"]),
+    (lambda: plots.projection_overlay(MODEL, MODEL, None), ["'X'", "NoneType"]),
+    (lambda: plots.component_images(MODEL, "ab"), ["'shape'", "'ab'"]),
+    (lambda: analysis_plots.how_many(MODEL), ["'result'", "PCAModel", "HowMany"]),
+    (lambda: analysis_plots.biplot(MODEL, X), ["'reading'", "PCAModel", "Reading"]),
+    (lambda: analysis_plots.outlier_map(X), ["'outliers'", "ndarray", "Outliers"]),
+]
+
+
+@pytest.mark.parametrize(("draw", "named"), WRONG)
+def test_an_argument_of_another_type_is_named(draw, named):
+    with refused(ConfigError, *named):
+        draw()
+
+
+def test_the_names_of_a_module_of_plots_are_its_plots():
+    for module in (plots, analysis_plots):
+        assert dir(module) == sorted(module.__all__)
+        assert all(callable(getattr(module, name)) for name in dir(module))

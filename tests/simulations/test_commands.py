@@ -1,6 +1,7 @@
 """What people type: its help, single cells and genotypes from files to one space, and a site that monitors its rows."""
 
 import csv
+import json
 import os
 import re
 import shlex
@@ -59,6 +60,32 @@ def test_a_wrong_command_line_is_one_line(words, named, capsys):
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert [text for text in [*named, "-h' lists"] if text not in printed.err] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "keys"),
+    [
+        ("methods", 0, {"method", "split"}),
+        ("compare --methods p-cov --dataset wine --components 2", 0, {"max angle", "measured"}),
+        ("compare --methods p-cov --dataset wine --components 99", 1, {"error"}),
+        ("site doctor --node-config partition-id=0", 1, {"ok", "text"}),
+    ],
+)
+def test_json_has_the_rows_of_the_table(words, code, keys, capsys):
+    assert cli.main([*words.split(), "--json"]) == code
+    assert keys <= json.loads(capsys.readouterr().out)[0].keys()
+
+
+def test_quiet_commands_print_errors_only(capsys):
+    """A result and its finding are silent, a value that cannot be used is not."""
+    for words, code in (("methods", 0), ("site doctor --node-config partition-id=0", 1)):
+        assert cli.main([*words.split(), "--quiet"]) == code
+        assert capsys.readouterr() == ("", "")
+    assert cli.main(["compare", "--methods", "none", "--quiet"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("'none'")) == ("", 1)
+    assert cli.main(["methods"]) == 0
+    assert "p-cov" in capsys.readouterr().out
 
 
 ROOT = Path(__file__).parents[2]

@@ -78,7 +78,7 @@ def test_a_sites_file_says_where_its_rows_are(tmp_path, monkeypatch, capsys):
     assert main(["site", "worth", "--rows", "100", *words]) == 0
     assert "with 100 rows of others" in capsys.readouterr().out
     assert Path(tmp_path, "worth.html").exists()
-    assert main(["site", "worth", "--rows", "100"]) == 1
+    assert main(["site", "worth", "--rows", "100"]) == 2
     assert "--config site.toml" in capsys.readouterr().err
 
 
@@ -102,6 +102,6 @@ MISSING[3, 2] = np.nan
 )
 def test_rows_and_runs_without_a_forecast_are_refused(worth, X, run, text):
     code, out, err = worth(X, run)
-    assert code == 1
+    assert code == 2
     assert not out
     assert text in err

@@ -145,7 +145,7 @@ def test_the_command_lists_the_shared_variants(tmp_path, capsys):
         "11 variants in all files",
     ):
         assert line in printed.err
-    assert main(["site", "variants", first, write_list(tmp_path / "d.bim", [Variant("1", 1, "A", "G")])]) == 1
+    assert main(["site", "variants", first, write_list(tmp_path / "d.bim", [Variant("1", 1, "A", "G")])]) == 2
 
 
 def test_the_list_does_not_depend_on_the_order_of_the_files(tmp_path, capsys):

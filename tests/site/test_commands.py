@@ -37,7 +37,7 @@ def test_certificates_name_hosts_of_every_kind(flags, days, tmp_path):
 def test_a_renewed_certificate_is_trusted_by_the_sites_of_the_first(tmp_path, capsys):
     link, authority = tmp_path / "link", tmp_path / "authority"
     command = ["site", "certificates", str(link), "--authority", str(authority), "--host", "localhost"]
-    assert main([*command, "--renew"]) == 1
+    assert main([*command, "--renew"]) == 2
     assert not unnamed(capsys.readouterr().err, authority / "ca.key", link / "ca.crt")
     main(command)
     assert sorted(file.name for file in link.iterdir()) == ["ca.crt", "server.key", "server.pem"]
@@ -53,7 +53,7 @@ def test_a_renewed_certificate_is_trusted_by_the_sites_of_the_first(tmp_path, ca
     main(["site", "certificates", str(tmp_path / "other"), "--host", "localhost"])
     for folder, key in ((link, tmp_path / "other"), (tmp_path / "other", authority)):
         words = [str(folder), "--authority", str(key), "--host", "localhost", "--renew"]
-        assert main(["site", "certificates", *words]) == 1
+        assert main(["site", "certificates", *words]) == 2
         assert "--authority" in capsys.readouterr().err
 
 
@@ -88,7 +88,7 @@ def test_secrets_are_for_their_owner_and_never_overwritten(command, files, tmp_p
         os.umask(usual)
     before = [(tmp_path / file).read_bytes() for file in files]
     assert [stat.S_IMODE((tmp_path / file).stat().st_mode) for file in files] == [0o600] * len(files)
-    assert main(["site", *command]) == 1
+    assert main(["site", *command]) == 2
     assert not unnamed(capsys.readouterr().err, files[0])
     assert [(tmp_path / file).read_bytes() for file in files] == before
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_done_is_named(command, expected, tmp_path, capsys, monke
     monkeypatch.chdir(tmp_path)
     for file, text in (("no.json", "no json"), ("list.json", '["a"]'), ("empty.json", '{"ward": []}')):
         (tmp_path / file).write_text(text)
-    assert main(["site", *command]) == 1
+    assert main(["site", *command]) == 2
     message = capsys.readouterr().err.replace("level of", "levels of")
     assert [text for text in expected if text not in message] == []
     assert not list(tmp_path.glob("new/*"))

@@ -75,7 +75,7 @@ def test_an_exported_journal_serves_as_its_folder(tmp_path, capsys):
     (tmp_path / "cut.jsonl").write_text("\n".join(lines[1:]))
     assert "event 1 is missing" in audited(capsys, model, [tmp_path / "cut.jsonl"])[1]
     (tmp_path / "other.jsonl").write_text("[1, 2]\n")
-    assert audited(capsys, model, [tmp_path / "other.jsonl"])[0] == 1
+    assert audited(capsys, model, [tmp_path / "other.jsonl"])[0] == 2
 
 
 def test_another_reply_than_the_site_sent_is_named(tmp_path, capsys):
@@ -123,7 +123,7 @@ def test_a_journal_of_another_run_is_named(tmp_path, capsys):
 def test_a_model_that_no_run_on_sites_made_is_refused(tmp_path, capsys):
     rows = np.random.default_rng(0).normal(size=(40, 3))
     model = run("p-cov", [rows[:20], rows[20:]], n_components=1).save(tmp_path / "model.npz")
-    assert audited(capsys, model, [tmp_path]) == (1, "")
+    assert audited(capsys, model, [tmp_path]) == (2, "")
 
 
 def test_the_log_says_which_run_made_a_model(tmp_path):

@@ -206,7 +206,7 @@ def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monk
     expected = [("ok", name) for name in TOPICS]
     assert signs == [*expected, ("TO DO", "superlink")]
     for words in ([], ["--config", "site.toml", "--node-config", "partition-id=0"]):
-        assert main(["site", "doctor", *words]) == 1
+        assert main(["site", "doctor", *words]) == 2
         assert "--config" in capsys.readouterr().err
 
 

@@ -145,12 +145,12 @@ def test_a_journal_with_other_answers_is_named(signed, tmp_path, capsys):
 def test_a_damaged_or_missing_receipt_is_said(signed, tmp_path, capsys):
     damaged = other(lambda model: model.log["receipt"].pop("signatures"))(signed[0], tmp_path)
     assert verified(capsys, damaged, signed[1])[::2] == (
-        1,
+        2,
         f"python -m fedpca_flwr verify: {damaged}: its receipt is damaged (1 faults)\n",
     )
     without = other(lambda model: model.log.pop("receipt"))(signed[0], tmp_path)
     code, page, error = verified(capsys, without, signed[1])
-    assert (code, page, "receipt=true" in error) == (1, "", True)
+    assert (code, page, "receipt=true" in error) == (2, "", True)
 
 
 METHODS = ("p-cov", "ap-cov", "sub-it", "qr-pca", "ap-stack", "compressed", "em", "robust", "sapca")

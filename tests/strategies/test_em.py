@@ -136,6 +136,63 @@ def test_expected_moments_are_kept(way):
     assert any("missing values for known" in note for note in model.log["notes"])
 
 
+def plain_moments(X, mean, S):
+    """Return the mean and scatter expected of a party's rows, row by row."""
+    filled, missing_scatter = X - mean, np.zeros_like(S)
+    for row in filled:
+        u = np.isnan(row)
+        slopes = S[np.ix_(u, ~u)] @ np.linalg.inv(S[np.ix_(~u, ~u)])
+        missing_scatter[np.ix_(u, u)] += S[np.ix_(u, u)] - slopes @ S[np.ix_(~u, u)]
+        row[u] = slopes @ row[~u]
+    centred = filled - filled.mean(axis=0)
+    return mean + filled.mean(axis=0), centred.T @ centred + missing_scatter
+
+
+def test_each_party_has_the_moments_expected_of_its_rows():
+    parties = dict(zip(("north", "south", "west"), parties_of_three(), strict=True))
+    parties["west"] = np.vstack([parties["west"], np.full((2, 6), np.nan)])  # which have no part
+    model = run("em", parties, n_components=2, keep="parties", tolerance=1e-9)
+    assert list(model.moments_.parties) == list(parties)
+    for name, part in model.moments_.parties.items():
+        X = parties[name][~np.isnan(parties[name]).all(axis=1)]
+        mean, scatter = plain_moments(X, model.mean_, model.covariance_)
+        assert part.count == len(X)
+        np.testing.assert_allclose(part.mean, mean, atol=1e-7)
+        np.testing.assert_allclose(moments.dense_scatter(part), scatter, atol=1e-6)
+    total = sum(moments.dense_scatter(part) for part in model.moments_.parties.values())
+    means = sum(
+        part.count * np.outer(part.mean - model.mean_, part.mean - model.mean_)
+        for part in model.moments_.parties.values()
+    )
+    np.testing.assert_allclose(total + means, model.moments_.scatter, rtol=1e-9, atol=1e-9)
+
+
+def test_the_influence_of_parties_with_gaps_is_that_of_their_expected_rows():
+    complete = cut(rows(300), 180, 100, 20)
+    ours, theirs = (fit(method, complete, n_components=2).log["influence"] for method in ("em", "p-cov"))
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one["component_shares"], other["component_shares"], atol=1e-9)
+        np.testing.assert_allclose(one["angles_degrees"], other["angles_degrees"], atol=1e-6)
+    parties = parties_of_three()
+    shares = np.array([entry["component_shares"] for entry in fit("em", parties, n_components=2).log["influence"]])
+    np.testing.assert_allclose(shares.sum(axis=0), 1.0, rtol=1e-9)
+    with refused(ContractError, "client 0", "'max_share'", 0.3):
+        fit("em", parties, n_components=2, max_share=0.3)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"keep": "parties", **MASKED}, ["'keep'", "'parties'", "keep=moments"]),
+        ({"keep": "parties", "model": "factors"}, ["'keep'", "model='gaussian'"]),
+        ({"max_share": 0.5, "model": "factors"}, ["'max_share'", 0.5, "model='gaussian'"]),
+    ],
+)
+def test_moments_of_parties_that_nobody_has_are_refused(options, named):
+    with refused(ConfigError, *named):
+        fit("em", parties_of_three(), n_components=2, **options)
+
+
 TABLE = {  # of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds
     ("wine", 0.05): (4.5, 10),
     ("wine", 0.4): (21.0, 20),

@@ -1,0 +1,29 @@
+"""Texts of errors about keys of a run-config, in the spelling of Python's keyword arguments."""
+
+import re
+from collections.abc import Iterable
+
+RUN_KEY = re.compile(r"run-config:? (?=')|run-config: ")
+
+
+def keyword_text(text: str, keys: Iterable[str]) -> str:
+    """Rewrite an error's text for callers in Python: keys with underscores, True and False, no run-config.
+
+    Parameters
+    ----------
+    text : str
+        Text of an error.
+    keys : iterable of str
+        Keys of run-configs, such as ``block-size``, that the text may name.
+
+    Returns
+    -------
+    str
+    """
+    text = RUN_KEY.sub("", text)
+    text = re.sub(r"(?:no option|unknown key) '[\w-]+'", lambda match: match[0].replace("-", "_"), text)
+    dashed = sorted({key for key in keys if "-" in key}, key=len, reverse=True)
+    pattern = rf"(?<![\w./-])(?:{'|'.join(dashed)})(?![\w./-])"
+    text = re.sub(pattern, lambda match: match[0].replace("-", "_"), text)
+    text = text.replace("expected true or false", "expected True or False")
+    return re.sub(r"(?<=\w=)(true|false)\b|(?<=' is )(true|false)\b", lambda match: match[0].capitalize(), text)

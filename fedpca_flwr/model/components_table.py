@@ -1,0 +1,140 @@
+r"""A table of a model's components for a paper: loadings, variances with intervals, and communalities.
+
+The communality of feature j is the share of its variance that the k components hold, with the variances
+:math:`\lambda_i` and loadings :math:`v_{ij}` of the components and the variance :math:`s_{jj}` of the feature, after
+scaling::
+
+    h_j^2 = sum_i lambda_i v_ij^2 / s_jj
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.inference import MIN_VARIANCE_SHARE, eigenvalue_intervals, robust_intervals
+from fedpca_flwr.model.fitted import FittedPCA
+from fedpca_flwr.model.tables import component_labels, import_pandas
+
+if TYPE_CHECKING:
+    import pandas
+
+LEVEL = 0.95
+"""Coverage of the intervals."""
+
+MAX_TRACE_ERROR = 1e-9
+"""Largest relative error of a total variance that is the number of features which vary, each scaled to variance 1."""
+
+
+def components_table(model: FittedPCA) -> pandas.DataFrame:
+    """Make a table of the components for a paper, as a data frame of numbers.
+
+    Pandas writes it as LaTeX, HTML or a sheet of Excel, as in
+    ``model.table().to_latex(float_format="%.2f", na_rep="", escape=True)``.
+
+    Parameters
+    ----------
+    model : FittedPCA
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each feature with its loadings on ``PC1``, ``PC2``, ..., then the rows ``variance``, ``share of
+        variance`` and ``cumulative share``, and ``95 percent interval from`` and ``to`` if the model has intervals: of
+        a run with ``fourth_moments=True`` (any rows), or with ``keep="moments"``, unscaled and without missing values
+        (normal rows). The column ``communality`` is there if features are scaled by their deviations, or the moments
+        were kept; otherwise the model does not know the features' variances.
+
+    Raises
+    ------
+    ContractError
+        If the loadings lie at the parties.
+    ConfigError
+        If pandas is not installed.
+    """
+    components, _ = model.loadings()
+    library, labels = import_pandas(), component_labels(len(components))
+    names = model.feature_names_in_
+    features = [f"feature {j}" for j in range(model.n_features_in_)] if names is None else list(names)
+    shares = model.explained_variance_ratio_
+    rows = {
+        "variance": model.explained_variance_,
+        "share of variance": shares,
+        "cumulative share": shares.cumsum(),
+    }
+    intervals = sampling_intervals(model)
+    if intervals is not None:
+        ends = [f"{LEVEL * 100:.0f} percent interval from", f"{LEVEL * 100:.0f} percent interval to"]
+        rows |= dict(zip(ends, intervals.T, strict=True))
+    values = np.vstack([components.T, *rows.values()])
+    table = library.DataFrame(values, index=[*features, *rows], columns=labels)
+    held = communalities(model)
+    if held is not None:
+        table["communality"] = np.concatenate([held, np.full(len(rows), np.nan)])
+    return table
+
+
+def sampling_intervals(model: FittedPCA) -> Array | None:
+    """Return 95 % intervals of the population's variances, from what the run has measured; None without that.
+
+    Parameters
+    ----------
+    model : FittedPCA
+
+    Returns
+    -------
+    ndarray of shape (k, 2) or None
+        From fourth moments for rows of any distribution, or from kept moments for normal rows (Anderson 1963).
+    """
+    values, kurtosis, options = model.explained_variance_, model.log.get("kurtosis"), model.log.get("options", {})
+    if np.isnan(values).any() or values[-1] <= MIN_VARIANCE_SHARE * values[0]:
+        return None
+    if kurtosis is not None:
+        return robust_intervals(values, np.array(kurtosis), model.n_samples_, LEVEL)
+    incomplete = model.log.get("measured", {}).get("missing_share", 0.0) > 0
+    changed = (
+        model.scale_ is not None or model.adjustment_ is not None or options.get("harmonise", "nothing") != "nothing"
+    )
+    if model.moments_ is None or incomplete or changed or not options.get("center", True):
+        return None
+    return eigenvalue_intervals(values, int(model.n_samples_), LEVEL)
+
+
+def communalities(model: FittedPCA) -> Array | None:
+    """Return the share of each feature's variance that the components hold; None if the model lacks the variances.
+
+    Parameters
+    ----------
+    model : FittedPCA
+
+    Returns
+    -------
+    ndarray of shape (d,) or None
+        0 for a constant feature.
+    """
+    variances = _feature_variances(model)
+    if variances is None:
+        return None
+    components, _ = model.loadings()
+    held = model.explained_variance_ @ components**2
+    shares: Array = np.divide(held, variances, out=np.zeros_like(held), where=variances > 0)
+    return shares
+
+
+def _feature_variances(model: FittedPCA) -> Array | None:
+    """Return the variances (d,) of the features in the unit of the components, if the model knows them."""
+    options, n = model.log.get("options", {}), model.n_samples_
+    centred = options.get("center", True) and model.adjustment_ is None
+    if not centred or options.get("harmonise", "nothing") != "nothing":
+        return None
+    if model.moments_ is not None:
+        scale = 1.0 if model.scale_ is None else model.scale_
+        return np.where(model.moments_.is_constant, 0.0, model.moments_.moments.diagonal() / (n - 1) / scale**2)
+    if model.scale_ is None:
+        return None
+    varying = model.scale_ != 1  # a scale of 1 is that of a feature which does not vary
+    variances = varying * (n / (n - 1))  # of features that were divided by their deviation, divisor n
+    by_deviation = abs(model.total_variance - variances.sum()) <= MAX_TRACE_ERROR * model.total_variance
+    return variances if by_deviation else None

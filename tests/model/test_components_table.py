@@ -1,0 +1,79 @@
+"""The table for a paper, and the summary of three lines, beside NumPy and the analyses of kept moments."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedpca_flwr import analyses, run
+from fedpca_flwr.errors import ContractError
+from tests.families import rows
+from tests.refusals import refused
+
+NAMES = ["age_years", "weight", "height", "pulse", "pressure"]
+FRAME = pd.DataFrame(rows(120, 5) + np.arange(5), columns=NAMES)
+PARTIES = {"north": FRAME[:70], "south": FRAME[70:]}
+
+
+def test_a_table_of_scaled_features_is_that_of_their_correlations():
+    R = np.corrcoef(FRAME.to_numpy().T)
+    values, vectors = (part[..., ::-1][..., :3] for part in np.linalg.eigh(R))
+    table = run("p-cov", PARTIES, n_components=3, scale=True).table()
+    assert list(table.columns) == ["PC1", "PC2", "PC3", "communality"]
+    assert list(table.index) == [*NAMES, "variance", "share of variance", "cumulative share"]
+    np.testing.assert_allclose(np.abs(table.loc[NAMES].iloc[:, :3]), np.abs(vectors), atol=1e-9)
+    np.testing.assert_allclose(table.loc[NAMES, "communality"], vectors**2 @ values, rtol=1e-9)
+    np.testing.assert_allclose(table.loc["cumulative share"][:3], np.cumsum(values) / 5, rtol=1e-9)
+
+
+def test_kept_moments_add_communalities_and_intervals():
+    model = run("p-cov", PARTIES, n_components=3, keep="moments")
+    table, sure = model.table(), analyses.how_sure(model.moments_, 3)
+    reading = analyses.read(model.moments_, 3)
+    np.testing.assert_allclose(table.loc[NAMES, "communality"], reading.communalities, rtol=1e-9)
+    np.testing.assert_allclose(table.filter(like="interval", axis=0).iloc[:, :3].T, sure.variance_intervals, rtol=1e-12)
+
+
+def test_fourth_moments_come_before_normal_intervals():
+    model = run("p-cov", PARTIES, n_components=2, keep="moments", fourth_moments=True)
+    ends = model.table().filter(like="interval", axis=0)[["PC1", "PC2"]]
+    np.testing.assert_allclose(ends.T, analyses.variance_intervals(model), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"keep": "moments", "center": False}, {"scale": True, "adjust_for": "pulse"}],
+    ids=["variances unknown", "about zero", "adjusted"],
+)
+def test_a_table_has_no_number_that_the_model_does_not_know(options):
+    table = run("p-cov", PARTIES, n_components=2, **options).table()
+    assert list(table.columns) == ["PC1", "PC2"]
+    assert not table.isna().any(axis=None)
+    assert len(table) == 8
+
+
+def test_missing_values_are_not_taken_for_known_in_intervals():
+    gaps = FRAME.mask(np.random.default_rng(0).random(FRAME.shape) < 0.1)
+    model = run("em", [gaps[:70], gaps[70:]], n_components=2, keep="moments")
+    assert "communality" in model.table()
+    assert not [name for name in model.table().index if "interval" in name]
+
+
+def test_pandas_writes_a_table_for_a_paper():
+    pytest.importorskip("jinja2")
+    table = run("p-cov", PARTIES, n_components=2, scale=True).table()
+    assert r"age\_years & " in table.to_latex(float_format="%.2f", na_rep="", escape=True)
+    assert table.to_html().count("<tr") == 9
+    with refused(ContractError, "vertical"):
+        run("vertical", [FRAME.iloc[:, :3], FRAME.iloc[:, 3:]], n_components=2).table()
+
+
+def test_a_short_summary_says_what_how_much_and_how_sure():
+    lines = run("p-cov", PARTIES, n_components=2, keep="moments").summary(short=True).splitlines()
+    assert [line.split("  ")[1] for line in lines] == ["what", "how much", "how sure"]
+    assert "2 components of 5 features in 120 rows of 2 parties, by p-cov" in lines[0]
+    assert "95 % interval" in lines[2]
+    assert "1 note" in lines[2]
+    approximate = run("ap-cov", PARTIES, n_components=2).summary(short=True)
+    assert "without a bound" in approximate
+    gaps = FRAME.mask(np.random.default_rng(0).random(FRAME.shape) < 0.1)
+    assert "no bound" in run("em", [gaps[:70], gaps[70:]], n_components=2).summary(short=True).splitlines()[2]
