@@ -138,7 +138,7 @@ def short_names(names: Iterable[object], most: int = MAX_NAME_LETTERS) -> list[s
 
 
 def markers() -> Iterator[str]:
-    """Return an iterator of markers, one for each colour, shifted after each cycle of the colours so that 100 pairs differ.
+    """Return an iterator of markers by colour, shifted after each cycle of the colours so that 100 pairs differ.
 
     Returns
     -------
