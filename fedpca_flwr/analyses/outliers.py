@@ -55,6 +55,8 @@ class Outliers:
         Names of the features; empty if the model has none.
     labels : tuple, default ()
         Labels of the rows: the index of a data frame of pandas, or the names of cells; otherwise empty.
+    level : float, default 0.99
+        Share of the rows of the model's kind within each limit.
     """
 
     t_squared: Array
@@ -65,6 +67,7 @@ class Outliers:
     spe_contributions: Array
     features: tuple[str, ...] = ()
     labels: tuple[Hashable, ...] = ()
+    level: float = 0.99
 
     @property
     def odd(self) -> NDArray[np.bool_]:
@@ -142,6 +145,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
         spe_contributions=errors,
         features=() if model.feature_names_in_ is None else tuple(model.feature_names_in_),
         labels=row_labels(X),
+        level=level,
     )
 
 

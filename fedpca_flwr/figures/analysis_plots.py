@@ -4,18 +4,29 @@ The figures need the extra ``plots``.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
 
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
 from fedpca_flwr.analyses.inputs import takes
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.figures.plots import MAX_PLOTTED_ROWS
-from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, canvas, few_ticks, thin_rows
+from fedpca_flwr.figures.style import (
+    COLOURS,
+    GREY,
+    STYLE,
+    add_legend,
+    canvas,
+    few_ticks,
+    number_axis,
+    short_names,
+    thin_rows,
+)
 from fedpca_flwr.maths.arrays import Array
 
 __all__ = ["biplot", "contributions", "how_many", "levels", "outlier_map", "squared_correlations", "variables"]
@@ -27,7 +38,6 @@ def __dir__() -> list[str]:
 
 
 SHOWN = 30  # eigenvalues, and names of features, of which more would not be legible
-MAX_LABEL_CHARACTERS = 30  # letters of a name at an arrow
 
 
 @takes("result", HowMany, "make one with analyses.how_many(moments)")
@@ -45,17 +55,18 @@ def how_many(result: HowMany) -> Figure:
     """
     first = result.spectrum[:SHOWN]
     number, band = np.arange(1, first.size + 1), result.null_band[:SHOWN]
-    figure, axes = canvas(7.5, 3.8)
+    figure, axes = canvas(5.2, 3.8)
     axes.plot(number, first, "o-", color=COLOURS[0], markersize=4, fillstyle="none", label="eigenvalues")
     axes.fill_between(
-        number[: band.size], 0, band, color=GREY, alpha=0.3, linewidth=0, label="unrelated features, up to 95 %"
+        number[: band.size], 0, band, color=GREY, alpha=0.3, linewidth=0, label="unrelated features: 95 % of draws"
     )
     stops = [(rule, k) for rule, k in result.by_rule.items() if k is not None and k <= first.size]
     for place, ((rule, k), colour) in enumerate(zip(stops, COLOURS[1:], strict=False)):
         axes.axvline(k + 0.38 + 0.06 * place, color=colour, linewidth=1.5, label=f"{k}: {rule}")
-    axes.set(xlabel="component", ylabel="variance", ylim=(0, None), xlim=(0.4, first.size + 1))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.set(xlabel="component", ylabel="eigenvalue: variance of the component", ylim=(0, None))
+    number_axis(axes.xaxis, first.size)
+    axes.set_xlim(0.2, first.size + 1)
+    add_legend(figure, axes.get_legend_handles_labels()[0])
     return figure
 
 
@@ -83,12 +94,15 @@ def outlier_map(outliers: Outliers) -> Figure:
     ):
         t2, spe = outliers.t_squared[rows], outliers.spe[rows]
         axes.plot(t2, spe, marker, color=colour, markersize=4, fillstyle="none", label=name)
-    axes.axvline(outliers.t_squared_limit, color=GREY, linestyle="--", linewidth=1, label="limits")
+    axes.axvline(
+        outliers.t_squared_limit, color=GREY, linestyle="--", linewidth=1, label=f"limits of {100 * outliers.level:g} %"
+    )
     axes.axhline(outliers.spe_limit, color=GREY, linestyle="--", linewidth=1)
-    axes.set(xlabel="T² (within the components)", ylabel="SPE (off the components)", xscale="log", yscale="log")
+    axes.set(xlabel="T²: squared distance within the components", ylabel="SPE: squared distance off the components")
+    axes.set(xscale="log", yscale="log")
     for axis, values in ((axes.xaxis, outliers.t_squared), (axes.yaxis, outliers.spe)):
         few_ticks(axis, values)
-    axes.legend(loc="best")
+    add_legend(figure, axes.get_legend_handles_labels()[0])
     return figure
 
 
@@ -122,7 +136,7 @@ def biplot(reading: Reading, scores: Array) -> Figure:
     rows = (scores[thin_rows(len(scores), MAX_PLOTTED_ROWS), :2] / unit).T
     figure, axes = canvas(6.8, 6.5)
     axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
-    _arrows(figure, axes, reading)
+    _arrows(figure, axes, reading, [_dots("rows: scores, each divided by its largest")])
     return figure
 
 
@@ -153,7 +167,7 @@ def variables(reading: Reading) -> Figure:
     figure, axes = canvas(6.8, 6.5)
     turn = np.linspace(0, 2 * np.pi, 200)
     axes.plot(np.cos(turn), np.sin(turn), color=GREY, linewidth=1)
-    _arrows(figure, axes, reading)
+    _arrows(figure, axes, reading, [Line2D([], [], color=GREY, linewidth=1, label="all of a feature's variance")])
     return figure
 
 
@@ -187,9 +201,14 @@ def levels(categories: Categories, scores: Array) -> Figure:
     shown = np.argsort(-categories.squared_cosines[:, :2].sum(axis=1), kind="stable")[:SHOWN]
     tips = categories.coordinates[shown, :2]
     axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
-    axes.set(xlabel="PC1", ylabel="PC2")
+    axes.set(xlabel="score on PC1", ylabel="score on PC2")
+    levels_text = f"levels: mean of their rows{_part_text(len(shown), len(categories.levels))}"
+    square = Line2D([], [], linestyle="none", marker="s", markersize=5, color=COLOURS[3], label=levels_text)
+    add_legend(figure, [_dots("rows"), square], below=True)
     figure.draw_without_rendering()  # makes the layout, by which names are measured
-    _name_tips(axes, tips, [categories.levels[j] for j in shown.tolist()])
+    columns, values = zip(*(categories.levels[j].rsplit("=", 1) for j in shown.tolist()), strict=True)
+    names = zip(short_names(columns, 16), short_names(values, 16), strict=True)
+    _name_tips(axes, tips, [f"{column}={value}" for column, value in names])
     return figure
 
 
@@ -218,9 +237,11 @@ def squared_correlations(categories: Categories) -> Figure:
     shown = np.argsort(-categories.squared_correlations[:, :2].sum(axis=1), kind="stable")[:SHOWN]
     tips = categories.squared_correlations[shown, :2]
     axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
-    axes.set(xlim=(-0.12, 1.12), ylim=(-0.05, 1.08), xlabel="squared correlation with PC1", ylabel="with PC2")
+    axes.set(xlim=(-0.12, 1.12), ylim=(-0.05, 1.08))
+    part = _part_text(len(shown), len(categories.columns))
+    axes.set(xlabel=f"squared correlation with PC1{part}", ylabel="squared correlation with PC2")
     figure.draw_without_rendering()
-    _name_tips(axes, tips, [categories.columns[j] for j in shown.tolist()])
+    _name_tips(axes, tips, short_names(categories.columns[j] for j in shown.tolist()))
     return figure
 
 
@@ -249,18 +270,33 @@ def contributions(reading: Reading, component: int = 1) -> Figure:
         raise ConfigError(f"'component' is {value_text(component)}, expected 1 to {len(shares)}")
     percentages, d = 100 * shares[component - 1], shares.shape[1]
     shown = np.argsort(-percentages, kind="stable")[:SHOWN]
-    figure, axes = canvas(5.6, 1.2 + 0.21 * shown.size)
+    names = short_names(reading.features[j] if reading.features else j for j in shown.tolist())
+    figure, axes = canvas(4.6 + 0.085 * max(map(len, names)), 1.4 + 0.21 * shown.size)
     axes.barh(range(shown.size), percentages[shown], color=COLOURS[0])
-    axes.axvline(100 / d, color=GREY, linestyle="--", label="if all features had the same")
-    axes.set_yticks(range(shown.size), [reading.features[j] if reading.features else str(j) for j in shown.tolist()])
-    axes.invert_yaxis()
-    axes.set(xlabel=f"contribution to PC{component} in percent")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1))
+    mean = axes.axvline(100 / d, color=GREY, linestyle="--", label=f"{100 / d:.3g} %, if all features had the same")
+    axes.set_yticks(range(shown.size), names)
+    axes.set_ylim(shown.size - 0.5, -0.5)
+    axes.set(xlabel=f"contribution to PC{component} (%)")
+    axes.set_ylabel("" if shown.size == d else f"the largest {shown.size} of {d} features")
+    add_legend(figure, [mean], below=True)
     return figure
 
 
-def _arrows(figure: Figure, axes: Axes, reading: Reading) -> None:
-    """Draw the features' correlations with the first two components as arrows, with names that do not overlap."""
+def _part_text(shown: int, total: int) -> str:
+    """Return text that says how many of all are shown; empty if all are."""
+    return "" if shown == total else f" ({shown} of {total})"
+
+
+def _dots(text: str) -> Line2D:
+    """Return a legend entry for the dots of rows."""
+    return Line2D([], [], linestyle="none", marker="o", markersize=4, color=COLOURS[5], label=text)
+
+
+def _arrows(figure: Figure, axes: Axes, reading: Reading, handles: list[Line2D]) -> None:
+    """Draw the features' correlations with the first two components as arrows, with names that do not overlap.
+
+    The legend has an entry for the arrows behind ``handles``.
+    """
     x, y = reading.correlations[:2]
     shown = np.argsort(-(x**2 + y**2), kind="stable")[:SHOWN]
     first = x.size - reading.supplementary
@@ -269,31 +305,35 @@ def _arrows(figure: Figure, axes: Axes, reading: Reading) -> None:
         how = {"arrowstyle": "->", "color": colour, "linestyle": line, "alpha": 0.7}
         axes.annotate("", (x[j], y[j]), (0, 0), arrowprops=how)
     axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
-    axes.set(xlabel="correlation with the first component", ylabel="correlation with the second")
-    names = [reading.features[j] if reading.features else str(j) for j in shown.tolist()]
+    axes.set(xlabel="correlation with PC1", ylabel="correlation with PC2")
+    names = [str(reading.features[j] if reading.features else j) for j in shown.tolist()]
+    text = f"features{_part_text(shown.size, x.size)}"
+    arrow: dict[str, Any] = {"color": COLOURS[3], "marker": ">", "markevery": (1, 2), "markersize": 4}
+    handles.append(Line2D([], [], label=f"{text}: correlations", **arrow))
+    if (shown >= first).any():
+        handles.append(Line2D([], [], color=COLOURS[0], linestyle="--", label="without part in the components"))
+    add_legend(figure, handles, below=True)
     figure.draw_without_rendering()  # makes the layout, by which names are measured
-    _name_tips(axes, reading.correlations[:2, shown].T, names)
+    tips = reading.correlations[:2, shown].T
+    _name_tips(axes, tips, short_names(names), avoid=np.concatenate([share * tips for share in (0.3, 0.5, 0.7, 0.9)]))
 
 
-def _name_tips(axes: Axes, tips: Array, names: Sequence[str]) -> None:
-    """Write each name near its point (n, 2), where there is room inside the axes and beside the other names.
+def _name_tips(axes: Axes, tips: Array, names: Sequence[str], avoid: Array | None = None) -> None:
+    """Write each name near its point (n, 2), where there is room inside the axes, and beside other names and points.
 
     A thin line joins the two. The places that are tried are those of a grid, so there is room for all names
     that fit into the axes at all.
     """
     inside, per_unit = axes.get_window_extent(), axes.transData.transform([(0, 0), (1, 1)])
     low, high = axes.transData.inverted().transform([inside.min, inside.max])
-    occupied = np.column_stack([tips, np.broadcast_to(5 / (per_unit[1] - per_unit[0]), tips.shape)])  # 5 dots of a mark
+    marks = tips if avoid is None else np.concatenate([tips, avoid])
+    occupied = np.column_stack(
+        [marks, np.broadcast_to(5 / (per_unit[1] - per_unit[0]), marks.shape)]
+    )  # 5 dots of a mark
     for tip, name in zip(tips, names, strict=True):
-        text = axes.annotate(
-            name if len(name) <= MAX_LABEL_CHARACTERS else f"{name[: MAX_LABEL_CHARACTERS - 3]}...",
-            (0, 0),
-            ha="center",
-            va="center",
-            fontsize=8,
-        )
+        text = axes.annotate(name, (0, 0), ha="center", va="center", fontsize=8)
         half = np.array(text.get_window_extent().size) / (per_unit[1] - per_unit[0]) / 2 + 0.01
-        grid = np.stack(np.meshgrid(*(np.linspace(low + half, high - half, 81).T)), axis=-1).reshape(-1, 2)
+        grid = np.stack(np.meshgrid(*(np.linspace(low + half, high - half, 61).T)), axis=-1).reshape(-1, 2)
         ideal = tip * (1 + 0.06 / max(np.hypot(*tip), 1e-9)) + np.sign(tip) * half * [1, 0]
         within = (np.hypot(*tip) - np.hypot(*grid.T)).clip(min=0.0)  # arrows are there, so it counts as farther away
         order = np.argsort(np.sum((grid - ideal) ** 2, axis=1) + 9 * within**2, kind="stable")

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
-from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, canvas
+from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, add_legend, canvas
 from fedpca_flwr.maths.arrays import Array
 
 GENOME_WIDE = 5e-8
@@ -46,17 +47,25 @@ def manhattan(chromosomes: Sequence[str], positions: Sequence[int], p: Array) ->
         axes.plot(x, height[own], "o", markersize=2.5, color=COLOURS[number % 2], rasterized=True)
         middles.append(float(x.min() + x.max()) / 2)
         start = float(x.max()) + 0.02 * float(x.max() - x.min() + 1)
-    axes.axhline(-np.log10(GENOME_WIDE), color=GREY, linestyle="--", linewidth=1)
+    text = f"p = {GENOME_WIDE:g}: genome-wide significance"
+    line = axes.axhline(-np.log10(GENOME_WIDE), color=GREY, linestyle="--", linewidth=1, label=text)
     labels, last = list(dict.fromkeys(chromosomes)), -np.inf
     for number, middle in enumerate(middles):  # of those too near each other the first is named
         if middle - last < MIN_TICK_DISTANCE * start:
             labels[number] = ""
         else:
             last = middle
-    axes.set_xticks(middles, labels)
+    if len(labels) > 1:
+        axes.set_xticks(middles, labels)
+        axes.set_xlabel("chromosome")
+    else:
+        first = place.min()
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{(x + first) / 1e6:g}"))
+        axes.set_xlabel(f"position on chromosome {labels[0]} (Mb)")
     axes.margins(x=0.01)
     axes.grid(visible=False, axis="x")
-    axes.set(xlabel="chromosome", ylabel="$-\\log_{10}\\,p$", ylim=(0, None))
+    axes.set(ylabel="$-\\log_{10}\\,p$", ylim=(0, None))
+    add_legend(figure, [line], below=True)
     return figure
 
 
@@ -81,6 +90,6 @@ def quantiles(statistics: Array, p: Array) -> Figure:
     figure, axes = canvas(4.2, 4.0)
     axes.plot([0, expected[0]], [0, expected[0]], color=GREY, linewidth=1)
     axes.plot(expected, -np.log10(values), "o", markersize=3, color=COLOURS[0], rasterized=True)
-    axes.set(xlabel="expected $-\\log_{10}\\,p$", ylabel="$-\\log_{10}\\,p$", xlim=(0, None), ylim=(0, None))
+    axes.set(xlabel="expected $-\\log_{10}\\,p$", ylabel="observed $-\\log_{10}\\,p$", xlim=(0, None), ylim=(0, None))
     axes.text(0.05, 0.93, f"inflation λ = {inflation:.3f}", transform=axes.transAxes)
     return figure

@@ -4,10 +4,7 @@ Needs the extra ``plots``. Colours are those of `fedpca_flwr.figures.style`; mar
 on white paper; ``savefig(..., facecolor="none")`` leaves the paper out.
 """
 
-import os
-from collections.abc import Iterator, Mapping, Sequence, Sized
-from itertools import count, cycle
-from pathlib import Path
+from collections.abc import Mapping, Sequence, Sized
 from textwrap import wrap
 from typing import Any
 
@@ -17,8 +14,7 @@ from scipy.sparse import issparse
 
 from fedpca_flwr.analyses.inputs import MODEL_ADVICE, takes, takes_model
 from fedpca_flwr.data.frames import as_rows
-from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.figures.style import COLOURS, GREY, MARKERS, STYLE
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
@@ -29,9 +25,20 @@ try:
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import MaxNLocator
 
-    from fedpca_flwr.figures.style import canvas, few_ticks, thin_rows
+    from fedpca_flwr.figures.score_plots import MAX_SCORE_MARKS, component_title, scores
+    from fedpca_flwr.figures.style import (
+        COLOURS,
+        GREY,
+        STYLE,
+        add_legend,
+        canvas,
+        few_ticks,
+        looks,
+        number_axis,
+        short_names,
+        thin_rows,
+    )
 except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
 
@@ -55,164 +62,35 @@ def __dir__() -> list[str]:
 
 EXACT_ANGLE_DEGREES = 1e-6  # degrees within which components are the same for every purpose: drawn as one
 MAX_PLOTTED_ROWS = 300  # Rows of a scatter plot; more hide each other.
-MAX_SCORE_MARKS = 3000  # Rows of all parties together, where each is one mark.
 
-
-@rc_context(STYLE)
-def scores(
-    parties: Any, model: PCAModel | None = None, *, labels: Any = None, components: tuple[int, int] | None = None
-) -> Figure:
-    """Draw the scores of all parties' rows in two components, each party in its own colour and marker.
-
-    The ellipses hold 95 % of normal rows with the mean and covariance of the rows of a colour. A single component
-    is drawn against the number of the row, party after party, without ellipses.
-
-    Parameters
-    ----------
-    parties : mapping of str to table, or list of tables
-        Rows (n_i, d) of each party; or their scores: an array (n_i, k) if there is no model, or the file that a run
-        wrote at the site (``.npy`` or ``.csv``).
-    model : PCAModel, optional
-        Gives the scores of tables, and the shares of the variance along the axes.
-    labels : mapping of str to array-like, or list of array-like, of shape (n_i,), optional
-        A class for each row. Colours and ellipses are then those of the classes, marks those of the parties.
-    components : (int, int), optional
-        The components to draw, from 1. None: the first two, or the only component.
-
-    Returns
-    -------
-    Figure
-
-    Raises
-    ------
-    ConfigError
-        If components or labels do not fit the scores.
-    DataError
-        If a file holds no scores.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_wine
-    >>> from fedpca_flwr import run
-    >>> from fedpca_flwr.figures import plots
-    >>> wine = load_wine(as_frame=True).data
-    >>> parties = {"north": wine[:90], "south": wine[90:]}
-    >>> figure = plots.scores(parties, run("p-cov", parties, n_components=2, scale=True))
-    """
-    tables = tables_by_name(parties, {} if model is None else model.log)
-    points = {name: _points(name, item, model, components) for name, item in tables.items()}
-    widths = {name: part.shape[1] for name, part in points.items()}
-    if len(set(widths.values())) > 1:
-        raise ConfigError(f"the parties' scores have one component here and several there: {widths}; name 'components'")
-    single = 1 in widths.values()
-    if single:
-        ends = np.cumsum([len(part) for part in points.values()])
-        for (name, part), end in zip(points.items(), ends, strict=True):
-            points[name] = _on_plane(part, end - len(part))
-    classes = [[name] * len(part) for name, part in points.items()] if labels is None else _classes(points, labels)
-    of_class = np.array([item for part in classes for item in part])
-    colours = dict(zip(points if labels is None else np.unique(of_class).tolist(), cycle(COLOURS), strict=False))
-    all_points = np.concatenate(list(points.values()))
-    figure, axes = canvas(7, 4.6)
-    for part, part_classes, mark in zip(points.values(), classes, _marks(), strict=False):
-        shown = thin_rows(len(part), max(1, MAX_SCORE_MARKS // len(points)))
-        paint: dict[str, Any] = {"c": [colours[item] for item in part_classes[shown]], "alpha": 0.6, "linewidths": 0}
-        axes.scatter(
-            part[shown, 0], part[shown, 1], 18, marker=mark, rasterized=len(all_points) > MAX_PLOTTED_ROWS, **paint
-        )
-    for item, colour in {} if single else colours.items():
-        axes.plot(*_ellipse(all_points[of_class == item]), color=colour, linewidth=1.2)
-    if single:
-        axes.set(xlabel=_component_title(model, 1), ylabel="row")
-    else:
-        first, second = components or (1, 2)
-        axes.set(xlabel=_component_title(model, first), ylabel=_component_title(model, second))
-        axes.set_aspect("equal", adjustable="datalim")
-    _add_legend(axes, points, colours, classes_too=labels is not None)
-    return figure
-
-
-def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int, int] | None) -> Array:
-    """Return the scores (n, 2) of a party's rows in two components, or (n, 1) if there is a single component."""
-    if isinstance(table, str | os.PathLike):
-        path = Path(table)
-        try:
-            values = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
-        except (OSError, ValueError) as error:  # whose text may quote a cell
-            raise DataError(f"{path} of '{name}' is no file of a run's scores ({type(error).__name__})") from None
-    else:
-        values = np.asarray(table) if model is None else model.transform(table)
-    k = values.shape[-1] if values.ndim == 2 else 0
-    shown = components or ((1,) if k == 1 else (1, 2))
-    if not all(1 <= component <= k for component in shown):
-        raise ConfigError(f"the scores of '{name}' have shape {values.shape}, but the components {shown} are asked")
-    return np.asarray(values[:, [component - 1 for component in shown]], dtype=np.float64)
-
-
-def _on_plane(points: Array, start: int = 0) -> Array:
-    """Return points (n, 2); points with a single coordinate get their row numbers, from ``start``, as the second."""
-    return points if points.shape[1] > 1 else np.column_stack([points, np.arange(start, start + len(points))])
-
-
-def _classes(points: Mapping[str, Array], labels: Any) -> list[list[str]]:
-    """Return the class of each row of each party, as texts, and refuse labels of another number of rows."""
-    party_labels = [labels[name] for name in points] if isinstance(labels, Mapping) else labels
-    classes = [[str(label) for label in part] for part in party_labels]
-    rows = [len(part) for part in points.values()]
-    if [len(part) for part in classes] != rows:
-        raise ConfigError(f"'labels' are of {[len(part) for part in classes]} rows of the parties, expected {rows}")
-    return classes
-
-
-def _marks() -> Iterator[str]:
-    """Yield a marker for each party, shifted after each cycle of the colours so that 100 parties differ."""
-    return (MARKERS[(i + i // len(COLOURS)) % len(MARKERS)] for i in count())
-
-
-def _ellipse(points: Array) -> Array:
-    """Return the ellipse (2, 100) that holds 95 % of normal points with the moments of points (n, 2)."""
-    if len(points) < 2:
-        return np.full((2, 100), np.nan)
-    values, vectors = np.linalg.eigh(np.cov(points.T))
-    turn = np.linspace(0, 2 * np.pi, 100)
-    radii = np.sqrt(values.clip(min=0.0) * -2 * np.log(0.05))  # the quantile of chi squared with 2 degrees of freedom
-    outline: Array = points.mean(axis=0)[:, None] + (vectors * radii) @ np.array([np.cos(turn), np.sin(turn)])
-    return outline
-
-
-def _component_title(model: PCAModel | None, component: int) -> str:
-    """Return the axis label of a component, counted from 1, with its share of the variance if known."""
-    shares = [] if model is None else model.explained_variance_ratio_[component - 1 : component].tolist()
-    return f"PC{component}" + "".join(f" ({share:.1%} of the variance)" for share in shares if share == share)
-
-
-def _add_legend(axes: Axes, points: Mapping[str, Array], colours: Mapping[str, str], *, classes_too: bool) -> None:
-    """Add a legend of the parties with their numbers of rows, and of the classes if colours are of classes."""
-    entries = [
-        (f"{name} ({len(part)} rows)", mark) for (name, part), mark in zip(points.items(), _marks(), strict=False)
-    ]
-    paint = [GREY] * len(points) if classes_too else [colours[name] for name in points]
-    entries += [(name, "s") for name in colours] if classes_too else []
-    paint += list(colours.values()) if classes_too else []
-    handles = [
-        Line2D([], [], linestyle="none", markersize=5, marker=mark, color=colour, label=label)
-        for (label, mark), colour in zip(entries, paint, strict=True)
-    ]
-    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5), ncols=-(-len(handles) // 20))
+__all__ = [
+    "MAX_PLOTTED_ROWS",
+    "MAX_SCORE_MARKS",
+    "angle_by_round",
+    "bytes_against_error",
+    "component_images",
+    "heterogeneity",
+    "loadings",
+    "projection_grid",
+    "projection_overlay",
+    "scores",
+    "scree",
+]
 
 
 MAX_BAR_FEATURES = 30
-"""Of more features than these the loadings are a heat map."""
+"""Features that have bars and names; of more, those with the largest loadings."""
 
 
 @takes_model
 @rc_context(STYLE)
 def loadings(model: PCAModel, *, most: int = 3) -> Figure:
-    """Draw the loadings of the first components: bars, or a heat map if features or components are many.
+    """Draw the loadings of the first components: bars, or a heat map of more than four components.
 
     Parameters
     ----------
     model : PCAModel
+        Of more than `MAX_BAR_FEATURES` features the bars are of those with the largest loadings, in the model's order.
     most : int, default 3
         Largest number of components to draw.
 
@@ -222,26 +100,37 @@ def loadings(model: PCAModel, *, most: int = 3) -> Figure:
     """
     components = model.loadings()[0][:most]
     k, d = components.shape
-    names = [str(j) for j in (range(d) if model.feature_names_in_ is None else model.feature_names_in_)]
+    names = short_names(range(d) if model.feature_names_in_ is None else model.feature_names_in_)
     largest = float(np.abs(components).max()) or 1.0
-    if d <= MAX_BAR_FEATURES and k <= 4:
-        figure = Figure(figsize=(2.2 + 1.9 * k, 1.1 + 0.21 * d))
-        for i, panel in enumerate(figure.subplots(1, k, sharey=True, squeeze=False)[0]):
-            panel.barh(range(d), components[i], color=np.where(components[i] > 0, COLOURS[0], COLOURS[3]).tolist())
-            title = _component_title(model, i + 1).replace(" of the variance", "")
+    if k <= 4:
+        shown = np.sort(np.argsort(-np.abs(components).max(axis=0), kind="stable")[:MAX_BAR_FEATURES])
+        figure = Figure(figsize=(_names_width(names) + max(3.2, 2.0 * k), 1.1 + 0.21 * shown.size))
+        grid = figure.subplots(1, k, sharey=True, squeeze=False)[0]
+        for i, panel in enumerate(grid):
+            values = components[i, shown]
+            panel.barh(range(shown.size), values, color=np.where(values > 0, COLOURS[0], COLOURS[3]).tolist())
+            title = component_title(model, i + 1).replace(" of the variance", "")
             panel.set(title=title, xlim=(-1.05 * largest, 1.05 * largest))
-        panel.set_yticks(range(d), names)
-        panel.invert_yaxis()
-        figure.supxlabel("loading")
+        grid[0].set_yticks(range(shown.size), [names[j] for j in shown.tolist()])
+        grid[0].set_ylim(shown.size - 0.5, -0.5)
+        grid[0].set_ylabel("" if d == shown.size else f"{shown.size} of {d} features, of the largest loadings")
+        figure.supxlabel("loading", fontsize=10)
         return figure
-    figure, axes = canvas(max(4.0, 2 + 0.45 * k), min(8, 1.5 + 0.16 * d))
+    figure, axes = canvas(_names_width(names) + 1.5 + 0.4 * k, min(8, 1.5 + 0.16 * d))
     image = axes.imshow(components.T, cmap="PuOr", vmin=-largest, vmax=largest, aspect="auto", interpolation="none")
     axes.grid(visible=False)
-    axes.set_xticks(range(k), [f"PC{i + 1}" for i in range(k)])
+    axes.set_xticks(range(k), [f"PC{i + 1}" for i in range(k)], rotation=90 if k > 12 else 0)
     if d <= 2 * MAX_BAR_FEATURES:
         axes.set_yticks(range(d), names, fontsize=8)
+    else:
+        axes.set_ylabel("number of the feature, from 0")
     figure.colorbar(image, label="loading")
     return figure
+
+
+def _names_width(names: Sequence[str]) -> float:
+    """Return the inches that names beside an axis take."""
+    return 0.3 + 0.085 * max(map(len, names))
 
 
 @takes("reference", PCAModel, MODEL_ADVICE)
@@ -263,17 +152,18 @@ def projection_overlay(
         At most `MAX_PLOTTED_ROWS` of its rows are drawn, evenly spread. Columns of a data frame are matched by their
         names.
     labels : array-like of shape (n,), optional
-        Each label has a colour and a mark, and its name at the mean of its rows.
+        Each label has a colour and a mark.
     title : str, optional
 
     Returns
     -------
     Figure
     """
-    figure, axes = canvas(6, 5)
-    _overlay(axes, reference, model, X, None if labels is None else np.asarray(labels))
-    axes.set(title=title, xlabel="first component", ylabel=_second_label(reference, model))
-    axes.legend(*_overlay_legend(axes), loc="center left", bbox_to_anchor=(1, 0.5))
+    figure, axes = canvas(5, 4.6)
+    handles = _overlay(axes, reference, model, X, None if labels is None else np.asarray(labels))
+    axes.set(xlabel="score on PC1", ylabel=_second_label(reference, model))
+    axes.set_title("\n".join(wrap(title, 50)))
+    add_legend(figure, handles)
     return figure
 
 
@@ -307,16 +197,18 @@ def projection_grid(
     marks = None if labels is None else np.asarray(labels)
     columns = min(3, len(models))
     rows = -(-len(models) // columns)
-    figure = Figure(figsize=(3.6 * columns, 3.4 * rows))
-    grid = np.atleast_1d(figure.subplots(rows, columns, sharex=True, sharey=True)).ravel()
+    figure = Figure(figsize=(3.2 * columns, 3.1 * rows))
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for axes, (name, model) in zip(grid, models.items(), strict=False):
-        _overlay(axes, reference, model, X, marks)
-        axes.set_title("\n".join(wrap(name, 26)))
+        handles = _overlay(axes, reference, model, X, marks)
+        axes.set_title("\n".join(wrap(name, 34)[:3]), fontsize=10)
     for axes in grid[len(models) :]:
         axes.set_visible(False)
-    figure.supxlabel("first component")
-    figure.supylabel(_second_label(reference, *models.values()))
-    figure.legend(*_overlay_legend(grid[0]), loc="outside right upper")
+    for axes in grid[max(0, len(models) - columns) : len(models)]:  # the lowest of each column
+        axes.tick_params(labelbottom=True)
+    figure.supxlabel("score on PC1", fontsize=10)
+    figure.supylabel(_second_label(reference, *models.values()), fontsize=10)
+    add_legend(figure, handles)
     return figure
 
 
@@ -342,17 +234,19 @@ def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
     groups = [(" = ".join(names), 100 * models[names[0]].explained_variance_ratio_) for names in curves.values()]
     figure = Figure(figsize=(8, 3.6))
     share_axes, cumulative_axes = figure.subplots(1, 2)
-    for (name, ratio), colour, marker in zip(groups, cycle(COLOURS), cycle(MARKERS), strict=False):
+    handles = []
+    for (name, ratio), (colour, marker) in zip(groups, looks(), strict=False):
         number = np.arange(1, ratio.size + 1)
         how: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
         label = f"{name} (unknown: no component stands out of the noise)" if np.isnan(ratio).any() else name
-        share_axes.plot(number, ratio, label="\n".join(wrap(label, 60)), **how)
+        handles += share_axes.plot(number, ratio, label="\n".join(wrap(label, 42)[:4]), **how)
         cumulative_axes.plot(number, ratio.cumsum(), **how)
-    share_axes.set(xlabel="component", ylabel="explained variance (%)")
-    cumulative_axes.set(xlabel="component", ylabel="explained variance, cumulative (%)")
+    share_axes.set(xlabel="component", ylabel="explained variance (%)", ylim=(0, None))
+    cumulative_axes.set(xlabel="component", ylabel="cumulative explained variance (%)", ylim=(0, 103))
     for axes in (share_axes, cumulative_axes):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(loc="outside lower center", ncols=2 if len(groups) > 1 else 1)
+        number_axis(axes.xaxis, max(ratio.size for _, ratio in groups))
+    if len(groups) > 1 or "\n" in handles[0].get_label():
+        add_legend(figure, handles)
     return figure
 
 
@@ -372,14 +266,14 @@ def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | 
     -------
     Figure
     """
-    figure, axes = canvas(6, 4)
-    for (name, angles), colour, marker in zip(curves.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
+    figure, axes = canvas(5.4, 4)
+    for name, angles, (colour, marker) in zip(short_names(curves), curves.values(), looks(), strict=False):
         axes.semilogy(range(1, len(angles) + 1), np.maximum(angles, 1e-14), color=colour, marker=marker, label=name)
     if tolerance is not None:
-        axes.axhline(tolerance, color=GREY, linestyle="--", label=f"{tolerance:g} degrees")
+        axes.axhline(tolerance, color=GREY, linestyle="--", label=f"tolerance: {tolerance:g} degrees")
     axes.set(xlabel="round", ylabel="largest angle to the exact components (degrees)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend()
+    number_axis(axes.xaxis, max(map(len, curves.values())))
+    add_legend(figure, axes.get_legend_handles_labels()[0])
     return figure
 
 
@@ -403,19 +297,26 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
     small = max(megabytes for pairs in points.values() for megabytes, _ in pairs) < 1
     if small:
         points = {name: [(1e3 * megabytes, angle) for megabytes, angle in pairs] for name, pairs in points.items()}
-    figure, axes = canvas(6.5, 4.2)
-    for (name, pairs), colour, marker in zip(points.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
+    figure, axes = canvas(5.2, 4.2)
+    for name, pairs, (colour, marker) in zip(short_names(points), points.values(), looks(), strict=False):
         sizes, degrees = np.transpose(pairs)
         axes.loglog(sizes, np.maximum(degrees, EXACT_ANGLE_DEGREES), marker, color=colour, label=name, fillstyle="none")
     front = _pareto_front([pair for pairs in points.values() for pair in pairs])
     axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="front")
-    axes.axhspan(EXACT_ANGLE_DEGREES / 3, EXACT_ANGLE_DEGREES * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
+    exact = f"exact: within {EXACT_ANGLE_DEGREES:g} degrees"
+    axes.axhspan(EXACT_ANGLE_DEGREES / 3, EXACT_ANGLE_DEGREES * 3, color=GREY, alpha=0.2, linewidth=0, label=exact)
     axes.set(
-        xlabel=f"{'kB' if small else 'MB'} up per client", ylabel="largest angle to the exact components (degrees)"
+        xlabel=f"{'kB' if small else 'MB'} up per client",
+        ylabel="largest angle to the exact components (degrees)",
+        ylim=(EXACT_ANGLE_DEGREES / 5, 10 * max(1e-3, *(angle for pairs in points.values() for _, angle in pairs))),
     )
     few_ticks(axes.xaxis, np.array([size for pairs in points.values() for size, _ in pairs]))
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    add_legend(figure, axes.get_legend_handles_labels()[0])
     return figure
+
+
+MAX_NAMED_PARTIES = 36
+"""Bars of parties that all have names; of more, evenly spread ones have."""
 
 
 @takes_model
@@ -436,7 +337,7 @@ def heterogeneity(parties: Any, model: PCAModel) -> Figure:
     tables = tables_by_name(parties, model.log)
     panels: dict[str, list[float]] = {
         "rows": [],
-        "distance of the mean\n(in deviations of all rows)": [],
+        "distance of the mean\n(deviations of all rows)": [],
         "explained variance (%)\nabout the party's own mean": [],
     }
     for X in tables.values():
@@ -448,11 +349,17 @@ def heterogeneity(parties: Any, model: PCAModel) -> Figure:
         distance = float(np.linalg.norm(shift)) / (np.sqrt(model.total_variance) or 1.0)
         for values, value in zip(panels.values(), (len(rows), distance, explained), strict=True):
             values.append(value)
-    figure = Figure(figsize=(9, 3.2))
-    for axes, (name, values), colour in zip(figure.subplots(1, 3), panels.items(), COLOURS, strict=False):
-        axes.bar(range(len(tables)), values, color=colour)
-        axes.set_title(name)
-        axes.set_xticks(range(len(tables)), tables, rotation=90 if sum(len(name) + 2 for name in tables) > 32 else 0)
+    names = short_names(tables)
+    height = min(0.22 * len(tables), 8.0)
+    figure = Figure(figsize=(_names_width(names) + 6.3, 1.2 + max(1.0, height)))
+    grid = figure.subplots(1, 3, sharey=True)
+    for axes, (title, values), colour in zip(grid, panels.items(), COLOURS, strict=False):
+        axes.barh(range(len(tables)), values, color=colour)
+        axes.set_xlabel(title)
+        axes.locator_params(axis="x", nbins=5)
+    named = range(0, len(tables), -(-len(tables) // MAX_NAMED_PARTIES))
+    grid[0].set_yticks(named, [names[i] for i in named], fontsize=10 if len(tables) <= MAX_NAMED_PARTIES else 8)
+    grid[0].set_ylim(len(tables) - 0.5, -0.5)
     return figure
 
 
@@ -485,17 +392,21 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
     count = min(count, model.n_components_)
     columns = min(5, count)
     with rc_context({**STYLE, "axes.grid": False}):
-        figure = Figure(figsize=(1.6 * columns, 1.8 * -(-count // columns)))
-        grid = np.atleast_1d(figure.subplots(-(-count // columns), columns)).ravel()
+        figure = Figure(figsize=(1.6 * columns + (1.3 if len(shape) == 2 else 0), 1.8 * -(-count // columns)))
+        grid = figure.subplots(-(-count // columns), columns, squeeze=False).ravel()
         for axes in grid:
             axes.set_axis_off()
         for i, (axes, loadings) in enumerate(zip(grid, model.loadings()[0][:count], strict=False)):
-            largest = np.abs(loadings).max()
+            largest = np.abs(loadings).max() or 1.0
             if len(shape) == 2:
-                axes.imshow(loadings.reshape(shape), cmap="PuOr", vmin=-largest, vmax=largest)
+                image = axes.imshow(loadings.reshape(shape), cmap="PuOr", vmin=-largest, vmax=largest)
             else:
                 axes.imshow(loadings.reshape(shape) / (2 * largest) + 0.5)
-            axes.set_title(f"{i + 1}", fontsize=9)
+            axes.set_title(f"PC{i + 1}", fontsize=9)
+        if len(shape) == 2:
+            bar = figure.colorbar(image, ax=grid, ticks=[-largest, 0, largest], shrink=0.9)
+            bar.ax.set_yticklabels(["-largest", "0", "largest"], fontsize=8)
+            bar.set_label("loading", fontsize=9)
         return figure
 
 
@@ -510,8 +421,8 @@ def _require_models(models: Mapping[str, Any]) -> None:
         )
 
 
-def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: NDArray[Any] | None) -> None:
-    """Draw rows by the reference and by the model into axes, joined by lines, with the model's signs aligned."""
+def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: NDArray[Any] | None) -> list[Line2D]:
+    """Draw rows by both models into axes, joined by lines, with the model's signs aligned; return legend handles."""
     X = as_rows(X, "X") if issparse(X) else X
     shown = thin_rows(len(X), MAX_PLOTTED_ROWS)
     rows = X[shown]  # of an array, a list, a data frame
@@ -524,26 +435,31 @@ def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: N
     axes.add_collection(
         LineCollection(list(np.stack([theirs, ours], axis=1)), colors=GREY, linewidths=0.4, rasterized=True)
     )
-    for label, colour, marker in zip(np.unique(marks), cycle(COLOURS), cycle(MARKERS), strict=False):
+    classes = np.unique(marks)
+    look: dict[str, Any] = {"linestyle": "none", "fillstyle": "none", "markersize": 5}
+    handles = [
+        Line2D([], [], marker="o", color=GREY, label="pooled PCA", **look),
+        Line2D([], [], marker="x", color=GREY, label="federated", **look),
+    ]
+    for label, name, (colour, marker) in zip(classes, short_names(classes), looks(), strict=False):
         members = marks == label
         how: dict[str, Any] = {"linewidths": 0.7, "rasterized": True, "zorder": 2}
-        (x, y), (ours_x, ours_y), middle = theirs[members].T, ours[members].T, theirs[members].mean(axis=0)
+        (x, y), (ours_x, ours_y) = theirs[members].T, ours[members].T
         axes.scatter(x, y, s=26, marker=marker, facecolors="none", edgecolors=colour, **how)
         axes.scatter(ours_x, ours_y, s=12, marker="x", color=colour, **how)
         if labels is not None:
-            axes.text(middle[0], middle[1], str(label), weight="bold", ha="center", va="center", zorder=3)
+            handles.append(Line2D([], [], marker=marker, color=colour, label=name, **look))
+    return handles
 
 
 def _second_label(*models: PCAModel) -> str:
-    """Return the label of an overlay's second axis: "row" if a model has a single component."""
-    return "second component" if min(model.n_components_ for model in models) > 1 else "row"
+    """Return the label of an overlay's second axis: the number of the row if a model has a single component."""
+    return "score on PC2" if min(model.n_components_ for model in models) > 1 else "number of the row"
 
 
-def _overlay_legend(axes: Axes) -> tuple[list[Any], list[str]]:
-    """Return legend handles and labels for marks of the pooled PCA and crosses of the federated model."""
-    mark = axes.scatter([], [], s=26, facecolors="none", edgecolors=GREY)
-    cross = axes.scatter([], [], s=12, marker="x", color=GREY)
-    return [mark, cross], ["pooled PCA", "federated"]
+def _on_plane(points: Array) -> Array:
+    """Return points (n, 2); points with a single coordinate get their row numbers as the second."""
+    return points if points.shape[1] > 1 else np.column_stack([points, np.arange(len(points))])
 
 
 def _pareto_front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

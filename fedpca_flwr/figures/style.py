@@ -5,13 +5,16 @@ paper: no single colour of text is legible on white and on the dark pages of not
 with white and with #111 multiply to 18.9, which is less than 4.5 times 4.5. Needs the extra ``plots``.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, cycle
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedpca_flwr.maths.arrays import Array
 
@@ -96,3 +99,101 @@ def few_ticks(axis: Axis, values: Array) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=8 if wide else 99))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+MAX_NAME_LETTERS = 28
+"""Letters of a name in a legend, on an axis or at an arrow; of a longer name the middle is left out."""
+
+MAX_LEGEND_LINES = 20
+"""Entries of a column of a legend."""
+
+MAX_LEGEND_ENTRIES = 40
+"""Entries of a legend; of more the last one says how many are not named."""
+
+
+def short_names(names: Iterable[object], most: int = MAX_NAME_LETTERS) -> list[str]:
+    """Return names of at most ``most`` letters, without the middle of longer ones, that still differ.
+
+    Parameters
+    ----------
+    names : iterable of object
+        The names, which are written as texts.
+    most : int
+        Largest number of letters, of at least 12. Names that would become equal have a number behind.
+
+    Returns
+    -------
+    list of str
+        The names in one line each.
+    """
+    full = [" ".join(str(name).split()) for name in names]
+    cut = [text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[len(text) - most // 2 :]}" for text in full]
+    firsts: dict[str, dict[str, int]] = {}
+    for text, whole in zip(cut, full, strict=True):
+        firsts.setdefault(text, {}).setdefault(whole, len(firsts[text]) + 1)
+    return [
+        text if len(firsts[text]) == 1 else f"{text[: most - 5]} ({firsts[text][whole]})"
+        for text, whole in zip(cut, full, strict=True)
+    ]
+
+
+def markers() -> Iterator[str]:
+    """Return an iterator of markers by colour, shifted after each cycle of the colours so that 100 pairs differ.
+
+    Returns
+    -------
+    iterator of str
+        Markers of matplotlib.
+    """
+    return (MARKERS[(i + i // len(COLOURS)) % len(MARKERS)] for i in count())
+
+
+def looks() -> Iterator[tuple[str, str]]:
+    """Return an iterator of pairs of a colour and a marker, of which 100 differ.
+
+    Returns
+    -------
+    iterator of tuple of str
+        Colour and marker of matplotlib.
+    """
+    return zip(cycle(COLOURS), markers(), strict=False)
+
+
+def add_legend(figure: Figure, handles: Sequence[Any], *, below: bool = False) -> None:
+    """Put a legend to the right of all axes, or below in a line, and enlarge the figure by what the legend takes.
+
+    Parameters
+    ----------
+    figure : Figure
+        Of a constrained layout.
+    handles : sequence of Artist
+        Artists with labels, of which at most `MAX_LEGEND_ENTRIES` are shown.
+    below : bool
+        Put the legend below, in a single line.
+    """
+    shown = list(handles)
+    if (hidden := len(shown) - MAX_LEGEND_ENTRIES) > 0:
+        shown[MAX_LEGEND_ENTRIES:] = [Line2D([], [], linestyle="none", label=f"and {hidden} more")]
+    columns = len(shown) if below else -(-len(shown) // (MAX_LEGEND_LINES + 1))
+    legend = figure.legend(handles=shown, loc="outside lower center" if below else "outside right upper", ncols=columns)
+    width, height = np.array(legend.get_window_extent().size) / figure.dpi
+    old_width, old_height = figure.get_size_inches()
+    if below:
+        figure.set_size_inches(max(old_width, width + 0.2), old_height + height)
+    else:
+        figure.set_size_inches(old_width + width, max(old_height, height + 0.2))
+
+
+def number_axis(axis: Axis, last: int) -> None:
+    """Set the limits of an axis of whole numbers from 1 to ``last``, and whole numbers as its ticks.
+
+    Parameters
+    ----------
+    axis : Axis
+        Axis of components or rounds.
+    last : int
+        The largest number.
+    """
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    margin = max(0.4, 0.03 * last)
+    axis.set_view_interval(1 - margin, last + margin, ignore=True)

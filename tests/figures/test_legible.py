@@ -3,68 +3,40 @@
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from fedpca_flwr import analyses, run
-from fedpca_flwr.figures import analysis_plots, plots
-from fedpca_flwr.figures.style import COLOURS, GREY, INK, MARKERS, PAPER
-from fedpca_flwr.model.reference import pooled_pca
-from fedpca_flwr.model.second_moments import SecondMoments
-from tests.families import cut, rows
-
-X = rows(200, 12)
-MODEL = pooled_pca(X, 4)
-MOMENTS = SecondMoments.of(X)
-LABELS = np.arange(len(X)) % 10
-WARDS = pd.DataFrame(X[:, :2], columns=["age", "mass"]).assign(ward=[f"ward {i % 7}" for i in range(200)])
-LEVELS = analyses.categories(run("p-cov", [WARDS], n_components=2, scale=True, levels=["ward"]))
-
-FIGURES = {
-    "scores": lambda: plots.scores(cut(X, 120, 60, 20), MODEL),
-    "loadings": lambda: plots.loadings(MODEL),
-    "projection_overlay": lambda: plots.projection_overlay(MODEL, MODEL, X, LABELS, title="rows"),
-    "projection_grid": lambda: plots.projection_grid(MODEL, {"one": MODEL, "other": MODEL}, X, LABELS),
-    "scree": lambda: plots.scree({"pooled": MODEL, "other": pooled_pca(X[:99], 4)}),
-    "angle_by_round": lambda: plots.angle_by_round({"sub-it": [10.0, 1.0]}, tolerance=0.1),
-    "bytes_against_error": lambda: plots.bytes_against_error({"a": [(2, 1e-9)], "b": [(1, 1.0)]}),
-    "heterogeneity": lambda: plots.heterogeneity(cut(X, 120, 60, 20), MODEL),
-    "component_images": lambda: plots.component_images(MODEL, (3, 4)),
-    "how_many": lambda: analysis_plots.how_many(analyses.how_many(MOMENTS)),
-    "outlier_map": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X)),
-    "variables": lambda: analysis_plots.variables(analyses.read(MOMENTS, 2, supplementary=[0])),
-    "levels": lambda: analysis_plots.levels(LEVELS, MODEL.transform(X)),
-    "squared_correlations": lambda: analysis_plots.squared_correlations(LEVELS),
-    "contributions": lambda: analysis_plots.contributions(analyses.read(MOMENTS, 2, supplementary=[0])),
-    "biplot": lambda: analysis_plots.biplot(analyses.read(MOMENTS, 2), MODEL.transform(X)),
-}
+from fedpca_flwr.figures import analysis_plots, association_plots, plots, score_plots
+from fedpca_flwr.figures.style import COLOURS, GREY, INK, MARKERS, PAPER, short_names
+from tests.figures.contact_sheet import FIGURES, long_names
 
 AXES = {
     "scores": ["PC1", "PC2"],
     "loadings": ["loading", "PC1", "PC2", "PC3"],
-    "projection_overlay": ["rows", "first", "second"],
-    "projection_grid": ["first", "second", "one", "other"],
+    "projection_overlay": ["run", "PC1", "PC2"],
+    "projection_grid": ["PC1", "PC2", "p-cov", "qr-pca"],
     "scree": ["component", "explained", "component", "cumulative"],
     "angle_by_round": ["round", "angle"],
-    "bytes_against_error": ["MB up", "angle"],
+    "bytes_against_error": ["B up", "angle"],
     "heterogeneity": ["rows", "distance", "explained"],
-    "component_images": ["1", "2", "3", "4"],
+    "component_images": ["PC1", "PC2", "PC3", "PC4", "loading"],
     "how_many": ["component", "variance"],
     "outlier_map": ["T²", "SPE"],
-    "variables": ["first", "second"],
+    "variables": ["PC1", "PC2"],
     "levels": ["PC1", "PC2"],
     "squared_correlations": ["PC1", "PC2"],
     "contributions": ["PC1"],
-    "biplot": ["first", "second"],
+    "biplot": ["PC1", "PC2"],
+    "manhattan": ["chromosome", "p"],
+    "quantiles": ["expected", "observed"],
 }
 """A word of each text at the axes of a figure: those of the whole figure, then each panel's title, x and y."""
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_each_axis_says_what_is_along_it(name):
-    figure = FIGURES[name]()
+    figure = FIGURES[name]["plain"]()
     texts = [figure.get_supxlabel(), figure.get_supylabel()]
     texts += [text for axes in figure.axes for text in (axes.get_title(), axes.get_xlabel(), axes.get_ylabel())]
     assert not [text for word, text in zip(AXES[name], filter(None, texts), strict=True) if word not in text]
@@ -107,17 +79,52 @@ SIGHT = {
 def test_every_figure_of_the_package_is_here():
     public = {
         name
-        for module in (plots, analysis_plots)
+        for module in (plots, score_plots, analysis_plots, association_plots)
         for name, value in vars(module).items()
         if callable(value) and getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
     }
-    assert public == set(FIGURES)
+    assert public - {"component_title"} == set(FIGURES) == set(AXES)
+
+
+MAX_NAMES = 45
+"""Names that a single legend or axis has at most: 40, that of the rest, and those of ellipses."""
+
+HARD = [(name, what) for name, inputs in FIGURES.items() for what in inputs if what != "plain"]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("name", "what"), HARD)
+def test_hard_inputs_keep_within_the_figure(name, what):
+    """Legends of 30 parties and names of 58 letters ran out of the picture, or left no room for the axes."""
+    figure = FIGURES[name][what]()
+    figure.draw_without_rendering()
+    drawn, paper = figure.get_tightbbox(), figure.bbox_inches  # in inches
+    assert drawn.x0 > -0.02
+    assert drawn.y0 > -0.02
+    assert drawn.x1 < paper.x1 + 0.02
+    assert drawn.y1 < paper.y1 + 0.02
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    boxes = [axes.get_window_extent() for axes in panels]
+    legends = [legend.get_window_extent() for legend in figure.legends]
+    assert not [legend for legend in legends if any(legend.overlaps(box) for box in boxes)]
+    assert sum(box.width * box.height for box in boxes) > 0.25 * np.prod(figure.bbox.size)  # the rest is names
+    names = [len(legend.get_texts()) for legend in figure.legends]
+    names += [len(of) for axes in panels for of in (axes.texts, axes.get_yticklabels(), axes.get_xticklabels())]
+    assert max(names) <= max(MAX_NAMES, 61 if name in ("manhattan", "biplot", "variables") else 0)
+
+
+def test_short_names_are_short_and_differ():
+    names = [*long_names("serum", 30), "short", "a" * 40 + "b" + "a" * 40, "a" * 81, "short"]
+    short = short_names(names)
+    assert max(map(len, short)) <= 28
+    assert len(set(short)) == 33  # the same name twice is the same
+    assert (short[0][:5], short[7][-3:], short[-1]) == ("xxxse", "007", "short")
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("name", FIGURES)
 def test_text_is_ink_on_paper(name):
-    figure = FIGURES[name]()
+    figure = FIGURES[name]["plain"]()
     assert to_hex(figure.get_facecolor()).upper() == PAPER
     assert {axes.get_facecolor()[3] for axes in figure.axes} == {0.0}
     texts = [text for text in figure.findobj(Text) if text.get_text().strip()]

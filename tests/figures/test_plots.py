@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
@@ -14,7 +15,7 @@ from scipy import sparse
 from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.figures import analysis_plots, markdown, plots
-from fedpca_flwr.figures.style import COLOURS
+from fedpca_flwr.figures.style import COLOURS, MAX_NAME_LETTERS
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import cut, rows
@@ -38,7 +39,9 @@ def bars_of(axes) -> list[Any]:
     return list(axes.patches)
 
 
-def texts_of(legend) -> list[str]:
+def texts_of(figure) -> list[str]:
+    """Return the entries of the figure's legend."""
+    (legend,) = figure.legends
     return [text.get_text() for text in legend.get_texts()]
 
 
@@ -60,14 +63,14 @@ def overlap(boxes):
 
 
 def test_scores_are_those_of_each_party_with_its_colour_and_mark():
-    axes = plots.scores(dict(zip(NAMES, PARTS, strict=True)), MODEL, components=(2, 4)).axes[0]
+    figure = plots.scores(dict(zip(NAMES, PARTS, strict=True)), MODEL, components=(2, 4))
+    (axes,) = figure.axes
     for found, rows_of_it in zip(points(axes), PARTS, strict=True):
         np.testing.assert_allclose(found, MODEL.transform(rows_of_it)[:, [1, 3]])
     assert [len(set(kind)) for kind in zip(*looks(axes.collections), strict=True)] == [3, 3]
-    assert texts_of(axes.get_legend()) == ["north (180 rows)", "south (100 rows)", "west (20 rows)"]
+    assert texts_of(figure)[:3] == ["north (180 rows)", "south (100 rows)", "west (20 rows)"]
     assert f"PC2 ({MODEL.explained_variance_ratio_[1]:.1%}" in axes.get_xlabel()
     assert "PC4" in axes.get_ylabel()
-    assert len(looks(plots.scores([X[i::25] for i in range(25)], MODEL).axes[0].collections)) == 25
     below_the_noise = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
     assert plots.scores(PARTS, below_the_noise).axes[0].get_xlabel() == "PC1"
     assert [axes.get_title() for axes in plots.loadings(below_the_noise).axes] == ["PC1", "PC2", "PC3"]
@@ -91,7 +94,6 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
     outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
     assert sum(map(len, points(plots.scores([turned] * 3).axes[0]))) <= plots.MAX_SCORE_MARKS
-    assert np.isnan(plots.scores({"one": turned[:1]}).axes[0].lines[0].get_xydata()).all()
     panels = plots.loadings(MODEL, most=4).axes
     assert [text.get_text() for text in panels[0].get_yticklabels()] == list(map(str, range(12)))
     for panel, component in zip(panels, MODEL.components_, strict=True):
@@ -99,21 +101,91 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
         colours = [to_hex(bar.get_facecolor()).upper() for bar in bars_of(panel)]
         assert colours == [COLOURS[0] if loading > 0 else COLOURS[3] for loading in component]
     assert panels[0].yaxis_inverted()  # the first feature stands above
-    assert len(plots.loadings(pooled_pca(rows(60, 30), 3)).axes[0].patches) == 30
-    for d, k in ((31, 3), (12, 5)):
-        wide = pooled_pca(rows(60, d), k)
-        image = plots.loadings(wide, most=k).axes[0].images[0]
-        np.testing.assert_array_equal(image.get_array(), wide.components_.T)
-        assert image.get_clim() == pytest.approx(np.abs(wide.components_).max() * np.array([-1, 1]))
+    many = pooled_pca(rows(60, 40), 5)
+    image = plots.loadings(many, most=5).axes[0].images[0]
+    np.testing.assert_array_equal(image.get_array(), many.components_.T)
+    assert image.get_clim() == pytest.approx(np.abs(many.components_).max() * np.array([-1, 1]))
+    axes = plots.loadings(many, most=1).axes[0]
+    largest = np.sort(np.argsort(-np.abs(many.components_[0]))[:30])
+    assert [text.get_text() for text in axes.get_yticklabels()] == list(map(str, largest))
+    np.testing.assert_array_equal([bar.get_width() for bar in bars_of(axes)], many.components_[0, largest])
+    assert "30 of 40" in axes.get_ylabel()
+
+
+def test_more_parties_than_colours_have_a_panel_each():
+    """30 ellipses and a legend of 30 colours, of which three are the same, showed nothing."""
+    parties = {f"clinic {i}": X[i::30] for i in range(30)}
+    axes = plots.scores(parties, MODEL).axes
+    for panel, (name, part) in zip(axes, parties.items(), strict=True):
+        everyone, own = panel.lines[:2]
+        np.testing.assert_allclose(own.get_xydata(), MODEL.transform(part)[:, :2])
+        assert len(everyone.get_xdata()) == 300
+        assert panel.get_title() == f"{name}\n10 rows"
+    many = plots.scores([X[i::100] for i in range(100)], MODEL).axes
+    assert len(many) == 36
+    assert many[-1].get_title() == "65 others\n195 rows"
+    classes = [[f"kind {i % 12}" for i in range(len(part))] for part in PARTS]
+    titles = [panel.get_title().split("\n")[0] for panel in plots.scores(PARTS, MODEL, labels=classes).axes]
+    assert titles == [f"kind {i}" for i in range(12)]
+
+
+def test_ellipses_are_of_rows_or_of_means_and_say_which():
+    normal = np.random.default_rng(0).standard_normal((200, 20, 2))
+    outlines = [
+        line
+        for i in range(0, 200, 10)
+        for line in plots.scores(list(normal[i : i + 10]), ellipses="mean").axes[0].lines
+    ]
+    hits = [MatplotlibPath(np.asarray(line.get_xydata())).contains_point((0, 0)) for line in outlines]
+    assert len(hits) == 200
+    assert 0.91 <= np.mean(hits) <= 0.99
+    for kind, text in (("rows", "95 % of rows"), ("mean", "mean"), ("none", "")):
+        entries = texts_of(plots.scores({"all": normal[0]}, ellipses=kind))
+        assert [text in entry for entry in entries[1:]] == [True] * (kind != "none")
+    with refused(ConfigError, "'ellipses'", "'all'", "'mean'"):
+        plots.scores(PARTS, MODEL, ellipses="all")
+
+
+@pytest.mark.parametrize("clouds", [2, 3])
+def test_rows_in_several_clouds_have_no_ellipse_of_rows(clouds):
+    rng = np.random.default_rng(0)
+    people = 8 * np.array([[0, 0], [1, 0], [0, 1]])[np.arange(120) % clouds] + rng.standard_normal((120, 2))
+    figure = plots.scores({"site": people})
+    assert not figure.axes[0].lines
+    assert "several clouds" in texts_of(figure)[-1]
+    assert len(plots.scores({"site": people}, labels=[np.arange(120) % clouds]).axes[0].lines) == clouds
+    assert len(plots.scores({"site": people}, ellipses="mean").axes[0].lines) == 1
+    normal = rng.standard_normal((200, 30, 2))
+    assert sum(len(plots.scores({"site": one}).axes[0].lines) for one in normal[:20]) >= 19
+    assert not plots.scores({"site": normal[0][:9]}).axes[0].lines  # too few rows
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
+def test_classes_are_a_column_of_the_parties_tables(library):
+    def table(part):
+        return {"age": part[:, 0], "mass": part[:, 1]}
+
+    model = run("p-cov", [library(table(part)) for part in PARTS], n_components=2)
+    wards = [[f"ward {i % 2}" for i in range(len(part))] for part in PARTS]
+    tables = [library({**table(part), "ward": own}) for part, own in zip(PARTS, wards, strict=True)]
+    by_column = plots.scores(tables, model, labels="ward")
+    by_lists = plots.scores([library(table(part)) for part in PARTS], model, labels=wards)
+    assert texts_of(by_column) == texts_of(by_lists)
+    for marks, expected in zip(by_column.axes[0].collections, by_lists.axes[0].collections, strict=True):
+        np.testing.assert_array_equal(marks.get_offsets(), expected.get_offsets())
+        np.testing.assert_array_equal(marks.get_facecolor(), expected.get_facecolor())
+    for column, parties in (("sex", tables), ("ward", PARTS)):
+        with refused(ConfigError, "'labels'", column, "'party 0'"):
+            plots.scores(parties, model, labels=column)
 
 
 def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
     paths = [str(tmp_path / "north.csv"), str(tmp_path / "south.npy")]
     model = run("p-cov", PARTS[:2], n_components=4, scores=paths)
-    of_files, of_rows = plots.scores(paths, model).axes[0], plots.scores(PARTS[:2], model).axes[0]
-    for one, other in zip(points(of_files), points(of_rows), strict=True):
+    of_files, of_rows = plots.scores(paths, model), plots.scores(PARTS[:2], model)
+    for one, other in zip(points(of_files.axes[0]), points(of_rows.axes[0]), strict=True):
         np.testing.assert_allclose(one, other)
-    assert texts_of(of_files.get_legend()) == ["north (180 rows)", "south (100 rows)"]
+    assert texts_of(of_files)[:2] == ["north (180 rows)", "south (100 rows)"]
     (tmp_path / "other.csv").write_text("age\nold\n")
     with refused(DataError, "'other'"):
         plots.scores([tmp_path / "other.csv"])
@@ -124,11 +196,11 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
 
 
 def test_heterogeneity_measures_each_client_by_its_name():
-    def heights(axes) -> list[float]:
-        return [bar.get_height() for bar in bars_of(axes)]
+    def lengths(axes) -> list[float]:
+        return [bar.get_width() for bar in bars_of(axes)]
 
     shifted = [PARTS[0], PARTS[1] + 5.0, PARTS[2]]
-    counts, shift, kept = map(heights, plots.heterogeneity(shifted, MODEL).axes)
+    counts, shift, kept = map(lengths, plots.heterogeneity(shifted, MODEL).axes)
     assert counts == [180, 100, 20]
     own = shifted[1] - shifted[1].mean(axis=0)
     distance = np.linalg.norm(shifted[1].mean(axis=0) - MODEL.mean_)
@@ -136,12 +208,12 @@ def test_heterogeneity_measures_each_client_by_its_name():
     np.testing.assert_allclose(kept[1], 100 * np.sum((own @ MODEL.components_.T) ** 2) / np.sum(own**2))
     nothing = np.ones((6, 3))
     axes = plots.heterogeneity([nothing[:2], nothing[2:]], pooled_pca(nothing, 1)).axes
-    assert heights(axes[1]) == heights(axes[2]) == [0, 0]
+    assert lengths(axes[1]) == lengths(axes[2]) == [0, 0]
     scaled = run("p-cov", dict(zip(NAMES, PARTS, strict=True)), n_components=2, scale=True)
     axes = plots.heterogeneity(PARTS, scaled).axes
-    assert [[text.get_text() for text in panel.get_xticklabels()] for panel in axes] == [NAMES] * 3
+    assert [text.get_text() for text in axes[0].get_yticklabels()] == NAMES
     distances = [np.linalg.norm((part.mean(axis=0) - X.mean(axis=0)) / X.std(axis=0)) for part in PARTS]
-    np.testing.assert_allclose(heights(axes[1]), distances / np.sqrt(12 * 300 / 299))
+    np.testing.assert_allclose(lengths(axes[1]), distances / np.sqrt(12 * 300 / 299))
 
 
 # Models beside the pooled PCA
@@ -154,13 +226,9 @@ def test_an_exact_models_crosses_lie_in_their_circles():
     for circles, crosses in zip(circles_and_crosses[::2], circles_and_crosses[1::2], strict=True):
         np.testing.assert_allclose(circles, crosses, atol=1e-9)
     assert sum(map(len, circles_and_crosses)) == 600
-    handles: list[Any] = figure.axes[0].get_legend().legend_handles
-    pooled, federated = handles
-    assert (len(pooled.get_facecolor()), len(federated.get_facecolor())) == (0, 1)  # circles are open
-    assert texts_of(figure.axes[0].get_legend()) == ["pooled PCA", "federated"]
+    assert texts_of(figure) == ["pooled PCA", "federated", "0", "1", "2"]
     (joins,) = (one for one in figure.axes[0].collections if isinstance(one, LineCollection))
     assert len(joins.get_segments()) == 300
-    assert [text.get_text() for text in figure.axes[0].texts] == ["0", "1", "2"]
     of_ten = plots.projection_overlay(TRUTH, MODEL, X, np.arange(300) % 10).axes[0].collections
     drawn = [one for one in of_ten if isinstance(one, PathCollection) and len(one.get_offsets())]
     assert len({one.get_paths()[0].vertices.tobytes() for one in drawn[::2]}) == 10
@@ -189,8 +257,8 @@ def test_scree_and_rounds_show_their_numbers_and_names():
     lines = plots.angle_by_round({"sub-it": [10, 1, 0]}, tolerance=1e-6).axes[0].lines
     np.testing.assert_allclose(lines[0].get_xydata(), [[1, 10], [2, 1], [3, 1e-14]])
     assert set(lines[1].get_ydata()) == {1e-6}
-    (legend,) = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)}).legends
-    assert texts_of(legend) == ["pooled = p-cov", "other"]
+    figure = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)})
+    assert texts_of(figure) == ["pooled = p-cov", "other"]
 
 
 @pytest.mark.parametrize(
@@ -214,10 +282,12 @@ def test_the_front_is_what_nothing_beats(points, front, unit):
 def test_components_as_images():
     turned = replace(MODEL, components_=-MODEL.components_)  # whose largest loadings are below zero
     figure = plots.component_images(turned, (3, 4), count=3)
-    for panel, component in zip(figure.axes, turned.components_[:3], strict=True):
+    *panels, scale = figure.axes
+    assert scale.get_ylabel() == "loading"
+    for panel, component in zip(panels, turned.components_[:3], strict=True):
         np.testing.assert_allclose(panel.images[0].get_array(), component.reshape(3, 4))
         assert panel.images[0].get_clim() == pytest.approx(np.abs(component).max() * np.array([-1, 1]))
-    assert len(plots.component_images(MODEL, (3, 4)).axes) == 4  # of ten, so many has the model
+    assert len(plots.component_images(MODEL, (3, 4)).axes) == 5  # with the scale; of ten, so many has the model
     coloured = plots.component_images(MODEL, (2, 2, 3), count=2).axes[0].images[0].get_array()
     loadings = MODEL.components_[0].reshape(2, 2, 3)
     np.testing.assert_allclose(coloured, loadings / (2 * np.abs(loadings).max()) + 0.5)
@@ -236,14 +306,16 @@ def test_a_table_in_markdown_is_its_head_and_its_lines():
 
 def test_a_scree_has_the_band_and_a_line_for_each_rule():
     found = analyses.how_many(MOMENTS)
-    (axes,) = analysis_plots.how_many(found).axes
+    figure = analysis_plots.how_many(found)
+    (axes,) = figure.axes
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
     band = axes.collections[0].get_datalim(axes.transData)
     assert (band.y0, band.y1) == (0, pytest.approx(found.null_band[0]))
-    assert texts_of(axes.get_legend())[2:] == [f"{k}: {rule}" for rule, k in found.by_rule.items()]
+    assert texts_of(figure)[2:] == [f"{k}: {rule}" for rule, k in found.by_rule.items()]
     found = analyses.HowMany({"far": 9, "near": 2, "last": 8}, np.arange(8.0, 0, -1), np.ones(8))
-    (axes,) = analysis_plots.how_many(found).axes
-    assert texts_of(axes.get_legend())[2:] == ["2: near", "8: last"]
+    figure = analysis_plots.how_many(found)
+    (axes,) = figure.axes
+    assert texts_of(figure)[2:] == ["2: near", "8: last"]
     assert [int(line.get_xdata()[0]) for line in axes.lines[1:]] == [2, 8]  # behind so many components
 
 
@@ -252,12 +324,15 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     odd = X.copy()
     odd[3] *= 20
     found = analyses.outliers(analyses.pca(MOMENTS, 3), odd)
-    (axes,) = analysis_plots.outlier_map(found).axes
+    figure = analysis_plots.outlier_map(found)
+    (axes,) = figure.axes
     even, crosses = axes.lines[:2]
     assert len(even.get_xdata()) + len(crosses.get_xdata()) == 300
     assert found.t_squared[3] in crosses.get_xdata()
     assert (even.get_xdata() <= found.t_squared_limit).all()
-    assert texts_of(axes.get_legend())[1].endswith(f"{found.odd.sum()} of 300")
+    assert texts_of(figure)[1:] == [f"odd rows: {found.odd.sum()} of 300", "limits of 99 %"]
+    looser = analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), odd, level=0.95))
+    assert texts_of(looser)[2] == "limits of 95 %"
     assert axes.lines[2].get_xdata()[0] == found.t_squared_limit
     assert axes.lines[3].get_ydata()[0] == found.spe_limit
     figure = analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X))
@@ -282,7 +357,7 @@ def test_names_of_arrows_do_not_overprint():
     inside = axes.get_window_extent()
     boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
     assert len(boxes) == 30
-    assert max(len(text.get_text()) for text in axes.texts) == 30
+    assert max(len(text.get_text()) for text in axes.texts) == MAX_NAME_LETTERS
     assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
     assert all(inside.y0 <= box.y0 and box.y1 <= inside.y1 for box in boxes)
     assert not overlap(boxes)
@@ -363,15 +438,19 @@ def test_contributions_are_shares_of_those_that_take_part():
 
 
 @pytest.mark.parametrize("labels", [None, LABELS])
-def test_a_single_component_is_drawn_against_row_numbers(labels):
+def test_a_single_component_is_drawn_as_strips_of_the_parties(labels):
     model, truth = run("p-cov", PARTS, n_components=1), pooled_pca(X, 1)
     own = None if labels is None else np.split(labels, [180, 280])
     axes = plots.scores(PARTS, model, labels=own).axes[0]
-    np.testing.assert_allclose(np.concatenate(points(axes)), np.column_stack([model.transform(X), np.arange(300)]))
-    assert (axes.get_ylabel(), len(axes.lines)) == ("row", 0)
+    drawn = np.concatenate(points(axes))
+    for place, part in enumerate(PARTS):
+        strip = drawn[np.round(drawn[:, 1]) == place, 0]
+        np.testing.assert_allclose(np.sort(strip), np.sort(model.transform(part)[:, 0]))
+    names = [f"party {i} ({len(part)})" for i, part in enumerate(PARTS)]
+    assert [text.get_text() for text in axes.get_yticklabels()] == names
     grid = plots.projection_grid(truth, {"one": model, "four": MODEL}, X, labels)
     for figure in (plots.projection_overlay(truth, model, X, labels), grid):
-        assert "row" in (figure.get_supylabel(), figure.axes[0].get_ylabel())
+        assert "number of the row" in (figure.get_supylabel(), figure.axes[0].get_ylabel())
         drawn = np.concatenate(points(figure.axes[0]))
         expected = np.abs(model.transform(X)[:, 0])
         np.testing.assert_allclose(np.sort(np.abs(drawn[:, 0]))[::2], np.sort(expected), atol=1e-9)

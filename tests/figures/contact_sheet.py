@@ -1,0 +1,277 @@
+"""Every figure of the package with plain and with hard inputs, and the command that draws them all to be looked at.
+
+    python -m tests.figures.contact_sheet FOLDER [FIGURE ...]
+
+FOLDER gets a PNG file for each figure, with a picture for each input.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from PIL import Image, ImageDraw
+
+from fedpca_flwr import analyses, run
+from fedpca_flwr.figures import analysis_plots, association_plots, plots
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca
+from fedpca_flwr.model.second_moments import SecondMoments
+from tests.families import cut, rows
+
+RNG = np.random.default_rng(0)
+X = rows(300, 12)
+PARTIES = dict(zip(["north", "south", "west"], cut(X, 180, 100, 20), strict=True))
+MODEL = run("p-cov", PARTIES, n_components=4)
+CLASSES = {name: [f"class {i % 3}" for i in range(len(part))] for name, part in PARTIES.items()}
+
+
+def long_names(what: str, count: int) -> list[str]:
+    """Names of 58 letters each, which differ at their ends, as those of measurements and of hospitals do."""
+    return [f"{what} by the laboratory of the regional hospital no {i:03d}".rjust(58, "x") for i in range(count)]
+
+
+def named(part: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame(part, columns=long_names("serum level", part.shape[1]))
+
+
+FEATURES = {name: named(part) for name, part in PARTIES.items()}
+LONG = dict(zip(long_names("cohort", 3), FEATURES.values(), strict=True))
+LONG_MODEL = run("p-cov", LONG, n_components=4)
+THIRTY = {f"clinic {i:02d}": X[i::30] + 0.3 * RNG.standard_normal(12) for i in range(30)}
+THIRTY_LONG = dict(zip(long_names("cohort", 30), THIRTY.values(), strict=True))
+THIRTY_MODEL = run("p-cov", THIRTY, n_components=4)
+WIDE = {name: named(RNG.standard_normal((60, 3)) @ RNG.standard_normal((3, 500)) + 1.0) for name in PARTIES}
+WIDE_MODEL = run("p-cov", WIDE, n_components=10)
+ONE_MODEL = run("p-cov", PARTIES, n_components=1)
+THIRTY_ONE = run("p-cov", THIRTY, n_components=1)
+KINDS = 8 * RNG.standard_normal((3, 12))
+CLOUDS = {name: KINDS[RNG.integers(0, 3, 150)] + RNG.standard_normal((150, 12)) for name in PARTIES}
+CLOUDS_MODEL = run("p-cov", CLOUDS, n_components=2)
+FEW = {"one row": X[:1], "two rows": X[1:3], "three rows": X[3:6], "rest": X[6:40]}
+MANY = {f"site {i}": rows(4000, 12, seed=i) for i in range(3)}
+HUNDRED = {f"clinic {i}": X[i::100] for i in range(100)}
+NOISE_MODEL = run("p-cov", [1e-9 * X, 1e-9 * X], n_components=1)
+
+MOMENTS, LONG_MOMENTS = SecondMoments.of(X), SecondMoments.of(named(X))
+WIDE_MOMENTS = SecondMoments.of(pd.concat(WIDE.values()))
+ALIKE = pd.DataFrame(X[:, :1] + 0.01 * RNG.standard_normal((300, 30)), columns=long_names("serum level", 30))
+ALIKE_MOMENTS = SecondMoments.of(ALIKE)
+ODD = X * np.where(np.arange(300) % 50 == 0, 12.0, 1.0)[:, None]
+
+
+def mixed(columns: list[str], levels: int) -> tuple[analyses.Categories, np.ndarray]:
+    """Two numbers beside categories with some levels each: what relates to the components, and the rows' scores."""
+    table = pd.DataFrame(X[:, :2], columns=["age", "mass"])
+    for j, column in enumerate(columns):
+        table[column] = [f"{column[:20]} {(i * (j + 3) + i // 7) % levels}" for i in range(300)]
+    model = run("p-cov", [table], n_components=2, scale=True, levels=columns)
+    return analyses.categories(model), model.transform(table)
+
+
+def variants(chromosomes: int, each: int) -> tuple[list[str], list[int], np.ndarray]:
+    """Chromosomes, positions and p values, of which some are small."""
+    p = RNG.uniform(size=chromosomes * each)
+    p[:: each // 2] **= 8
+    return (
+        [str(i + 1) for i in range(chromosomes) for _ in range(each)],
+        list(range(0, 1000 * each, 1000)) * chromosomes,
+        p,
+    )
+
+
+def association(chromosomes: int, each: int) -> Figure:
+    return association_plots.manhattan(*variants(chromosomes, each))
+
+
+def quantiles(count: int) -> Figure:
+    statistics = RNG.standard_normal(count)
+    return association_plots.quantiles(statistics, RNG.uniform(size=count))
+
+
+def curves(names: list[str], rounds: int = 12) -> dict[str, list[float]]:
+    return {name: [60.0 * 0.4 ** (j * (1 + i % 5) / 3) for j in range(rounds)] for i, name in enumerate(names)}
+
+
+def costs(names: list[str]) -> dict[str, list[tuple[float, float]]]:
+    return {name: [(0.1 * (i + 1), 10.0 ** (1 - i % 9)), (0.3 * (i + 1), 0.01)] for i, name in enumerate(names)}
+
+
+def models(names: list[str]) -> dict[str, PCAModel]:
+    return {name: pooled_pca(X[: 90 + 5 * i], 4) for i, name in enumerate(names)}
+
+
+METHODS = [f"sub-it block-size={i}" for i in range(30)]
+LONG_METHODS = [f"dp-pca epsilon=1.5 delta=1e-6 release=directions rounds={i}" for i in range(12)]
+
+FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
+    "scores": {
+        "plain": lambda: plots.scores(PARTIES, MODEL),
+        "classes": lambda: plots.scores(PARTIES, MODEL, labels=CLASSES),
+        "names of 58 letters": lambda: plots.scores(LONG, LONG_MODEL),
+        "30 parties of 58 letters": lambda: plots.scores(THIRTY_LONG, THIRTY_MODEL),
+        "30 parties with classes": lambda: plots.scores(
+            THIRTY, THIRTY_MODEL, labels=[[f"class {i % 3}" for i in range(10)]] * 30
+        ),
+        "100 parties": lambda: plots.scores(HUNDRED, MODEL),
+        "30 classes": lambda: plots.scores(
+            PARTIES, MODEL, labels=[[f"kind {i % 30}" for i in range(len(part))] for part in PARTIES.values()]
+        ),
+        "500 features": lambda: plots.scores(WIDE, WIDE_MODEL),
+        "one component": lambda: plots.scores(PARTIES, ONE_MODEL),
+        "one component, classes": lambda: plots.scores(PARTIES, ONE_MODEL, labels=CLASSES),
+        "one component, 30 parties": lambda: plots.scores(THIRTY_LONG, THIRTY_ONE),
+        "three clouds": lambda: plots.scores(CLOUDS, CLOUDS_MODEL),
+        "ellipses of means": lambda: plots.scores(PARTIES, MODEL, ellipses="mean"),
+        "three clouds as classes": lambda: plots.scores(
+            CLOUDS,
+            CLOUDS_MODEL,
+            labels=[np.argmin([np.linalg.norm(part - kind, axis=1) for kind in KINDS], 0) for part in CLOUDS.values()],
+        ),
+        "one to three rows": lambda: plots.scores(FEW, MODEL),
+        "12,000 rows": lambda: plots.scores(MANY, MODEL),
+    },
+    "loadings": {
+        "plain": lambda: plots.loadings(MODEL),
+        "names of 58 letters": lambda: plots.loadings(LONG_MODEL),
+        "500 features": lambda: plots.loadings(WIDE_MODEL),
+        "500 features, ten components": lambda: plots.loadings(WIDE_MODEL, most=10),
+        "twelve features, four components": lambda: plots.loadings(MODEL, most=4),
+        "one component": lambda: plots.loadings(ONE_MODEL),
+    },
+    "projection_overlay": {
+        "plain": lambda: plots.projection_overlay(MODEL, models(["one"])["one"], X, np.arange(300) % 3, title="a run"),
+        "names of 58 letters": lambda: plots.projection_overlay(
+            MODEL, MODEL, X, np.array(long_names("kind", 3))[np.arange(300) % 3], title=long_names("method", 1)[0]
+        ),
+        "30 classes": lambda: plots.projection_overlay(MODEL, MODEL, X, np.arange(300) % 30),
+        "one component": lambda: plots.projection_overlay(ONE_MODEL, ONE_MODEL, X),
+        "three clouds": lambda: plots.projection_overlay(CLOUDS_MODEL, CLOUDS_MODEL, CLOUDS["north"]),
+    },
+    "projection_grid": {
+        "plain": lambda: plots.projection_grid(MODEL, models(["p-cov", "qr-pca"]), X, np.arange(300) % 3),
+        "one model": lambda: plots.projection_grid(MODEL, models(["p-cov"]), X),
+        "names of 58 letters": lambda: plots.projection_grid(MODEL, models(LONG_METHODS[:4]), X, np.arange(300) % 10),
+        "12 models": lambda: plots.projection_grid(MODEL, models(METHODS[:12]), X),
+        "one component": lambda: plots.projection_grid(ONE_MODEL, {"one": ONE_MODEL}, X),
+    },
+    "scree": {
+        "plain": lambda: plots.scree(MODEL),
+        "two models": lambda: plots.scree(models(["pooled", "other"])),
+        "names of 58 letters": lambda: plots.scree(models(LONG_METHODS)),
+        "30 models": lambda: plots.scree(models(METHODS)),
+        "500 features": lambda: plots.scree(WIDE_MODEL),
+        "one component": lambda: plots.scree(ONE_MODEL),
+    },
+    "angle_by_round": {
+        "plain": lambda: plots.angle_by_round(curves(["sub-it", "fast-pca"]), tolerance=0.1),
+        "names of 58 letters": lambda: plots.angle_by_round(curves(LONG_METHODS), tolerance=0.1),
+        "30 methods": lambda: plots.angle_by_round(curves(METHODS), tolerance=0.1),
+        "one round": lambda: plots.angle_by_round({"p-cov": [0.0]}),
+    },
+    "bytes_against_error": {
+        "plain": lambda: plots.bytes_against_error(costs(["p-cov", "sub-it", "qr-pca"])),
+        "names of 58 letters": lambda: plots.bytes_against_error(costs(LONG_METHODS)),
+        "30 methods": lambda: plots.bytes_against_error(costs(METHODS)),
+        "one exact point": lambda: plots.bytes_against_error({"p-cov": [(0.2, 0.0)]}),
+    },
+    "heterogeneity": {
+        "plain": lambda: plots.heterogeneity(PARTIES, MODEL),
+        "names of 58 letters": lambda: plots.heterogeneity(LONG, LONG_MODEL),
+        "30 parties": lambda: plots.heterogeneity(THIRTY, THIRTY_MODEL),
+        "30 parties of 58 letters": lambda: plots.heterogeneity(THIRTY_LONG, THIRTY_MODEL),
+        "100 parties": lambda: plots.heterogeneity(HUNDRED, MODEL),
+        "one component": lambda: plots.heterogeneity(PARTIES, ONE_MODEL),
+    },
+    "component_images": {
+        "plain": lambda: plots.component_images(MODEL, (3, 4)),
+        "one component": lambda: plots.component_images(ONE_MODEL, (3, 4)),
+        "colours": lambda: plots.component_images(MODEL, (2, 2, 3)),
+        "500 features": lambda: plots.component_images(WIDE_MODEL, (20, 25)),
+    },
+    "how_many": {
+        "plain": lambda: analysis_plots.how_many(analyses.how_many(MOMENTS)),
+        "500 features": lambda: analysis_plots.how_many(analyses.how_many(WIDE_MOMENTS, draws=5)),
+        "two features": lambda: analysis_plots.how_many(analyses.how_many(SecondMoments.of(X[:, :2]))),
+    },
+    "outlier_map": {
+        "plain": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X)),
+        "rows far off": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), ODD)),
+        "one component": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 1), X)),
+    },
+    "biplot": {
+        "plain": lambda: analysis_plots.biplot(analyses.read(MOMENTS, 2), MODEL.transform(X)),
+        "names of 58 letters": lambda: analysis_plots.biplot(analyses.read(LONG_MOMENTS, 2), MODEL.transform(X)),
+        "30 like features": lambda: analysis_plots.biplot(
+            analyses.read(ALIKE_MOMENTS, 2), analyses.pca(ALIKE_MOMENTS, 2).transform(ALIKE)
+        ),
+        "500 features": lambda: analysis_plots.biplot(
+            analyses.read(WIDE_MOMENTS, 2), WIDE_MODEL.transform(pd.concat(WIDE.values()))
+        ),
+    },
+    "variables": {
+        "plain": lambda: analysis_plots.variables(analyses.read(MOMENTS, 2, supplementary=[0])),
+        "names of 58 letters": lambda: analysis_plots.variables(analyses.read(LONG_MOMENTS, 2)),
+        "500 features": lambda: analysis_plots.variables(analyses.read(WIDE_MOMENTS, 2)),
+    },
+    "levels": {
+        "plain": lambda: analysis_plots.levels(*mixed(["ward", "sex"], 3)),
+        "names of 58 letters": lambda: analysis_plots.levels(*mixed(long_names("ward", 4), 4)),
+        "24 levels": lambda: analysis_plots.levels(*mixed(["ward"], 24)),
+    },
+    "squared_correlations": {
+        "plain": lambda: analysis_plots.squared_correlations(mixed(["ward", "sex"], 3)[0]),
+        "names of 58 letters": lambda: analysis_plots.squared_correlations(mixed(long_names("ward", 4), 4)[0]),
+        "33 columns": lambda: analysis_plots.squared_correlations(mixed([f"item {j}" for j in range(31)], 3)[0]),
+    },
+    "contributions": {
+        "plain": lambda: analysis_plots.contributions(analyses.read(MOMENTS, 2, supplementary=[0])),
+        "names of 58 letters": lambda: analysis_plots.contributions(analyses.read(LONG_MOMENTS, 2)),
+        "500 features": lambda: analysis_plots.contributions(analyses.read(WIDE_MOMENTS, 2)),
+        "two features": lambda: analysis_plots.contributions(analyses.read(SecondMoments.of(X[:, :2]), 1)),
+    },
+    "manhattan": {
+        "plain": lambda: association(22, 400),
+        "one chromosome": lambda: association(1, 400),
+        "60 contigs": lambda: association(60, 20),
+    },
+    "quantiles": {"plain": lambda: quantiles(5000), "ten variants": lambda: quantiles(10)},
+}
+"""Functions that draw, by the figure's name and by what is hard about the input."""
+
+
+def pictures(inputs: dict[str, Callable[[], Figure]]) -> Iterator[tuple[str, Image.Image]]:
+    """Yield what is hard about each input, and the picture."""
+    for what, draw in inputs.items():
+        stream = BytesIO()
+        draw().savefig(stream, format="png", dpi=80)
+        yield what, Image.open(stream)
+
+
+def sheet(inputs: dict[str, Callable[[], Figure]], width: int = 1900) -> Image.Image:
+    """Lay pictures in lines on a grey page, so that the edges of each are seen, with a text above each."""
+    places, x, y, height = [], 0, 0, 0
+    for what, picture in pictures(inputs):
+        if x and x + picture.width > width:
+            x, y, height = 0, y + height, 0
+        places.append((what, picture, (x + 5, y + 20)))
+        x, height = x + picture.width + 10, max(height, picture.height + 30)
+    page = Image.new("RGB", (max(at[0] + picture.width for _, picture, at in places) + 5, y + height), "#999999")
+    for what, picture, (left, top) in places:
+        ImageDraw.Draw(page).text((left, top - 16), f"{what} ({picture.width} x {picture.height})", "black")
+        page.paste(picture, (left, top))
+    return page
+
+
+def main(folder: str, *figures: str) -> None:
+    """Write a page of each figure, or of those named."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for name in figures or FIGURES:
+        sheet(FIGURES[name]).save(Path(folder) / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
