@@ -215,10 +215,10 @@ def _answer_encoded(party: method.Party, request: method.Fields) -> method.Field
     scatter = local_moments.scatter / unit
     codec = party.options.make_codec(d, float(request["step"]) / unit, party.public.config.seed)
     try:
-        coded = codec.encode(scatter, d)
+        coded, rounded = codec.encode(scatter, d)
     except ValueError as error:
         raise method.ConfigError(f"run-config: 'step' is {party.options.step}: {error}") from None
-    residual = scatter - codec.decode(coded, d)
+    residual = scatter - rounded
     if party.options.max_corrections:
         party.state["missing"] = [residual, unit]
     error_norm = unit * eigen.spectral_norm(moments.unpack(residual, d))
@@ -245,10 +245,9 @@ def _answer_correction(party: method.Party, request: method.Fields) -> method.Fi
     except ValueError as error:
         raise method.ContractError(f"{method.SERVER}: its block does not decode: {error}") from None
     packed, unit = party.state["missing"]
-    lower = moments.unpack(packed, d)
-    residual = lower + np.tril(lower, -1).T
-    answer = codecs.encode_block(residual @ V, refine.CORRECTION_BITS)
-    residual = refine.correct_on_block(residual, V, -codecs.decode_block(answer, refine.CORRECTION_BITS, V.shape))
+    residual = moments.unpack_symmetric(packed, d)
+    answer, rounded = codecs.encode_block(residual @ V, refine.CORRECTION_BITS)
+    residual = refine.correct_on_block(residual, V, -rounded)
     party.state["missing"] = [moments.pack(residual), unit]
     error_norms = float(unit) * np.array([eigen.spectral_norm(residual), np.linalg.norm(residual @ V, 2)])
     return {"code": answer.code, "scales": answer.scales, "wrong": error_norms}
@@ -458,8 +457,7 @@ class CodedScatters:
         Round
             Question to all parties.
         """
-        coded, bits = codecs.encode_components(vectors, refine.block_bits(number))
-        block = codecs.decode_orthonormal_block(coded, bits, vectors.shape)
+        coded, bits, block = codecs.encode_components(vectors, refine.block_bits(number))
         request: method.Fields = {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)}
         replies = yield method.Round("correction", request)
         self._add_error_norms(replies)

@@ -1,15 +1,16 @@
 """Ways to send a scatter matrix in fewer bytes; each encodes and decodes a packed triangle.
 
-Numbers become small integers times a scale (float32, rounded up so that nothing is clipped). The integers are packed
-to the given number of bits, or split into byte planes, and then compressed with LZMA. Decoding trusts no length: the
-output of LZMA is only read up to the length that the receiver expects.
+Numbers become small integers times a scale (float32, rounded up so that nothing is clipped). The integers are split
+into byte planes, all low bytes before the next ones, and the planes are compressed with zstd. Decoding trusts no
+length: zstd writes into as many bytes as the receiver expects, and into no others.
 
-What an encoding gets wrong its sender can measure, since it can decode its own code: `spectral_norm` of the difference.
-No bound has to be derived for a codec, and none is loose.
+What an encoding gets wrong its sender can measure, since `encode` returns what `decode` will return: the spectral norm
+of the difference. No bound has to be derived for a codec, and none is loose.
 """
 
-import lzma
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,11 @@ from scipy.linalg import blas, eigh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import pack, packed_size, unpack, unpack_symmetric
+from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, unpack
 from fedpca_flwr.maths.refine import MAX_BITS
 from fedpca_flwr.maths.stiefel import polar_factor
 
-FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
+ZSTD_LEVEL = 9  # higher levels take 2 % fewer bytes of covariances, and ten times as long
 SCALE_BLOCK = 128  # so many consecutive numbers share a scale
 FORECAST_RUN = 16  # of so many consecutive entries one mean size makes the forecast of their bytes
 
@@ -46,7 +47,7 @@ class Coded:
     code: NDArray[np.uint8]
 
 
-def quantise(values: Array, bits: int, block: int) -> Coded:
+def quantise(values: Array, bits: int, block: int) -> tuple[Coded, Array]:
     """Round numbers to integers of few bits; each block of consecutive numbers has a scale of its own.
 
     No number is off by more than half its scale.
@@ -62,20 +63,20 @@ def quantise(values: Array, bits: int, block: int) -> Coded:
 
     Returns
     -------
-    Coded
+    coded : Coded
         The numbers in code.
+    rounded : ndarray of shape (n,)
+        The numbers that `dequantise` returns.
     """
     max_integer = 2 ** (bits - 1) - 1
     padded = np.zeros(-(-values.size // block) * block)
     padded[: values.size] = values
     blocks = padded.reshape(-1, block)
     scales = np.nextafter((np.abs(blocks).max(axis=1) / max_integer).astype(np.float32), np.float32(np.inf))
-    integers = np.rint(blocks / scales.astype(np.float64)[:, None]).astype(np.int64).reshape(-1)[: values.size]
-    shifted = (integers + max_integer).astype(np.uint64)
-    if bits in {8, 16, 32}:
-        return Coded(scales, compress(shifted.astype(f"<u{bits // 8}").view(np.uint8)))
-    columns = [(shifted >> np.uint64(j)).astype(np.uint8) & 1 for j in range(bits)]
-    return Coded(scales, compress(np.packbits(np.stack(columns, axis=1))))
+    units = scales.astype(np.float64)[:, None]
+    integers = np.rint(blocks / units).astype(np.int32)
+    rounded: Array = (integers * units).reshape(-1)[: values.size]
+    return Coded(scales, _compress_integers(integers.reshape(-1)[: values.size], _byte_count(bits))), rounded
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
@@ -106,17 +107,30 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
     max_integer = 2 ** (bits - 1) - 1
-    content = decompress(coded.code, -(-size * bits // 8))
-    if bits in {8, 16, 32}:
-        shifted = content.view(f"<u{bits // 8}").astype(np.uint64)
-    else:
-        table = np.unpackbits(content)[: size * bits].reshape(size, bits).astype(np.uint64)
-        shifted = table @ (np.uint64(1) << np.arange(bits, dtype=np.uint64))
-    integers = shifted.astype(np.int64) - max_integer
-    if np.abs(integers).max(initial=0) > max_integer:
+    integers = _decompress_integers(coded.code, size, _byte_count(bits))
+    if integers.max(initial=0) > max_integer or integers.min(initial=0) < -max_integer:
         raise ValueError("a code word that no number has")
     numbers: Array = integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
     return numbers
+
+
+def _byte_count(bits: int) -> int:
+    """Return the number of byte planes that hold integers of some bits and a sign."""
+    return -(-bits // 8)
+
+
+def _compress_integers(integers: NDArray[np.int32], count: int) -> NDArray[np.uint8]:
+    """Compress integers in ``count`` byte planes; the signs are folded in: 0, -1, 1, -2, ... are 0, 1, 2, 3, ...."""
+    folded = (integers.view(np.uint32) << np.uint32(1)) ^ (integers >> 31).view(np.uint32)
+    return compress(np.ascontiguousarray(folded.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :count].T).reshape(-1))
+
+
+def _decompress_integers(code: NDArray[np.uint8], size: int, count: int) -> NDArray[np.int32]:
+    """Return the integers (size,) that `_compress_integers` compressed in ``count`` byte planes."""
+    table = np.zeros((size, 4), np.uint8)
+    table[:, :count] = decompress(code, count * size).reshape(count, size).T
+    folded = table.view("<u4").reshape(-1).astype(np.uint32)
+    return ((folded >> np.uint32(1)) ^ (np.uint32(0) - (folded & np.uint32(1)))).view(np.int32)
 
 
 def power_of_two_unit(size: float) -> float:
@@ -135,7 +149,7 @@ def power_of_two_unit(size: float) -> float:
     return float(np.ldexp(1.0, min(int(np.frexp(size)[1]), 1023))) if size > 0 else 1.0
 
 
-def encode_block(block: Array, bits: int) -> Coded:
+def encode_block(block: Array, bits: int) -> tuple[Coded, Array]:
     """Encode a block of columns as integers of few bits, each column with a scale of its own.
 
     Parameters
@@ -147,10 +161,13 @@ def encode_block(block: Array, bits: int) -> Coded:
 
     Returns
     -------
-    Coded
+    coded : Coded
         The block in code.
+    rounded : ndarray of shape (d, b)
+        The block that `decode_block` returns.
     """
-    return quantise(block.T.reshape(-1), bits, len(block))
+    coded, rounded = quantise(block.T.reshape(-1), bits, len(block))
+    return coded, rounded.reshape(block.T.shape).T
 
 
 def decode_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
@@ -210,7 +227,7 @@ def decode_orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) ->
     return polar_factor(block)
 
 
-def encode_components(vectors: Array, bits: int) -> tuple[Coded, int]:
+def encode_components(vectors: Array, bits: int) -> tuple[Coded, int, Array]:
     """Encode orthonormal columns, with more bits if the given bits would not leave the columns nearly orthonormal.
 
     A column of many features with one large entry is far from itself in 8 bits: all small entries become zero.
@@ -228,12 +245,14 @@ def encode_components(vectors: Array, bits: int) -> tuple[Coded, int]:
         The columns in code.
     bits : int
         Bits of a number that were needed.
+    block : ndarray of shape (d, b)
+        The orthonormal columns that `decode_orthonormal_block` returns.
     """
-    coded = encode_block(vectors, bits)
-    while bits < MAX_BITS and not _is_nearly_orthonormal(decode_block(coded, bits, vectors.shape)):
+    coded, rounded = encode_block(vectors, bits)
+    while bits < MAX_BITS and not _is_nearly_orthonormal(rounded):
         bits += 8
-        coded = encode_block(vectors, bits)
-    return coded, bits
+        coded, rounded = encode_block(vectors, bits)
+    return coded, bits, polar_factor(rounded)
 
 
 def _is_nearly_orthonormal(block: Array) -> bool:
@@ -256,7 +275,7 @@ def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
     ndarray of uint8
         The code.
     """
-    return np.frombuffer(lzma.compress(content.tobytes(), lzma.FORMAT_RAW, filters=FILTERS), np.uint8)
+    return np.frombuffer(_zstd().compress(content), np.uint8)
 
 
 def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
@@ -279,16 +298,17 @@ def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     ValueError
         If the code is damaged, or not that of ``size`` bytes.
     """
-    decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=FILTERS)
     try:
-        content = decoder.decompress(code.tobytes(), max_length=size + 1)
-    except lzma.LZMAError:
-        raise ValueError("damaged code") from None
-    if len(content) != size or not decoder.eof:
-        raise ValueError(f"the code does not hold {size} bytes")
-    if decoder.unused_data:
-        raise ValueError("the code goes on after its end")
-    return np.frombuffer(content, np.uint8)
+        return np.frombuffer(_zstd().decompress(np.ascontiguousarray(code), size), np.uint8)
+    except OSError:  # damaged, too short, or of another number of bytes: zstd writes none beyond them
+        raise ValueError(f"the code does not hold {size} bytes") from None
+
+
+def _zstd() -> Any:
+    """Return the codec of pyarrow."""
+    from pyarrow import Codec  # not at the start of a site's process, where most methods need no codec
+
+    return Codec("zstd", compression_level=ZSTD_LEVEL)
 
 
 @dataclass(frozen=True)
@@ -303,7 +323,7 @@ class Quantise:
 
     bits: int
 
-    def encode(self, triangle: Array, d: int) -> Coded:
+    def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle as integers of few bits.
 
         Parameters
@@ -315,8 +335,10 @@ class Quantise:
 
         Returns
         -------
-        Coded
+        coded : Coded
             The triangle in code.
+        rounded : ndarray of shape (d (d + 1) / 2,)
+            The triangle that `decode` returns.
         """
         return quantise(triangle, self.bits, SCALE_BLOCK)
 
@@ -354,7 +376,7 @@ class SharedStep:
 
     step: float
 
-    def encode(self, triangle: Array, d: int) -> Coded:
+    def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle as multiples of the shared step.
 
         Parameters
@@ -366,8 +388,10 @@ class SharedStep:
 
         Returns
         -------
-        Coded
+        coded : Coded
             The triangle in code.
+        rounded : ndarray of shape (d (d + 1) / 2,)
+            The triangle that `decode` returns.
 
         Raises
         ------
@@ -380,10 +404,9 @@ class SharedStep:
         candidates = (integers, mixed_differences(integers, d))
         bits = [_entropy_bits(candidate, np.ones(1))[0] for candidate in candidates]
         best_index = int(bits[1] < bits[0])
-        chosen = candidates[best_index]
-        zigzag = np.where(chosen < 0, -2 * chosen - 1, 2 * chosen).astype("<u4")  # of 0, -1, 1, -2, ... 0, 1, 2, 3, ...
-        code = compress(np.ascontiguousarray(zigzag.view(np.uint8).reshape(-1, 4).T))  # all low bytes, then the next
-        return Coded(np.empty(0, np.float32), np.concatenate([np.array([best_index], np.uint8), code]))
+        code = _compress_integers(candidates[best_index].astype(np.int32), 4)
+        coded = Coded(np.empty(0, np.float32), np.concatenate([np.array([best_index], np.uint8), code]))
+        return coded, integers * self.step
 
     def decode(self, coded: Coded, d: int) -> Array:
         """Decode a packed triangle from multiples of the shared step.
@@ -408,12 +431,8 @@ class SharedStep:
         size = packed_size(d)
         if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
             raise ValueError("damaged code")
-        # all low bytes of the numbers come first, then the next bytes; signs are folded in as 0, -1, 1, -2, 2, ...
-        zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
-        integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
-        if coded.code[0]:  # they are mixed differences
-            integers = unpack_symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
-        return integers * self.step
+        integers = _decompress_integers(coded.code[1:], size, 4).astype(np.float64)
+        return self.step * (_sum_differences(integers, d) if coded.code[0] else integers)
 
 
 def mixed_differences(triangle: Array, d: int) -> Array:
@@ -431,15 +450,41 @@ def mixed_differences(triangle: Array, d: int) -> Array:
     ndarray of shape (d (d + 1) / 2,)
         Packed triangle of the differences.
     """
-    differences: Array = np.diff(np.diff(unpack_symmetric(triangle, d), axis=0, prepend=0), axis=1, prepend=0)
-    return differences[np.triu_indices(d)]
+    differences = triangle.copy()
+    starts = [*diagonal_positions(d).tolist(), triangle.size]
+    above, row = triangle[:0], triangle[:0]
+    for start, end in pairwise(starts):
+        above, row = row, triangle[start:end]
+        part = differences[start:end]
+        if above.size:
+            part -= above[1:]
+        part[1:] = np.diff(part)
+        if above.size:  # the matrix is symmetric: left of the diagonal is the entry above its first to the right
+            part[0] -= above[1] - above[0]
+    return differences
+
+
+def _sum_differences(differences: Array, d: int) -> Array:
+    """Return the packed triangle whose `mixed_differences` are given; exact for integers."""
+    triangle = differences.copy()
+    starts = [*diagonal_positions(d).tolist(), triangle.size]
+    above = triangle[:0]
+    for start, end in pairwise(starts):
+        row = triangle[start:end]
+        if above.size:
+            row[0] += above[1] - above[0]
+        np.cumsum(row, out=row)
+        if above.size:
+            row += above[1:]
+        above = row
+    return triangle
 
 
 def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
     """Forecast the bytes of a triangle in `SharedStep`'s code from the entropy of its entries, for several steps.
 
     The forecast is the entropy of multiples of a step whose sizes are distributed exponentially about their mean, for
-    each `FORECAST_RUN` consecutive entries. It is some tenth more than LZMA needs for covariances.
+    each `FORECAST_RUN` consecutive entries. It is within some tenth of what zstd needs for covariances.
 
     Parameters
     ----------
@@ -486,7 +531,7 @@ class LowRank:
     rank: int
     bits: int
 
-    def encode(self, triangle: Array, d: int) -> Coded:
+    def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle by the leading eigenvectors of its matrix.
 
         Parameters
@@ -498,14 +543,16 @@ class LowRank:
 
         Returns
         -------
-        Coded
+        coded : Coded
             The triangle in code.
+        rounded : ndarray of shape (d (d + 1) / 2,)
+            The triangle that `decode` returns.
         """
         pairs = leading_eigenpairs(unpack(triangle, d), self.rank)
         floor = np.float32(max(0.0, pairs.following) / 2)
         rows = (pairs.vectors * np.sqrt((pairs.values - floor).clip(min=0.0))).T
-        coded = quantise(rows.reshape(-1), self.bits, d)
-        return Coded(np.append(coded.scales, floor), coded.code)
+        coded, rounded = quantise(rows.reshape(-1), self.bits, d)
+        return Coded(np.append(coded.scales, floor), coded.code), self._scatter(rounded, floor, d)
 
     def decode(self, coded: Coded, d: int) -> Array:
         """Decode a packed triangle from leading eigenvectors.
@@ -530,9 +577,12 @@ class LowRank:
         if not (coded.scales.size and np.isfinite(coded.scales[-1]) and coded.scales[-1] >= 0):
             raise ValueError("its filler is not a number from 0")
         numbers = Coded(coded.scales[:-1], coded.code)
-        rows = dequantise(numbers, self.bits, d, self.rank * d).reshape(self.rank, d)
-        scatter = blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)
-        np.einsum("ii->i", scatter)[:] += coded.scales[-1]
+        return self._scatter(dequantise(numbers, self.bits, d, self.rank * d), coded.scales[-1], d)
+
+    def _scatter(self, rows: Array, floor: np.float32, d: int) -> Array:
+        """Return the packed scatter of the rows (rank d,) of a factor, plus a multiple of the identity."""
+        scatter = blas.dsyrk(1.0, rows.reshape(self.rank, d).T, lower=1)
+        np.einsum("ii->i", scatter)[:] += floor
         return pack(scatter)
 
 
@@ -556,7 +606,7 @@ class Sketch:
     bits: int
     seed: int
 
-    def encode(self, triangle: Array, d: int) -> Coded:
+    def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle by products of its matrix with random vectors.
 
         Parameters
@@ -568,13 +618,16 @@ class Sketch:
 
         Returns
         -------
-        Coded
+        coded : Coded
             The triangle in code.
+        rounded : ndarray of shape (d (d + 1) / 2,)
+            The triangle that `decode` returns.
         """
         products = blas.dsymm(
             1.0, unpack(triangle, d), np.asfortranarray(random_block(d, self.rank, self.seed)), lower=1
         )
-        return quantise(products.T.reshape(-1), self.bits, d)
+        coded, rounded = quantise(products.T.reshape(-1), self.bits, d)
+        return coded, self._scatter(rounded, d)
 
     def decode(self, coded: Coded, d: int) -> Array:
         """Decode the Nystroem approximation of a packed triangle from products with random vectors.
@@ -591,7 +644,11 @@ class Sketch:
         ndarray of shape (d (d + 1) / 2,)
             Packed scatter of low rank.
         """
-        products = dequantise(coded, self.bits, d, self.rank * d).reshape(self.rank, d).T
+        return self._scatter(dequantise(coded, self.bits, d, self.rank * d), d)
+
+    def _scatter(self, numbers: Array, d: int) -> Array:
+        """Return the packed Nystroem approximation from the numbers (rank d,) of the products."""
+        products = numbers.reshape(self.rank, d).T
         inner = random_block(d, self.rank, self.seed).T @ products
         values, vectors = eigh((inner + inner.T) / 2)
         # eigenvalues at the level of the rounding carry nothing, and dividing by them would blow it up
@@ -603,7 +660,7 @@ class Sketch:
 
 
 ScatterCodec = Quantise | SharedStep | LowRank | Sketch
-"""``decode(encode(triangle, d), d)`` is about ``triangle``, the packed scatter of d features.
+"""Codec of the packed scatter of d features: ``encode`` returns its code, and the triangle that ``decode`` returns.
 
 ``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.
 """

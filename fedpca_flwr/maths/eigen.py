@@ -366,34 +366,37 @@ def resolution(pairs: Eigenpairs) -> Resolution:
 def spectral_norm(matrix: Array) -> float:
     """Compute the largest absolute eigenvalue of a symmetric matrix, at most 1 % too large and never too small.
 
-    Lanczos finds a large matrix's norm to a tenth of that, from below.
+    Lanczos finds a large matrix's norm to a tenth of that, from below, in float32.
 
     Parameters
     ----------
     matrix : ndarray of shape (d, d)
-        The matrix, of which only the lower triangle is read.
+        The matrix, or its lower triangle with zeros above.
 
     Returns
     -------
     float
         The norm.
     """
-    matrix, d = np.asfortranarray(matrix), matrix.shape[0]
-    unit = float(np.abs(np.tril(matrix)).max())
+    d = matrix.shape[0]
+    unit = float(max(matrix.max(), -matrix.min()))
     if unit == 0.0:
         return 0.0
     if d < MIN_LANCZOS_SIZE:
         return float(np.abs(eigh(matrix, eigvals_only=True, check_finite=False)).max())
-    (value,) = _eigsh(matrix, unit, 1, which="LM", tol=1e-3, return_eigenvectors=False)
+    small = (np.asfortranarray(matrix) / unit).astype(np.float32)
+    (value,) = _eigsh(small, 1.0, 1, which="LM", tol=1e-3, return_eigenvectors=False)
     return float(abs(value)) * unit * 1.01
 
 
-def _eigsh(matrix: Array, unit: float, count: int, **options: Any) -> Any:
+def _eigsh(matrix: NDArray[np.floating], unit: float, count: int, **options: Any) -> Any:
     """Run SciPy's Lanczos solver on a symmetric matrix divided by ``unit``, from a fixed start, so that bits repeat."""
     from scipy.sparse.linalg import LinearOperator, eigsh  # not at the start of a site's process, which needs none
 
-    operator = LinearOperator(matrix.shape, matvec=lambda x: blas.dsymv(1 / unit, matrix, x, lower=1), dtype=np.float64)
-    return eigsh(operator, count, v0=np.random.default_rng(0).standard_normal(len(matrix)), **options)
+    symv = blas.ssymv if matrix.dtype == np.float32 else blas.dsymv
+    operator = LinearOperator(matrix.shape, matvec=lambda x: symv(1 / unit, matrix, x, lower=1), dtype=matrix.dtype)
+    start = np.random.default_rng(0).standard_normal(len(matrix)).astype(matrix.dtype)
+    return eigsh(operator, count, v0=start, **options)
 
 
 def pseudo_inverse(S: Array) -> tuple[Array, Array]:

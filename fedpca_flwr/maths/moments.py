@@ -425,8 +425,12 @@ def unpack_symmetric(packed: Array, d: int) -> Array:
     ndarray of shape (d, d)
         The symmetric matrix.
     """
-    lower = np.tril(unpack(packed, d))
-    return np.asarray(lower + np.tril(lower, -1).T)
+    lower = unpack(packed, d)
+    diagonal = np.diagonal(lower).copy()
+    np.fill_diagonal(lower, 0.0)
+    matrix = np.asarray(lower + lower.T)
+    np.fill_diagonal(matrix, diagonal)
+    return matrix
 
 
 def packed_size(d: int) -> int:

@@ -193,7 +193,7 @@ BLOCKS = {
 
 @pytest.mark.parametrize(("block", "bits", "what"), BLOCKS.values(), ids=BLOCKS)
 def test_a_party_answers_about_no_other_block(block, bits, what):
-    coded = encode_block(block, min(bits, 32))
+    coded, _ = encode_block(block, min(bits, 32))
     server = server_of("compressed", parties(), n_components=4, corrections=1)
     on_request(server, 1, "correction", lambda arrays: [coded.code, coded.scales, np.asarray(bits)])
     with refused(ContractError, "client 1", match=what):
@@ -205,7 +205,7 @@ def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
     tall, errors = ORTHONORMAL[:, :14], []
     for number in range(4):
         bits = block_bits(number)
-        block = decode_orthonormal_block(encode_block(tall, bits), bits, tall.shape)
+        block = decode_orthonormal_block(encode_block(tall, bits)[0], bits, tall.shape)
         np.testing.assert_allclose(block.T @ block, np.eye(14), atol=1e-14)
         errors.append(np.linalg.norm(block - tall @ (tall.T @ block), 2))
     assert [block_bits(number) for number in (3, 9)] == [32, 32]
@@ -215,9 +215,10 @@ def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
     tall = np.full((9001, 1), 0.0036)
     tall[0] = np.sqrt(1 - np.sum(tall[1:] ** 2))
     with refused(ValueError):
-        decode_orthonormal_block(encode_block(tall, 8), 8, tall.shape)
-    coded, bits = encode_components(tall, 8)
+        decode_orthonormal_block(encode_block(tall, 8)[0], 8, tall.shape)
+    coded, bits, block = encode_components(tall, 8)
     assert bits == 16
+    np.testing.assert_array_equal(decode_orthonormal_block(coded, bits, tall.shape), block)
     np.testing.assert_allclose(decode_orthonormal_block(coded, bits, tall.shape), tall, atol=1e-3)
 
 
