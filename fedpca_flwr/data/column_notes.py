@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.data.frames import labels_text
-from fedpca_flwr.maths.rows import Blocks, Rows
+from fedpca_flwr.maths.rows import Blocks, Rows, chunks
 
 MIN_ROWS = 20  # rows; of fewer nobody can tell what is usual
 MAX_ISOLATED_SHARE = 0.1  # share of a column that may lie apart
 MIN_GAP_RATIO = 10  # so many times the range of all others lies between them and those apart
 SAMPLE_ROWS = 1000  # rows by which columns are chosen that are worth sorting
+PREFIX_ROWS = 50  # rows of the sample by which most columns are ruled out
 
 MAX_BYTES = 10**7  # entries of a table of bytes, which pixels are, up to which it is looked at
 MAX_CODES = 3  # different codes at one end of a column
@@ -55,11 +56,12 @@ def column_fault_notes(
     running: dict[str, list[int]] = {}  # consecutive numbers
     unique: dict[str, list[int]] = {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
+        extremes = {party: _extremes(rows) for party, rows in tables.items()}
         for party, rows in tables.items():
-            codes[party] = count_codes(rows)
+            codes[party] = _count_codes(rows, *extremes[party])
             for column, consecutive in find_identifiers(rows).items():
                 (running if consecutive else unique).setdefault(party, []).append(column)
-        for party, columns in _constant_codes(tables).items() if same_columns else ():
+        for party, columns in _constant_codes(tables, extremes).items() if same_columns else ():
             codes[party] |= columns
 
     def columns_text(columns: Mapping[str, Iterable[int]]) -> str:
@@ -137,32 +139,33 @@ def one_column_text(rows: Rows, names: Sequence[str]) -> str:
     return f"{name} has 99 % of the variance: is it an identifier, or in a smaller unit than others?"
 
 
-def count_codes(rows: NDArray[Any]) -> dict[int, int]:
-    """Count the values of each column that are codes for missing values.
+def _extremes(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the least and the largest value of each column, in one pass; NaN for a column without values."""
+    low, high = np.full(rows.shape[1], np.nan), np.full(rows.shape[1], np.nan)
+    for chunk in chunks(rows):
+        np.fmin(low, np.fmin.reduce(chunk, axis=0), out=low)
+        np.fmax(high, np.fmax.reduce(chunk, axis=0), out=high)
+    return low, high
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
 
-    Returns
-    -------
-    dict of int to int
-        Counts by column, of the columns that have codes.
-    """
+def _count_codes(rows: NDArray[Any], low: NDArray[np.float64], high: NDArray[np.float64]) -> dict[int, int]:
+    """Count, by column, the values that are codes for missing values, given each column's extremes."""
     n = len(rows)
     if n < MIN_CONSTANT or not rows.shape[1]:
         return {}
-    low, high = np.fmin.reduce(rows, axis=0).astype(np.float64), np.fmax.reduce(rows, axis=0).astype(np.float64)
     counts = {}
     for column in np.flatnonzero((low == high) & np.isfinite(low)).tolist():
         if _is_code(low[column]) and not 0 < low[column] < 10:
             counts[column] = int(np.sum(rows[:, column] == low[column]))
     if n < MIN_ROWS:
         return counts
-    ordered = np.sort(np.vstack([_sample(rows), low, high]), axis=0)
-    gaps = np.nan_to_num(np.diff(ordered, axis=0))
-    candidates = (gaps.max(axis=0) >= (high - low) / 2) & ((gaps > 0).sum(axis=0) > 1)
-    for column in np.flatnonzero(candidates).tolist():
+    columns, sample = np.arange(rows.shape[1]), _sample(rows)
+    for part in (sample[:PREFIX_ROWS], sample):  # further rows only divide gaps
+        ordered = np.sort(np.vstack([part[:, columns], low[columns], high[columns]]).T, axis=1)
+        gaps = np.nan_to_num(np.diff(ordered, axis=1))
+        wide = gaps.max(axis=1) >= (high - low)[columns] / 2
+        columns, gaps = columns[wide], gaps[wide]
+    for column in columns[(gaps > 0).sum(axis=1) > 1].tolist():
         values = rows[:, column].astype(np.float64)
         if count := _count_end_codes(*np.unique(values[np.isfinite(values)], return_counts=True)):
             counts[column] = count
@@ -192,6 +195,8 @@ def _are_codes(codes: NDArray[Any], times: NDArray[Any], rest: NDArray[Any], cou
     which none has most rows.
     """
     gap, reach = max(rest[0] - codes[-1], codes[0] - rest[-1]), rest[-1] - rest[0]
+    if gap < reach:
+        return False
     nines = all(map(_is_code, codes.tolist()))
     marked = nines or all(code < 0 <= rest[0] and code == int(code) for code in codes.tolist())
     min_repeats = len(codes) + 1
@@ -208,18 +213,20 @@ def _is_code(value: float) -> bool:
     return value == int(value) and CODE_PATTERN.fullmatch(str(int(value))) is not None
 
 
-def _constant_codes(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, int]]:
+def _constant_codes(
+    tables: Mapping[str, NDArray[Any]], extremes: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
+) -> dict[str, dict[int, int]]:
     """Count, by party and column, values constant at a party and far from all other parties' values."""
     widths, long, lows, highs = set[int](), dict[str, NDArray[Any]](), [], []
     for party, rows in tables.items():
         widths.add(rows.shape[1])
         if len(rows) >= MIN_CONSTANT:
             long[party] = rows
-            lows.append(np.fmin.reduce(rows, axis=0))
-            highs.append(np.fmax.reduce(rows, axis=0))
+            lows.append(extremes[party][0])
+            highs.append(extremes[party][1])
     if len(widths) > 1 or len(long) < 2:
         return {}
-    low, high = np.array(lows, dtype=np.float64), np.array(highs, dtype=np.float64)
+    low, high = np.array(lows), np.array(highs)
     varies = high > low
     lowest = np.where(varies, low, np.inf).min(axis=0)
     highest = np.where(varies, high, -np.inf).max(axis=0)
@@ -249,10 +256,12 @@ def find_identifiers(rows: NDArray[Any]) -> dict[int, bool]:
     """
     if len(rows) < MIN_ROWS or not rows.shape[1]:
         return {}
-    sample = np.sort(_sample(rows), axis=0)
-    candidates = np.flatnonzero((np.diff(sample, axis=0) > 0).all(axis=0) & (sample % 1 == 0).all(axis=0))
+    columns, sample = np.arange(rows.shape[1]), _sample(rows)
+    for part in (sample[:PREFIX_ROWS], sample):  # numbers that occur twice in a part do so in all rows
+        ordered = np.sort(part[:, columns].T, axis=1)
+        columns = columns[(np.diff(ordered, axis=1) > 0).all(axis=1) & (ordered % 1 == 0).all(axis=1)]
     identifiers = {}
-    for column in candidates.tolist():
+    for column in columns.tolist():
         values = np.sort(rows[:, column]).astype(np.float64)
         steps = np.diff(values)
         if (steps > 0).all() and (values % 1 == 0).all() and not _differ_by_chance(values):
@@ -341,7 +350,8 @@ def _columns_with_extremes(rows: NDArray[np.generic]) -> NDArray[np.intp]:
     columns = np.arange(rows.shape[1])
     low, high = ordered[columns, last // 5], ordered[columns, last - last // 5]  # a fifth lies below, a fifth above
     reach = MIN_GAP_RATIO * (high - low)
-    outside = (np.fmax.reduce(rows, axis=0) - high > reach) | (low - np.fmin.reduce(rows, axis=0) > reach)
+    least, largest = _extremes(rows)
+    outside = (largest - high > reach) | (low - least > reach)
     return np.flatnonzero(outside & (reach > 0))
 
 
@@ -352,9 +362,9 @@ def _count_isolated_values(column: NDArray[np.float64]) -> int:
     low, high, last = max_count, len(values) - max_count, (0, 0)
     while values[high - 1] > values[low] and (low, high) != last:
         last, reach = (low, high), MIN_GAP_RATIO * (values[high - 1] - values[low])
-        while high < len(values) and values[high] - values[high - 1] <= reach:
-            high += 1
-        while low and values[low] - values[low - 1] <= reach:
-            low -= 1
+        above = np.flatnonzero(np.diff(values[high - 1 :]) > reach)
+        high = high + int(above[0]) if above.size else len(values)
+        below = np.flatnonzero(np.diff(values[: low + 1]) > reach)
+        low = int(below[-1]) + 1 if below.size else 0
     count = len(values) - (high - low)
     return count if count <= max_count and values[high - 1] > values[low] else 0

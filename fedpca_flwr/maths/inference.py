@@ -44,7 +44,7 @@ import numpy as np
 import scipy  # `scipy.special` is loaded when it is used, which few messages to a site do
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.linalg import blas, eigh, svdvals
+from scipy.linalg import blas, eigh
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, count_to_exceed_share
@@ -101,11 +101,14 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
     """
     d, freedom = len(variances), n - 1
     rank = min(d, freedom)
-    eigenvalues = np.empty((draws, rank))
+    eigenvalues, varying = np.zeros((draws, rank)), variances > 0  # a constant feature has the eigenvalue 0
+    deviations = np.sqrt(variances[varying])[:, None]
     for i in range(draws):
         factor = np.tril(rng.standard_normal((d, rank)), -1)
         factor[np.arange(rank), np.arange(rank)] = np.sqrt(rng.chisquare(freedom - np.arange(rank)))
-        eigenvalues[i] = svdvals(np.sqrt(variances)[:, None] * factor) ** 2 / freedom
+        rows = deviations * factor[varying]
+        values = np.linalg.eigvalsh(rows @ rows.T if len(rows) <= rank else rows.T @ rows)[::-1]
+        eigenvalues[i, : len(values)] = np.maximum(values, 0.0) / freedom
     return eigenvalues
 
 
