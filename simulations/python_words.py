@@ -43,16 +43,16 @@ def python_words(text: str) -> str:
     """
     text = RUN_KEY.sub("", SITE_KEY.sub("", text)).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
     text = re.sub(r"(?:no option|unknown key) '[\w-]+'", lambda match: match[0].replace("-", "_"), text)
-    text = _dashed().sub(lambda match: match[0].replace("-", "_"), text)
+    text = _dashed(tuple(METHODS)).sub(lambda match: match[0].replace("-", "_"), text)
     text = text.replace("expected true or false", "expected True or False")
     return re.sub(r"(?<=\w=)(true|false)\b|(?<=' is )(true|false)\b", lambda match: match[0].capitalize(), text)
 
 
 @cache
-def _dashed() -> re.Pattern[str]:
-    """Compile a pattern that finds every option key with dashes, such as ``block-size``."""
+def _dashed(methods: tuple[str, ...]) -> re.Pattern[str]:
+    """Compile a pattern that finds every option key with dashes, such as ``block-size``, of these methods."""
     keys = {*RunConfig.keys(), *POLICY, *FILES}
-    for method in METHODS.values():
-        keys |= set(method.strategy.card.options.keys())
+    for name in methods:
+        keys |= set(METHODS[name].strategy.card.options.keys())
     words = sorted((key for key in keys if "-" in key), key=len, reverse=True)
     return re.compile(rf"(?<![\w./-])(?:{'|'.join(words)})(?![\w./-])")
