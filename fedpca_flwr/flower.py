@@ -54,9 +54,10 @@ class FedPCA(Strategy):
 
     Parameters
     ----------
-    method : str or PCAStrategy
-        A method of this project, as in ``flwr run``: ``"p-cov"``, or with options ``"sub-it block-size=10"``. Or a
-        strategy of `flwr.server` that is to run on a grid, as ``PooledCovariance(n_components=5)``.
+    method : str, type or PCAStrategy
+        A method of this project, as in ``flwr run``: ``"p-cov"``, or with options ``"sub-it block-size=10"``; a class
+        of your own, which `client_app` must have, too; or a strategy of `flwr.server` that is to run on a grid, as
+        ``PooledCovariance(n_components=5)``.
     name : str
         Name of this PCA, if an app has several (`PCAClientApp.add_pca`).
     **options
@@ -73,7 +74,13 @@ class FedPCA(Strategy):
         For a value that is not allowed; the error names the values that are.
     """
 
-    def __init__(self, method: str | PCAStrategy = "p-cov", *, name: str = DEFAULT_PCA_NAME, **options: Any) -> None:
+    def __init__(
+        self,
+        method: str | type[PCAStrategy] | PCAStrategy = "p-cov",
+        *,
+        name: str = DEFAULT_PCA_NAME,
+        **options: Any,
+    ) -> None:
         if isinstance(method, PCAStrategy):
             if options:
                 raise ConfigError(f"{method!r} has its options already: give {', '.join(options)} to its class")
@@ -313,7 +320,13 @@ class PCAClientApp(ClientApp):
         for register in (self.train, self.query):
             register(messages.ACTION, mods=[one_blas_thread])(self._answer)
 
-    def add_pca(self, name: str, rows: Callable[[Context], ArrayLike], method: str = "p-cov", **options: Any) -> None:
+    def add_pca(
+        self,
+        name: str,
+        rows: Callable[[Context], ArrayLike],
+        method: str | type[PCAStrategy] = "p-cov",
+        **options: Any,
+    ) -> None:
         """Add another PCA, which `FedPCA` with the same name may run, once in a Flower run.
 
         Parameters
@@ -322,7 +335,7 @@ class PCAClientApp(ClientApp):
             Name of the PCA.
         rows : callable
             Returns the party's rows for a Flower context, as for `client_app`.
-        method : str
+        method : str or type
             A method, as for `FedPCA`.
         **options
             Options, as for `FedPCA`.
@@ -372,7 +385,7 @@ class PCAClientApp(ClientApp):
 
 def client_app(
     rows: Callable[[Context], ArrayLike],
-    method: str = "p-cov",
+    method: str | type[PCAStrategy] = "p-cov",
     *,
     mods: list[Mod] | None = None,
     name: str = DEFAULT_PCA_NAME,
@@ -387,7 +400,7 @@ def client_app(
     ----------
     rows : callable
         Returns the party's rows, an array or a data frame (n, d), for a Flower context.
-    method : str
+    method : str or type
         A method, as for `FedPCA`; server and clients need the same.
     mods : list of callable, optional
         Flower's mods, around all functions of the app. In secure runs they see masked answers.
@@ -474,7 +487,9 @@ def one_blas_thread(message: Message, context: Context, call_next: ClientAppCall
         return call_next(message, context)
 
 
-def _client_of_rows(rows: Callable[[Context], ArrayLike], method: str, options: dict[str, Any]) -> MakeClient:
+def _client_of_rows(
+    rows: Callable[[Context], ArrayLike], method: str | type[PCAStrategy], options: dict[str, Any]
+) -> MakeClient:
     """Return a function that makes the client of a party with rows of the app."""
     run_config = _run_config(method, options)
     return lambda pca_context, context: FACTORY.client_of_rows(pca_context, partial(rows, context), run_config)
@@ -499,7 +514,7 @@ def _loadings_record(name: str) -> str:
     return f"fedpca loadings of {name}"
 
 
-def _run_config(method: str, options: dict[str, Any]) -> dict[str, Any]:
+def _run_config(method: str | type[PCAStrategy], options: dict[str, Any]) -> dict[str, Any]:
     """Return the run-config of a method and its options, whose names may have underscores."""
     values = {key.replace("_", "-"): value for key, value in options.items()}
-    return METHODS.run_config({**values, "method": method})
+    return METHODS.run_config({**values, "method": METHODS.name_of(method)})

@@ -26,6 +26,7 @@ from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Stage
+from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
@@ -39,13 +40,13 @@ SURVIVORS = {"masked": 0, "surviving": 3}
 """Value of the key ``survivors``, by transport of sums."""
 
 
-def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
+def battery(method: str | type[PCAStrategy], **options: Any) -> dict[str, Callable[[], object]]:
     """Return test functions for a method, chosen by its card (declaration of options and properties).
 
     Parameters
     ----------
-    method : str
-        A name of `METHODS`, of an entry point too.
+    method : str or type
+        A name of `METHODS`, of an entry point too, or a class of your own.
     **options
         Options of the runs, beside the options of the card's first example.
 
@@ -54,7 +55,7 @@ def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
     dict
         Functions without parameters, by name of the check.
     """
-    card = METHODS.lookup(method).strategy.card
+    card = METHODS.lookup(METHODS.name_of(method)).strategy.card
     bench = _Bench(card, options)
     if card.loadings_source:  # a method that fits nothing
         return {"options": bench.check_refused_options}
@@ -66,7 +67,7 @@ def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
     if bench.exact:
         checks["exact"] = partial(bench.check_pooled, bench.parties())
     if not card.differentially_private:
-        transports = SURVIVORS.keys() & set(transports_of(METHODS[method]))
+        transports = SURVIVORS.keys() & set(transports_of(METHODS[card.name]))
         checks |= {
             "order of parties": bench.check_order,
             **{transport: partial(bench.check_sums, transport) for transport in sorted(transports)},

@@ -26,7 +26,8 @@ def main(
     alpha: Annotated[list[float], Option(metavar="NUMBER...")] = [0.1],  # noqa: B006
     clients: Annotated[list[int] | None, Option(metavar="N...")] = None,
     components: int = 10,
-    seed: int = 42,
+    seed: int | None = None,
+    seeds: Annotated[list[int] | None, Option(metavar="N...")] = None,
     engine: Annotated[str, Option(click_type=Choice(list(ENGINES)))] = "loopback",
     knn: bool = False,
     bound: Annotated[list[float], Option(metavar="NUMBER...")] = [0.0],  # noqa: B006
@@ -37,7 +38,7 @@ def main(
     r"""Compare any methods on any data sets, partitions and numbers of clients.
 
         python -m fedpca_flwr compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \
-            --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10
+            --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10 --seeds 0 1 2 3 4
         python -m fedpca_flwr compare --data north.csv south.csv west.parquet --components 3
 
     A method may carry options, written as in run-config. With `--output FOLDER` every run is one line of JSON in its
@@ -65,8 +66,10 @@ def main(
         Numbers of clients (10).
     components : int
         Number of components.
-    seed : int
-        Seed of the partition and of methods that draw anything.
+    seed : int, optional
+        Seed of the partition and of methods that draw anything (42).
+    seeds : list of int, optional
+        Several seeds, as in '0 1 2 3 4': results are then means over the seeds, with 95 % intervals.
     engine : str
         This process, or Flower's simulation: the same results, later.
     knn : bool
@@ -101,6 +104,7 @@ def main(
             clients=clients,
             components=components,
             seed=seed,
+            seeds=seeds,
             engine=engine,
             knn=knn,
             bounds=bound,

@@ -1,52 +1,58 @@
-"""Comparisons: runs of every combination of methods, data sets, partitions and numbers of clients."""
+"""Comparisons: runs of every combination of methods, data sets, partitions, numbers of clients and seeds."""
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.figures import markdown
 from fedpca_flwr.model.tables import DisplayTable, import_pandas, table_to_html
-from fedpca_flwr.simulations import sources
 from fedpca_flwr.simulations.measuring import measure_run
 from fedpca_flwr.simulations.progress import with_progress_bar
 from fedpca_flwr.simulations.recommending import choices, recommendation_text
 from fedpca_flwr.simulations.records import (
+    ANGLES,
     AS_GIVEN,
     HEADS,
     SETTING,
+    SIZES,
     Record,
     append_record,
     columns_of,
     format_result,
     group_by_setting,
+    is_installed,
     method_text,
-    parse_method,
     read_records,
     run_identity,
     setting_title,
 )
 from fedpca_flwr.simulations.report import write_report
+from fedpca_flwr.simulations.seed_means import (
+    AXES,
+    MAX_PANELS,
+    SEEDS_NOTE,
+    average_seeds,
+    count_runs,
+    curves,
+    failure_texts,
+    runs_text,
+)
+from fedpca_flwr.simulations.settings import check_arguments, check_data, place_data, place_parties, settings
 from fedpca_flwr.state.files import require_writable_folder
-from fedpca_flwr.strategies import METHODS
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
-BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
-"""Data sets that no folder is needed for."""
-
-WITH_ALPHA = {"dirichlet", "quantity"}
-"""Partitions that have an alpha."""
+MAX_HTML_ROWS = 200
+"""Lines of a comparison's table in a notebook."""
 
 
 class Comparison(list[Record]):
-    """Records of the runs of a comparison; printed, a table with recommendations for each setting.
+    """Records of the runs of a comparison; printed, a table of means over seeds, and recommendations.
 
     A record of a run that failed has ``error`` instead of results.
     """
@@ -54,18 +60,78 @@ class Comparison(list[Record]):
     folder: Path | None = None  # of the runs and their models
 
     def frame(self) -> pandas.DataFrame:
-        """Return a data frame with a line for each run: the settings that differ, and the results.
+        """Return a data frame with a line for each run: its method, its setting with the seed, and its results.
 
         Returns
         -------
         pandas.DataFrame
             The frame.
         """
-        differing = [key for key in SETTING if len({record[key] for record in self}) > 1]
-        keys = [*differing, *columns_of(self), *(["error"] if any("error" in record for record in self) else [])]
+        keys = [*self._shown_keys("seed"), *columns_of(self)]
+        keys += ["error"] if any("error" in record for record in self) else []
         return import_pandas().DataFrame(
             [{"method": method_text(record), **{key: record.get(key) for key in keys}} for record in self]
         )
+
+    def means(self) -> pandas.DataFrame:
+        """Return a data frame with a line for each method and setting: means over the seeds, with 95 % intervals.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The setting, the number of ``runs`` with results, and of each result the mean and the ends of its interval
+            by Student's t, as in ``max angle``, ``max angle low`` and ``max angle high``. A single run has no interval.
+        """
+        averaged = average_seeds(self)
+        lines = []
+        for record in averaged:
+            line = {"method": method_text(record), **{key: record[key] for key in self._shown_keys()}}
+            line["runs"] = count_runs(record)
+            for key in columns_of(averaged):
+                mean, several = record.get(key), count_runs(record) > 1
+                half_width = record.get("intervals", {}).get(key, 0.0) if several and mean is not None else None
+                ends = (None, None) if half_width is None else (mean - half_width, mean + half_width)
+                line |= {key: mean, f"{key} low": ends[0], f"{key} high": ends[1]}
+            lines.append(line)
+        return import_pandas().DataFrame(lines)
+
+    def figure(self, over: str = "alpha", result: str = "max angle") -> Figure:
+        """Draw a result over alpha or the number of clients: means over the seeds, with 95 % intervals.
+
+        Parameters
+        ----------
+        over : {"alpha", "clients"}
+            Where the points lie. Other settings that differ have a panel each.
+        result : str
+            A column of `means`, such as ``"max angle"``, ``"captured variance"`` or ``"MB up"``.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+
+        Raises
+        ------
+        ConfigError
+            If the runs have a single value along the axis, if there are more panels than a figure holds, or if
+            matplotlib is not installed.
+        """
+        from fedpca_flwr.figures import plots  # matplotlib is needed for figures only
+
+        panels = curves(self, over, result)
+        if len(panels) > MAX_PANELS:
+            raise ConfigError(
+                f"the figure would have {len(panels)} panels, expected at most {MAX_PANELS}; draw a part of the runs: "
+                "Comparison(run for run in made if run['clients'] == 10).figure()"
+            )
+        ylabel = HEADS[result] + (", MB" if result in SIZES else "")
+        return plots.results_over(panels, xlabel=AXES[over], ylabel=ylabel, angles=result in ANGLES)
+
+    def _shown_keys(self, *further: str) -> list[str]:
+        """Return the keys of settings that a frame has: those of the data, and the others that differ."""
+        keys = ["dataset", "partition", "alpha", "clients", "components", *further, "bound"]
+        others = [key for key in SETTING if key not in (*keys, "seed")]
+        return keys + [key for key in others if len({record[key] for record in self}) > 1]
 
     def report(self) -> Path:
         """Write the HTML page of all runs in the folder, and of the runs of this comparison that failed.
@@ -86,100 +152,66 @@ class Comparison(list[Record]):
 
     def __str__(self) -> str:
         """Write the table of results, and the recommendations for each setting."""
-        recommended = [(setting_title(runs[0]), choices(runs)) for runs in group_by_setting(self)]
-        texts = (f"\n{title}:\n{recommendation_text(best)}" for title, best in recommended if best)
-        return "\n".join([table(self), *texts])
+        recommended = [(setting_title(runs), choices(average_seeds(runs))) for runs in group_by_setting(self)]
+        texts = [f"\n{title}:\n{recommendation_text(best)}" for title, best in recommended if best]
+        averaged = average_seeds(self)
+        notes = [f"\n{SEEDS_NOTE}"] if any("seeds" in record for record in averaged) else []
+        failed = [f"{method_text(record)}, {text}" for record in averaged for text in failure_texts(record)]
+        return "\n".join([table(self), *notes, *failed, *texts])
 
     def _repr_html_(self) -> str:
         """Return the table of results as HTML, for notebooks."""
-        return table_to_html(DisplayTable("", *cells(self)))
-
-
-def settings(
-    methods: Sequence[str],
-    datasets: Sequence[str],
-    partitions: Sequence[str],
-    alphas: Sequence[float],
-    clients: Sequence[int],
-    bounds: Sequence[float],
-) -> Iterator[Record]:
-    """Yield the setting of every combination of method, data set, partition, number of clients and bound.
-
-    Parameters
-    ----------
-    methods : sequence of str
-        Methods with their options; ``"all"`` is every method.
-    datasets : sequence of str
-        Names of data sets.
-    partitions : sequence of str
-        Kinds of partitions.
-    alphas : sequence of float
-        Parameters of ``dirichlet`` and ``quantity``.
-    clients : sequence of int
-        Numbers of clients.
-    bounds : sequence of float
-        Bounds of secure aggregation; 0 is in clear.
-
-    Yields
-    ------
-    dict
-        Method, options and setting of a run.
-
-    Raises
-    ------
-    ConfigError
-        If a method or an option is not allowed.
-    """
-    methods = [name for method in methods for name in (METHODS if method == "all" else [method])]
-    splits = [(p, a) for p in partitions for a in (alphas if p in WITH_ALPHA else [None])]
-    for dataset, (partition, alpha), number, bound, method in itertools.product(
-        datasets, splits, clients, bounds, methods
-    ):
-        name, options = parse_method(method)
-        setting = {"dataset": dataset, "partition": partition, "alpha": alpha, "clients": number, "bound": bound}
-        yield {"method": name, "options": options, **setting}
+        return table_to_html(DisplayTable("", *cells(self)), max_rows=MAX_HTML_ROWS)
 
 
 def compare(
     parties: Any = None,
     *,
-    methods: Sequence[str] = ("all",),
-    datasets: Sequence[str] | None = None,
-    data_root: str = ".",
-    partitions: Sequence[str] | None = None,
-    alphas: Sequence[float] = (0.1,),
-    clients: Sequence[int] | None = None,
+    methods: Any = "all",
+    datasets: str | Iterable[str] | None = None,
+    data_root: str | Path = ".",
+    partitions: str | Iterable[str] | None = None,
+    alphas: float | Iterable[float] = 0.1,
+    clients: int | Iterable[int] | None = None,
     components: int = 10,
-    seed: int = 42,
+    seed: int | None = None,
+    seeds: int | Iterable[int] | None = None,
     engine: str = "loopback",
     knn: bool = False,
-    bounds: Sequence[float] = (0.0,),
+    bounds: float | Iterable[float] = 0.0,
     output: str | Path | None = None,
 ) -> Comparison:
-    """Run methods on every combination of data set, partition and clients that ``output`` does not hold already.
+    """Run methods on every combination of data set, partition, clients and seed that ``output`` does not hold already.
+
+    Arguments of several values take a single value, too: ``alphas=0.1``. All are checked before the first run.
 
     Parameters
     ----------
     parties : list or mapping of tables, or list of files' names, optional
         Rows of your own, as `run` takes them, or the files that hold them: one for each party. They take the place of
         data sets, partitions and numbers of clients.
-    methods : sequence of str
-        Names, each with its options: ``"sub-it block-size=10"``; ``"all"`` is every method.
-    datasets, partitions : sequence of str, optional
-        Names of data sets, ``["digits"]`` where nothing else is named, and kinds of partitions, ``["dirichlet"]``.
-    data_root : str
+    methods : str, type, or iterable of these
+        Names, each with its options: ``"sub-it block-size=10"``; classes of your own (docs/own-method.md); ``"all"``
+        is every method. Runs of a class are always repeated, since its code may have changed.
+    datasets, partitions : str or iterable of str, optional
+        Names of data sets, ``"digits"`` where nothing else is named, and kinds of partitions, ``"dirichlet"``.
+    data_root : path
         Folder of data sets that are read from a folder.
-    alphas : sequence of float
+    alphas : float or iterable of float
         Parameters of ``dirichlet`` and ``quantity``: the smaller, the more uneven.
-    clients : sequence of int, optional
-        Numbers of clients; ``[10]`` where nothing else is named.
-    components, seed : int
-        Number of components; seed of partitions and of methods that draw anything.
+    clients : int or iterable of int, optional
+        Numbers of clients; 10 where nothing else is named.
+    components : int
+        Number of components.
+    seed : int, optional
+        Seed of partitions and of methods that draw anything, if there is one; 42 where nothing else is named.
+    seeds : int or iterable of int, optional
+        Seeds, such as ``range(5)``: every combination is run with each, and results are means with 95 % intervals.
     engine : {"loopback", "ray"}
         This process, or Flower's simulation, with equal results.
     knn : bool
         Whether to measure the accuracy of k-NN(5) on test rows, too, if the data set has some.
-    bounds : sequence of float
+    bounds : float or iterable of float
         Bounds on the size of a value with secure aggregation; 0 is a run in clear.
     output : path, optional
         Folder for ``runs.jsonl``, to which each run is added as it ends, and for the models.
@@ -187,51 +219,50 @@ def compare(
     Returns
     -------
     Comparison
-        A list of records. A run that failed has ``error`` instead of results.
+        A list of records, one for each run. A run that failed has ``error`` instead of results.
 
     Raises
     ------
-    ConfigError
-        If a method, an option or a setting is not allowed, or ``output`` is no folder of a comparison.
+    FedPCAError
+        If a method, an option, a setting or the data are not as they must be, before anything runs; or if ``output``
+        is no folder of a comparison.
+
+    Examples
+    --------
+    >>> from fedpca_flwr import compare
+    >>> made = compare(methods=["p-cov", "ap-cov"], datasets="wine", clients=3, components=2, seeds=range(3))
+    >>> made.means()["runs"].tolist()
+    [3, 3]
     """
-    common = {"components": components, "seed": seed, "engine": engine, "knn": knn}
-    checked_keys = {"bound": bounds, "alpha": alphas, "seed": [seed]}
-    for key, value in [(key, value) for key, values in checked_keys.items() for value in values]:
-        RunConfig.parse({key: value}, source="comparison")
-    places, partitions, clients = _places(parties, datasets, data_root, partitions, clients)
-    combinations = settings(methods, list(places), partitions, alphas, clients, bounds)
-    runs = [{**setting, **common, "data root": places[setting["dataset"]]} for setting in combinations]
+    if seed is not None and seeds is not None:
+        raise ConfigError("comparison: both 'seed' and 'seeds' are given; give the seeds of all runs as 'seeds'")
+    seeds = (42 if seed is None else seed) if seeds is None else seeds
+    own = parties is not None
+    others = {"datasets": datasets, "partitions": partitions, "clients": clients}
+    places, number = place_parties(parties, others) if own else ({}, 10)
+    lists = check_arguments(
+        methods=methods,
+        datasets=None if own else datasets or "digits",
+        partitions=None if own else partitions or "dirichlet",
+        alphas=alphas,
+        clients=number if clients is None else clients,
+        seeds=seeds,
+        bounds=bounds,
+        components=components,
+        engine=engine,
+    )
+    places = places or place_data(lists.pop("datasets"), data_root)
+    lists.setdefault("partitions", [AS_GIVEN])
+    common = {"components": components, "engine": engine, "knn": bool(knn)}
+    runs = list(settings(places, lists, common))
     folder = require_writable_folder(Path(output).expanduser()) if output else None
-    stored = {run_identity(record): record for record in read_records(folder)} if folder else {}
+    recorded = read_records(folder) if folder else []
+    stored = {run_identity(record): record for record in recorded if is_installed(record["method"])}
+    check_data([run for run in runs if run_identity(run) not in stored])
     bar = with_progress_bar(runs, lambda run: f"{method_text(run)} on {run['dataset']}, {run['clients']} clients")
     comparison = Comparison(stored.get(run_identity(run)) or _run_and_record(run, folder) for run in bar)
     comparison.folder = folder
     return comparison
-
-
-def _places(
-    parties: Any,
-    datasets: Sequence[str] | None,
-    data_root: str,
-    partitions: Sequence[str] | None,
-    clients: Sequence[int] | None,
-) -> tuple[dict[str, str], Sequence[str], Sequence[int]]:
-    """Return the folder or files of each data set, the partitions, and the numbers of clients of a comparison."""
-    if parties is None:
-        if refused_numbers := [str(number) for number in clients or () if number < 1]:
-            raise ConfigError(f"comparison: 'clients' is {', '.join(refused_numbers)}, expected whole numbers from 1")
-        names = datasets or ("digits",)
-        places = {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in names}
-        return places, partitions or ("dirichlet",), clients or (10,)
-    arguments = {"datasets": datasets, "partitions": partitions, "clients": clients}
-    if refused := [name for name, value in arguments.items() if value is not None]:
-        raise ConfigError(
-            f"comparison: the parties are given, each with rows of its own; leave out {', '.join(refused)}"
-        )
-    are_files = isinstance(parties, list | tuple) and all(isinstance(path, str | os.PathLike) for path in parties)
-    files = sources.files_of(parties) if are_files else []
-    name = sources.hand_over(sources.tables_of(files) if files else parties)
-    return {name: os.pathsep.join(files) or "."}, (AS_GIVEN,), (len(sources.HELD_TABLES[name].rows),)
 
 
 def _run_and_record(setting: Record, folder: Path | None) -> Record:
@@ -262,7 +293,7 @@ def table(records: Iterable[Record]) -> str:
 
 
 def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
-    """Return the column heads and the lines of cells of the table of results.
+    """Return the column heads and the lines of cells of the table of results, a line for all seeds of a method.
 
     Parameters
     ----------
@@ -274,12 +305,18 @@ def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     tuple of list
         Heads of the columns, and the cells of each line.
     """
-    columns = columns_of(records)
+    averaged = average_seeds(records)
+    columns = columns_of(averaged)
+    several = any("seeds" in record for record in averaged)
     lines = []
-    for record in records:
+    for record in averaged:
         partition = record["partition"] + (f" {record['alpha']:g}" if record["alpha"] is not None else "")
         sums = [f"secure, bound {record['bound']:g}" if record["bound"] else "clear"]
         error = [record["error"].replace("\n", " "), *[""] * (len(columns) - 1)] if "error" in record else None
         results = error or [format_result(record, key) for key in columns]
-        lines.append([record["dataset"], partition, str(record["clients"]), method_text(record), *sums, *results])
-    return ["data", "partition", "clients", "method", "sums", *(HEADS[key] for key in columns)], lines
+        runs = [runs_text(record)] if several else []
+        lines.append(
+            [record["dataset"], partition, str(record["clients"]), method_text(record), *sums, *runs, *results]
+        )
+    heads = [*(["runs"] if several else []), *(HEADS[key] for key in columns)]
+    return ["data", "partition", "clients", "method", "sums", *heads], lines

@@ -21,6 +21,7 @@ from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.progress import limit_flower_log
+from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.simulations import ENGINES
 from fedpca_flwr.simulations.loopback import FILES, on_loopback
 from fedpca_flwr.simulations.parties import Parties, by_text, parties_of
@@ -32,7 +33,7 @@ PartyData = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
 
 
 def run(
-    method: str,
+    method: str | type[PCAStrategy],
     parties: PartyData,
     *,
     n_components: int | float | str = 10,
@@ -44,8 +45,9 @@ def run(
 
     Parameters
     ----------
-    method : str
-        A name in `fedpca_flwr.METHODS`, e.g. ``"p-cov"``; it may say options too: ``"sub-it block-size=10"``.
+    method : str or type
+        A name in `fedpca_flwr.METHODS`, e.g. ``"p-cov"``; it may say options too: ``"sub-it block-size=10"``. Or a
+        class of your own (docs/own-method.md).
     parties : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
         One party each; the keys of a mapping are their names. Data frames (pandas, Arrow, polars, AnnData) are matched
         by the names of their columns, which the model keeps; missing values are NaN, which the method ``em`` takes.
@@ -81,13 +83,14 @@ def run(
     >>> model.components_.shape
     (2, 6)
     """
-    engine_run, split = _engine(engine), _split(method)
-    options = {"n_components": n_components, "method": method, **options}
+    name: Any = METHODS.name_of(method)
+    engine_run, split = _engine(engine), _split(name)
+    options = {"n_components": n_components, "method": name, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     tables, notes = _encode_categories(parties, values)
     site = _split_options(values, shares := parties_of(tables, split))
     with (
-        show_progress(method) if progress else nullcontext(),
+        show_progress(name) if progress else nullcontext(),
         limit_flower_log(logging.ERROR),
         _raise_only(),
         in_words_of_python(),
@@ -122,7 +125,9 @@ def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, 
 def _split(method: Any) -> str:
     """Return how a method splits the data among parties, "rows" or "columns", by the method's text."""
     if not isinstance(method, str | None):
-        raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
+        raise ConfigError(
+            f"method is {value_text(method)}, expected a name such as 'p-cov', or a class: run(method, parties)"
+        )
     with in_words_of_python():
         return METHODS.parse_method(method or "(none)").strategy.card.split
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr import __version__
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import split, split_columns
 from fedpca_flwr.errors import ConfigError
@@ -87,7 +88,11 @@ def measure_run(setting: Record, folder: Path | None) -> Record:
         "measured": model.log["measured"],
         "chosen": model.log.get("chosen", {}).get("method"),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), **{n: version(n) for n in ("fedpca-flwr", "flwr", "numpy")}},
+        "versions": {
+            "python": platform.python_version(),
+            "fedpca-flwr": __version__,  # a clone has no metadata
+            **{name: version(name) for name in ("flwr", "numpy")},
+        },
     }
 
 

@@ -27,7 +27,7 @@ from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.simulations.loopback import site_of_party
 from fedpca_flwr.simulations.parties import Parties
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.strategies import FACTORY
+from fedpca_flwr.strategies import FACTORY, METHODS
 
 BACKEND: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -108,6 +108,7 @@ def _running_ray() -> Iterator[None]:
 def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, parties: Parties) -> MakeClient:
     """Return the function that makes a client in a worker process."""
     names, places = parties.names, parties.places  # workers are sent these, and not the rows
+    method = METHODS.class_of(METHODS.parse_method(run_config["method"]).strategy.card.name)
 
     def load(node: NodeConfig, config: RunConfig) -> Table:
         """Read a party's rows from its file, with their names and positions."""
@@ -119,7 +120,9 @@ def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, 
         node_config = {**context.node_config, "may-show": "inner products", **site_config}
         party_context = replace(pca_context, node_config=node_config, run_config=run_config)
         # the worker's own factory: in a copy of this process's, methods would have lost their stages
-        client: PCAClient | RefusingClient = import_module("fedpca_flwr.strategies").FACTORY.client(party_context, load)
+        strategies = import_module("fedpca_flwr.strategies")
+        strategies.METHODS.name_of(method)
+        client: PCAClient | RefusingClient = strategies.FACTORY.client(party_context, load)
         return client
 
     return make_client

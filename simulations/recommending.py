@@ -32,7 +32,7 @@ class Choice(NamedTuple):
     @property
     def cost(self) -> str:
         """Number of rounds and mean size sent by a party, in words."""
-        rounds = "one round" if self.run["rounds"] == 1 else f"{self.run['rounds']} rounds"
+        rounds = "one round" if self.run["rounds"] == 1 else f"{format_result(self.run, 'rounds')} rounds"
         return f"{rounds}, mean {format_result(self.run, 'MB up')} up"
 
     @property
@@ -68,8 +68,8 @@ def choices(records: Iterable[Record]) -> list[Choice]:
     """
     good = [r for r in records if "error" not in r and card_of(r["method"]).split == "rows"]
     with_angle = [r for r in good if r["max angle"] is not None]
-    exact = [r for r in with_angle if r["exact"] and r["max angle"] <= EXACT_DEGREES]
-    within = {degrees: [r for r in with_angle if r["max angle"] <= degrees] for degrees in TOLERANCES_DEGREES}
+    exact = [r for r in with_angle if r["exact"] and largest_angle(r) <= EXACT_DEGREES]
+    within = {degrees: [r for r in with_angle if largest_angle(r) <= degrees] for degrees in TOLERANCES_DEGREES}
     private = [r for r in good if card_of(r["method"]).differentially_private]
     wishes: list[tuple[str, list[Record], Callable[[Record], tuple[float, ...]]]] = [
         ("exact, in the fewest rounds", exact, lambda r: (r["rounds"], r["MB up"])),
@@ -83,6 +83,22 @@ def choices(records: Iterable[Record]) -> list[Choice]:
         if best and not (wish.startswith("within") and best in [choice.run for choice in best_runs]):  # no cheaper one
             best_runs.append(Choice(wish, best))
     return best_runs
+
+
+def largest_angle(record: Record) -> float:
+    """Return the largest angle of a run, or of several runs whose mean the record has, in degrees.
+
+    Parameters
+    ----------
+    record : dict
+        Record with an angle.
+
+    Returns
+    -------
+    float
+        The angle.
+    """
+    return float(record["largest angle"] if "largest angle" in record else record["max angle"])
 
 
 def recommendation_text(recommended: Sequence[Choice]) -> str:

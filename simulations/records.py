@@ -15,9 +15,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedpca_flwr.config.method_text import format_method, non_defaults, parse_options, split_method_text
+from fedpca_flwr.config.run_config import MAX_KEY_CHARACTERS
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model_file import measurements_from_json, measurements_to_json
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import Disclosure, MethodCard, PCAOptions
+from fedpca_flwr.protocol.registry import NAME
 from fedpca_flwr.state.files import atomic_file
 from fedpca_flwr.strategies import METHODS
 
@@ -29,7 +31,7 @@ AS_GIVEN = "as given"
 """Partition of a setting whose tables are the parties' already."""
 
 SETTING = ("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound")
-"""Keys whose values are equal in all runs that are compared with each other."""
+"""Keys of a setting. But for the seed, their values are equal in all runs that are compared with each other."""
 
 FLAGS = {
     "n-components": "--components",
@@ -85,10 +87,40 @@ def card_of(method: str) -> MethodCard:
     Returns
     -------
     MethodCard
-        Its card.
+        Its card; `ABSENT` for a class of another process.
     """
-    card: MethodCard = METHODS[method].strategy.card
-    return card
+    return METHODS[method].strategy.card if method in METHODS else ABSENT
+
+
+ABSENT = MethodCard(
+    name="absent",
+    title="A class that this process does not have",
+    exact=False,
+    rounds="",
+    upload="",
+    server_sees="what its class says, which this process does not have",
+    disclosure=Disclosure(""),
+    options=PCAOptions,
+    script=lambda config, options: {},
+    reference="",
+)
+"""Card of a method whose class was in the process of the run only."""
+
+
+def is_installed(method: str) -> bool:
+    """Return whether a method is installed, and not a class that a process was given.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+
+    Returns
+    -------
+    bool
+        False for a class of this process or of another.
+    """
+    return method in METHODS and METHODS.class_of(method) is None
 
 
 def method_text(record: Record) -> str:
@@ -118,11 +150,11 @@ def group_by_setting(records: Iterable[Record]) -> list[list[Record]]:
     Returns
     -------
     list of list of dict
-        Groups of runs that differ only in their methods.
+        Groups of runs that differ only in their methods and seeds.
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
-        key = json.dumps([*(record[key] for key in SETTING), *preprocessing(record)])
+        key = json.dumps([*(record[key] for key in SETTING if key != "seed"), *preprocessing(record)])
         groups.setdefault(key, []).append(record)
     return list(groups.values())
 
@@ -144,22 +176,23 @@ def preprocessing(record: Record) -> tuple[bool, bool]:
     return bool(options.get("center", True)), bool(options.get("scale", False))
 
 
-def setting_title(record: Record) -> str:
-    """Write the title of a setting: data, partition, clients, components, seed and whatever is not usual.
+def setting_title(runs: Sequence[Record]) -> str:
+    """Write the title of a setting: data, partition, clients, components, seeds and whatever is not usual.
 
     Parameters
     ----------
-    record : dict
-        Record of any run of the setting.
+    runs : sequence of dict
+        Records of the runs of the setting.
 
     Returns
     -------
     str
         The title.
     """
-    alpha = "" if record["alpha"] is None else f" {record['alpha']!r}"
+    record = runs[0]
+    alpha = "" if record["alpha"] is None else f" {record['alpha']:.12g}"
     parts = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
-    parts += [f"{record['components']} components", f"seed {record['seed']}"]
+    parts += [f"{record['components']} components", _seeds_text({run["seed"] for run in runs})]
     centred, scaled = preprocessing(record)
     parts += ["features scaled"] * scaled + ["rows about zero"] * (not centred)
     parts += [f"secure sums, bound {record['bound']:g}"] if record["bound"] else []
@@ -169,8 +202,43 @@ def setting_title(record: Record) -> str:
     return ", ".join(parts) + ("" if named_by_digest else f" (data of {record['data root']})")
 
 
+def _seeds_text(seeds: set[int]) -> str:
+    """Write the seeds of a setting: a single seed, from the first to the last, or all of a few."""
+    first, last = min(seeds), max(seeds)
+    if len(seeds) == 1:
+        return f"seed {first}"
+    if last - first == len(seeds) - 1:
+        return f"seeds {first} to {last}"
+    return f"seeds {', '.join(map(str, sorted(seeds)))}" if len(seeds) <= 8 else f"{len(seeds)} seeds"
+
+
+def repeat_commands(runs: Iterable[Record]) -> list[str]:
+    """Return the shell commands that repeat the runs of a setting: one for the methods of the same seeds.
+
+    Classes that a process was given have no command.
+
+    Parameters
+    ----------
+    runs : iterable of dict
+        Records of the runs.
+
+    Returns
+    -------
+    list of str
+        Commands, each on a single line.
+    """
+    by_method: dict[str, list[Record]] = {}
+    for run in runs:
+        if is_installed(run["method"]):
+            by_method.setdefault(method_text(run), []).append(run)
+    groups: dict[tuple[int, ...], list[Record]] = {}
+    for of_method in by_method.values():
+        groups.setdefault(tuple(run["seed"] for run in of_method), []).extend(of_method)
+    return [repeat_command(group) for group in groups.values()]
+
+
 def repeat_command(group: list[Record]) -> str:
-    """Return the shell command that repeats the runs of a setting.
+    """Return the shell command that repeats runs of a setting, each method with the same seeds.
 
     Parameters
     ----------
@@ -183,7 +251,7 @@ def repeat_command(group: list[Record]) -> str:
         The command, quoted for a shell, on a single line.
     """
     setting = group[0]
-    words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *map(method_text, group)]
+    words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *dict.fromkeys(map(method_text, group))]
     if setting["partition"] == AS_GIVEN:
         words += ["--data", *(setting["data root"].split(os.pathsep) if setting["data root"] != "." else ["FILE"])]
     else:
@@ -196,8 +264,9 @@ def repeat_command(group: list[Record]) -> str:
             *([] if setting["alpha"] is None else ["--alpha", repr(setting["alpha"])]),
         ]
         words += ["--clients", str(setting["clients"])]
-    for key in ("components", "seed", "engine"):
-        words += [f"--{key}", str(setting[key])]
+    seeds = list(dict.fromkeys(str(run["seed"]) for run in group))
+    words += ["--components", str(setting["components"]), "--seeds" if len(seeds) > 1 else "--seed", *seeds]
+    words += ["--engine", setting["engine"]]
     words += ["--bound", repr(setting["bound"])] if setting["bound"] else []
     return shlex.join(words + (["--knn"] if setting["knn"] else []))
 
@@ -229,7 +298,7 @@ def read_records(folder: Path) -> list[Record]:
     Returns
     -------
     list of dict
-        The records; none without a file.
+        The records, of equal runs the last; none without a file.
 
     Raises
     ------
@@ -256,7 +325,7 @@ def read_records(folder: Path) -> list[Record]:
     if cut:  # no newline at the end: the line was being written
         with atomic_file(target) as stream:
             stream.write("".join(f"{line}\n" for line in lines).encode())
-    return records
+    return list({run_identity(record): record for record in records}.values())
 
 
 def _parse_record(line: str) -> Record:
@@ -322,7 +391,7 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 Text = Annotated[str, Field(max_length=10_000)]
 
 TYPES: dict[str, Any] = {
-    "method": Text,
+    "method": Annotated[str, Field(max_length=MAX_KEY_CHARACTERS, pattern=f"^{NAME.pattern}$")],
     "options": dict[Text, bool | int | Number | Text],
     "dataset": Text,
     "data root": Text,
@@ -384,8 +453,6 @@ def require_record(value: Any) -> None:
             adapter.validate_python(value[key], strict=True)
         except ValidationError:
             raise ValueError(f"'{key}' is not what it must be") from None
-    if value["method"] not in METHODS:
-        raise ValueError("'method' is none that there is")
 
 
 HEADS = {
@@ -409,6 +476,7 @@ COUNTS_NOTE = (
 """Note of a table: which rounds and bytes are counted."""
 
 COUNTS = {"rounds", "MB up", "MB down"}
+ANGLES = {"max angle", "mean angle"}
 SIZES = {"MB up", "MB down"}
 SHARES = {"captured variance", "explained variance", "knn accuracy"}
 
@@ -443,13 +511,22 @@ def format_result(record: Record, key: str) -> str:
     Returns
     -------
     str
-        Result with its unit; empty without a result.
+        Result with its unit, and with half of its interval if it is a mean of several runs; empty without a result.
     """
     value = record.get(key)
     if value is None:
         return ""
+    half_width = record.get("intervals", {}).get(key)
+    text = _format_number(value, key, 3)
+    if half_width is None or _format_number(half_width, key, 2) == _format_number(0.0, key, 2):
+        return text
+    return f"{text} ± {_format_number(half_width, key, 2)}"
+
+
+def _format_number(value: Any, key: str, digits: int) -> str:
+    """Format a number with the unit of a result."""
     if key in SHARES:
         return f"{value:.2%}"
     if key in SIZES:
-        return f"{value:.3g} MB" if value >= 1 else f"{1e3 * value:.3g} kB"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+        return f"{value:.{digits}g} MB" if value >= 1 else f"{1e3 * value:.{digits}g} kB"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)

@@ -17,7 +17,8 @@ from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.simulations.measuring import parties_of, pool_key, pooled_reference
-from fedpca_flwr.simulations.records import Record, method_text, run_identity
+from fedpca_flwr.simulations.records import HEADS, Record, method_text, run_identity
+from fedpca_flwr.simulations.seed_means import AXES, MAX_PANELS, average_seeds, axes_with_values, curves
 from fedpca_flwr.simulations.sources import name_parties
 
 MAX_BAND_FEATURES = 200
@@ -53,6 +54,8 @@ class Drawing(NamedTuple):
 def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
     """Draw all figures of the runs of a single setting, as far as data and models are still there.
 
+    Of several seeds the models are those of the first.
+
     Parameters
     ----------
     folder : Path
@@ -68,11 +71,37 @@ def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
     completed = [record for record in records if "error" not in record]
     if not completed:
         return []
-    drawings = _drawings(run_figures(completed), completed)
+    drawings = _drawings(run_figures(average_seeds(completed)), completed)
+    completed = [record for record in completed if record["seed"] == completed[0]["seed"]]
     try:
         return drawings + _drawings(model_figures(folder, completed), completed)
     except FedPCAError as error:
         return [*drawings, Drawing(Markup(), " ".join(f"No more figures: {error}".splitlines()))]
+
+
+def figures_across(records: Sequence[Record]) -> list[Drawing]:
+    """Draw the largest angle over alpha and over the number of clients, where the runs have several values of these.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Records of runs of any settings.
+
+    Returns
+    -------
+    list of Drawing
+        The figures.
+    """
+    drawings = []
+    for over in axes_with_values(records):
+        panels = curves(records, over, "max angle")
+        shown = dict(list(panels.items())[:MAX_PANELS])
+        text = f"The largest angle by {AXES[over]}: means over the seeds, with 95 % intervals of the mean. An interval "
+        text += "that reaches zero is drawn to a third of its mean."
+        text += f" {len(panels) - len(shown)} more settings are not drawn." if len(shown) < len(panels) else ""
+        figure = plots.results_over(shown, xlabel=AXES[over], ylabel=HEADS["max angle"], angles=True)
+        drawings += _drawings([(figure, text)], [{**records[0], "seed": over}])
+    return drawings
 
 
 def figures_of_pool(records: Sequence[Record]) -> list[Drawing]:

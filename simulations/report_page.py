@@ -3,7 +3,8 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -24,11 +25,13 @@ from fedpca_flwr.simulations.records import (
     columns_of,
     format_result,
     group_by_setting,
+    is_installed,
     method_text,
-    repeat_command,
+    repeat_commands,
     setting_title,
 )
-from fedpca_flwr.simulations.report_drawing import figures, figures_of_pool
+from fedpca_flwr.simulations.report_drawing import Drawing, figures, figures_across, figures_of_pool
+from fedpca_flwr.simulations.seed_means import SEEDS_NOTE, average_seeds, count_runs, failure_texts, runs_text
 from fedpca_flwr.state.files import atomic_file
 
 TEMPLATES = Environment(
@@ -41,6 +44,17 @@ STYLE, SCRIPT = (Path(__file__).with_name(name).read_text(encoding="utf-8") for 
 """How the page looks, and what its buttons and boxes do: both are written into it, so that it needs no other file."""
 
 FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
+
+MAX_FIGURE_CHARACTERS = 600_000
+"""Characters of all figures of a page, so that it has at most 1.5 MB."""
+
+MAX_SECTIONS = 50
+"""Settings that have a section of their own; the table of all settings has the others, too."""
+
+FULL_NOTE = (
+    "More figures would make the page too large. In Python, compare(...).figure() has them, and so has the page of a "
+    "comparison of fewer settings in a folder of its own."
+)
 
 MAX_ERROR_CHARACTERS = 120
 """Characters of an error that stand in a table; what is longer unfolds."""
@@ -65,7 +79,9 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
     pools: dict[tuple[str, str, int], list[Record]] = {}
     for record in (record for runs in groups for record in runs):
         pools.setdefault((record["dataset"], record["data root"], record["components"]), []).append(record)
-    drawings = [(dataset, figures_of_pool(runs)) for (dataset, *_), runs in pools.items()]
+    sections, budget = groups[:MAX_SECTIONS], Budget(MAX_FIGURE_CHARACTERS)
+    across = budget.take(partial(figures_across, records))
+    drawings = [(dataset, budget.take(partial(figures_of_pool, runs))) for (dataset, *_), runs in pools.items()]
     versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}
     dates = sorted(record["date"] for record in records if "date" in record)
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
@@ -77,10 +93,15 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
         f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:",
         filters=FILTERS,
         kinds={kind for record in records for kind in _kinds(record).split()},
-        angles=_angles(groups),
-        settings=[_setting(folder, runs, number) for number, runs in enumerate(groups)],
+        methods=(methods := list(dict.fromkeys(method_text(record) for runs in groups for record in runs))),
+        angles=_angles(groups, methods),
+        across=across,
+        settings=[_setting(folder, runs, number, budget) for number, runs in enumerate(sections)],
+        left_out=len(groups) - len(sections),
         pools=[(dataset, figures_of_data) for dataset, figures_of_data in drawings if figures_of_data],
-        commands=[repeat_command(runs) for runs in groups],
+        commands=[command for runs in sections for command in repeat_commands(runs)],
+        classes=sorted({record["method"] for record in records if not is_installed(record["method"])}),
+        seeds_note=SEEDS_NOTE if any("seeds" in record for record in average_seeds(records)) else "",
         dates=f"Runs of {dates[0]} to {dates[-1]} (UTC). " if dates else "",
         versions="; ".join(versions) or "unknown",
         heads=HEADS,
@@ -103,53 +124,97 @@ def _kinds(record: Record) -> str:
     return " ".join(name for name, applies in kinds.items() if applies)
 
 
-def _angles(groups: Sequence[Sequence[Record]]) -> list[list[str]]:
-    """Return a line for each method: its name, and its largest angle in each setting."""
-    columns = [{method_text(record): record for record in runs} for runs in groups]
+def _angles(groups: Sequence[Sequence[Record]], methods: Sequence[str]) -> list[list[str]]:
+    """Return a line for each setting: its title, and the largest angle of each method."""
     lines = []
-    for name in dict.fromkeys(name for column in columns for name in column):
-        runs = [column.get(name, {}) for column in columns]
-        lines.append([name, *("failed" if "error" in run else format_result(run, "max angle") for run in runs)])
+    for runs in groups:
+        by_method = {method_text(record): record for record in average_seeds(runs)}
+        angles = (by_method.get(name, {}) for name in methods)
+        texts = ("failed" if "error" in record else format_result(record, "max angle") for record in angles)
+        lines.append([setting_title(runs), *texts])
     return lines
 
 
-def _setting(folder: Path, records: Sequence[Record], number: int) -> dict[str, Any]:
+def _setting(folder: Path, records: Sequence[Record], number: int, budget: "Budget") -> dict[str, Any]:
     """Return the page's values for a single setting: recommendations, rows of runs, influence and figures."""
-    recommended = choices(records)
+    averaged = average_seeds(records)
+    recommended = choices(averaged)
     lines = []
     for choice in recommended:
-        angle = choice.run["max angle"]
-        notes = [*([] if angle is None else [f"{angle:.2g}°"]), *([choice.warning] if choice.warning else [])]
+        angle = format_result(choice.run, "max angle")
+        notes = [*([f"{angle}°"] if angle else []), *([choice.warning] if choice.warning else [])]
         line = [choice.wish, method_text(choice.run), choice.cost, "; ".join(notes)]
         lines.append([*line, format_result(choice.run, "captured variance"), choice.server_sees])
-    columns = columns_of(records)
+    columns = [*(["runs"] if any("seeds" in record for record in averaged) else []), *columns_of(averaged)]
     return {
-        "title": setting_title(records[0]),
+        "title": setting_title(records),
         "sentence": recommendation_text(recommended),
         "choices": lines,
         "columns": ["method", *columns],
-        "runs": [_run(record, columns, f"run-{number}-{place}") for place, record in enumerate(records)],
+        "runs": [_run(record, columns, f"run-{number}-{place}") for place, record in enumerate(averaged)],
         "influence": _influence(folder, records),
-        "figures": figures(folder, records),
+        "figures": budget.take(partial(figures, folder, records)),
     }
+
+
+class Budget:
+    """Number of characters that the figures of a page may have together.
+
+    Parameters
+    ----------
+    characters : int
+        Largest number of characters.
+    """
+
+    def __init__(self, characters: int) -> None:
+        """Store the number."""
+        self.characters = characters
+
+    def take(self, draw: Callable[[], list[Drawing]]) -> list[Drawing]:
+        """Draw figures if there is room, and return those that fit, with a line that says so of the others.
+
+        Parameters
+        ----------
+        draw : callable
+            Function that draws the figures.
+
+        Returns
+        -------
+        list of Drawing
+            The figures; none, and nothing is drawn, once the page is full.
+        """
+        if self.characters <= 0:
+            return []
+        taken: list[Drawing] = []
+        for drawing in draw():
+            self.characters -= len(drawing.svg)
+            if self.characters <= 0:
+                return [*taken, Drawing(Markup(), FULL_NOTE)]
+            taken.append(drawing)
+        return taken
 
 
 def _run(record: Record, columns: Sequence[str], identifier: str) -> dict[str, Any]:
     """Return the page's values for a single run: cells of its row, and the notes or the error below."""
     error = record.get("error", "")
-    values = [record.get(key) for key in columns]
+    lines = error.split("\n") if error else [*failure_texts(record), *record.get("notes", [])]
     return {
         "id": identifier,
         "name": method_text(record),
         "kinds": _kinds(record),
-        "cells": [
-            ("" if value is None else repr(value), format_result(record, key))
-            for key, value in zip(columns, values, strict=True)
-        ],
-        "lines": error.split("\n") if error else record.get("notes", []),
+        "cells": [_cell(record, key) for key in columns],
+        "lines": lines,
         # Methods that are refused alike would fill the page, so a long text unfolds.
         "summary": shorten(error, MAX_ERROR_CHARACTERS, placeholder=" …") if len(error) > MAX_ERROR_CHARACTERS else "",
     }
+
+
+def _cell(record: Record, key: str) -> tuple[str, str]:
+    """Return the value by which a cell is sorted, and its text."""
+    if key == "runs":
+        return repr(count_runs(record)), runs_text(record)
+    value = record.get(key)
+    return "" if value is None else repr(value), format_result(record, key)
 
 
 def _influence(folder: Path, records: Sequence[Record]) -> dict[str, Any]:

@@ -25,8 +25,9 @@ try:
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import NullFormatter
 
-    from fedpca_flwr.figures.score_plots import MAX_SCORE_MARKS, component_title, scores
+    from fedpca_flwr.figures.score_plots import component_title, scores
     from fedpca_flwr.figures.style import (
         COLOURS,
         GREY,
@@ -50,6 +51,7 @@ __all__ = [
     "loadings",
     "projection_grid",
     "projection_overlay",
+    "results_over",
     "scores",
     "scree",
 ]
@@ -62,20 +64,6 @@ def __dir__() -> list[str]:
 
 EXACT_ANGLE_DEGREES = 1e-6  # degrees within which components are the same for every purpose: drawn as one
 MAX_PLOTTED_ROWS = 300  # Rows of a scatter plot; more hide each other.
-
-__all__ = [
-    "MAX_PLOTTED_ROWS",
-    "MAX_SCORE_MARKS",
-    "angle_by_round",
-    "bytes_against_error",
-    "component_images",
-    "heterogeneity",
-    "loadings",
-    "projection_grid",
-    "projection_overlay",
-    "scores",
-    "scree",
-]
 
 
 MAX_BAR_FEATURES = 30
@@ -320,6 +308,78 @@ MAX_NAMED_PARTIES = 36
 
 
 @takes_model
+@rc_context(STYLE)
+def results_over(
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    angles: bool = False,
+) -> Figure:
+    """Draw means of several methods along an axis, with bars for the intervals of the means.
+
+    Methods stand side by side at each position. Axes over more than a factor of ten are logarithmic; an interval that
+    reaches zero is drawn there to a third of its mean.
+
+    Parameters
+    ----------
+    panels : mapping of str to mapping of str to sequence of (position, mean, half of the interval)
+        By method, by the title of a panel.
+    xlabel, ylabel : str
+        What stands at the axes.
+    angles : bool, default False
+        Whether means are angles in degrees: those within `EXACT_ANGLE_DEGREES` are drawn as equal, below is only
+        rounding.
+
+    Returns
+    -------
+    Figure
+    """
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(6.5 if columns == 1 else 3.6 * columns, 1 + 3.2 * lines))
+    grid = np.atleast_1d(figure.subplots(lines, columns, sharex=True, sharey=True)).ravel()
+    points = np.array([point for curves in panels.values() for line in curves.values() for point in line])
+    floor = EXACT_ANGLE_DEGREES if angles else -np.inf
+    positions, means = np.unique(points[:, 0]), points[:, 1].clip(min=floor)
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    on_log = [values.min() > 0 and values.max() >= 10 * values.min() for values in (positions, means)]
+    for axes, (title, curves) in zip(grid, panels.items(), strict=False):
+        axes.set(xscale="log" if on_log[0] else "linear", yscale="log" if on_log[1] else "linear", title=title)
+        if angles and means.min() <= floor:
+            axes.axhspan(floor / 3, floor * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
+        for i, (name, (colour, marker)) in enumerate(zip(names, looks(), strict=False)):
+            if name in curves:
+                shift = (i - (len(names) - 1) / 2) / len(names)
+                how = {"color": colour, "marker": marker, "label": name}
+                _draw_means(axes, np.array(curves[name]), positions, shift, floor, how)
+        axes.set_xticks(positions, [f"{position:g}" for position in positions], minor=False)
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    for axes in grid[max(0, len(panels) - columns) : len(panels)]:
+        axes.set_xlabel(xlabel)
+        axes.tick_params(labelbottom=True)
+    figure.supylabel(ylabel)
+    entries = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    labels = ["\n".join(wrap(name, 40)) for name in entries]
+    figure.legend(list(entries.values()), labels, loc="outside lower center", ncols=min(3, len(entries)))
+    return figure
+
+
+def _draw_means(axes: Axes, line: Array, positions: Array, shift: float, floor: float, how: dict[str, Any]) -> None:
+    """Draw the means of a method with their intervals, shifted by a share of the distance between positions."""
+    x, means, half_widths = line.T
+    low, shown = means - half_widths, means.clip(min=floor)
+    if axes.get_yscale() == "log":
+        low = np.where(low > max(floor, 0.0), low, shown / 3)  # one that reaches zero has no end on such an axis
+    low, high = np.where(means > floor, [low, means + half_widths], floor)
+    gap = np.diff(np.log(positions) if axes.get_xscale() == "log" else positions).min(initial=np.inf)
+    step = 0.15 * shift * (gap if np.isfinite(gap) else 1.0)
+    x = x * np.exp(step) if axes.get_xscale() == "log" else x + step
+    axes.errorbar(x, shown, yerr=[shown - low, high - shown], capsize=3, linewidth=1.2, fillstyle="none", **how)
+
+
 @rc_context(STYLE)
 def heterogeneity(parties: Any, model: PCAModel) -> Figure:
     """Draw each party's number of rows, the distance of its mean, and its variance that the model explains.

@@ -88,12 +88,14 @@ def table_to_text(shown: DisplayTable) -> str:
     return "\n".join([printable_text(shown.title), *lines])
 
 
-def table_to_html(shown: DisplayTable) -> str:
+def table_to_html(shown: DisplayTable, *, max_rows: int = MAX_TABLE_ROWS) -> str:
     """Write a table as HTML, in the colours of the page.
 
     Parameters
     ----------
     shown : DisplayTable
+    max_rows : int, optional
+        Largest number of rows.
 
     Returns
     -------
@@ -101,7 +103,7 @@ def table_to_html(shown: DisplayTable) -> str:
     """
     headers = "".join(f"<th>{html.escape(name)}</th>" for name in shown.headers)
     lines = []
-    for row in shown.rows[:MAX_TABLE_ROWS]:
+    for row in shown.rows[:max_rows]:
         cells = []
         for value in row:
             text, style = html.escape(_cell_text(value)), ""
@@ -110,7 +112,7 @@ def table_to_html(shown: DisplayTable) -> str:
                 text, style = f'{text}<div style="{bar_style}"></div>', ' style="min-width:8em"'
             cells.append(f"<td{style}>{text}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    hidden = len(shown.rows) - MAX_TABLE_ROWS
+    hidden = len(shown.rows) - max_rows
     overflow = f"<p>  and {hidden} more</p>" if hidden > 0 else ""
     title, body = html.escape(printable_text(shown.title)), "".join(lines)
     return f"<div><p>{title}</p><table><thead><tr>{headers}</tr></thead><tbody>{body}</tbody></table>{overflow}</div>"

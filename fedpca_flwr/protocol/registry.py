@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
@@ -65,6 +66,7 @@ class Registry(Mapping[str, Method]):
         self._package = package
         self._locations = locations
         self._loaded_methods: dict[str, Method] = {}
+        self._classes: dict[str, type[PCAStrategy]] = {}  # of this process, as their authors wrote them
 
     def __getitem__(self, name: str) -> Method:
         """Import the method with this name at its first use, and return the method."""
@@ -84,15 +86,68 @@ class Registry(Mapping[str, Method]):
 
     def __contains__(self, name: object) -> bool:
         """Return whether a method of this name exists, in this project or in another package."""
-        return name in self._locations or name in self._external
+        return name in self._locations or name in self._external or name in self._classes
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names of all methods."""
-        return iter([*self._locations, *self._external])
+        return iter([*self._locations, *self._external, *self._classes])
 
     def __len__(self) -> int:
         """Return the number of methods."""
-        return len(self._locations) + len(self._external)
+        return len(self._locations) + len(self._external) + len(self._classes)
+
+    def name_of(self, method: Any) -> Any:
+        """Return the name of a strategy's class, which becomes a method of this process; any other value unchanged.
+
+        A class of the same name as an earlier one takes its place, as when a cell of a notebook is run again. Other
+        processes do not know the class: a package gives its methods to all by an entry point.
+
+        Parameters
+        ----------
+        method : type of PCAStrategy, or any value
+            The class, whose card has the name.
+
+        Returns
+        -------
+        object
+            Name of the class; any other value as it is.
+
+        Raises
+        ------
+        ConfigError
+            If the class is no strategy, lacks a card or `aggregate`, or has the name of another method.
+        """
+        if not isinstance(method, type):
+            return method
+        card = _require_method(method)
+        if card.name in self._locations or card.name in self._external:
+            if self[card.name].strategy is method:
+                return card.name
+            raise ConfigError(
+                f"the card of the class {method.__name__} has the name '{card.name}', which another method has; give "
+                "the card another"
+            )
+        if self._classes.get(card.name) is not method:
+            own_card = {"card": self._compose(card), "__module__": method.__module__, "__doc__": method.__doc__}
+            strategy: Any = type(method.__name__, (method,), own_card)  # the author's class keeps the author's card
+            self._classes[card.name] = method
+            self._loaded_methods[card.name] = Method(strategy, strategy.party)
+        return card.name
+
+    def class_of(self, name: str) -> type[PCAStrategy] | None:
+        """Return the class that this process was given for a method, or None for a method that is installed.
+
+        Parameters
+        ----------
+        name : str
+            Name of the method.
+
+        Returns
+        -------
+        type of PCAStrategy or None
+            The class as its author wrote it.
+        """
+        return self._classes.get(name)
 
     def lookup(self, name: str) -> Method:
         """Return the method with a name, or raise an error that suggests the nearest name.
@@ -192,6 +247,28 @@ class Registry(Mapping[str, Method]):
         return {
             point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in self._locations
         }
+
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+"""Names of methods."""
+
+
+def _require_method(kind: type) -> MethodCard:
+    """Return the card of a strategy's class; refuse a class that is no method, by what it lacks."""
+    expected = "expected a class derived from fedpca_flwr.questions.method.Strategy, with a card and 'aggregate'"
+    if not issubclass(kind, PCAStrategy):
+        raise ConfigError(f"the class {kind.__name__} is no method, {expected}")
+    card = getattr(kind, "card", None)
+    if not isinstance(card, MethodCard):
+        raise ConfigError(f"the class {kind.__name__} has no 'card', {expected}: card = method.MethodCard(...)")
+    if missing := sorted(getattr(kind, "__abstractmethods__", ())):
+        raise ConfigError(f"the class {kind.__name__} lacks {', '.join(map(repr, missing))}, {expected}")
+    if not NAME.fullmatch(card.name) or len(card.name) > MAX_KEY_CHARACTERS:
+        raise ConfigError(
+            f"the card of the class {kind.__name__} has the name {value_text(card.name)}, expected at most "
+            f"{MAX_KEY_CHARACTERS} small letters, digits and '-': my-method"
+        )
+    return card
 
 
 def _load_entry_point(point: EntryPoint) -> Method:

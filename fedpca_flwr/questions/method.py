@@ -3,7 +3,7 @@
 A `MethodCard` says what the method is, its `Options` what a run may choose. Its `Questions` are what a run may ask: a
 `Question` has the `Payload` of `Field` of the request and of the reply, the answer of a party (`Client`), and the
 limits of the sum. Its `Strategy` is a `Program` of `Round` and `SumRound`, which receives replies or a `Total`, and
-ends with a `Solution`. The last question is `projection_questions`.
+ends with a `Solution` of `Eigenpairs`. The last question is `projection_questions`. docs/own-method.md has an example.
 """
 
 from fedpca_flwr.config.run_config import Count as Count
@@ -12,6 +12,10 @@ from fedpca_flwr.errors import ConfigError as ConfigError
 from fedpca_flwr.errors import ContractError as ContractError
 from fedpca_flwr.errors import DataError as DataError
 from fedpca_flwr.maths.arrays import Array as Array
+from fedpca_flwr.maths.eigen import Eigenpairs as Eigenpairs
+from fedpca_flwr.maths.eigen import fix_signs as fix_signs
+from fedpca_flwr.maths.eigen import leading_eigenpairs as leading_eigenpairs
+from fedpca_flwr.maths.factors import stack_factors as stack_factors
 from fedpca_flwr.model.model import PCAModel as PCAModel
 from fedpca_flwr.model.solution import Solution as Solution
 from fedpca_flwr.model.solution import require_variance as require_variance
@@ -41,7 +45,9 @@ from fedpca_flwr.protocol.question import by_transport as by_transport
 from fedpca_flwr.protocol.transport import ServerTransport as ServerTransport
 from fedpca_flwr.questions.fields import HEAD as HEAD
 from fedpca_flwr.questions.fields import head_fields as head_fields
+from fedpca_flwr.questions.fields import read_factor as read_factor
 from fedpca_flwr.questions.fields import read_head as read_head
+from fedpca_flwr.questions.fields import truncated_questions as truncated_questions
 from fedpca_flwr.questions.influence import Contributions as Contributions
 from fedpca_flwr.questions.pooling import Evidence as Evidence
 from fedpca_flwr.questions.pooling import Fitting as Fitting

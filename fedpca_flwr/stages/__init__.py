@@ -4,7 +4,7 @@ A stage is a file or folder here and a line in `STAGES`. A stage says by a metho
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,18 +32,48 @@ STAGES: tuple[type[Stage], ...] = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class ComposedScript:
+    """Script of a method, extended by the questions of each stage that the options select.
+
+    Parameters
+    ----------
+    method : MethodCard
+        Declaration of the method alone.
+    stages : tuple of type
+        Stages that fit the method.
+    """
+
+    method: MethodCard
+    stages: tuple[type[Stage], ...]
+
+    def __call__(self, config: RunConfig, options: Any) -> Questions:
+        """Return the questions of a run with these options."""
+        active = replace(self.method, stages=self.stages).active_stages(config, options)
+        inner = config
+        for stage in active:
+            inner = stage.method_config(inner)
+        script = self.method.script(inner, options)
+        for stage in active:
+            script = stage.script(config, script)
+        return script
+
+
 def compose(card: MethodCard) -> MethodCard:
     """Return a method's declaration extended by the options and questions of all stages that fit the method.
 
     Parameters
     ----------
     card : MethodCard
-        Declaration of the method alone: its name, options, questions and properties.
+        Declaration of the method alone: its name, options, questions and properties. A card whose script has been
+        composed, as that of a class derived from another method, is returned unchanged.
 
     Returns
     -------
     MethodCard
     """
+    if isinstance(card.script, ComposedScript):
+        return card
     stages = tuple(stage for stage in STAGES if stage.fits(card))
     kinds = [stage.Options for stage in stages if stage.Options is not PCAOptions]
     options: type[PCAOptions] = card.options
@@ -51,20 +81,8 @@ def compose(card: MethodCard) -> MethodCard:
         extra = {"__module__": __name__, "__doc__": options.__doc__, **_stage_properties(card.options, stages)}
         options = type(options.__name__, (options, *kinds), extra)
 
-    def questions(config: RunConfig, chosen: Any) -> Questions:
-        """Return the method's questions, extended by each stage that the options select."""
-        active = complete.active_stages(config, chosen)
-        inner = config
-        for stage in active:
-            inner = stage.method_config(inner)
-        script = card.script(inner, chosen)
-        for stage in active:
-            script = stage.script(config, script)
-        return script
-
     examples = (*card.examples, *({**card.examples[0], **extra} for stage in stages for extra in stage.examples))
-    complete = replace(card, options=options, stages=stages, script=questions, examples=examples)
-    return complete
+    return replace(card, options=options, stages=stages, script=ComposedScript(card, stages), examples=examples)
 
 
 def _stage_properties(base: type[PCAOptions], fitting: tuple[type[Stage], ...]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.figures import analysis_plots, markdown, plots
+from fedpca_flwr.figures import analysis_plots, markdown, plots, score_plots
 from fedpca_flwr.figures.style import COLOURS, MAX_NAME_LETTERS
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -93,7 +93,7 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
     axes = plots.scores({"all": turned}).axes[0]
     outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
-    assert sum(map(len, points(plots.scores([turned] * 3).axes[0]))) <= plots.MAX_SCORE_MARKS
+    assert sum(map(len, points(plots.scores([turned] * 3).axes[0]))) <= score_plots.MAX_SCORE_MARKS
     panels = plots.loadings(MODEL, most=4).axes
     assert [text.get_text() for text in panels[0].get_yticklabels()] == list(map(str, range(12)))
     for panel, component in zip(panels, MODEL.components_, strict=True):

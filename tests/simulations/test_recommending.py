@@ -79,7 +79,7 @@ def test_a_setting_has_a_title_and_a_command_with_all_that_it_is():
     source = {"dataset": "images", "data root": "/a b"}
     setting = {**source, "partition": "quantity", "alpha": 0.25, "clients": 3, "seed": 7}
     one = {**record(options=options), **setting, "engine": "ray", "knn": True, "bound": 12.3456789}
-    assert records.setting_title(one) == (
+    assert records.setting_title([one]) == (
         "images, quantity 0.25, 3 clients, 4 components, seed 7, features scaled, rows about zero, "
         "secure sums, bound 12.3457, with k-NN(5), engine ray (data of /a b)"
     )
@@ -138,8 +138,9 @@ def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
     setting = {"methods": ["p-cov"], "datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
     monkeypatch.setattr(measuring, "run", Mock(side_effect=DataError("a site\nis away")))
     failed = compare(**setting)
-    told = {"method": "p-cov", "max angle": None, "error": "DataError: a site\nis away"}
-    assert failed.frame().to_dict("records") == [told]
+    (line,) = failed.frame().to_dict("records")
+    assert (line["dataset"], line["seed"], line["max angle"]) == ("wine", 42, None)
+    assert line["error"] == "DataError: a site\nis away"
     assert "| DataError: a site is away |" in str(failed)
     assert not (tmp_path / RUNS).exists()
     monkeypatch.setattr(measuring, "run", run)

@@ -136,8 +136,8 @@ def test_scaled_runs_are_a_setting_of_their_own(tmp_path, monkeypatch):
     records = compare(methods=methods, partitions=["iid"], output=tmp_path, **WINE)
     scaled, plain = group_by_setting(records)
     assert [record["method"] for record in scaled] == ["p-cov", "ap-cov"]
-    assert "features scaled" in setting_title(scaled[0])
-    assert "scaled" not in setting_title(plain[0])
+    assert "features scaled" in setting_title(scaled)
+    assert "scaled" not in setting_title(plain)
     for runs in (scaled, plain):
         next(iter(report_drawing.model_figures(tmp_path, runs)))
     angles = [[principal_angles(one, reference).max for one in models.values()] for reference, models in drawn]

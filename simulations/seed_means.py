@@ -1,0 +1,250 @@
+"""Means over the seeds of a comparison, with 95 % intervals, and curves of these over alpha or the number of clients.
+
+The runs of a method and setting that differ in their seed alone are taken for independent draws, so that an interval is
+``mean ± t(0.975, n - 1) s / sqrt(n)`` for n runs with the standard deviation s (Student 1908).
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scipy.special import stdtrit
+
+from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.simulations.records import AS_GIVEN, HEADS, SETTING, Record, method_text, run_identity
+
+AXES = {"alpha": "alpha", "clients": "number of clients"}
+"""Keys of a setting over which results are drawn, and what stands at the axis."""
+
+MAX_PANELS = 9
+"""Number of panels that a figure has at most."""
+
+SEEDS_NOTE = (
+    "Results of several seeds are means with 95 % intervals of the mean (Student's t); where there is no ±, the "
+    "seeds agree in all digits that are shown."
+)
+"""Note of a table with means over seeds."""
+
+Curves = Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]]
+"""Position, mean and half of the interval, by method, by the title of a panel."""
+
+
+def interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean of values, and half the width of its 95 % interval by Student's t.
+
+    Parameters
+    ----------
+    values : sequence of float
+        At least one value.
+
+    Returns
+    -------
+    mean : float
+    half_width : float or None
+        None for a single value, which tells nothing of the spread.
+    """
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, None
+    return mean, float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def average_seeds(records: Iterable[Record]) -> list[Record]:
+    """Return a record for each method and setting, with means over the seeds where there are several.
+
+    Parameters
+    ----------
+    records : iterable of dict
+        Records of runs.
+
+    Returns
+    -------
+    list of dict
+        Records. Those of several runs have ``seeds``, ``intervals`` (half of the width by key of a result), the
+        ``largest angle`` of all runs, the notes that all runs share, and ``failures``: errors by seed. Their ``error``
+        is of runs that all failed.
+    """
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(run_identity({**record, "seed": None}), []).append(record)
+    return [runs[0] if len(runs) == 1 else _average(runs) for runs in groups.values()]
+
+
+def _average(runs: Sequence[Record]) -> Record:
+    """Return the record of several runs that differ in their seed."""
+    seeds = [run["seed"] for run in runs]
+    failures = {run["seed"]: run["error"] for run in runs if "error" in run}
+    completed = [run for run in runs if "error" not in run]
+    if not completed:
+        return {**runs[0], "seeds": seeds, "failures": failures}
+    means: Record = {}
+    intervals = {}
+    for key in HEADS:
+        values = [run[key] for run in completed if run.get(key) is not None]
+        if not values:
+            continue
+        means[key], half_width = interval(values)
+        if len(set(values)) == 1:
+            means[key] = values[0]
+        elif half_width is not None:
+            intervals[key] = half_width
+    angles = [run["max angle"] for run in completed if run["max angle"] is not None]
+    measured = [run["measured"] for run in completed]
+    shared = set.intersection(*(set(values) for values in measured))
+    return {
+        **completed[0],
+        **means,
+        "seeds": seeds,
+        "intervals": intervals,
+        "failures": failures,
+        "largest angle": max(angles, default=None),
+        "exact": all(run["exact"] for run in completed),
+        "measured": {key: statistics.fmean(values[key] for values in measured) for key in measured[0] if key in shared},
+        "notes": [note for note in completed[0].get("notes", []) if all(note in run["notes"] for run in completed)],
+    }
+
+
+def count_runs(record: Record) -> int:
+    """Return the number of runs with results that a record is of.
+
+    Parameters
+    ----------
+    record : dict
+        Record of a run, or of several runs (`average_seeds`).
+
+    Returns
+    -------
+    int
+        Number of runs; 0 if all failed.
+    """
+    if "seeds" not in record:
+        return int("error" not in record)
+    return len(record["seeds"]) - len(record["failures"])
+
+
+def runs_text(record: Record) -> str:
+    """Return the number of runs of a record, and of how many, if some failed.
+
+    Parameters
+    ----------
+    record : dict
+        Record of a run, or of several runs.
+
+    Returns
+    -------
+    str
+        Such as "5" or "4 of 5".
+    """
+    count, total = count_runs(record), len(record.get("seeds", [record["seed"]]))
+    return str(count) if count == total else f"{count} of {total}"
+
+
+def failure_texts(record: Record) -> list[str]:
+    """Return a text for each error of the seeds of a record that has results of other seeds.
+
+    Parameters
+    ----------
+    record : dict
+        Record of several runs.
+
+    Returns
+    -------
+    list of str
+        Seeds and error.
+    """
+    by_error: dict[str, list[int]] = {}
+    for seed, error in ({} if "error" in record else record.get("failures", {})).items():
+        by_error.setdefault(error, []).append(seed)
+    return [f"seed {', '.join(map(str, seeds))} failed: {error}" for error, seeds in by_error.items()]
+
+
+def axes_with_values(records: Sequence[Record]) -> list[str]:
+    """Return the keys of `AXES` over which results can be drawn: of several values in settings that else are equal.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Records of runs.
+
+    Returns
+    -------
+    list of str
+        "alpha", "clients", both or none.
+    """
+    found = []
+    for over in AXES:
+        values: dict[str, set[float]] = {}
+        for record in records:
+            if record[over] is not None and "error" not in record:
+                values.setdefault(_panel_key(record, over), set()).add(record[over])
+        if any(len(positions) > 1 for positions in values.values()):
+            found.append(over)
+    return found
+
+
+def curves(records: Sequence[Record], over: str, result: str) -> Curves:
+    """Return the means of a result along an axis, by method and panel; what else differs has a panel of its own.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Records of runs.
+    over : {"alpha", "clients"}
+        Key of the axis.
+    result : str
+        Key of a result.
+
+    Returns
+    -------
+    dict of str to dict of str to list of tuple
+        Position, mean and half of its interval (0 for a single run), by method, by the title of the panel.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such axis or result, or the runs have a single value along the axis.
+    """
+    if over not in AXES:
+        raise ConfigError(f"'over' is {value_text(over)}, expected one of: {', '.join(AXES)}")
+    if result not in HEADS:
+        raise ConfigError(f"'result' is {value_text(result)}, expected one of: {', '.join(HEADS)}")
+    if over not in axes_with_values(records):
+        values = sorted({record[over] for record in records if record[over] is not None})
+        raise ConfigError(
+            f"the runs have {over} {', '.join(map(str, values)) or 'nowhere'}; compare several values of it"
+        )
+    panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
+    averaged = [
+        record for record in average_seeds(records) if record[over] is not None and record.get(result) is not None
+    ]
+    differing = [key for key in SETTING if key != over and len({record[key] for record in averaged}) > 1]
+    for record in averaged:
+        title = ", ".join(_value_words(record, key) for key in differing if key != "seed")
+        point = (record[over], record[result], record.get("intervals", {}).get(result, 0.0))
+        panels.setdefault(title, {}).setdefault(method_text(record), []).append(point)
+    return {
+        title: {name: sorted(points) for name, points in lines.items()}
+        for title, lines in panels.items()
+        if len({point[0] for points in lines.values() for point in points}) > 1
+    }
+
+
+def _panel_key(record: Record, over: str) -> str:
+    """Return a text that is equal for settings which differ in the axis and the seed only."""
+    return json.dumps([record[key] for key in SETTING if key not in (over, "seed")])
+
+
+def _value_words(record: Record, key: str) -> str:
+    """Return the words for a value of a setting in a panel's title."""
+    value: Any = record[key]
+    words = {
+        "clients": f"{value} clients",
+        "components": f"{value} components",
+        "alpha": f"alpha {value:.12g}" if key == "alpha" else "",
+    }
+    words["bound"] = f"secure, bound {value:g}" if key == "bound" and value else "in clear"
+    if key == "dataset" and record["partition"] == AS_GIVEN:
+        return str(value)
+    return words.get(key, str(value))

@@ -1,0 +1,267 @@
+"""Arguments of a comparison: lists of allowed values, and the setting of each run. Faults are found before a run."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.datasets import DATASETS, OPENML_PREFIX
+from fedpca_flwr.data.partition import PARTITIONS
+from fedpca_flwr.errors import ConfigError, FedPCAError, combine_errors, value_text
+from fedpca_flwr.simulations import ENGINES, sources
+from fedpca_flwr.simulations.measuring import pool_key, pooled_reference
+from fedpca_flwr.simulations.records import Record, card_of, parse_method
+from fedpca_flwr.strategies import METHODS
+
+BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
+"""Data sets that no folder is needed for."""
+
+WITH_ALPHA = {"dirichlet", "quantity"}
+"""Partitions that have an alpha."""
+
+
+def list_values(argument: Any) -> list[Any]:
+    """Return the values of an argument as a list, each once; a text, a number or a class is a list of one.
+
+    Parameters
+    ----------
+    argument : object
+        A value, or any iterable of values, such as a range or an array.
+
+    Returns
+    -------
+    list
+        Values of Python in their order.
+    """
+    is_list = isinstance(argument, Iterable) and not isinstance(argument, str | bytes | type)
+    values = list(argument) if is_list else [argument]
+    values = [value.item() if isinstance(value, np.generic) else value for value in values]
+    return [value for place, value in enumerate(values) if value not in values[:place]]
+
+
+def check_arguments(
+    *,
+    methods: Any,
+    datasets: Any,
+    partitions: Any,
+    alphas: Any,
+    clients: Any,
+    seeds: Any,
+    bounds: Any,
+    components: Any,
+    engine: Any,
+) -> dict[str, list[Any]]:
+    """Return the arguments of a comparison as lists, or refuse all values that are not allowed in a single error.
+
+    Parameters
+    ----------
+    methods : str, type or iterable of these
+        Methods with their options, and classes; ``"all"`` is every method.
+    datasets, partitions : str or iterable of str, optional
+        Names of data sets, and kinds of partitions; None where the parties have rows of their own.
+    alphas, bounds : float or iterable of float
+        Parameters of ``dirichlet`` and ``quantity``; bounds of secure aggregation, 0 in clear.
+    clients, seeds : int or iterable of int
+        Numbers of clients, and seeds.
+    components : int
+        Number of components.
+    engine : str
+        Where the runs take place.
+
+    Returns
+    -------
+    dict of str to list
+        Lists of values by argument; methods as texts.
+
+    Raises
+    ------
+    ConfigError
+        With a line for each value that is not allowed.
+    """
+    arguments = {"methods": methods, "datasets": datasets, "partitions": partitions, "alphas": alphas}
+    arguments |= {"clients": clients, "seeds": seeds, "bounds": bounds}
+    lists = {key: list_values(value) for key, value in arguments.items() if value is not None}
+    lists.setdefault("methods", [None])
+    faults = [
+        f"comparison: '{key}' is empty, expected at least one value" for key, values in lists.items() if not values
+    ]
+    texts: list[str] = []
+    for method in lists["methods"]:
+        try:
+            texts += METHODS if method == "all" else [_method_text(method)]
+        except ConfigError as error:
+            faults += str(error).replace("run-config: 'method' is", "comparison: 'methods' has").splitlines()
+    faults += _unknown("datasets", lists.get("datasets", []), DATASETS, f"{OPENML_PREFIX}NAME", _is_openml)
+    faults += _unknown("partitions", lists.get("partitions", []), PARTITIONS)
+    faults += _uncountable("clients", lists["clients"]) + _uncountable("components", [components])
+    faults += _unknown("engine", [engine], ENGINES)
+    for name in ("alpha", "seed", "bound"):
+        for value in lists[f"{name}s"]:
+            try:
+                RunConfig.parse({name: value}, source="comparison")
+            except ConfigError as error:
+                faults.append(str(error).replace(f"'{name}'", f"'{name}s'"))
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return {**lists, "methods": list(dict.fromkeys(texts))}
+
+
+def _method_text(method: Any) -> str:
+    """Return the text of a method or of a class, with options that are allowed."""
+    name = METHODS.name_of(method)
+    if not isinstance(name, str):
+        raise ConfigError(f"comparison: 'methods' has {value_text(name)}, expected names such as 'p-cov', or classes")
+    parse_method(name)
+    return name
+
+
+def _unknown(
+    key: str,
+    values: Sequence[Any],
+    names: Iterable[str],
+    further: str = "",
+    is_further: Callable[[Any], bool] = lambda value: False,
+) -> list[str]:
+    """Return a line that names the values that are none of the names, with the nearest of these."""
+    known = list(names)
+    wrong = [value for value in values if not (isinstance(value, str) and value in known) and not is_further(value)]
+    if not wrong:
+        return []
+    near = [match for value in wrong for match in difflib.get_close_matches(str(value)[:64], known, n=1, cutoff=0.5)]
+    hint = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
+    expected = ", ".join([*known, *([further] if further else [])])
+    return [f"comparison: '{key}' is {', '.join(map(value_text, wrong))}, expected one of: {expected}{hint}"]
+
+
+def _is_openml(name: Any) -> bool:
+    """Return whether a value names a data set of OpenML."""
+    return isinstance(name, str) and name.startswith(OPENML_PREFIX)
+
+
+def _uncountable(key: str, values: Sequence[Any]) -> list[str]:
+    """Return a line that names the values that are no whole numbers from 1."""
+    wrong = [value for value in values if not isinstance(value, int) or isinstance(value, bool) or value < 1]
+    expected = "expected a whole number from 1" if key == "components" else "expected whole numbers from 1"
+    return [f"comparison: '{key}' is {', '.join(map(value_text, wrong))}, {expected}"] if wrong else []
+
+
+def check_data(runs: Sequence[Record]) -> None:
+    """Load the data of runs, and refuse what cannot be run, all faults in a single error.
+
+    Parameters
+    ----------
+    runs : sequence of dict
+        Settings of the runs.
+
+    Raises
+    ------
+    FedPCAError
+        If data cannot be loaded, have too few rows or features for the number of components, or too few rows for the
+        number of clients.
+    """
+    errors: dict[str, FedPCAError] = {}
+    for key in dict.fromkeys(map(pool_key, runs)):
+        of_pool = [run for run in runs if pool_key(run) == key]
+        try:
+            source, _ = pooled_reference(*key)
+            rows = len(source.labels)
+            by_rows = {run["clients"] for run in of_pool if card_of(run["method"]).split == "rows"}
+            if wrong := [str(clients) for clients in sorted(by_rows) if clients > rows]:
+                raise ConfigError(
+                    f"comparison: 'clients' is {', '.join(wrong)}, expected at most the {rows} rows of {key[0]}"
+                )
+        except FedPCAError as error:
+            text = str(error) if key[0] in str(error) else f"data set '{key[0]}': {error}"
+            errors.setdefault(text, type(error)(text, local=error.local))
+    if errors:
+        raise combine_errors(list(errors.values()))
+
+
+def settings(
+    places: Mapping[str, str], lists: Mapping[str, Sequence[Any]], common: Mapping[str, Any]
+) -> Iterator[Record]:
+    """Yield the setting of every combination of data set, partition, number of clients, bound, method and seed.
+
+    Parameters
+    ----------
+    places : mapping of str to str
+        Folder or files of each data set, by its name.
+    lists : mapping of str to sequence
+        Values of the other arguments, as `check_arguments` returns them.
+    common : mapping of str to object
+        What all settings have.
+
+    Yields
+    ------
+    dict
+        Method, options and setting of a run.
+    """
+    splits = [(p, a) for p in lists["partitions"] for a in (lists["alphas"] if p in WITH_ALPHA else [None])]
+    varied = (lists[key] for key in ("clients", "bounds", "methods", "seeds"))
+    for dataset, (partition, alpha), clients, bound, method, seed in itertools.product(places, splits, *varied):
+        name, options = parse_method(method)
+        alpha, source = alpha and float(alpha), {"dataset": dataset, "data root": places[dataset]}
+        setting = {"partition": partition, "alpha": alpha, "clients": clients, "bound": float(bound), "seed": seed}
+        yield {"method": name, "options": options, **source, **setting, **common}
+
+
+def place_data(datasets: Sequence[str], data_root: str | Path) -> dict[str, str]:
+    """Return the folder of each data set: the current one for data sets that are installed.
+
+    Parameters
+    ----------
+    datasets : sequence of str
+        Names of data sets.
+    data_root : path
+        Folder of the data sets that are read from a folder.
+
+    Returns
+    -------
+    dict of str to str
+        Folders by name.
+    """
+    return {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in datasets}
+
+
+def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, str], int]:
+    """Store the parties' tables, or read their files, and return the files by the data set's name, and the parties.
+
+    Parameters
+    ----------
+    parties : list or mapping of tables, or list of files
+        The parties' rows.
+    others : mapping of str to object
+        Arguments that have no meaning beside the parties' own rows; None where they are not given.
+
+    Returns
+    -------
+    places : dict of str to str
+        The files, by the name of the data set.
+    number : int
+        Number of parties.
+
+    Raises
+    ------
+    ConfigError
+        If one of the other arguments is given, or the parties are no tables and no files.
+    """
+    if refused := [name for name, value in others.items() if value is not None]:
+        raise ConfigError(
+            f"comparison: the parties are given, each with rows of its own; leave out {', '.join(refused)}"
+        )
+    if isinstance(parties, str):
+        raise ConfigError(
+            f"comparison: 'parties' is {value_text(parties)}, expected tables, or a list of files; a data set is named "
+            f"as datasets=[{value_text(parties)}]"
+        )
+    are_files = isinstance(parties, list | tuple) and all(isinstance(path, str | os.PathLike) for path in parties)
+    files = sources.files_of(parties) if are_files else []
+    name = sources.hand_over(sources.tables_of(files) if files else parties)
+    return {name: os.pathsep.join(files) or "."}, len(sources.HELD_TABLES[name].rows)
