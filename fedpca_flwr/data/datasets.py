@@ -3,11 +3,14 @@
 A run never downloads. ``python -m fedpca_flwr.data.datasets download mnist --data-root DEST`` does it once, before.
 """
 
+import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -149,14 +152,47 @@ def _cifar10(root: Path) -> Dataset:
 def _images(root: Path) -> Dataset:
     """Load images from a folder with a subfolder for each class, below ``train`` if there is ``train`` and ``test``."""
     has_test = (root / "train").is_dir() and (root / "test").is_dir()
-    files, labels = _image_files(root / "train" if has_test else root)
+    train = root / "train" if has_test else root
+    files, labels = _image_files(train)
+    pixels = cache(partial(_decoded_rows, train, files))
 
     def test() -> tuple[NDArray[Any], NDArray[Any]]:
         """Return pixels and labels of the folder ``test``."""
         test_files, test_labels = _image_files(root / "test")
-        return _decode(test_files), test_labels
+        return _decoded_rows(root / "test", test_files), test_labels
 
-    return Dataset(labels, lambda indices: _decode([files[i] for i in indices]), test if has_test else None)
+    return Dataset(labels, lambda indices: pixels()[indices], test if has_test else None)
+
+
+def _decoded_rows(folder: Path, files: list[Path]) -> NDArray[np.uint8]:
+    """Return the memory map of a folder's decoded images, which is written when the images are new or changed.
+
+    The name of the map's file has a digest of the folder's path, and a digest of names, sizes and times of the images.
+    """
+    maps = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedpca_flwr" / "images"
+    stats = [(str(file.relative_to(folder)), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    place, content = (sha256(repr(value).encode()).hexdigest()[:16] for value in (str(folder.resolve()), stats))
+    target = maps / f"{place}-{content}.npy"
+    if not target.is_file():
+        try:
+            maps.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with atomic_file(target, 0o600) as stream:
+                for row in _decode(files):
+                    if not stream.tell():
+                        header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), row.size)}
+                        np.lib.format.write_array_header_1_0(stream, header)
+                    stream.write(row.data)
+        except OSError as error:
+            raise ConfigError(
+                "decoded images cannot be stored: set the environment variable XDG_CACHE_HOME to a folder that can be "
+                "written to",
+                local=f"{maps}: {error.strerror}",
+            ) from None
+        for old in maps.glob(f"{place}-*.npy"):
+            if old != target:
+                with suppress(OSError):  # Windows does not remove a file that another process has mapped
+                    old.unlink()
+    return np.asarray(np.load(target, mmap_mode="r", allow_pickle=False))
 
 
 def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
@@ -175,13 +211,12 @@ def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
     return [file for file, _ in pairs], np.array([label for _, label in pairs])
 
 
-def _decode(files: list[Path]) -> NDArray[np.uint8]:
-    """Decode images of equal size and mode as rows of pixels."""
+def _decode(files: list[Path]) -> Iterator[NDArray[np.uint8]]:
+    """Decode images of equal size and mode, and yield the pixels of each as a row."""
     try:
         from PIL import Image
     except ImportError:
         raise ConfigError(f"images are read by Pillow, which is not installed; {VISION_ADVICE}") from None
-    rows: list[NDArray[np.uint8]] = []
     shapes = set()
     for file in files:
         try:
@@ -196,8 +231,7 @@ def _decode(files: list[Path]) -> NDArray[np.uint8]:
                 "make them alike first",
                 local=str(file),
             )
-        rows.append(pixels.reshape(-1))
-    return np.stack(rows)
+        yield pixels.reshape(-1)
 
 
 def _synthetic(root: Path) -> Dataset:

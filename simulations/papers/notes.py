@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, PARTITIONS, clients
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.simulations.measuring import pooled_reference
 from fedpca_flwr.simulations.papers.experiment import Paper, Row, Step, figure, markdown
 from fedpca_flwr.simulations.records import method_text
 
@@ -54,7 +54,7 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
     for name, root in {"digits": ".", "mnist": mnist, "images": cifar}.items():
         if not root:
             continue
-        place: Row = {"dataset": name, "data_root": root}
+        place: Row = {"dataset": name, "data_root": root if name == "digits" else str(Path(root).resolve())}
         for partition in PARTITIONS:
             kind = f"{name}-{partition.replace(' ', '-')}"
             plan.append(Step(f"methods-{kind}", _compare, {**place, "partition": partition, "methods": METHODS}))
@@ -163,8 +163,8 @@ def _stream(*, dataset: str, data_root: str) -> Iterable[Row]:
 
 def _overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
     """Yield the first two scores of sample rows by each method and by the pooled PCA, with the mean angle."""
-    parts, source = clients(dataset, data_root, **PARTITIONS[partition]), datasets.load(dataset, data_root)
-    pooled = pooled_pca(np.vstack(parts), COMPONENTS)
+    parts = clients(dataset, data_root, **PARTITIONS[partition])
+    source, pooled = pooled_reference(dataset, data_root, COMPONENTS, center=True, scale=False)
     row_numbers = np.linspace(0, len(source.labels) - 1, ROWS).astype(int)
     pooled_scores = pooled.transform(source.rows(row_numbers))[:, :2]
     for method in DRAWN:

@@ -1,5 +1,6 @@
 """Data sets: bundled ones, images, MNIST's file format, and what is said where one is missing."""
 
+import os
 import sys
 import types
 from types import SimpleNamespace
@@ -84,6 +85,14 @@ def test_data_sets_that_are_not_there_are_named(tmp_path):
         datasets.load("images", str(tmp_path))
 
 
+@pytest.fixture
+def image_maps(tmp_path, monkeypatch):
+    """Return the folder of the memory maps of decoded images, below a cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "fedpca_flwr" / "images"
+
+
+@pytest.mark.usefixtures("image_maps")
 def test_an_image_folder_is_rows_of_pixels_of_one_size(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (12, 4, 5, 3), dtype=np.uint8)
     for i, image in enumerate(pixels):
@@ -103,6 +112,42 @@ def test_an_image_folder_is_rows_of_pixels_of_one_size(tmp_path):
     Image.new("RGB", (9, 9)).save(tmp_path / "train" / "cat" / "2.png")
     with refused(DataError, "(4, 5, 3)", "(9, 9, 3)"):
         of_train.all_rows()
+
+
+def test_images_are_decoded_again_only_where_one_has_changed(tmp_path, monkeypatch, image_maps):
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 12), dtype=np.uint8)
+    folder, decoded = tmp_path / "pictures", []
+
+    def save(number, row):
+        (folder / "cat").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(row.reshape(3, 4)).save(folder / "cat" / f"{number}.bmp")
+
+    def read_rows():
+        datasets.load.cache_clear()
+        return datasets.load("images", str(folder)).all_rows()
+
+    open_image = Image.open
+    monkeypatch.setattr(Image, "open", lambda file: decoded.append(file.name) or open_image(file))
+    for number in (0, 1):
+        save(number, pixels[number])
+    for _ in range(2):
+        np.testing.assert_array_equal(read_rows(), pixels[:2])
+    assert decoded == ["0.bmp", "1.bmp"]
+    save(2, pixels[2])
+    np.testing.assert_array_equal(read_rows(), pixels)
+    os.utime(folder / "cat" / "0.bmp", (0, 0))
+    np.testing.assert_array_equal(read_rows(), pixels)
+    assert len(decoded) == 2 + 3 + 3
+    assert len(list(image_maps.iterdir())) == 1
+
+
+def test_a_cache_folder_that_cannot_be_written_to_is_named_by_its_variable(tmp_path, monkeypatch):
+    (tmp_path / "cat").mkdir()
+    Image.new("L", (2, 2)).save(tmp_path / "cat" / "0.png")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cat" / "0.png"))
+    with refused(ConfigError, "XDG_CACHE_HOME") as caught:
+        datasets.load("images", str(tmp_path)).all_rows()
+    assert str(tmp_path) not in str(caught.value)
 
 
 def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
