@@ -205,7 +205,11 @@ def require_complete(table: Table, advice: str = "") -> Rows:
 
 
 def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
-    """Check rows that are read in blocks, and keep the blocks in memory if they are small."""
+    """Check rows that are read in blocks, and keep the blocks in memory if they are small and not packed."""
+    if rows.lazy:  # a few bits are numbers that float64 holds, whatever they are
+        missing = sum((block.count_missing() for block in rows.read()), np.zeros(rows.width, np.int64))
+        _require_extremes(rows.shape, np.zeros(rows.width), names)
+        return Table(rows, missing, names)
     sizes, missing, count, entries = np.zeros(rows.width), np.zeros(rows.width, np.int64), 0, 0
     cached: list[Block] = []
     free_bytes = HELD_BYTES

@@ -7,12 +7,14 @@ from three integers of each variant (`AlleleCounts`).
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.calls import StandardisedCalls, people_blocks, read_variants, variant_ranges
 from fedpca_flwr.maths.rows import Blocks, Rows, chunks
 
 MIN_FREQUENCY = (
@@ -93,13 +95,15 @@ def count_alleles(rows: Rows) -> AlleleCounts:
         Counts of these rows.
     """
     n, d = rows.shape
-    called, alleles, squares = np.zeros(d), np.zeros(d), np.zeros(d)
-    for chunk in chunks(rows):
-        present = np.isfinite(chunk)
-        calls = np.where(present, chunk, 0)
-        called += present.sum(axis=0)
-        alleles += calls.sum(axis=0, dtype=np.float64)
-        squares += np.einsum("ij,ij->j", calls, calls, dtype=np.float64)
+    called, alleles, squares = np.zeros((3, d))
+    for block in people_blocks(rows):
+        for start, stop in variant_ranges(block.shape):
+            calls, variants = read_variants(block, start, stop), slice(start, stop)
+            missing = np.isnan(calls)
+            np.copyto(calls, 0.0, where=missing)
+            called[variants] += len(block) - missing.sum(axis=1)
+            alleles[variants] += calls.sum(axis=1)
+            squares[variants] += np.einsum("ij,ij->i", calls, calls)
     return AlleleCounts(n, called, alleles, squares)
 
 
@@ -117,6 +121,8 @@ def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
         Indices of the columns with another value, ascending.
     """
     unusual = np.zeros(rows.shape[1], dtype=bool)
+    if isinstance(rows, Blocks) and rows.lazy:
+        return np.flatnonzero(unusual)  # two bits say nothing else
     for chunk in chunks(rows):
         unusual |= ~((chunk == 0) | (chunk == 1) | (chunk == 2) | np.isnan(chunk)).all(axis=0)
     return np.flatnonzero(unusual)
@@ -137,16 +143,17 @@ def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -
     Returns
     -------
     Blocks
-        Standardised rows, computed chunk by chunk whenever they are iterated.
+        Standardised rows, computed a few variants at a time where they are multiplied.
     """
     mean, unit = 2 * frequencies, genotype_deviation(frequencies)
     if excluded is not None and excluded.size:
         unit = np.where(excluded != 0, np.inf, unit)  # division by infinity makes them zero
-    return Blocks(lambda: standardised_chunks(rows, mean, unit), mean.size, np.dtype(np.float64), count=len(rows))
+    blocks = partial(standardised_blocks, rows, mean, unit)
+    return Blocks(blocks, mean.size, np.dtype(np.float64), count=len(rows), lazy=True)
 
 
-def standardised_chunks(rows: Rows, mean: Array, unit: Array) -> Iterator[Array]:
-    """Subtract a mean and divide by a unit for each variant, chunk by chunk; 0 for a missing call.
+def standardised_blocks(rows: Rows, mean: Array, unit: Array) -> Iterator[StandardisedCalls]:
+    """Subtract a mean and divide by a unit for each variant, in blocks of people; 0 for a missing call.
 
     Parameters
     ----------
@@ -157,11 +164,8 @@ def standardised_chunks(rows: Rows, mean: Array, unit: Array) -> Iterator[Array]
 
     Yields
     ------
-    ndarray of shape (m, d)
+    StandardisedCalls of shape (m, d)
         The next m standardised rows.
     """
-    for chunk in chunks(rows):
-        centred = np.subtract(chunk, mean, dtype=np.float64)
-        centred /= unit
-        np.nan_to_num(centred, copy=False)
-        yield centred
+    for block in people_blocks(rows):
+        yield StandardisedCalls(block, mean, unit, np.zeros_like(mean))

@@ -766,6 +766,9 @@ def _head_and_squares(weighted_chunk: tuple[Block, Array | None]) -> tuple[Head,
     if sparse.issparse(chunk):
         head, block = _centre_block(chunk)
         return head, block.squares()
+    if not isinstance(chunk, np.ndarray):
+        mean, remainder, squares = chunk.mean_and_squares()
+        return Head(len(chunk), mean, remainder), squares
     head, centred = centre_rows(chunk, weights)
     return head, np.einsum("ij,ij->j", centred, centred)
 

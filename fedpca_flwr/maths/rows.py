@@ -38,7 +38,9 @@ CHUNK_ENTRIES = 2**20  # how many entries a chunk of sparse rows has: 12 MiB, an
 ROW_OVERHEAD = 8  # the cost of each sparse row, in entries, beside its own entries
 Part = TypeVar("Part")
 Result = TypeVar("Result")
-Block = Any  # consecutive rows (m, d): an array, or a `scipy.sparse` array in CSR format, without duplicate entries
+# consecutive rows (m, d): an array, a `scipy.sparse` array in CSR format, without duplicate entries, or of `lazy` rows
+# an object of `fedpca_flwr.maths.calls`
+Block = Any
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Blocks:
         Number of rows n, if it is known before all rows were read.
     weights : ndarray of shape (n,), optional
         Weight of each row in all sums, above 0; by default 1.
+    lazy : bool
+        Whether the blocks are packed, and decode themselves where they are multiplied (`fedpca_flwr.maths.calls`).
     """
 
     read: Callable[[], Iterable[Block]]
@@ -68,6 +72,7 @@ class Blocks:
     sparse: bool = False
     count: int | None = None
     weights: Array | None = None
+    lazy: bool = False
 
     ndim = 2
 
@@ -129,7 +134,7 @@ Rows = NDArray[Any] | Blocks
 
 
 def join_blocks(blocks: list[Block]) -> Block:
-    """Stack blocks of rows, all dense or all CSR, to a single block.
+    """Stack blocks of rows, all CSR or none, to a single block.
 
     Parameters
     ----------
@@ -143,7 +148,9 @@ def join_blocks(blocks: list[Block]) -> Block:
     """
     if len(blocks) == 1:
         return blocks[0]
-    return sparse.vstack(blocks, format="csr") if sparse.issparse(blocks[0]) else np.concatenate(blocks)
+    if sparse.issparse(blocks[0]):
+        return sparse.vstack(blocks, format="csr")
+    return np.concatenate([block_to_array(block) for block in blocks])
 
 
 def chunks(data: Rows, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
@@ -295,11 +302,11 @@ def pair_with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Bloc
 
 
 def block_to_array(block: Block) -> NDArray[Any]:
-    """Return a block of rows, dense or CSR, as a dense array in row-major layout.
+    """Return a block of rows, dense, CSR or packed, as a dense array in row-major layout.
 
     Parameters
     ----------
-    block : array or CSR array
+    block : Block
         The block.
 
     Returns
@@ -307,7 +314,7 @@ def block_to_array(block: Block) -> NDArray[Any]:
     ndarray
         The array.
     """
-    return block.toarray() if sparse.issparse(block) else np.ascontiguousarray(block)
+    return np.ascontiguousarray(block if isinstance(block, np.ndarray) else block.toarray())
 
 
 def as_blocks(data: Rows, elements: int) -> Blocks:
@@ -406,9 +413,11 @@ def select_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Row
 
 
 def _take_columns(block: Block, columns: NDArray[np.int64]) -> Block:
-    """Select columns of a block of rows, dense or CSR, in the given order."""
-    if not sparse.issparse(block):
+    """Select columns of a block of rows, dense, CSR or packed, in the given order."""
+    if isinstance(block, np.ndarray):
         return np.take(block, columns, axis=1)  # in the layout of whole rows
+    if not sparse.issparse(block):
+        return block.select(columns)
     taken_columns = block[:, columns]
     taken_columns.sort_indices()
     return taken_columns
@@ -504,7 +513,7 @@ class Transposed:
 
     Parameters
     ----------
-    rows : Columns or CentredBlock
+    rows : Columns, CentredBlock or StandardisedCalls
         The rows X.
     """
 
@@ -559,10 +568,15 @@ class CentredBlock:
         self.centre = centre
         self.rest = sparse.csr_array((values, block.indices, block.indptr), shape=block.shape)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns."""
+        shape: tuple[int, int] = self.rest.shape
+        return shape
+
     def __len__(self) -> int:
         """Return the number of rows."""
-        rows: int = self.rest.shape[0]
-        return rows
+        return self.shape[0]
 
     def __matmul__(self, V: Array) -> Array:
         """Multiply the centred and scaled rows by a matrix V (d, b): ``(X - 1c') V``, without a dense copy of X."""
@@ -646,12 +660,14 @@ def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Ite
 
     Yields
     ------
-    ndarray or CentredBlock
-        Consecutive rows, dense or sparse.
+    ndarray, CentredBlock or StandardisedCalls
+        Consecutive rows: dense, sparse or packed.
     """
     for chunk, weights in pair_with_weights(data, native_chunks(data)):
         if sparse.issparse(chunk):
             yield CentredBlock(chunk, centre, scale)
+        elif not isinstance(chunk, np.ndarray):
+            yield chunk.less(centre, scale)
         else:
             centred = np.subtract(chunk, centre, dtype=np.float64)
             if scale is not None:
@@ -662,11 +678,11 @@ def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Ite
 
 
 def dense_rows(centred: Any) -> Iterator[Array]:
-    """Read a block of centred rows as dense arrays, of about `CHUNK_ENTRIES` values each if the block is sparse.
+    """Read a block of centred rows as dense arrays, of about `CHUNK_ENTRIES` values each if the block is not dense.
 
     Parameters
     ----------
-    centred : ndarray or CentredBlock
+    centred : ndarray, CentredBlock or StandardisedCalls
         The block.
 
     Yields
@@ -674,21 +690,21 @@ def dense_rows(centred: Any) -> Iterator[Array]:
     ndarray of shape (m, d)
         Consecutive rows.
     """
-    if not isinstance(centred, CentredBlock):
+    if isinstance(centred, np.ndarray):
         yield centred
         return
-    m, d = centred.rest.shape
+    m, d = centred.shape
     step = max(1, CHUNK_ENTRIES // d)
     for start in range(0, m, step):
         yield centred.rows(start, start + step)
 
 
 def chunk_energy(centred: Any) -> float:
-    """Sum the squares of all entries of a block of centred rows, dense or sparse.
+    """Sum the squares of all entries of a block of centred rows, dense, sparse or packed.
 
     Parameters
     ----------
-    centred : ndarray or CentredBlock
+    centred : ndarray, CentredBlock or StandardisedCalls
         The block.
 
     Returns
@@ -696,13 +712,13 @@ def chunk_energy(centred: Any) -> float:
     float
         The sum.
     """
-    if isinstance(centred, CentredBlock):
+    if not isinstance(centred, np.ndarray):
         return float(centred.squares().sum())
     return float(np.vdot(centred, centred))
 
 
 def native_chunks(data: Rows) -> Iterator[Block]:
-    """Read consecutive rows in blocks: dense arrays of about equal size, or CSR blocks if the rows are sparse.
+    """Read consecutive rows in blocks: dense arrays of about equal size, CSR blocks of sparse rows, or packed blocks.
 
     Parameters
     ----------
@@ -711,9 +727,11 @@ def native_chunks(data: Rows) -> Iterator[Block]:
 
     Returns
     -------
-    iterator of array or CSR array
+    iterator of Block
         The blocks.
     """
+    if isinstance(data, Blocks) and data.lazy:
+        return iter(data.read())
     return sparse_chunks(data) if isinstance(data, Blocks) and data.sparse else chunks(data)
 
 

@@ -1,9 +1,10 @@
-"""A .bed file of genotypes (PLINK; extra ``genotypes``) as blocks of people, and the variants of .bim files.
+"""A .bed file of genotypes (PLINK) as blocks of people, and the variants of .bim files.
 
 Two variants are the same where chromosome, position and the pair of alleles are equal. At every site, a genotype counts
 the first allele (PLINK's A1) of the list that all sites have. A site whose file has the alleles swapped counts 2 minus
 its own genotype. Alleles of the other strand (A for T, C for G) are recognised, except those of A/T and C/G variants,
-which look the same on both strands. A genotype call takes 2 bits until a block of people is read.
+which look the same on both strands. The file is mapped, and a genotype call takes 2 bits until it is multiplied
+(`fedpca_flwr.maths.calls`).
 """
 
 import logging
@@ -13,14 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.calls import SWAPPED_BYTE, PackedCalls, people_per_block
 from fedpca_flwr.maths.rows import Blocks, Rows
-from fedpca_flwr.site.columns import ColumnSelection, require_extra
+from fedpca_flwr.site.columns import ColumnSelection
 from fedpca_flwr.site.file_format import FileFormat
 from fedpca_flwr.state.files import read_text
 
@@ -355,8 +357,8 @@ def write_bim(variants: Sequence[Variant], out: TextIO) -> None:
         print(variant.chromosome, name, 0, variant.position, variant.counted, variant.other, sep="\t", file=out)
 
 
-BLOCK_CALLS = 2**23
-"""Calls in a block: 32 MiB. The file is by variants, so that each block of people goes through all of it."""
+MAGIC = b"\x6c\x1b\x01"
+"""First bytes of a .bed file whose variants follow one another."""
 
 logger = logging.getLogger("fedpca_flwr.client")
 
@@ -381,7 +383,7 @@ def read_bed(
     Returns
     -------
     rows : Blocks
-        Genotypes (people, variants), float32 with NaN for a missing call.
+        Genotypes (people, variants), packed; as an array float32 with NaN for a missing call.
     names : list of str
         Names of the variants: chromosome:position:counted:other.
 
@@ -392,17 +394,21 @@ def read_bed(
     DataError
         If the files do not fit each other, or lack a listed variant.
     """
-    with require_extra("genotypes", "a .bed file needs bed-reader"):
-        import bed_reader  # noqa: F401
     if selection.keys:
         raise ConfigError(
             f"node-config: '{next(iter(selection.keys))}' names a column, but a .bed file has variants only"
         )
     local = read_bim(file.with_suffix(".bim"))
     people = len(read_fam(file.with_suffix(".fam")))
-    # 3 bytes of magic, then for each variant 2 bits a person, rounded up to whole bytes
-    if file.stat().st_size != 3 + len(local) * -(-people // 4):
+    # then for each variant 2 bits a person, rounded up to whole bytes
+    if file.stat().st_size != len(MAGIC) + len(local) * -(-people // 4):
         raise DataError("the .bed file does not have the size that its .bim and .fam say", local=str(file))
+    with open(file, "rb") as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise DataError(
+                "the .bed file does not begin as one whose variants follow one another; plink2 --make-bed writes such",
+                local=str(file),
+            )
     selected = local
     match = VariantMatch(np.arange(len(local)), np.zeros(len(local), dtype=bool))
     if variants:
@@ -413,7 +419,7 @@ def read_bed(
         if swapped:
             logger.info("%d variants have swapped alleles here, and are turned: %s", len(swapped), join_names(swapped))
     blocks = partial(_read_blocks, file, match, people, len(local))
-    return Blocks(blocks, len(selected), np.dtype(np.float32), count=people), list(map(str, selected))
+    return Blocks(blocks, len(selected), PackedCalls.dtype, count=people, lazy=True), list(map(str, selected))
 
 
 def read_fam(file: Path) -> list[str]:
@@ -462,18 +468,34 @@ def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambig
         )
 
 
-def _read_blocks(file: Path, match: VariantMatch, people: int, variants: int) -> Iterator[NDArray[Any]]:
-    """Yield genotypes as blocks of people (m, d) in float32; a swapped variant counts 2 minus the call."""
-    from bed_reader import open_bed
+def map_calls(file: Path, variants: int, people: int) -> NDArray[np.uint8]:
+    """Map the calls of a .bed file.
 
-    step = max(64, BLOCK_CALLS // match.columns.size)
-    columns = slice(None) if np.array_equal(match.columns, np.arange(variants)) else match.columns
-    with open_bed(file, iid_count=people, sid_count=variants) as bed:
-        for start in range(0, people, step):
-            index = slice(start, min(people, start + step)), columns
-            block = bed.read(index=index, dtype="float32", order="C", num_threads=1)
-            block[:, match.swapped] = 2 - block[:, match.swapped]
-            yield block
+    Parameters
+    ----------
+    file : Path
+        The .bed file.
+    variants, people : int
+        Number of variants and of people in the file.
+
+    Returns
+    -------
+    ndarray of uint8 of shape (variants, ceil(people / 4))
+        Bytes of each variant, with the calls of four people each.
+    """
+    return np.memmap(file, np.uint8, "r", offset=len(MAGIC), shape=(variants, -(-people // 4)))
+
+
+def _read_blocks(file: Path, match: VariantMatch, people: int, variants: int) -> Iterator[PackedCalls]:
+    """Yield the listed variants of blocks of people, with the calls of swapped variants turned."""
+    calls = map_calls(file, variants, people)
+    step = people_per_block(match.columns.size)
+    in_order = np.array_equal(match.columns, np.arange(variants))
+    for start in range(0, people, step):
+        columns = calls[:, start // 4 : (start + step) // 4]
+        packed = np.array(columns if in_order else columns[match.columns])
+        packed[match.swapped] = SWAPPED_BYTE[packed[match.swapped]]
+        yield PackedCalls(packed, slice(min(step, people - start)))
 
 
 BED = FileFormat(read_bed, settings=("variants", "ambiguous"))

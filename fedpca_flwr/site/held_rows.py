@@ -134,6 +134,9 @@ class RowCopy:
         Blocks
             The same rows.
         """
+        if rows.lazy:  # the rows stay in the file, which each message maps
+            self._files = None
+            return rows
         return replace(rows, read=partial(self._record_pass, rows))
 
     def finish(self, table: Table) -> None:
@@ -146,7 +149,7 @@ class RowCopy:
         table : Table
             The table whose rows were recorded.
         """
-        if self._rows is None and not is_mapped(table.rows):
+        if self._files is not None and self._rows is None and not is_mapped(table.rows):
             for _ in self.record(as_blocks(table.rows, CACHE_ELEMENTS)).read():
                 pass
         if self._files is None or self._rows is None:

@@ -16,8 +16,8 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.site.bed_file import join_names, read_bim, read_fam
-from fedpca_flwr.site.columns import require_extra
+from fedpca_flwr.maths.calls import PackedCalls
+from fedpca_flwr.site.bed_file import join_names, map_calls, read_bim, read_fam
 from fedpca_flwr.state.files import read_text
 
 BLOCK_VARIANTS = 8192  # variants that are read at a time
@@ -26,7 +26,7 @@ SECOND_DEGREE_KINSHIP = 0.0884
 """Kinship of people above which they are relatives of the second degree or nearer."""
 
 
-def kinship(blocks: Iterable[Array]) -> Array:
+def kinship(blocks: Iterable[NDArray[np.float32]]) -> Array:
     """Estimate the kinship of all pairs of people by KING-robust (Manichaikul et al. 2010, equation 11).
 
     Parameters
@@ -93,12 +93,9 @@ def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[
         Whom to exclude.
     """
     people, variants = len(read_fam(file.with_suffix(".fam"))), len(read_bim(file.with_suffix(".bim")))
-    with require_extra("genotypes", "a .bed file needs bed-reader"):
-        from bed_reader import open_bed
-    with open_bed(file, iid_count=people, sid_count=variants) as bed:
-        columns = (np.s_[:, start : start + BLOCK_VARIANTS] for start in range(0, variants, BLOCK_VARIANTS))
-        blocks = (bed.read(index=block, dtype="float32", num_threads=1) for block in columns)
-        return unrelated_exclusions(kinship(blocks), limit)
+    calls = map_calls(file, variants, people)
+    parts = (np.array(calls[start : start + BLOCK_VARIANTS]) for start in range(0, variants, BLOCK_VARIANTS))
+    return unrelated_exclusions(kinship(PackedCalls(part, slice(people)).toarray() for part in parts), limit)
 
 
 def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:

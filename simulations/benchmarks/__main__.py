@@ -16,6 +16,7 @@ from fedpca_flwr import cli
 
 MODULES = {
     "accuracy": ("accuracy", "coverage", "missing", "robust", "robust-map"),
+    "biobank": ("biobank",),
     "blind": ("blind",),
     "databases": ("databases",),
     "genotypes": ("genotypes",),

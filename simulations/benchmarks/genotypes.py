@@ -15,7 +15,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import krylov
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.genotypes import count_alleles, genotype_deviation, standardised_chunks
+from fedpca_flwr.maths.calls import StandardisedCalls
+from fedpca_flwr.maths.genotypes import count_alleles, genotype_deviation, standardised_blocks
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import Lines
@@ -124,9 +125,9 @@ def _lanczos(rows: list[Rows], components: int) -> Array:
     frequencies: Array = np.asarray(alleles / (2 * np.maximum(called, 1)))
     mean, unit = 2 * frequencies, genotype_deviation(frequencies)
 
-    def chunks() -> Iterator[Array]:
-        """Yield the standardised genotypes of all parties in chunks."""
-        return (z for part in rows for z in standardised_chunks(part, mean, unit))
+    def chunks() -> Iterator[StandardisedCalls]:
+        """Yield the standardised genotypes of all parties in blocks."""
+        return (z for part in rows for z in standardised_blocks(part, mean, unit))
 
     def multiply(v: Array) -> Any:
         """Multiply the scatter of the standardised genotypes with a vector."""

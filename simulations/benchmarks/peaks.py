@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from fedpca_flwr.flower import FedPCA, PCAClientApp
 from fedpca_flwr.maths.moments import packed_size
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import Lines
 from fedpca_flwr.simulations.local_grid import LocalGrid
@@ -200,8 +201,55 @@ class Peaks(NamedTuple):
     server: float
 
 
+def run_sites(
+    method: str,
+    files: Sequence[Path],
+    options: Mapping[str, Any],
+    keys: Mapping[str, Any],
+    meter_class: type[Meter],
+) -> tuple[PCAModel, Meter]:
+    """Run a method over sites with journals and identities of their own, and measure the peak memory.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+    files : sequence of Path
+        Data of each site; journals and keys are in a temporary folder.
+    options : mapping
+        Keys of the run-config beside the method and the number of sites.
+    keys : mapping
+        Further keys of each site's node-config.
+    meter_class : type of Meter
+        Kind of meter.
+
+    Returns
+    -------
+    model : PCAModel
+    meter : Meter
+        Meter with the peaks of sites and server.
+    """
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        lines = [make_key(str(folder / f"{party}.key"), party) for party in range(len(files))]
+        (folder / "members").write_text("\n".join(lines), encoding="utf-8")
+        nodes = []
+        for party, file in enumerate(files):
+            paths = {"journal": f"journal {party}", "identity": f"{party}.key", "identities": "members"}
+            nodes.append({"data": str(file), **{key: str(folder / path) for key, path in paths.items()}, **keys})
+        options = {"clients": len(files), **options}
+        strategy = FedPCA(method, **{key.replace("-", "_"): value for key, value in options.items()})
+        run_config = METHODS.run_config({"method": method, **options})
+        meter = meter_class()
+        try:
+            strategy.start(DiskGrid(nodes, run_config, folder, meter))
+        finally:
+            meter.close()
+        return strategy.strategy.model, meter
+
+
 def measure_run(features: int, rows: int, parties: int, way: str, meter_class: type[Meter]) -> Peaks:
-    """Run P-COV over sites with files and journals of their own, and measure the peak memory.
+    """Run P-COV over sites with drawn rows, and measure the peak memory.
 
     Parameters
     ----------
@@ -217,22 +265,10 @@ def measure_run(features: int, rows: int, parties: int, way: str, meter_class: t
     Peaks
     """
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        lines = [make_key(str(folder / f"{party}.key"), party) for party in range(parties)]
-        (folder / "members").write_text("\n".join(lines), encoding="utf-8")
-        nodes = []
-        for party in range(parties):
-            np.save(folder / f"{party}.npy", np.random.default_rng(party).standard_normal((rows, features)))
-            paths = {"data": f"{party}.npy", "journal": f"journal {party}", "identity": f"{party}.key"}
-            nodes.append({key: str(folder / path) for key, path in {**paths, "identities": "members"}.items()})
-        options: dict[str, Any] = {"n-components": COMPONENTS, "clients": parties, **WAYS[way]}
-        strategy = FedPCA("p-cov", **{key.replace("-", "_"): value for key, value in options.items()})
-        run_config = METHODS.run_config({"method": "p-cov", **options})
-        meter = meter_class()
-        try:
-            strategy.start(DiskGrid(nodes, run_config, folder, meter))
-        finally:
-            meter.close()
+        files = [Path(name, f"{party}.npy") for party in range(parties)]
+        for party, file in enumerate(files):
+            np.save(file, np.random.default_rng(party).standard_normal((rows, features)))
+        _, meter = run_sites("p-cov", files, {"n-components": COMPONENTS, **WAYS[way]}, {}, meter_class)
         scatter = 8 * packed_size(features)
         return Peaks(meter.site_peak / scatter, meter.server_peak / scatter)
 

@@ -99,6 +99,14 @@ def test_a_quick_benchmark_has_a_table(name, capsys):
 
 
 @pytest.mark.engine
+def test_a_biobank_is_as_far_from_the_truth_as_foretold(capsys):
+    """Orders of people, variants and alleles that differ between the files and the truth would be far apart."""
+    measured = dict(cells(printed(capsys, "biobank", "--quick")))
+    distance, foretold = (float(measured[name].split()[0]) for name in list(measured)[-3:-1])
+    assert foretold / 1.2 < distance < foretold * 1.2
+
+
+@pytest.mark.engine
 def test_growth_has_a_line_a_point_and_an_exponent_a_method(monkeypatch, tmp_path, capsys):
     few = {"rows": [growth.Point(200, 12, 2, 4), growth.Point(400, 12, 2, 4)]}
     columns = {"column rows": [growth.Point(30_000, 60, 5, 3, columns=True)]}
@@ -165,7 +173,7 @@ def test_liars_are_named_and_nobody_else(capsys):
 
 @pytest.mark.engine
 def test_drawn_genotypes_give_the_components_of_all_people(capsys, monkeypatch):
-    pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
+    pytest.importorskip("bed_reader", reason="writes the tests' .bed files")
     monkeypatch.setattr(harness, "isolate", here)
     table = cells(printed(capsys, "genotypes", "--quick"))
     assert [line[0].split()[0] for line in table] == ["ARPACK", "sub-it", "sub-it", "sub-it"]

@@ -203,7 +203,7 @@ def test_other_genes_and_what_is_no_count_are_refused(tmp_path, capsys, genes, c
 @pytest.mark.engine
 @pytest.mark.parametrize("secure", [False, True])
 def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
-    pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
+    pytest.importorskip("bed_reader", reason="writes the tests' .bed files")
     from tests.site.test_bed import variants, write
 
     G, known = np.delete(linked_people(missing=0.02), 120, axis=1), variants(239)

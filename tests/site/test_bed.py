@@ -8,12 +8,12 @@ import pytest
 from fedpca_flwr.cli import main
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data import table
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
+from fedpca_flwr.maths import calls
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.rows import Blocks, to_array
-from fedpca_flwr.site import bed_file, held_rows, relatives
+from fedpca_flwr.site import held_rows, relatives
 from fedpca_flwr.site.bed_file import Variant, match_variants, read_bim
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.readers import read
@@ -22,7 +22,7 @@ from tests.genotypes import people, standardised_by_hand
 from tests.harness import at_sites, finish, fit, server_of
 from tests.refusals import refused
 
-bed_reader = pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
+bed_reader = pytest.importorskip("bed_reader", reason="writes the tests' .bed files")
 
 ALLELES = [("A", "G"), ("C", "T"), ("G", "T"), ("A", "C")]
 
@@ -55,8 +55,7 @@ def swap(variant):
 
 
 def test_blocks_of_people_give_the_components(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(bed_file, "BLOCK_CALLS", 0)  # blocks of 64 rows
+    monkeypatch.setattr(calls, "BLOCK_CALLS", 0)  # blocks of 64 rows
     G, markers = people(90, 30, missing=0.1), variants(30)
     loaded = read(write(tmp_path / "a.bed", G, markers))
     assert isinstance(loaded.rows, Blocks)

@@ -26,7 +26,6 @@ RNG = np.random.default_rng(5)
 X = RNG.standard_normal((3, 90, 8)) * np.arange(9.0, 1.0, -1.0)
 GAPS = np.where(RNG.random(X.shape) < 0.1, np.nan, X)
 COUNTS = np.where(RNG.random(X.shape) < 0.05, np.round(np.abs(X)) + 1, 0.0)
-PEOPLE = np.asarray(RNG.binomial(2, 0.3, X.shape), float)
 
 
 def csv(path, rows):
@@ -38,20 +37,12 @@ def h5ad(path, rows):
     anndata.AnnData(X=sparse.csr_matrix(rows)).write_h5ad(path)
 
 
-def bed(path, rows):
-    bed_reader = pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
-    markers = {"chromosome": "7", "allele_1": "A", "allele_2": "G"}
-    properties = {"bp_position": list(range(8)), **{key: [value] * 8 for key, value in markers.items()}}
-    bed_reader.to_bed(path, rows, properties=properties)
-
-
 WRITERS = {
     ".csv": csv,
     ".parquet": lambda path, rows: write_table(pa.table(dict(zip("abcdefgh", np.float32(rows.T), strict=True))), path),
     ".npz": lambda path, rows: np.savez_compressed(path, np.asfortranarray(rows)),
     ".sparse.npz": lambda path, rows: sparse.save_npz(path, sparse.csc_array(rows)),
     ".h5ad": h5ad,
-    ".bed": bed,
 }
 
 
@@ -116,7 +107,6 @@ def table_of(store, monkeypatch, node, config=None):
         ("sub-it", ".sparse.npz", COUNTS, table.HELD_BYTES),
         ("sub-it", ".sparse.npz", X, 0),  # with hardly a zero: decoded where they are multiplied
         ("sub-it", ".h5ad", COUNTS, 0),
-        ("sub-it", ".bed", PEOPLE, 0),
     ],
 )
 def test_a_run_reads_a_file_once_and_finds_the_same_bits(

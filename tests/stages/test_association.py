@@ -188,7 +188,7 @@ def tables(tmp_path):
 
 
 def write_bed(path, places):
-    bed_reader = pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
+    bed_reader = pytest.importorskip("bed_reader", reason="writes the tests' .bed files")
     names = {"fid": [f"f{i}" for i in places], "iid": [f"p{i}" for i in places], "sid": [f"rs{j}" for j in range(60)]}
     variants = {"chromosome": ["1"] * 30 + ["2"] * 30, "bp_position": [*range(10, 610, 10)]}
     alleles = {"allele_1": ["A"] * 60, "allele_2": ["G"] * 60}

@@ -26,6 +26,7 @@ from typing_extensions import override
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.calls import StandardisedCalls
 from fedpca_flwr.maths.genotypes import (
     MIN_FREQUENCY,
     AlleleCounts,
@@ -33,7 +34,7 @@ from fedpca_flwr.maths.genotypes import (
     genotype_deviation,
     non_genotype_columns,
     standardise,
-    standardised_chunks,
+    standardised_blocks,
 )
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import Rows
@@ -123,9 +124,9 @@ class GenotypeProjection(Projection):
     """Projection of a party's genotypes, standardised by the frequencies of all rows, missing calls at the mean."""
 
     @override
-    def centred(self, rows: Rows) -> Iterator[Array]:
-        """Standardise genotypes by mean and scale, missing calls as zero, chunk by chunk."""
-        return standardised_chunks(rows, self.mean, self.scale)
+    def centred(self, rows: Rows) -> Iterator[StandardisedCalls]:
+        """Standardise genotypes by mean and scale, missing calls as zero, in blocks of people."""
+        return standardised_blocks(rows, self.mean, self.scale)
 
     @override
     def squared_error(self) -> float:

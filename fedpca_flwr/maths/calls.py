@@ -1,0 +1,338 @@
+r"""Blocks of people by variants, whose calls become numbers a few variants at a time, where they are multiplied.
+
+A call takes 2 bits in a .bed file and 8 bytes as a float64, so no block is ever decoded as a whole for a product. The
+products of standardised calls with a matrix take a few variants of all people of a block, decode them by a table of
+all 256 bytes, subtract each variant's mean, and multiply by BLAS. With `w` the divisors of the variants and `G` the
+calls less their means, ``Z = G / w`` has ``Z V = G (V / w)`` and ``Z' Y = (G' Y) / w``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, Rows, Transposed, native_chunks, row_chunks
+
+BLOCK_CALLS = 2**24
+"""Calls of a block of people: 4 MiB packed, and 64 MiB where they are read as float32."""
+
+MIN_PEOPLE, MAX_PEOPLE = 64, 2048
+"""Fewest and most people of a block. Of more the products leave a processor's cache."""
+
+COPIES = np.array([2, np.nan, 1, 0])
+"""Copies of the first allele that two bits of a .bed file say (PLINK's documentation of the format)."""
+
+CALLS_OF_BYTE = COPIES[np.arange(256)[:, None] >> np.array([0, 2, 4, 6]) & 3]
+"""Calls of the four people of a byte: the first person has the lowest two bits."""
+
+SWAPPED_BYTE = np.array(
+    [sum({0: 3, 1: 1, 2: 2, 3: 0}[byte >> bit & 3] << bit for bit in (0, 2, 4, 6)) for byte in range(256)], np.uint8
+)
+"""Byte with the calls of the other allele for each byte."""
+
+
+class PackedCalls:
+    """Calls of some people at all variants as in a .bed file, four to a byte.
+
+    Parameters
+    ----------
+    packed : ndarray of uint8 of shape (d, ceil(m / 4))
+        Bytes of each variant.
+    people : slice or ndarray of int
+        People whose calls count, among the four times as many that the bytes have room for.
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, packed: NDArray[np.uint8], people: slice | NDArray[np.intp]) -> None:
+        self.packed, self.people = packed, people
+        everybody = np.empty(4 * packed.shape[1], np.bool_)
+        self.shape = len(everybody[people]), len(packed)
+
+    def __len__(self) -> int:
+        """Return the number of people."""
+        return self.shape[0]
+
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> PackedCalls:
+        """Select people by a slice, by indices or by a bool for each."""
+        return PackedCalls(self.packed, np.arange(4 * self.packed.shape[1])[self.people][chosen])
+
+    def select(self, columns: NDArray[np.int64]) -> PackedCalls:
+        """Select variants.
+
+        Parameters
+        ----------
+        columns : ndarray of int
+            Indices of the variants, in the order of the result.
+
+        Returns
+        -------
+        PackedCalls
+        """
+        return PackedCalls(self.packed[columns], self.people)
+
+    def count_missing(self) -> NDArray[np.int64]:
+        """Count the missing calls of each variant.
+
+        Returns
+        -------
+        ndarray of int of shape (d,)
+        """
+        parts = (self.variants(start, stop) for start, stop in variant_ranges(self.shape))
+        return np.concatenate([np.isnan(calls).sum(axis=1) for calls in parts])
+
+    def variants(self, start: int, stop: int) -> Array:
+        """Decode consecutive variants.
+
+        Parameters
+        ----------
+        start, stop : int
+            First variant, and the variant after the last.
+
+        Returns
+        -------
+        ndarray of shape (stop - start, m)
+            Copies of the first allele, 0 to 2, with NaN for a missing call, in memory of its own.
+        """
+        part = self.packed[start:stop]
+        calls: Array = CALLS_OF_BYTE.take(part, axis=0).reshape(len(part), -1)[:, self.people]
+        return calls
+
+    def toarray(self) -> NDArray[np.float32]:
+        """Decode all calls.
+
+        Returns
+        -------
+        ndarray of float32 of shape (m, d)
+        """
+        array = np.empty(self.shape, np.float32)
+        for start, stop in variant_ranges(self.shape):
+            array[:, start:stop] = self.variants(start, stop).T
+        return array
+
+
+def people_per_block(variants: int) -> int:
+    """Return the number of people of a block: a multiple of 4, so that no byte of a .bed file is in two blocks.
+
+    Parameters
+    ----------
+    variants : int
+        Number of variants.
+
+    Returns
+    -------
+    int
+    """
+    return min(max(MIN_PEOPLE, BLOCK_CALLS // variants), MAX_PEOPLE) // 4 * 4
+
+
+def people_blocks(rows: Rows) -> Iterator[Block]:
+    """Read genotypes in blocks of people, packed if the file is.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        Calls, with NaN for a missing one.
+
+    Returns
+    -------
+    iterator of PackedCalls or ndarray of shape (m, d)
+    """
+    lazy = isinstance(rows, Blocks) and rows.lazy
+    return native_chunks(rows) if lazy else row_chunks(rows, people_per_block(rows.shape[1]))
+
+
+def variant_ranges(shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Divide the variants of a block, so that the calls of each part stay in a processor's cache.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Number of people and of variants.
+
+    Yields
+    ------
+    start, stop : int
+        First variant of a part, and the variant after the last.
+    """
+    step = max(1, CACHE_ELEMENTS // max(1, shape[0]))
+    for start in range(0, shape[1], step):
+        yield start, min(start + step, shape[1])
+
+
+def read_variants(block: Block, start: int, stop: int) -> Array:
+    """Read consecutive variants of a block of people.
+
+    Parameters
+    ----------
+    block : PackedCalls or ndarray of shape (m, d)
+        Calls, with NaN for a missing one.
+    start, stop : int
+        First variant, and the variant after the last.
+
+    Returns
+    -------
+    ndarray of shape (stop - start, m)
+        Calls in float64, in memory of their own.
+    """
+    if isinstance(block, PackedCalls):
+        return block.variants(start, stop)
+    return np.array(block[:, start:stop].T, dtype=np.float64, order="C")
+
+
+class StandardisedCalls:
+    """Calls of a block of people less a centre, divided by a unit, with a constant for a missing call.
+
+    Parameters
+    ----------
+    calls : PackedCalls or ndarray of shape (m, d)
+        Calls of the block, with NaN for a missing one.
+    centre, unit : ndarray of shape (d,)
+        Number to subtract, and divisor; an infinite one makes the variant zero.
+    missing : ndarray of shape (d,)
+        Value of a missing call.
+    """
+
+    def __init__(self, calls: Block, centre: Array, unit: Array, missing: Array) -> None:
+        self.calls, self.centre, self.unit, self.missing = calls, centre, unit, missing
+        self.shape: tuple[int, int] = calls.shape
+
+    def __len__(self) -> int:
+        """Return the number of people."""
+        return self.shape[0]
+
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> StandardisedCalls:
+        """Select people by a slice, by indices or by a bool for each."""
+        return StandardisedCalls(self.calls[chosen], self.centre, self.unit, self.missing)
+
+    def less(self, centre: Array, scale: Array | None = None) -> StandardisedCalls:
+        """Subtract a centre from the standardised calls, and divide by a scale.
+
+        Parameters
+        ----------
+        centre : ndarray of shape (d,)
+            The centre, 0 where a variant is zero.
+        scale : ndarray of shape (d,), optional
+            Divisor of each variant.
+
+        Returns
+        -------
+        StandardisedCalls
+        """
+        divisor = np.ones_like(self.unit) if scale is None else scale
+        shift = np.where(np.isfinite(self.unit), self.unit, 0.0) * centre
+        return StandardisedCalls(
+            self.calls, self.centre + shift, self.unit * divisor, (self.missing - centre) / divisor
+        )
+
+    def parts(self) -> Iterator[tuple[slice, Array]]:
+        """Decode a few variants at a time.
+
+        Yields
+        ------
+        variants : slice
+            The variants of the part.
+        calls : ndarray of shape (w, m)
+            Their calls less the centre, not divided by the unit.
+        """
+        missing = np.where(np.isfinite(self.unit), self.unit, 0.0) * self.missing
+        for start, stop in variant_ranges(self.shape):
+            calls = read_variants(self.calls, start, stop)
+            calls -= self.centre[start:stop, None]
+            np.copyto(calls, missing[start:stop, None], where=np.isnan(calls))
+            yield slice(start, stop), calls
+
+    def __matmul__(self, V: Array) -> Array:
+        """Multiply the block (m, d) by a matrix V (d, b)."""
+        product = np.zeros((len(self), *V.shape[1:]))
+        divided = (V.T / self.unit).T
+        for variants, calls in self.parts():
+            product += calls.T @ divided[variants]
+        return product
+
+    @property
+    def T(self) -> Transposed:  # noqa: N802  # an array's name
+        """The transpose of the block, for products ``T @ Y``."""
+        return Transposed(self)
+
+    def transposed_times(self, Y: Array) -> Array:
+        """Multiply the transpose of the block by a matrix Y.
+
+        Parameters
+        ----------
+        Y : ndarray of shape (m, b)
+            A value for each person, in b columns.
+
+        Returns
+        -------
+        ndarray of shape (d, b)
+            The product.
+        """
+        product = np.empty((self.shape[1], *Y.shape[1:]))
+        for variants, calls in self.parts():
+            np.matmul(calls, Y, out=product[variants])
+        return (product.T / self.unit).T
+
+    def mean_and_squares(self) -> tuple[Array, Array, Array]:
+        """Compute the mean of each variant and the sum of squared deviations, as `moments.centre_rows` does.
+
+        Returns
+        -------
+        mean, remainder : ndarray of shape (d,)
+            The mean is their sum.
+        squares : ndarray of shape (d,)
+            Sum of the squared deviations.
+        """
+        mean, remainder, squares = np.empty((3, self.shape[1]))
+        for variants, calls in self.parts():
+            calls /= self.unit[variants, None]
+            mean[variants] = calls.mean(axis=1)
+            calls -= mean[variants, None]
+            remainder[variants] = calls.mean(axis=1)
+            calls -= remainder[variants, None]
+            squares[variants] = np.einsum("ij,ij->i", calls, calls)
+        return mean, remainder, squares
+
+    def squares(self) -> Array:
+        """Sum the squares of the block for each variant.
+
+        Returns
+        -------
+        ndarray of shape (d,)
+            The sums.
+        """
+        sums = np.empty(self.shape[1])
+        for variants, calls in self.parts():
+            sums[variants] = np.einsum("ij,ij->i", calls, calls)
+        return sums / self.unit**2
+
+    def rows(self, start: int, stop: int) -> Array:
+        """Return the standardised calls of consecutive people as a dense array.
+
+        Parameters
+        ----------
+        start, stop : int
+            First person, and the person after the last.
+
+        Returns
+        -------
+        ndarray of shape (stop - start, d)
+        """
+        return self[start:stop].toarray()
+
+    def toarray(self) -> Array:
+        """Decode and standardise all calls.
+
+        Returns
+        -------
+        ndarray of shape (m, d)
+        """
+        array = np.empty(self.shape)
+        for variants, calls in self.parts():
+            array[:, variants] = calls.T
+        array /= self.unit
+        return array
