@@ -303,11 +303,6 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
     return figure
 
 
-MAX_NAMED_PARTIES = 36
-"""Bars of parties that all have names; of more, evenly spread ones have."""
-
-
-@takes_model
 @rc_context(STYLE)
 def results_over(
     panels: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]],
@@ -348,10 +343,10 @@ def results_over(
         axes.set(xscale="log" if on_log[0] else "linear", yscale="log" if on_log[1] else "linear", title=title)
         if angles and means.min() <= floor:
             axes.axhspan(floor / 3, floor * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
-        for i, (name, (colour, marker)) in enumerate(zip(names, looks(), strict=False)):
+        for i, (name, label, (colour, marker)) in enumerate(zip(names, short_names(names), looks(), strict=False)):
             if name in curves:
                 shift = (i - (len(names) - 1) / 2) / len(names)
-                how = {"color": colour, "marker": marker, "label": name}
+                how = {"color": colour, "marker": marker, "label": label}
                 _draw_means(axes, np.array(curves[name]), positions, shift, floor, how)
         axes.set_xticks(positions, [f"{position:g}" for position in positions], minor=False)
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -360,10 +355,10 @@ def results_over(
     for axes in grid[max(0, len(panels) - columns) : len(panels)]:
         axes.set_xlabel(xlabel)
         axes.tick_params(labelbottom=True)
-    figure.supylabel(ylabel)
+    for axes in grid[::columns]:
+        axes.set_ylabel(ylabel)
     entries = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    labels = ["\n".join(wrap(name, 40)) for name in entries]
-    figure.legend(list(entries.values()), labels, loc="outside lower center", ncols=min(3, len(entries)))
+    add_legend(figure, list(entries.values()))
     return figure
 
 
@@ -380,6 +375,11 @@ def _draw_means(axes: Axes, line: Array, positions: Array, shift: float, floor: 
     axes.errorbar(x, shown, yerr=[shown - low, high - shown], capsize=3, linewidth=1.2, fillstyle="none", **how)
 
 
+MAX_NAMED_PARTIES = 36
+"""Bars of parties that all have names; of more, evenly spread ones have."""
+
+
+@takes_model
 @rc_context(STYLE)
 def heterogeneity(parties: Any, model: PCAModel) -> Figure:
     """Draw each party's number of rows, the distance of its mean, and its variance that the model explains.

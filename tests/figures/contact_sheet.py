@@ -107,6 +107,16 @@ def models(names: list[str]) -> dict[str, PCAModel]:
 METHODS = [f"sub-it block-size={i}" for i in range(30)]
 LONG_METHODS = [f"dp-pca epsilon=1.5 delta=1e-6 release=directions rounds={i}" for i in range(12)]
 
+
+def results_over(methods: list[str], panels: list[str]) -> Figure:
+    """Draw angles of methods over four alphas, those of the first within rounding."""
+    curves = {
+        name: [(alpha, 0.0 if i == 0 else (1 + i) / alpha, 0.3 / alpha) for alpha in (0.1, 0.5, 2.0, 10.0)]
+        for i, name in enumerate(methods)
+    }
+    return plots.results_over(dict.fromkeys(panels, curves), xlabel="alpha", ylabel="largest angle", angles=True)
+
+
 FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
     "scores": {
         "plain": lambda: plots.scores(PARTIES, MODEL),
@@ -177,6 +187,12 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "names of 58 letters": lambda: plots.bytes_against_error(costs(LONG_METHODS)),
         "30 methods": lambda: plots.bytes_against_error(costs(METHODS)),
         "one exact point": lambda: plots.bytes_against_error({"p-cov": [(0.2, 0.0)]}),
+    },
+    "results_over": {
+        "plain": lambda: results_over(["p-cov", "sub-it"], ["4 clients"]),
+        "names of 58 letters": lambda: results_over(LONG_METHODS, ["4 clients", "8 clients"]),
+        "30 methods": lambda: results_over(METHODS, ["4 clients"]),
+        "six panels": lambda: results_over(METHODS[:3], [f"{count} clients" for count in range(2, 14, 2)]),
     },
     "heterogeneity": {
         "plain": lambda: plots.heterogeneity(PARTIES, MODEL),

@@ -67,12 +67,12 @@ def test_a_wrong_command_line_is_one_line(words, named, capsys):
     [
         ("methods", 0, {"method", "split"}),
         ("compare --methods p-cov --dataset wine --components 2", 0, {"max angle", "measured"}),
-        ("compare --methods p-cov --dataset wine --components 99", 1, {"error"}),
+        ("compare --methods 'qr-pca rank=2' --dataset wine --components 3", 1, {"error"}),
         ("site doctor --node-config partition-id=0", 1, {"ok", "text"}),
     ],
 )
 def test_json_has_the_rows_of_the_table(words, code, keys, capsys):
-    assert cli.main([*words.split(), "--json"]) == code
+    assert cli.main([*shlex.split(words), "--json"]) == code
     assert keys <= json.loads(capsys.readouterr().out)[0].keys()
 
 

@@ -206,8 +206,8 @@ def hostile(record):
         if isinstance(value, dict):
             yield key, {**record, key: {**value, "bits": PAYLOAD}}
             yield key, {**record, key: {**value, PAYLOAD: 1}}
-    yield "error", {**record, "error": f"ContractError: {PAYLOAD}"}
-    yield "error", {**record, "error": f"{PAYLOAD} {'long ' * report_page.MAX_ERROR_CHARACTERS}"}
+    yield "error", {**record, "alpha": 0.5, "error": f"ContractError: {PAYLOAD}"}
+    yield "error", {**record, "alpha": 0.7, "error": f"{PAYLOAD} {'long ' * report_page.MAX_ERROR_CHARACTERS}"}
 
 
 @pytest.fixture(scope="module")
