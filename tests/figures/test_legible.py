@@ -19,7 +19,7 @@ AXES = {
     "scree": ["component", "explained", "component", "cumulative"],
     "angle_by_round": ["round", "angle"],
     "bytes_against_error": ["B up", "angle"],
-    "results_over": ["alpha", "largest angle", "4 clients"],
+    "results_over": ["4 clients", "alpha", "largest angle"],
     "heterogeneity": ["rows", "distance", "explained"],
     "component_images": ["PC1", "PC2", "PC3", "PC4", "loading"],
     "how_many": ["component", "variance"],
