@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Columns, gram_product
-from fedpca_flwr.maths.moments import Head, centre_rows, head_and_diagonal, scale_columns
+from fedpca_flwr.maths.moments import Head, Moments, centre_rows, head_and_diagonal, scale_columns, unpack
 from fedpca_flwr.maths.rows import Rows, to_array
 from fedpca_flwr.maths.stiefel import transpose
 
@@ -26,31 +27,51 @@ MIN_ENTRY_SHARE = 1e-100
 
 
 @dataclass(frozen=True)
+class FormedScatter:
+    """Scatter of a party's rows about their own mean, in place of the rows where many columns meet the scatter.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (d, d)
+        The scatter, of which the lower triangle is read.
+    rows : int
+        Number of rows n.
+    """
+
+    matrix: Array
+    rows: int
+
+
+@dataclass(frozen=True)
 class LocalRows:
     """A party's rows, less a centre c that the server chose.
 
     Parameters
     ----------
-    centred : ndarray of shape (n, d) or Columns
-        Rows less their own mean m; an array if there are no more rows than features.
+    centred : ndarray of shape (n, d), Columns or FormedScatter
+        Rows less their own mean m, or their scatter; an array if there are no more rows than features.
     shift : ndarray of shape (d,)
         The vector sqrt(n) (m - c): appended as a further row, it makes the centred rows' scatter that about c.
     """
 
-    centred: Array | Columns
+    centred: Array | Columns | FormedScatter
     shift: Array
 
     @cached_property
     def energy(self) -> float:
         """Trace of the scatter of the rows about the centre: the sum of the squared distances."""
         rows = self.centred
-        within = rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
+        if isinstance(rows, FormedScatter):
+            within = float(np.trace(rows.matrix))
+        else:
+            within = rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
         return within + float(self.shift @ self.shift)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and of features."""
-        return self.centred.shape[0], self.centred.shape[1]
+        rows = self.centred
+        return rows.rows if isinstance(rows, FormedScatter) else rows.shape[0], self.shift.size
 
     @property
     def factor(self) -> Array | None:
@@ -58,7 +79,14 @@ class LocalRows:
 
         None if the rows are not held as an array.
         """
-        return None if isinstance(self.centred, Columns) else np.vstack([self.centred, self.shift])
+        return np.vstack([self.centred, self.shift]) if isinstance(self.centred, np.ndarray) else None
+
+    @property
+    def scatter(self) -> Array | None:
+        """Scatter (d, d) of the rows about the centre, in its lower triangle; None if it is not formed."""
+        if not isinstance(self.centred, FormedScatter):
+            return None
+        return np.asfortranarray(self.centred.matrix + np.outer(self.shift, self.shift))
 
     def times(self, X: Array) -> Array:
         """Multiply the scatter (d x d) of the rows about the centre with blocks of columns.
@@ -74,7 +102,11 @@ class LocalRows:
             Product of each block.
         """
         rows = self.centred
-        if isinstance(rows, Columns):
+        if isinstance(rows, FormedScatter):  # all blocks side by side: one product reads the matrix once
+            side_by_side = np.moveaxis(X, -2, 0)
+            flat = blas.dsymm(1.0, rows.matrix, side_by_side.reshape(X.shape[-2], -1), lower=1)
+            product = np.ascontiguousarray(np.moveaxis(flat.reshape(side_by_side.shape), 0, -2))
+        elif isinstance(rows, Columns):
             product = np.stack([gram_product(rows.T, block) for block in X.reshape(-1, *X.shape[-2:])]).reshape(X.shape)
         else:
             product = transpose(rows) @ (rows @ X)
@@ -116,8 +148,13 @@ class LocalRows:
         ndarray of shape (k, k)
             Scatter of the scores in these columns.
         """
-        scores, shift_scores = self.centred @ U, self.shift @ U
-        return np.asarray(scores.T @ scores + np.outer(shift_scores, shift_scores))
+        shift_scores = self.shift @ U
+        if isinstance(self.centred, FormedScatter):  # the shift by itself: a far one would take the digits of the rest
+            within = U.T @ blas.dsymm(1.0, self.centred.matrix, U, lower=1)
+        else:
+            scores = self.centred @ U
+            within = scores.T @ scores
+        return np.asarray(within + np.outer(shift_scores, shift_scores))
 
     def residual_energy(self, U: Array) -> float:
         """Compute the sum of the squared distances of the rows about the centre to a subspace.
@@ -132,7 +169,10 @@ class LocalRows:
         float
             The sum over all rows, not negative.
         """
-        explained = float(np.square(self.centred @ U).sum()) + float(np.square(self.shift @ U).sum())
+        if isinstance(self.centred, FormedScatter):
+            explained = float(np.trace(self.gram(U)))
+        else:
+            explained = float(np.square(self.centred @ U).sum()) + float(np.square(self.shift @ U).sum())
         return max(0.0, self.energy - explained)
 
 
@@ -164,12 +204,43 @@ def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | 
         centred: Array | Columns = Columns(rows, head.mean, head.remainder, np.ones(d), np.zeros(d, dtype=bool))
     else:
         head, centred = _centre_array(to_array(rows))
+    return LocalRows(centred, _shift(n, head, centre, remainder))
+
+
+def centre_local_moments(moments: Moments, centre: Array, remainder: Array) -> LocalRows:
+    """Make a party's sums about a given centre from the moments of its rows.
+
+    Parameters
+    ----------
+    moments : Moments
+        Moments of the party's rows.
+    centre, remainder : ndarray of shape (d,)
+        The centre is ``centre + remainder``, where the remainder holds what float64 rounds off.
+
+    Returns
+    -------
+    LocalRows
+        The sums about the centre.
+
+    Raises
+    ------
+    ContractError
+        If the centre is so far away that squares would be infinite, whatever the rows are.
+    """
+    n = int(moments.count)
+    return LocalRows(
+        FormedScatter(unpack(moments.scatter, moments.n_features), n), _shift(n, moments.head, centre, remainder)
+    )
+
+
+def _shift(n: int, head: Head, centre: Array, remainder: Array) -> Array:
+    """Return the vector sqrt(n) (m - c) for n rows of mean m and a centre c; refuse a centre too far away."""
     with np.errstate(over="ignore", invalid="ignore"):
-        shift = np.sqrt(n) * ((head.mean - centre) + (head.remainder - remainder))
+        shift: Array = np.sqrt(n) * ((head.mean - centre) + (head.remainder - remainder))
         too_far = not float(shift @ shift) < MAX_SQUARED_DISTANCE
     if too_far:
         raise ContractError("the server tells a mean so far from this site's that the squares of distances overflow")
-    return LocalRows(centred, shift)
+    return shift
 
 
 def _centre_array(rows: NDArray[Any]) -> tuple[Head, Array]:

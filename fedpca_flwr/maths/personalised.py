@@ -31,12 +31,14 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.block_iteration import BlockIteration
-from fedpca_flwr.maths.eigen import TIE_TOLERANCE, Eigenpairs, rounding_bound
+from fedpca_flwr.maths.eigen import TIE_TOLERANCE, Eigenpairs, leading_eigenpairs, rounding_bound
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.own_rows import LocalRows
 from fedpca_flwr.maths.stiefel import align, polar_factor, retract, symmetric_part, tangent_projection, transpose
 
 KRYLOV_BLOCKS = 3  # how many blocks the Krylov space has in which components of a party with many rows are improved
+# smallest diagonal entry of the Cholesky factor of nearly orthonormal columns' products; below, they are rounding
+MIN_CHOLESKY_DIAGONAL = 0.1
 MAX_FINAL_STEPS = 200  # how many improvements there are at most at the end of a run
 
 
@@ -202,6 +204,8 @@ def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, sta
     # a matrix F with F'F = Y'Y; LocalRows may have none (None), and then only multiply Y'Y by vectors
     factor = rows.factor if isinstance(rows, LocalRows) else rows
     if factor is None or n + r > d:
+        stack = np.broadcast_shapes(*(array.shape[:-2] for array in (rows, V, c, start)))
+        start = np.broadcast_to(start, (*stack, d, r))
         ritz_pairs = _rayleigh_ritz(lambda X: scatter_times(rows, X) + c * (V @ (transpose(V) @ X)), start)
         return _replace_unresolved(*ritz_pairs, V)
     # with B the rows of F and of sqrt(c) V', the matrix is B'B, and B'w its eigenvectors for eigenvectors w of B B'
@@ -219,14 +223,36 @@ def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, sta
 
 def _rayleigh_ritz(product: Callable[[Array], Array], U: Array) -> tuple[Array, Array]:
     """Return leading Ritz values, descending, and vectors of A from the span of U, AU, AAU; ``product(X)`` is AX."""
-    blocks = [U]
-    for _ in range(KRYLOV_BLOCKS - 1):
-        blocks.append(np.linalg.qr(product(blocks[-1])).Q)
-    *first_blocks, last = np.broadcast_arrays(*blocks)
-    Q = np.linalg.qr(np.concatenate([*first_blocks, last], axis=-1)).Q
-    values, rotation = np.linalg.eigh(symmetric_part(transpose(Q) @ product(Q)))
-    leading = slice(None, -U.shape[-1] - 1, -1)
-    return values[..., leading], Q @ rotation[..., leading]
+    d, r = U.shape[-2:]
+    if KRYLOV_BLOCKS * r >= d:  # the span is the whole space
+        basis = np.broadcast_to(np.eye(d), (*U.shape[:-2], d, d))
+        images = product(basis)
+    else:
+        basis = np.linalg.qr(U).Q
+        images = product(basis)
+        for _ in range(KRYLOV_BLOCKS - 1):  # each product is made once: it is in the Ritz matrix, too
+            block = _orthonormal_complement(basis, images[..., -r:])
+            basis = np.concatenate([basis, block], axis=-1)
+            images = np.concatenate([images, product(block)], axis=-1)
+    values, rotation = np.linalg.eigh(symmetric_part(transpose(basis) @ images))
+    leading = slice(None, -r - 1, -1)
+    return values[..., leading], basis @ rotation[..., leading]
+
+
+def _orthonormal_complement(basis: Array, X: Array) -> Array:
+    """Return as many orthonormal columns as X (..., d, r) that together with an orthonormal basis span X."""
+    sizes = np.abs(X).max(axis=-2, keepdims=True)
+    block = X = X / np.where(sizes > 0, sizes, 1.0)  # squares of its entries may overflow
+    try:  # Cholesky QR, the second time of nearly orthonormal columns, at the speed of matrix products
+        for _ in range(2):
+            block = block - basis @ (transpose(basis) @ block)
+            lower = np.linalg.cholesky(transpose(block) @ block)
+            block = block @ transpose(np.linalg.inv(lower))
+        if np.einsum("...ii->...i", lower).min() > MIN_CHOLESKY_DIAGONAL:
+            return block
+    except np.linalg.LinAlgError:
+        pass
+    return np.linalg.qr(np.concatenate([basis, X], axis=-1)).Q[..., -X.shape[-1] :]
 
 
 def _replace_unresolved(values: Array, vectors: Array, V: Array) -> Array:
@@ -300,7 +326,10 @@ def local_components(rows: Array | LocalRows, fill: Array) -> Array:
 
 
 def _leading(rows: Array | LocalRows, r: int) -> Eigenpairs:
-    """Return the r leading eigenpairs of ``Y' Y``, the scatter of a party's rows Y, by block Krylov iteration."""
+    """Return the r leading eigenpairs of ``Y' Y``, the scatter of a party's rows Y."""
+    scatter = rows.scatter if isinstance(rows, LocalRows) else None
+    if scatter is not None:
+        return leading_eigenpairs(scatter, r)
     d = rows.shape[-1]
     iteration = BlockIteration(random_block(d, min(r + 10, d), seed=0), r, trace=row_energy(rows))
     while not iteration.add(iteration.block, scatter_times(rows, iteration.block)):

@@ -15,9 +15,9 @@ from pydantic import Field as Limits
 from scipy.linalg import eigh
 from typing_extensions import override
 
-from fedpca_flwr.maths import moments, personalised
+from fedpca_flwr.maths import personalised
 from fedpca_flwr.maths.eigen import fix_signs
-from fedpca_flwr.maths.own_rows import LocalRows, centre_local_rows
+from fedpca_flwr.maths.own_rows import LocalRows, centre_local_moments, centre_local_rows
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.questions import method, row_limits
 from fedpca_flwr.questions.rows import centre_questions
@@ -117,6 +117,12 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
             Columns b of a block.
         """
         return min(self.n_components + 10, public.features)
+
+    @override
+    def product_columns(self, public: method.Public) -> int:
+        """Return about how many columns a party's scatter is multiplied with in a pass."""
+        pooled = 10 * self.width(public)
+        return pooled + personalised.KRYLOV_BLOCKS * self.n_components * len(self.grid) * self.iterations
 
 
 def personalised_script(config: method.RunConfig, options: PersonalisedOptions) -> method.Questions:
@@ -224,8 +230,8 @@ def _report_limits(request: method.Fields, public: method.Public) -> method.SumL
 COMPONENTS_KEY = "own components"
 """Key of a party's own components (m, d, k) in its state, for m strengths; in the first pass after its prefix."""
 
-MEAN_KEY = "own mean of rows"
-"""Key of the mean of so many rows in a party's state, in two floats (2, d)."""
+HELD_OUT_KEY = "own rows held out"
+"""Key of the packed mask of the rows that a party holds out, in its state: drawing them hashes every row."""
 
 
 class PersonalisedClient(method.Client):
@@ -242,8 +248,11 @@ class PersonalisedClient(method.Client):
 
     @cached_property
     def held_out(self) -> NDArray[np.bool_]:
-        """Boolean mask (n,) of the rows that this party holds out while mu is chosen."""
-        return self.site.held_out(self.card.split)
+        """Boolean mask (n,) of the rows that this party holds out while mu is chosen, drawn once in a run."""
+        state = self.site.state
+        if HELD_OUT_KEY not in state:
+            state[HELD_OUT_KEY] = [np.packbits(self.site.held_out(self.card.split))]
+        return np.unpackbits(state[HELD_OUT_KEY][0], count=len(self.data)).astype(bool)
 
     def pass_rows(self, prefix: str) -> Rows:
         """Return the rows that a pass uses: in the first pass, which has a prefix, all but the rows held out.
@@ -274,24 +283,20 @@ class PersonalisedClient(method.Client):
 
 def _answer_start(party: PersonalisedClient, prefix: str) -> method.Fields:
     """Return count and mean of a party's rows in a pass, and the diagonal of their scatter."""
-    head, diagonal = moments.head_and_diagonal(party.pass_rows(prefix))
+    head, diagonal = party.make_vault(party.pass_rows(prefix)).head_and_diagonal()
     fields = method.head_fields(head, diagonal)
     return {"used": fields["count"], "mean": head.mean, "remainder": fields["remainder"], "diagonal": diagonal}
 
 
 def _centred_rows(party: PersonalisedClient, request: method.Fields, prefix: str) -> LocalRows:
-    """Return a party's rows of a pass, centred by the request's mean.
-
-    With more rows than features, the local mean is computed once and stored.
-    """
-    rows, local_head = party.pass_rows(prefix), None
-    (n, d), name = rows.shape, f"{MEAN_KEY} {len(rows)}"
-    if n > d:
-        if name not in party.site.state:
-            head, _ = moments.head_and_diagonal(rows)
-            party.site.state[name] = [np.stack([head.mean, head.remainder])]
-        local_head = moments.Head(n, *party.site.state[name][0])
-    return centre_local_rows(rows, request["mean"], request["remainder"], local_head)
+    """Return a party's rows of a pass, or their scatter where it is formed, about the request's mean."""
+    rows = party.pass_rows(prefix)
+    vault = party.make_vault(rows)
+    n, d = rows.shape
+    mean, remainder = request["mean"], request["remainder"]
+    if vault.formed and n + party.options.n_components > d:  # fewer rows have a smaller Gram matrix
+        return centre_local_moments(vault.moments(), mean, remainder)
+    return centre_local_rows(rows, mean, remainder, vault.head_and_diagonal()[0] if n > d else None)
 
 
 def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str) -> method.Fields:

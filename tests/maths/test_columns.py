@@ -8,7 +8,8 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import columns, personalised, rows
 from fedpca_flwr.maths.columns import Kernel, prepare_columns
 from fedpca_flwr.maths.eigen import rounding_bound
-from fedpca_flwr.maths.own_rows import LocalRows, centre_local_rows
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.own_rows import LocalRows, centre_local_moments, centre_local_rows
 from tests import families
 from tests.refusals import refused
 
@@ -135,13 +136,20 @@ def test_kernels_have_closed_forms():
 
 def test_rows_and_moments_give_personalised_products():
     X, centre = prepare_columns(KINDS["blocks"], center=False).X, RNG.standard_normal(40)
-    held = centre_local_rows(KINDS["blocks"], centre, np.zeros(40))
     about, V = X - centre, RNG.standard_normal((2, 40, 3))
-    np.testing.assert_allclose(held.gram(V[0]), (about @ V[0]).T @ (about @ V[0]), rtol=1e-9)
-    found, product = (personalised.scatter_times(own, V) for own in (held, about))
-    np.testing.assert_allclose(found, product, rtol=1e-10, atol=1e-10 * np.abs(product).max())
-    assert personalised.row_energy(held) == pytest.approx(personalised.row_energy(about), rel=1e-12)
-    assert personalised.largest_eigenvalue(held) == pytest.approx(personalised.largest_eigenvalue(about), rel=1e-10)
+    for held in (
+        centre_local_rows(KINDS["blocks"], centre, np.zeros(40)),
+        centre_local_moments(Moments.from_rows(KINDS["blocks"]), centre, np.zeros(40)),
+    ):
+        np.testing.assert_allclose(held.gram(V[0]), (about @ V[0]).T @ (about @ V[0]), rtol=1e-9)
+        found, product = (personalised.scatter_times(own, V) for own in (held, about))
+        np.testing.assert_allclose(found, product, rtol=1e-10, atol=1e-10 * np.abs(product).max())
+        assert personalised.row_energy(held) == pytest.approx(personalised.row_energy(about), rel=1e-12)
+        assert personalised.largest_eigenvalue(held) == pytest.approx(personalised.largest_eigenvalue(about), rel=1e-10)
+        basis, _ = np.linalg.qr(V[0])
+        residual = np.square(about - about @ basis @ basis.T).sum()
+        assert held.residual_energy(basis) == pytest.approx(residual, rel=1e-10)
+        assert held.shape == X.shape
 
 
 def test_energy_is_about_the_centre_in_all_units():

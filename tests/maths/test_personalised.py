@@ -95,6 +95,20 @@ def test_solvers_give_leading_eigenvectors():
             assert subspace_distance(local_components(np.zeros((2, 12)), V), V) < 1e-25
 
 
+def test_rows_of_few_directions_keep_orthonormal_components():
+    """The fault: products of such rows lie in the span of the start, and a Cholesky factor of their rest is noise."""
+    rng = np.random.default_rng(3)
+    V = np.eye(40, 4)
+    rows = np.hstack([rng.standard_normal((60, 6)), np.zeros((60, 34))])
+    U = V
+    for _ in range(30):
+        U = personal_components(rows, V, np.array([2.0, 50.0]), U)
+    np.testing.assert_allclose(transpose(U) @ U, np.broadcast_to(np.eye(4), (2, 4, 4)), atol=1e-12)
+    for found, strength in zip(U, (2.0, 50.0), strict=True):
+        exact = eigh(rows.T @ rows + strength * V @ V.T)[1][:, -4:]
+        assert principal_angles(found, exact).max() < 1e-5
+
+
 def test_held_out_rows_do_not_depend_on_order():
     X, order = np.random.default_rng(4).standard_normal((53, 4)), np.random.default_rng(5).permutation(53)
     assert validation_rows(X, 1).sum() == 10
