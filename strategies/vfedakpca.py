@@ -13,6 +13,7 @@ from pydantic import Field as Limits
 from typing_extensions import override
 
 from fedpca_flwr.maths import columns as algebra
+from fedpca_flwr.maths.eigen import largest_eigenpair
 from fedpca_flwr.questions import columns_method as method
 from fedpca_flwr.questions import merging
 from fedpca_flwr.questions.columns import finite_kernel
@@ -34,10 +35,9 @@ class VFedAKPCAOptions(method.KernelOptions, merging.MergeOptions):
         kernel = replace(self.function, gamma=self.gamma or algebra.default_gamma(*entries))
         packed = algebra.packed_distances(X) if kernel.uses_distances else algebra.packed_gram(X)
         K = finite_kernel(kernel.matrix(packed, len(X)))
-        pairs, _, _ = algebra.kernel_pairs(algebra.centre_kernel(K), 1)
+        value, vector = largest_eigenpair(algebra.centre_kernel(K))
         rounding = len(X) * np.finfo(np.float64).eps * float(np.abs(K).max())
-        value = float(pairs.values[0]) if pairs.values[0] > rounding else 0.0
-        return value**0.5, pairs.vectors[:, 0]
+        return (value**0.5 if value > rounding else 0.0), vector
 
 
 CARD = method.MethodCard(

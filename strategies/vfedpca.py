@@ -31,6 +31,12 @@ class VFedPCAOptions(merging.MergeOptions):
         """True if the power method starts from the merged vector."""
         return self.warm_start == "previous"
 
+    @property
+    @override
+    def needs_products_only(self) -> bool:
+        """True unless the authors' program centres each row over its columns."""
+        return not self.faithful
+
     @override
     def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
         """Return eigenvalue and vector after some steps of the power method on ``X X'``."""

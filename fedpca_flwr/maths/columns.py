@@ -369,7 +369,9 @@ class Kernel:
             The kernel matrix.
         """
         if self.uses_distances:
-            return self(squareform(packed))
+            K = squareform(self(packed))
+            np.fill_diagonal(K, self(np.zeros(1)))
+            return np.asarray(K)
         return self(unpack_symmetric(packed, n))
 
 
@@ -613,6 +615,28 @@ def project_on_direction(X: Array, u: Array) -> Array:
     m = X.T @ u
     size = float(norm(m))
     return np.outer(X @ (m / size), m / size) if size > 0 else X
+
+
+def scores_on_direction(X: Array, u: Array) -> Array:
+    """Project rows of X on the unit vector m along ``X' u``, and return one column for all: ``X m``.
+
+    The products of rows of this column are those of `project_on_direction`, which has as many columns as X.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, f)
+        The party's columns.
+    u : ndarray of shape (n,)
+        The merged vector.
+
+    Returns
+    -------
+    ndarray of shape (n, 1) or (n, f)
+        The scores; X where the vector is orthogonal to all columns.
+    """
+    m = X.T @ u
+    size = float(norm(m))
+    return np.asarray((X @ (m / size))[:, None]) if size > 0 else X
 
 
 def orthogonal_direction(u: Array, basis: Array) -> Array:

@@ -6,6 +6,7 @@ takes in, and the constants that go with it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import Any
@@ -361,6 +362,35 @@ def resolution(pairs: Eigenpairs) -> Resolution:
     gap = float(pairs.values[resolved - 1]) - max(0.0, following)
     error = pairs.error + rounding_bound(d) * first
     return Resolution(floor, sine_theorem(error, gap - error))
+
+
+def largest_eigenpair(matrix: Array) -> tuple[float, Array]:
+    """Compute the largest eigenvalue of a symmetric matrix, and an eigenvector with its largest entry positive.
+
+    A large matrix goes through Lanczos. Any vector of several equal largest eigenvalues will do, so it is not checked
+    that none was missed (`leading_eigenpairs` checks it).
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (d, d)
+        The matrix, both halves.
+
+    Returns
+    -------
+    value : float
+        The eigenvalue.
+    vector : ndarray of shape (d,)
+        The unit eigenvector.
+    """
+    from scipy.sparse.linalg import ArpackError
+
+    unit = _power_of_two_unit(matrix)
+    if len(matrix) >= MIN_LANCZOS_SIZE:
+        with suppress(ArpackError):
+            values, vectors = _eigsh(np.asfortranarray(matrix.T), unit, 1, which="LA", tol=0)
+            return float(values[0]) * unit, fix_signs(vectors)[:, 0]
+    values, vectors = eigh(matrix, check_finite=False)
+    return float(values[-1]), fix_signs(vectors[:, -1:])[:, 0]
 
 
 def spectral_norm(matrix: Array) -> float:

@@ -22,7 +22,14 @@ from typing_extensions import override
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import deflate, merge_vectors, order_free_sum, orthogonal_direction, project_on_direction
+from fedpca_flwr.maths.columns import (
+    deflate,
+    merge_vectors,
+    order_free_sum,
+    orthogonal_direction,
+    project_on_direction,
+    scores_on_direction,
+)
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.graph import make_graph
 from fedpca_flwr.protocol.admission import Reply
@@ -101,6 +108,11 @@ class MergeOptions(ColumnsOptions):
     @property
     def starts_from_merged(self) -> bool:
         """True if each period's power iteration starts from the merged direction instead of a random vector."""
+        return False
+
+    @property
+    def needs_products_only(self) -> bool:
+        """True if a direction depends on a party's columns X by X X' alone, so that rank one is a single column."""
         return False
 
     @property
@@ -265,7 +277,9 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
         X = deflate(party.local_columns.X, _local_directions(party))
     else:
         (X,) = state["block"]
-        X = project_on_direction(X, direction) if period > options.isolated_periods else X
+        if period > options.isolated_periods:
+            project = scores_on_direction if options.needs_products_only else project_on_direction
+            X = project(X, direction)
     if period > options.isolated_periods and options.starts_from_merged:
         start = direction
     else:  # the same for every party, so that the order of parties has no effect
