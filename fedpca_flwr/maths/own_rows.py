@@ -148,10 +148,13 @@ class LocalRows:
         ndarray of shape (k, k)
             Scatter of the scores in these columns.
         """
-        if isinstance(self.centred, FormedScatter):
-            return np.asarray(U.T @ self.times(U))
-        scores, shift_scores = self.centred @ U, self.shift @ U
-        return np.asarray(scores.T @ scores + np.outer(shift_scores, shift_scores))
+        shift_scores = self.shift @ U
+        if isinstance(self.centred, FormedScatter):  # the shift by itself: a far one would take the digits of the rest
+            within = U.T @ blas.dsymm(1.0, self.centred.matrix, U, lower=1)
+        else:
+            scores = self.centred @ U
+            within = scores.T @ scores
+        return np.asarray(within + np.outer(shift_scores, shift_scores))
 
     def residual_energy(self, U: Array) -> float:
         """Compute the sum of the squared distances of the rows about the centre to a subspace.
@@ -167,7 +170,7 @@ class LocalRows:
             The sum over all rows, not negative.
         """
         if isinstance(self.centred, FormedScatter):
-            explained = float(np.vdot(U, self.times(U)))
+            explained = float(np.trace(self.gram(U)))
         else:
             explained = float(np.square(self.centred @ U).sum()) + float(np.square(self.shift @ U).sum())
         return max(0.0, self.energy - explained)

@@ -241,8 +241,9 @@ def _rayleigh_ritz(product: Callable[[Array], Array], U: Array) -> tuple[Array, 
 
 def _orthonormal_complement(basis: Array, X: Array) -> Array:
     """Return as many orthonormal columns as X (..., d, r) that together with an orthonormal basis span X."""
+    sizes = np.abs(X).max(axis=-2, keepdims=True)
+    block = X = X / np.where(sizes > 0, sizes, 1.0)  # squares of its entries may overflow
     try:  # Cholesky QR, the second time of nearly orthonormal columns, at the speed of matrix products
-        block = X
         for _ in range(2):
             block = block - basis @ (transpose(basis) @ block)
             lower = np.linalg.cholesky(transpose(block) @ block)

@@ -176,3 +176,16 @@ def test_spectral_norm_bounds_are_never_too_small():
     for d in (5, 600):  # whatever the sign and the unit
         norms.append(eigen.spectral_norm(np.diag(1e200 * np.linspace(-2, 1, d))) / 2e200)
     assert 1 <= min(norms) <= max(norms) <= 1.0101
+
+
+@pytest.mark.parametrize("d", [6, 500])
+def test_the_largest_eigenvalue_is_not_the_largest_in_size(d):
+    """The fault: Lanczos takes the eigenvalue farthest from zero; a sigmoid kernel has negative ones."""
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.standard_normal((d, d))).Q
+    spectrum = np.linspace(-9, 1, d)
+    value, vector = eigen.largest_eigenpair((Q * spectrum) @ Q.T)
+    assert value == pytest.approx(1.0, rel=1e-12)
+    np.testing.assert_allclose(np.abs(vector), np.abs(Q[:, -1]), atol=1e-9)
+    assert vector[np.abs(vector).argmax()] > 0
+    assert eigen.largest_eigenpair(np.zeros((d, d)))[0] == 0

@@ -15,6 +15,7 @@ from fedpca_flwr.maths.columns import (
     orthogonal_direction,
     power_iteration,
     project_on_direction,
+    scores_on_direction,
 )
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.reference import pooled_pca
@@ -196,6 +197,9 @@ def test_merges_updates_and_directions_in_closed_form():
     block, u = rows(30), rows(30)[:, 0]
     once = project_on_direction(block, u)
     assert np.linalg.matrix_rank(once) == 1
+    column = scores_on_direction(block, u)
+    assert column.shape == (30, 1)
+    np.testing.assert_allclose(column @ column.T, once @ once.T, atol=1e-12 * np.abs(once @ once.T).max())
     _, a = power_iteration(local_product(once, faithful=False), np.ones(30), 2)
     _, b = power_iteration(local_product(project_on_direction(once, a), faithful=False), np.ones(30), 2)
     assert principal_angles(a[:, None], b[:, None]).max() < 1e-6
