@@ -264,7 +264,7 @@ def test_a_recommendation_is_cheap_and_good_and_warns_of_noise(capsys):
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == (
         "Exact, in the fewest rounds; exact, with the fewest bytes up: p-cov (one round, mean 17.7 kB up). "
-        "Within 0.1°: compressed codec=shared-step step=0.0001 (2 rounds, mean 4.79 kB up)."
+        "Within 0.1°: compressed codec=shared-step step=0.0001 (2 rounds, mean 4.93 kB up)."
     )
     assert cli.main(["compare", "--methods", "dp-pca epsilon=1 noise-seed=1", "--clients", "3"]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
