@@ -173,15 +173,15 @@ def axes_with_values(records: Sequence[Record]) -> list[str]:
     list of str
         "alpha", "clients", both or none.
     """
-    found = []
+    axes = []
     for over in AXES:
         values: dict[str, set[float]] = {}
         for record in records:
             if record[over] is not None and "error" not in record:
                 values.setdefault(_panel_key(record, over), set()).add(record[over])
         if any(len(positions) > 1 for positions in values.values()):
-            found.append(over)
-    return found
+            axes.append(over)
+    return axes
 
 
 def curves(records: Sequence[Record], over: str, result: str) -> Curves:

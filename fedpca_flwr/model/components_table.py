@@ -70,9 +70,9 @@ def components_table(model: FittedPCA) -> pandas.DataFrame:
         rows |= dict(zip(ends, intervals.T, strict=True))
     values = np.vstack([components.T, *rows.values()])
     table = library.DataFrame(values, index=[*features, *rows], columns=labels)
-    held = communalities(model)
-    if held is not None:
-        table["communality"] = np.concatenate([held, np.full(len(rows), np.nan)])
+    common = communalities(model)
+    if common is not None:
+        table["communality"] = np.concatenate([common, np.full(len(rows), np.nan)])
     return table
 
 
@@ -118,8 +118,8 @@ def communalities(model: FittedPCA) -> Array | None:
     if variances is None:
         return None
     components, _ = model.loadings()
-    held = model.explained_variance_ @ components**2
-    shares: Array = np.divide(held, variances, out=np.zeros_like(held), where=variances > 0)
+    explained = model.explained_variance_ @ components**2
+    shares: Array = np.divide(explained, variances, out=np.zeros_like(explained), where=variances > 0)
     return shares
 
 
