@@ -130,13 +130,13 @@ def _unknown(
     is_further: Callable[[Any], bool] = lambda value: False,
 ) -> list[str]:
     """Return a line that names the values that are none of the names, with the nearest of these."""
-    known = list(names)
-    wrong = [value for value in values if not (isinstance(value, str) and value in known) and not is_further(value)]
+    choices = list(names)
+    wrong = [value for value in values if not (isinstance(value, str) and value in choices) and not is_further(value)]
     if not wrong:
         return []
-    near = [match for value in wrong for match in difflib.get_close_matches(str(value)[:64], known, n=1, cutoff=0.5)]
+    near = [match for value in wrong for match in difflib.get_close_matches(str(value)[:64], choices, n=1, cutoff=0.5)]
     hint = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
-    expected = ", ".join([*known, *([further] if further else [])])
+    expected = ", ".join([*choices, *([further] if further else [])])
     return [f"comparison: '{key}' is {', '.join(map(value_text, wrong))}, expected one of: {expected}{hint}"]
 
 

@@ -151,7 +151,14 @@ class QRPCA(method.Strategy):
     def aggregate(self) -> method.Fitting:
         """Stack the parties' triangular or truncated factors, and return the leading singular vectors."""
         if not self.options.rank:
-            parts = {reply.sender: _read_factor(reply) for reply in (yield method.Round("factor"))}
+            arrivals: dict[str, factors.Factor] = {}
+
+            def unpack(fields: method.Fields, sender: str) -> None:
+                """Store the factor in a reply, of which the packed triangle is then released."""
+                arrivals[sender] = _read_factor(fields)
+
+            replies = yield from method.stream_replies(method.Round("factor"), unpack)
+            parts = {reply.sender: arrivals.pop(reply.sender) for reply in replies}
             evidence = method.Evidence(contributions=Contributions(parts))
             return replace(self._solve_complete(factors.stack_factors(list(parts.values()))), evidence=evidence)
         parts = {reply.sender: fields.read_factor(reply) for reply in (yield method.Round("truncated"))}
@@ -175,7 +182,8 @@ class QRPCA(method.Strategy):
         if not self.options.center:
             rows = np.vstack([rows, np.sqrt(head.n) * (head.mean + head.remainder)])
             head = moments.Head(head.n, np.zeros_like(head.mean), np.zeros_like(head.mean))
-        rows = rows / scale
+        if self.options.scale:
+            rows = rows / scale
         solution = self._solve(replace(pooled, head=head, rows=rows), float(np.vdot(rows, rows)), scale)
         if self.options.wire == "float32":
             pairs = replace(solution.pairs, resolution=None, error=_float32_error_bound(rows, solution.pairs.values[0]))
@@ -193,11 +201,11 @@ class QRPCA(method.Strategy):
         return method.Solution(pairs=pairs, mean=head.mean, total=total, rows=head.n)
 
 
-def _read_factor(reply: method.Reply) -> factors.Factor:
-    """Return the complete factor in a party's reply: unpacked triangle in float64, in units of the data."""
-    head, packed = method.read_head(reply.fields), reply.fields["factor"].astype(np.float64, copy=False)
-    if "unit" in reply.fields:
-        packed *= float(reply.fields["unit"])
+def _read_factor(fields: method.Fields) -> factors.Factor:
+    """Return the complete factor in the fields of a reply: unpacked triangle in float64, in units of the data."""
+    head, packed = method.read_head(fields), fields["factor"].astype(np.float64, copy=False)
+    if "unit" in fields:
+        packed *= float(fields["unit"])
     d = head.mean.size
     rows = factors.unpack_trapezoid(packed, min(int(head.n) - 1, d), d)
     return factors.Factor(head, rows, float(np.vdot(packed, packed)))

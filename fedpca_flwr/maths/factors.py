@@ -15,8 +15,24 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack, qr, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, count_to_exceed_share, fix_signs, leading_eigenpairs
-from fedpca_flwr.maths.moments import Head, Moments, centre_rows, head_order, pool_heads, rows_between, unpack
+from fedpca_flwr.maths.eigen import (
+    Eigenpairs,
+    Resolution,
+    column_signs,
+    count_to_exceed_share,
+    fix_signs,
+    leading_eigenpairs,
+)
+from fedpca_flwr.maths.moments import (
+    CHUNK_ELEMENTS,
+    Head,
+    Moments,
+    centre_rows,
+    head_order,
+    pool_heads,
+    rows_between,
+    unpack,
+)
 from fedpca_flwr.maths.rows import Rows, chunks
 
 # LAPACK takes an entry beside a singular value for zero below this share of it: the 7/8th power of half an epsilon
@@ -114,7 +130,7 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
     n, d = data.shape
     R = np.empty((0, d))
     head: Head | None = None
-    for chunk in chunks(data, max(2**20, d * (d + 1)) if n > d else 2**22):  # the first loses a row
+    for chunk in chunks(data, max(2**20, min(n, d + 1) * d)):  # the first loses a row
         chunk_head, centred = centre_rows(chunk)
         # n rows that sum to zero have the scatter of n - 1 rows: the reflection that takes the first unit vector to the
         # direction (1, ..., 1) leaves a first row of zeros. Cutting a row off the triangular factor instead would be
@@ -129,7 +145,8 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
         R = _append_rows(R, rows)
         head = chunk_head if head is None else pooled
     assert head is not None
-    return head, fix_signs(R.T).T  # how rows are reflected is no moment of theirs: it stays here
+    R *= column_signs(R.T)[:, None]  # how rows are reflected is no moment of theirs: it stays here
+    return head, R
 
 
 def truncated_factor(data: Rows, rank: int) -> Factor:
@@ -245,9 +262,9 @@ def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Call
     """
     m, d = rows.shape
     if m < d:
-        (graded,) = qr(rows[:, order], mode="r", overwrite_a=True, check_finite=False)  # descending rows, too
-        (reflectors, tau), triangle = qr(graded.T, mode="raw", check_finite=False)
-        U, s, _ = svd(triangle[:m], overwrite_a=True, check_finite=False)
+        graded = _wide_triangle(rows, order)  # descending rows, too
+        (reflectors, tau), triangle = qr(graded.T, mode="raw", overwrite_a=True, check_finite=False)
+        U, s, _ = svd(triangle, overwrite_a=True, check_finite=False)
 
         def right_vectors(k: int) -> Array:
             padded = np.zeros((d, k), order="F")
@@ -292,10 +309,28 @@ def _append_rows(R: Array, rows: Array) -> Array:
     d = rows.shape[1]
     triangle: Array
     if len(R) < d:
-        (triangle,) = qr(np.vstack([R, rows]), mode="r", overwrite_a=True, check_finite=False)
-        return triangle[:d]
+        stack = np.vstack([R, rows]) if len(R) else rows
+        if len(stack) <= d:
+            return _wide_triangle(stack, np.arange(d))
+        _, triangle = qr(stack, mode="raw", check_finite=False)
+        return triangle
     triangle, _, _, info = lapack.dtpqrt(0, min(QR_PANEL_COLUMNS, d), R, rows)  # spares the zeros of R
     assert info == 0, info
+    return triangle
+
+
+def _wide_triangle(rows: Array, order: NDArray[np.intp]) -> Array:
+    """Return the triangular factor (m, d) of ``rows[:, order]`` (m, d) with m <= d.
+
+    The first m columns alone fix the reflections of the rows. A product applies them to all other columns.
+    """
+    m, d = rows.shape
+    Q, first = qr(rows[:, order[:m]], overwrite_a=True, check_finite=False)
+    triangle = np.empty((m, d))
+    triangle[:, :m] = first
+    width = max(1, CHUNK_ELEMENTS // max(1, m))
+    for start in range(m, d, width):
+        triangle[:, start : start + width] = Q.T @ rows[:, order[start : start + width]]
     return triangle
 
 
@@ -312,7 +347,7 @@ def pack_trapezoid(R: Array) -> Array:
     ndarray of shape (h d - h (h - 1) / 2,)
         The entries.
     """
-    return R[np.triu_indices(len(R), 0, R.shape[1])]
+    return np.concatenate([row[i:] for i, row in enumerate(R)]) if len(R) else np.empty(0)
 
 
 def unpack_trapezoid(packed: Array, h: int, d: int) -> Array:
@@ -330,8 +365,10 @@ def unpack_trapezoid(packed: Array, h: int, d: int) -> Array:
     ndarray of shape (h, d)
         The factor.
     """
-    R = np.zeros((h, d))
-    R[np.triu_indices(h, 0, d)] = packed
+    R, start = np.zeros((h, d)), 0
+    for i in range(h):
+        R[i, i:] = packed[start : start + d - i]
+        start += d - i
     return R
 
 

@@ -38,7 +38,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack, subspace_angles
+from scipy.linalg import lapack
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
@@ -251,8 +251,10 @@ def exact_turn(remaining: Array, V: Array) -> Turn:
     axes[np.minimum(gaps[:-1], gaps[1:]) <= RESOLVED_SHARE] = 90.0
     if r == d:
         return Turn(axes, 0.0)
-    span = float(np.degrees(subspace_angles(pairs.vectors, V)[0])) if gaps[-1] > RESOLVED_SHARE else 90.0
-    return Turn(axes, span)
+    if gaps[-1] <= RESOLVED_SHARE:
+        return Turn(axes, 90.0)
+    largest_sine = float(np.linalg.norm(pairs.vectors - V @ (V.T @ pairs.vectors), 2))
+    return Turn(axes, float(np.degrees(np.arcsin(min(1.0, largest_sine)))))
 
 
 def bounded_turn(removed_product: Array, V: Array, values: Array, following: float) -> Turn:

@@ -4,7 +4,7 @@ r"""Sums over parties: in any order with the same bits, and uncentred without a 
 a power of two ``unit``, the same for all addends of a size. An addend x is taken apart into integer multiples of
 ``unit``, ``unit 2^-36`` and ``unit 2^-72``; these are small integers, which add up in float64 without rounding.
 When a larger addend comes, the grid moves up by full steps of 36 bits, and digits below its last word are omitted,
-as they would have been had that addend come first. So an entry is the sum of its addends, each rounded to ``2^-73`` of
+as they would have been had that addend come first. So an entry is the sum of its addends, each rounded to ``2^-72`` of
 the largest at most, and is rounded to float64 once.
 
 **Pooled moments** of rows that several parties hold (Chan, Golub and LeVeque 1983). Scatters are added as they come,
@@ -44,8 +44,9 @@ from fedpca_flwr.maths.moments import (
 )
 
 DIGIT_BITS, DIGITS = 36, 3  # bits of a word (an integer stored as float64), and words of each entry
-MAX_ADDEND = 2.0**DIGIT_BITS  # an addend is below this, in the unit of its first word; the ratio of two words' units
-MAX_ADDENDS = 2**16  # the largest number of addends: float64 holds whole numbers up to 2^53 = 2^36 2^17
+WORD_RATIO = 2.0**DIGIT_BITS  # of the units of two neighbouring words
+HALF_WORD = WORD_RATIO / 2  # an addend is below this, in the unit of its first word
+MAX_ADDENDS = 2**16  # the largest number of addends: float64 holds whole numbers up to 2^53 = 2^35 2^18
 MIN_UNIT = 2.0 ** (-28 * DIGIT_BITS)  # the unit while all addends are zero
 CHUNK_SIZE = (
     2**14
@@ -170,24 +171,25 @@ def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, roun
     """
     with np.errstate(over="ignore"):  # an infinite quotient is beyond the grid, which is then raised
         np.divide(addend, unit, out=remaining)
-    if np.abs(remaining, out=rounded).max() >= MAX_ADDEND:
-        _raise_grid(unit, words, addend, np.flatnonzero(rounded >= MAX_ADDEND))
+    if np.abs(remaining, out=rounded).max() >= HALF_WORD:
+        _raise_grid(unit, words, addend, np.flatnonzero(rounded >= HALF_WORD))
         np.divide(addend, unit, out=remaining)
     for word in words[:-1]:
         word += np.rint(remaining, out=rounded)
         remaining -= rounded
-        remaining *= MAX_ADDEND
+        remaining *= WORD_RATIO
     words[-1] += np.rint(remaining, out=remaining)
 
 
 def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[np.intp]) -> None:
     """Enlarge the unit of the entries ``where`` by powers of 2^36, so that their addends fit; move their words along.
 
-    Words that fall below the last are dropped.
+    Words that fall below the last are dropped. A word of one addend is at most half of a unit of the word above it, so
+    that the addend rounded to the remaining words is what remains.
     """
-    addends, raised = addend[where].astype(np.float64), unit[where] * MAX_ADDEND
+    addends, raised = addend[where].astype(np.float64), unit[where] * WORD_RATIO
     with np.errstate(over="ignore"):
-        one_step = bool((np.abs(addends) < raised * MAX_ADDEND).all())
+        one_step = bool((np.abs(addends) < raised * HALF_WORD).all())
     if one_step:  # the frequent case, which is faster without exponents
         unit[where] = raised
         for upper, lower in ((1, 2), (0, 1)):
@@ -196,8 +198,8 @@ def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[
         return
     _, above = np.frexp(addends)
     _, before = np.frexp(unit[where])  # 2^(before - 1)
-    # the new unit is a power of 2^36, less than which times 2^36 the addend is; words move down by the steps it rose
-    after = -(-above // DIGIT_BITS) * DIGIT_BITS - DIGIT_BITS
+    # the new unit is the least power of 2^36 in which the addend is below 2^35; words move down by the steps it rose
+    after = -(-(above - DIGIT_BITS + 1) // DIGIT_BITS) * DIGIT_BITS
     steps = (after - (before - 1)) // DIGIT_BITS
     unit[where] = np.ldexp(1.0, after)
     if not words[:, where].any():
@@ -213,13 +215,13 @@ def _total(unit: Array, words: Array) -> Array:
     Words are carried first, since the same sum can be written by several triples of words.
     """
     first, second, third = words
-    carried = np.floor(third / MAX_ADDEND)
-    third, second = third - carried * MAX_ADDEND, second + carried
-    carried = np.floor(second / MAX_ADDEND)
-    second, first = second - carried * MAX_ADDEND, first + carried
-    high, low = two_sum(first, second / MAX_ADDEND)
+    carried = np.floor(third / WORD_RATIO)
+    third, second = third - carried * WORD_RATIO, second + carried
+    carried = np.floor(second / WORD_RATIO)
+    second, first = second - carried * WORD_RATIO, first + carried
+    high, low = two_sum(first, second / WORD_RATIO)
     with np.errstate(over="ignore"):
-        total: Array = (high + (low + third / MAX_ADDEND**2)) * unit
+        total: Array = (high + (low + third / WORD_RATIO**2)) * unit
     return total
 
 

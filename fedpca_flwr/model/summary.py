@@ -88,8 +88,8 @@ def _shares_text(model: FittedPCA) -> str:
 def _short_summary(model: FittedPCA) -> str:
     """Write what the model is, how much variance it explains and how sure that is, a line each."""
     log, lines = model.log, dict(measurements.measurement_lines(model))
-    found = [f"{label} {lines[label]}" for label in ASSURANCES if label in lines]
-    sure = ["the components of all rows together, up to rounding"] if log["exact"] else found[:1]
+    assurances = [f"{label} {lines[label]}" for label in ASSURANCES if label in lines]
+    sure = ["the components of all rows together, up to rounding"] if log["exact"] else assurances[:1]
     if not sure:
         sure.append("approximate, without a bound on the angle to the exact components")
     intervals = sampling_intervals(model)

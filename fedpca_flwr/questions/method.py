@@ -42,6 +42,7 @@ from fedpca_flwr.protocol.question import SumLimits as SumLimits
 from fedpca_flwr.protocol.question import SumRound as SumRound
 from fedpca_flwr.protocol.question import Total as Total
 from fedpca_flwr.protocol.question import by_transport as by_transport
+from fedpca_flwr.protocol.replies import stream_replies as stream_replies
 from fedpca_flwr.protocol.transport import ServerTransport as ServerTransport
 from fedpca_flwr.questions.fields import HEAD as HEAD
 from fedpca_flwr.questions.fields import head_fields as head_fields

@@ -58,7 +58,7 @@ def _biobank(
         yield f"{people:,} people, {variants:,} variants, {parties} sites, drawn in {seconds:.0f} s:\n"
         yield "what", "measured"
         median, low, high = foretell(place, components, sample, people)
-        usage = harness.isolate(run_masked, place, parties, components, tolerance, threads)
+        usage = harness.isolate(measure_masked_run, place, parties, components, tolerance, threads)
         result = usage.value
         yield "wall seconds of the run", f"{result['seconds']:.0f}"
         yield "CPU seconds of all sites and the server", f"{usage.cpu:.0f}"
@@ -169,7 +169,7 @@ def truth(folder: Path, components: int) -> Array:
     return vectors
 
 
-def run_masked(folder: Path, parties: int, components: int, tolerance: float, threads: int) -> dict[str, Any]:
+def measure_masked_run(folder: Path, parties: int, components: int, tolerance: float, threads: int) -> dict[str, Any]:
     """Run sub-it in secure sums over the sites of a folder, and measure it.
 
     Parameters
