@@ -69,6 +69,22 @@ def manhattan(chromosomes: Sequence[str], positions: Sequence[int], p: Array) ->
     return figure
 
 
+def inflation(statistics: Array) -> float:
+    """Return the genomic inflation: the median of squared statistics over the one expected without any association.
+
+    Parameters
+    ----------
+    statistics : ndarray of shape (d,)
+        T or normal statistics; NaN is left out.
+
+    Returns
+    -------
+    float
+        Lambda; near 1 where only few variants are associated.
+    """
+    return float(np.nanmedian(statistics**2) / MEDIAN_CHI_SQUARE)
+
+
 @rc_context(STYLE)
 def quantiles(statistics: Array, p: Array) -> Figure:
     """Draw the sorted -log10 p against those expected without any association, with the genomic inflation.
@@ -86,10 +102,9 @@ def quantiles(statistics: Array, p: Array) -> Figure:
     """
     values = np.sort(p[np.isfinite(p)]).clip(min=np.finfo(np.float64).tiny)
     expected = -np.log10((np.arange(values.size) + 0.5) / values.size)
-    inflation = np.nanmedian(statistics**2) / MEDIAN_CHI_SQUARE
     figure, axes = canvas(4.2, 4.0)
     axes.plot([0, expected[0]], [0, expected[0]], color=GREY, linewidth=1)
     axes.plot(expected, -np.log10(values), "o", markersize=3, color=COLOURS[0], rasterized=True)
     axes.set(xlabel="expected $-\\log_{10}\\,p$", ylabel="observed $-\\log_{10}\\,p$", xlim=(0, None), ylim=(0, None))
-    axes.text(0.05, 0.93, f"inflation λ = {inflation:.3f}", transform=axes.transAxes)
+    axes.text(0.05, 0.93, f"inflation λ = {inflation(statistics):.3f}", transform=axes.transAxes)
     return figure
