@@ -38,7 +38,7 @@ def main(model: Path, variants: Path, output: Annotated[Path, Option(metavar="FO
         If the model has no associations, or the variants are others.
     """
     from fedpca_flwr.figures import association_plots  # here: a help needs none of it
-    from fedpca_flwr.maths.association import degrees, p_values
+    from fedpca_flwr.maths.association import degrees, inflation, p_values
     from fedpca_flwr.model.model import PCAModel
     from fedpca_flwr.state.files import atomic_file, read_text
 
@@ -70,13 +70,13 @@ def main(model: Path, variants: Path, output: Annotated[Path, Option(metavar="FO
     places = [line[0] for line in lines], [int(line[3]) for line in lines]
     association_plots.manhattan(*places, p).savefig(output / "manhattan.png", dpi=150)
     association_plots.quantiles(statistics, p).savefig(output / "qq.png", dpi=150)
-    inflation = association_plots.inflation(statistics)
+    ratio = inflation(statistics)
     tested = int(np.isfinite(p).sum())
     summary = [
-        f"{beta.size} variants, {tested} of them tested; inflation {inflation:.3f}",
+        f"{beta.size} variants, {tested} of them tested; inflation {ratio:.3f}",
         f"{len(hits)} with p < {association_plots.GENOME_WIDE:g}",
         *(f"  {hit['CHROM']}:{hit['POS']} {hit['ID']}: p = {hit['P']:.3g}" for hit in hits),
         f"written: association.tsv, manhattan.png and qq.png in {output}",
     ]
-    content = {"variants": beta.size, "tested": tested, "inflation": inflation, "hits": hits}
+    content = {"variants": beta.size, "tested": tested, "inflation": ratio, "hits": hits}
     return Report("\n".join(summary), content)

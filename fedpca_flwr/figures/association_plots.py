@@ -9,12 +9,10 @@ from matplotlib.ticker import FuncFormatter
 
 from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, add_legend, canvas
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.association import inflation
 
 GENOME_WIDE = 5e-8
 """P value below which an association counts by convention, for a million independent variants."""
-
-MEDIAN_CHI_SQUARE = 0.4549364
-"""Median of the chi-square distribution with one degree of freedom."""
 
 MIN_TICK_DISTANCE = 0.022
 """Share of the width below which the names of two chromosomes would touch."""
@@ -67,22 +65,6 @@ def manhattan(chromosomes: Sequence[str], positions: Sequence[int], p: Array) ->
     axes.set(ylabel="$-\\log_{10}\\,p$", ylim=(0, None))
     add_legend(figure, [line], below=True)
     return figure
-
-
-def inflation(statistics: Array) -> float:
-    """Return the genomic inflation: the median of squared statistics over the one expected without any association.
-
-    Parameters
-    ----------
-    statistics : ndarray of shape (d,)
-        T or normal statistics; NaN is left out.
-
-    Returns
-    -------
-    float
-        Lambda; near 1 where only few variants are associated.
-    """
-    return float(np.nanmedian(statistics**2) / MEDIAN_CHI_SQUARE)
 
 
 @rc_context(STYLE)
