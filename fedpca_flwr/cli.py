@@ -1,12 +1,14 @@
 """The commands: ``python -m fedpca_flwr COMMAND``, which is ``fedpca COMMAND`` where the project is installed."""
 
+import json
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from importlib import import_module
-from inspect import getdoc
+from inspect import get_annotations, getdoc
 from io import TextIOWrapper
 from itertools import zip_longest
 from pathlib import Path
@@ -61,10 +63,32 @@ The exit code is 0 if all is well, 1 if a run failed or a check found something,
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 ERRORS_KEY = "fedpca_flwr.errors"
 """Key of click's context under which a quiet command has the stream for its errors."""
+JSON_KEY = "fedpca_flwr.json"
+"""Key of click's context that says whether a command prints JSON."""
 OPTION = re.compile(r"-(?!\.?\d)")
 """Beginning of an option on a command line: "-1" is a number."""
 PARAMETER = re.compile(r"^(\w+) : .*\n((?: {4}.*\n?)+)", re.M)
 """Name and text of a parameter in a docstring of numpydoc."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Result of a command. A function that returns a report is a command with the option ``--json``.
+
+    Parameters
+    ----------
+    text : str
+        The result for people.
+    content : object
+        The same result as values of JSON: None, bool, int, float, str, lists of such, and dictionaries with texts as
+        keys.
+    fault : str
+        What a check found or which part failed, a line for stderr; the exit code is then 1. Empty: all is well.
+    """
+
+    text: str
+    content: object
+    fault: str = ""
 
 
 class Command(TyperCommand):
@@ -98,9 +122,17 @@ class Command(TyperCommand):
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; print an expected error in a line, and exit with code 2."""
+        """Run the command and print its report; print an expected error in a line, and exit with code 2."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if not isinstance(result, Report):
+                return result
+            text = json.dumps(result.content, indent=2, allow_nan=False) if ctx.meta[JSON_KEY] else result.text
+            if text:
+                print(text)
+            if result.fault:
+                print(result.fault, file=sys.stderr)
+            return int(bool(result.fault))
         except BrokenPipeError:  # nobody reads the output any more: click ends the process
             raise
         except (FedPCAError, OSError) as error:
@@ -146,16 +178,31 @@ def load(target: str) -> click.Command:
     for parameter in command.params:
         parameter.help = texts[str(parameter.name)]
         parameter.secondary_opts = []  # no --no-knn beside --knn
-    command.params.append(
-        TyperOption(
-            param_decls=["--quiet"],
-            is_flag=True,
-            expose_value=False,
-            callback=silence,
-            help="Print errors only. The exit code is the same as without this option.",
-        )
-    )
+    if get_annotations(function, eval_str=True).get("return") is Report:
+        command.params.append(_flag("--json", choose_json, "Print JSON instead, for programs."))
+    help_text = "Print errors only. The exit code is the same as without this option."
+    command.params.append(_flag("--quiet", silence, help_text))
     return command
+
+
+def _flag(name: str, callback: Callable[[click.Context, click.Parameter, bool], None], text: str) -> TyperOption:
+    """Return an option that no command's function sees, whose callback acts on the context."""
+    return TyperOption(param_decls=[name], is_flag=True, expose_value=False, callback=callback, help=text)
+
+
+def choose_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Let the command print its report as JSON if it was called with ``--json``.
+
+    Parameters
+    ----------
+    ctx : click.Context
+        Context of the command.
+    parameter : click.Parameter
+        The option.
+    value : bool
+        Whether ``--json`` was given.
+    """
+    ctx.meta[JSON_KEY] = value
 
 
 def silence(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -1,11 +1,12 @@
 """The command `compare`: any set of methods on any data sets, partitions and numbers of clients."""
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from click import Choice
-from typer import Option
+from typer import Exit, Option
 
 from fedpca_flwr import cli
 from fedpca_flwr.data import datasets
@@ -33,8 +34,7 @@ def main(
     bound: Annotated[list[float], Option(metavar="NUMBER...")] = [0.0],  # noqa: B006
     output: Annotated[Path | None, Option(metavar="FOLDER")] = None,
     fresh: bool = False,
-    as_json: Annotated[bool, Option("--json")] = False,
-) -> int:
+) -> cli.Report:
     r"""Compare any methods on any data sets, partitions and numbers of clients.
 
         python -m fedpca_flwr compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \
@@ -80,13 +80,16 @@ def main(
         A folder that gathers the runs of all comparisons, their models and the report.
     fresh : bool
         First remove the runs, models and figures that --output holds.
-    as_json : bool
-        Print the record of every run, as one list in JSON, instead of the table and the recommendations.
 
     Returns
     -------
-    int
-        Exit code: 1 if a run failed, 130 if the comparison was interrupted.
+    Report
+        The table and the recommendations, and for programs the record of every run.
+
+    Raises
+    ------
+    Exit
+        With code 130, if the comparison was interrupted.
     """
     from fedpca_flwr.simulations.comparing import compare  # here: a help needs nothing of it
     from fedpca_flwr.simulations.records import record_line, remove_runs
@@ -110,16 +113,16 @@ def main(
             bounds=bound,
             output=output,
         )
-        print(f"[{','.join(map(record_line, comparison))}]" if as_json else comparison)
-        if output and not as_json:
-            print(f"\n{_report(comparison)}")
+        text = f"{comparison}\n\n{_report(comparison)}" if output else str(comparison)
     except KeyboardInterrupt:
         note = "nothing is kept; with --output FOLDER every run is"
         if output:
             note = f"the runs that ended are kept in {output}, and the same command goes on"
         print(f"\ninterrupted: {note}", file=sys.stderr)
-        return 130
-    return int(any("error" in record for record in comparison))
+        raise Exit(130) from None
+    failed = sum("error" in record for record in comparison)
+    fault = f"{failed} of {len(comparison)} runs failed; their records say why" if failed else ""
+    return cli.Report(text, [json.loads(record_line(record)) for record in comparison], fault)
 
 
 def _report(comparison: "Comparison") -> str:

@@ -61,11 +61,9 @@ def main(
     file_of = {file.stem: file for file in files}
     if len(file_of) < len(files):
         raise DataError(f"files have the same name: {', '.join(map(str, files))}; give each site its own")
-    output.mkdir(parents=True, exist_ok=True)
     common = output / "common.bim"
-    with common.open("w", encoding="utf-8") as out:
-        lists = [str(file.with_suffix(".bim")) for file in files]
-        bed_file.write_common_variants(lists, ambiguous=ambiguous, exclude=exclude, out=out)
+    lists = [str(file.with_suffix(".bim")) for file in files]
+    bed_file.write_bim(bed_file.select_common_variants(lists, ambiguous=ambiguous, exclude=exclude), common)
     tables: dict[str, Any] = {
         name: read(str(file), variants=str(common), ambiguous=ambiguous) for name, file in file_of.items()
     }
@@ -78,8 +76,7 @@ def main(
     model.save(output / "people")
     loadings, variants = model.loadings()[0], bed_file.read_bim(common)
     used = np.any(loadings, axis=0)
-    with (output / "kept.bim").open("w", encoding="utf-8") as out:
-        bed_file.write_bim(list(compress(variants, used)), out)
+    bed_file.write_bim(compress(variants, used), output / "kept.bim")
     names = [f"PC{j + 1}" for j in range(components)]
     with (output / "loadings.tsv").open("w", encoding="utf-8") as out:
         print("#CHROM", "POS", "ID", "A1", "A2", *names, sep="\t", file=out)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
-
-from typer import Option
 
 from fedpca_flwr import cli
 from fedpca_flwr.errors import DataError, FedPCAError
@@ -26,8 +22,7 @@ def main(
     level: float = 0.99,
     false_alarms: float = 0.01,
     output: Path | None = None,
-    as_json: Annotated[bool, Option("--json")] = False,
-) -> None:
+) -> cli.Report:
     """Look for rows of a site that are odd, by which features, and whether they are still of the model's kind.
 
         python -m fedpca_flwr monitor MODEL ROWS --output odd.csv
@@ -50,8 +45,11 @@ def main(
         How often a drift may be found where there is none.
     output : Path, optional
         A .csv file for the rows, which only its owner may read.
-    as_json : bool
-        Print JSON instead.
+
+    Returns
+    -------
+    Report
+        Counts of odd rows, and whether the rows have drifted.
 
     Raises
     ------
@@ -86,18 +84,19 @@ def main(
         "T2": (statistics.t_squared, statistics.t_squared_limit),
         "SPE": (statistics.spe, statistics.spe_limit),
     }
-    if as_json:
-        counts = {
-            name: {"limit": float(limit), "rows": len(values), "above": int((values > limit).sum())}
-            for name, (values, limit) in limits.items()
-        }
-        print(json.dumps({**counts, **asdict(shift)}, indent=2))
-        return
-    for name, (values, limit) in limits.items():
-        above = int((values > limit).sum())
-        print(f"{name}: {above} of {len(values)} rows above {limit:.6g} (expected {1 - level:.2%})")
-    print(f"mean of the scores: probability {shift.shift_probability:.2g}; mean SPE: {shift.spread_probability:.2g}")
-    print("drifted" if shift.drifted else f"no drift, at {false_alarms:.2%} false alarms")
+    counts = {
+        name: {"limit": float(limit), "rows": len(values), "above": int((values > limit).sum())}
+        for name, (values, limit) in limits.items()
+    }
+    lines = [
+        f"{name}: {entry['above']} of {entry['rows']} rows above {entry['limit']:.6g} (expected {1 - level:.2%})"
+        for name, entry in counts.items()
+    ]
+    lines += [
+        f"mean of the scores: probability {shift.shift_probability:.2g}; mean SPE: {shift.spread_probability:.2g}",
+        "drifted" if shift.drifted else f"no drift, at {false_alarms:.2%} false alarms",
+    ]
+    return cli.Report("\n".join(lines), {**counts, **asdict(shift)})
 
 
 if __name__ == "__main__":

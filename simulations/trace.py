@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import itertools
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
+
+from fedpca_flwr.cli import Report
+from fedpca_flwr.errors import FedPCAError
 
 if TYPE_CHECKING:
     from flwr.server.client_proxy import ClientProxy
@@ -27,7 +30,7 @@ def main(
     features: int = 5,
     components: int = 2,
     secure: bool = False,
-) -> None:
+) -> Report:
     """Show each question of a run, what a party replies, how many bytes both are, and which code answers.
 
         python -m fedpca_flwr trace p-cov
@@ -50,10 +53,15 @@ def main(
     secure : bool
         Use secure sums.
 
+    Returns
+    -------
+    Report
+        The questions and replies.
+
     Raises
     ------
     FedPCAError
-        If the method cannot run so.
+        If the method cannot run so. The questions until then are printed to stderr.
     """
     import numpy as np  # here: a help needs none of it
 
@@ -68,16 +76,18 @@ def main(
     values = {"method": method, "n-components": components, "clients": parties, **secure_keys}
     server = assemble(METHODS.run_config(values), shares.rows, {}, shares.names)
     first, *_ = server.client_manager().all().values()
-    lines = trace_party(server, first)
-    print(f"{method}: {parties} parties, {rows} x {features} drawn values; as party {first.cid} of {parties} meets it")
+    exchanges = trace_party(server, first)
+    head = f"{method}: {parties} parties, {rows} x {features} drawn values; as party {first.cid} of {parties} meets it"
     try:
         server.fit(num_rounds=server.strategy.rounds, timeout=None)
-    finally:
-        print("\n".join(lines))
+    except FedPCAError:
+        print(exchanges_text(exchanges), file=sys.stderr)
+        raise
+    return Report(f"{head}\n{exchanges_text(exchanges)}", exchanges)
 
 
-def trace_party(server: PCAServer, proxy: ClientProxy) -> list[str]:
-    """Replace a party's `fit` by a function that records each question and reply as lines of text.
+def trace_party(server: PCAServer, proxy: ClientProxy) -> list[dict[str, Any]]:
+    """Replace a party's `fit` by a function that records each question and its reply.
 
     Parameters
     ----------
@@ -88,28 +98,28 @@ def trace_party(server: PCAServer, proxy: ClientProxy) -> list[str]:
 
     Returns
     -------
-    list of str
-        Lines, which grow as the run goes on.
+    list of dict
+        For each question its ``phase``, the code that answers (``answer``), and the arrays of ``request`` and
+        ``reply``. The list grows as the run goes on; a refused question has no reply.
     """
     from flwr.common import parameters_to_ndarrays
 
     answer = proxy.fit
-    lines: list[str] = []
-    numbers = itertools.count(1)
+    exchanges: list[dict[str, Any]] = []
 
     def fit(ins: Any, timeout: float | None, group_id: int | None) -> Any:
         """Record a question, let the party answer, and record the reply."""
         phase = ins.config["phase"]
         question = server.strategy.script[phase]
-        lines.extend(["", f"round {next(numbers)}: {phase}", f"  answered by   {location(question.answer)}"])
-        lines.extend(field_lines("request", question.request, parameters_to_ndarrays(ins.parameters)))
+        request = describe_arrays(question.request, parameters_to_ndarrays(ins.parameters))
+        exchanges.append({"phase": phase, "answer": location(question.answer), "request": request})
         reply = answer(ins, timeout, group_id)
         if reply.parameters.tensors:  # none of a refusal, which ends the run
-            lines.extend(field_lines("reply", question.reply, parameters_to_ndarrays(reply.parameters)))
+            exchanges[-1]["reply"] = describe_arrays(question.reply, parameters_to_ndarrays(reply.parameters))
         return reply
 
     proxy.fit = fit  # type: ignore[method-assign]
-    return lines
+    return exchanges
 
 
 def location(answer: Any) -> str:
@@ -134,13 +144,11 @@ def location(answer: Any) -> str:
     return f"{function.__qualname__} ({place}:{code.co_firstlineno})"
 
 
-def field_lines(direction: str, payload: Payload, arrays: Sequence[NDArray[Any]]) -> list[str]:
-    """Write a line for each array of a message: name, shape, dtype and bytes.
+def describe_arrays(payload: Payload, arrays: Sequence[NDArray[Any]]) -> list[dict[str, Any]]:
+    """Describe each array of a message by its name, shape, dtype and bytes.
 
     Parameters
     ----------
-    direction : str
-        Heading of the message.
     payload : Payload
         Fields of the message.
     arrays : sequence of ndarray
@@ -148,10 +156,35 @@ def field_lines(direction: str, payload: Payload, arrays: Sequence[NDArray[Any]]
 
     Returns
     -------
-    list of str
-        A line for each array.
+    list of dict
+        An entry for each array.
     """
     return [
-        f"  {direction:<12}  {field.name:<14} {array.shape!s:<12} {array.dtype!s:<8} {array.nbytes:>8,} bytes"
+        {"name": field.name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": array.nbytes}
         for field, array in zip(payload.fields, arrays, strict=True)
-    ] or [f"  {direction:<12}  nothing"]
+    ]
+
+
+def exchanges_text(exchanges: Sequence[dict[str, Any]]) -> str:
+    """Write questions and replies as a paragraph for each, with a line for each array.
+
+    Parameters
+    ----------
+    exchanges : sequence of dict
+        As of `trace_party`.
+
+    Returns
+    -------
+    str
+    """
+    lines = []
+    for number, exchange in enumerate(exchanges, start=1):
+        lines += ["", f"round {number}: {exchange['phase']}", f"  answered by   {exchange['answer']}"]
+        for direction in ("request", "reply"):
+            arrays = exchange.get(direction)
+            lines += [f"  {direction:<12}  nothing"] if arrays == [] else []
+            for array in arrays or []:
+                shape = str(tuple(array["shape"]))
+                cells = f"{array['name']:<14} {shape:<12} {array['dtype']:<8} {array['bytes']:>8,} bytes"
+                lines.append(f"  {direction:<12}  {cells}")
+    return "\n".join(lines)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from typer import Option
 
+from fedpca_flwr.cli import Report
 from fedpca_flwr.config.method_text import parse_options, split_method_text
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -122,7 +123,7 @@ def main(
     node_config: str = "",
     run_config: str = "method='p-cov'",
     output: Annotated[Path | None, Option(metavar="FILE.html")] = None,
-) -> None:
+) -> Report:
     """Foretell from this site's own rows how much nearer its components come to the population's by joining.
 
         python -m fedpca_flwr site worth --config site.toml --rows 5000 --output worth.html
@@ -142,6 +143,11 @@ def main(
         Run-config of the run: "n-components=4 method='p-cov scale=true'".
     output : Path, optional
         Write the page in HTML into this file. It needs matplotlib.
+
+    Returns
+    -------
+    Report
+        The forecast; for programs each case with its rows, and the ends of its intervals.
 
     Raises
     ------
@@ -167,15 +173,17 @@ def main(
         ("alone, to those of all these rows", n, error.distance(n, joined)),
     ]
     cases = [Case(title, count, distance, as_degrees(distance, k)) for title, count, distance in forecasts]
-    for case in cases:
-        title, _, distance, degrees = case.texts
-        print(f"{title}: distance {distance}, {degrees} degrees")
-    print(f"{DEFINITION}\n{ASSUMPTION}")
+    texts = [case.texts for case in cases]
+    lines = [f"{title}: distance {distance}, {degrees} degrees" for title, _, distance, degrees in texts]
+    lines += [DEFINITION, ASSUMPTION]
     if output:
         site = f"{escape(node.name)}. " if node.name else ""
         with atomic_file(output) as stream:
             stream.write(write_page(error, cases, X.shape, k, scale=scale, site=site).encode())
-        print(f"written: {output}")
+        lines.append(f"written: {output}")
+    intervals = ({"distance": case.distance._asdict(), "degrees": case.degrees._asdict()} for case in cases)
+    content = [{"case": case.title, "rows": case.rows, **entry} for case, entry in zip(cases, intervals, strict=True)]
+    return Report("\n".join(lines), content)
 
 
 def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:

@@ -2,7 +2,6 @@
 
 import ast
 import itertools
-import json
 import re
 import sys
 import typing
@@ -15,7 +14,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Literal
 
-from typer import Argument, Option
+from typer import Argument
 
 from fedpca_flwr import cli
 from fedpca_flwr.config.method_text import format_method, method_option_keys
@@ -320,24 +319,25 @@ def _choices(annotation: object) -> list[str]:
 
 def main(
     write: Annotated[Literal["write"] | None, Argument(metavar="[write]")] = None,
-    as_json: Annotated[bool, Option("--json")] = False,
-) -> None:
+) -> cli.Report:
     """List the methods as a Markdown table.
 
     Parameters
     ----------
     write : {"write"}, optional
         In the repository: write the tables into docs.
-    as_json : bool
-        Print JSON instead.
+
+    Returns
+    -------
+    Report
+        The methods, or which files were written.
     """
-    if as_json:
-        print(json.dumps([dict(zip(HEADS, row, strict=True)) for row in method_rows()], indent=2, ensure_ascii=False))
-    elif not write:
-        print(method_table(), end="")
-    else:
-        for path, text in pages().items():
-            Path(path).write_text(text, encoding="utf-8")
+    if not write:
+        return cli.Report(method_table().rstrip(), [dict(zip(HEADS, row, strict=True)) for row in method_rows()])
+    texts = pages()
+    for path, text in texts.items():
+        Path(path).write_text(text, encoding="utf-8")
+    return cli.Report(f"{len(texts)} pages are written", {"written": list(texts)})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ With ``model='factors'``, q directions and equal noise in all others stand for S
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field as Limits
@@ -40,6 +40,25 @@ measurements)."""
 
 class EMOptions(method.PCAOptions):
     """Options of EM: components, scaling, the model of the rows, and where the iteration ends."""
+
+    unavailable: ClassVar[Mapping[str, str]] = {
+        "adjust-for": "the expected values of a gap depend on the covariates, too; keep the moments (keep='moments'), "
+        "and take analyses.adjusted of them",
+        "harmonise": "the model of the gaps has one mean for all parties; keep each party's moments (keep='parties'), "
+        "and take analyses.adjusted of them with parties=True",
+        "center": "gaps are filled in about the means of the features, so that rows about zero have no meaning here; "
+        "keep the moments (keep='moments'), and take analyses.pca of them with center=False",
+        "outliers": "a filled-in value lies nearer to its expected value than a true one, so that rows with gaps "
+        "would not be odd; look at complete rows with analyses.outliers",
+        "fourth-moments": "a filled-in score varies less than a true one, so that intervals would be too narrow; "
+        "resample the rows where all lie in one place",
+        "weights": "rows with the same gaps are added up by themselves, and a site counts these rows, not their "
+        "weights, before it shows the sum; leave out rows with gaps, and run p-cov with weights",
+        "associate": "a filled-in score is less certain than a true one, and the statistic takes all for known; of "
+        "genotypes with missing calls run a method with genotypes=true",
+        "genotypes": "missing calls count as the variant's mean there, and no model of gaps is needed; run p-cov or "
+        "qr-pca with genotypes=true",
+    }
 
     n_components: Annotated[ComponentChoice, Limits(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, this can
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
@@ -79,6 +98,12 @@ class EMOptions(method.PCAOptions):
             raise PydanticCustomError("factors", text, {"q": self.factors, "k": self.n_components})
         return self
 
+    @property
+    @override
+    def scaled(self) -> bool:
+        """True if features are divided by their standard deviations."""
+        return self.scale
+
     @override
     def stored_moments_count(self, parties: int) -> int:
         """Return how many sets of expected moments the option `keep` stores: none, pooled, or also each party's."""
@@ -106,13 +131,18 @@ def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
             f"run-config: 'max-share' is {config.max_share:g}, but with model='factors' no party sends the scatter of "
             "its rows, from which its share follows; set model='gaussian', or leave out 'max-share'"
         )
+    if options.model == "factors" and config.levels:
+        raise method.ConfigError(
+            "run-config: 'levels' is set, and model='factors' has one noise for all features, which indicators of "
+            "levels do not have; set model='gaussian', or leave out the columns of categories"
+        )
     if options.model == "factors":
         max_factors = options.factors or int(options.n_components) + EXTRA_FACTORS
         step = {"products": incomplete.factor_question(options.max_rounds, max_factors)}
-        expects = method.Field("factors", ("any", "d"))
+        expects = method.Field("factors", ("any", "d"), constant="prediction")
     else:
         step = {"expected": incomplete.expected_question(options.max_rounds)}
-        expects = method.Field("covariance", ("d(d+1)/2",), kind="scatter")
+        expects = method.Field("covariance", ("d(d+1)/2",), kind="scatter", constant="prediction")
     last = method.projection_questions(extra_fields=(expects,))["project"]
     return {
         **incomplete.observed_questions(config, pairs=options.model == "gaussian"),
@@ -168,6 +198,7 @@ CARD = method.MethodCard(
     options=EMOptions,
     script=em_script,
     incomplete=True,
+    mixed=True,
     pools_moments=True,
     needs=("groups",),
     examples=({}, {"model": "factors"}),
@@ -265,7 +296,9 @@ class EM(method.Strategy):
             expected = observed.in_data_units(em.mean, em.scatter)
             diagonal = expected.diagonal()
             require_resolved(self.config.bound, error_bounds, diagonal.clip(min=0.0))
-            solution = method.solve(expected, diagonal, n_components=k, center=True, scale=options.scale)
+            units = {"scale": options.scale, "center": True}
+            indicators = self.config.indicators
+            solution = method.solve(expected, diagonal, n_components=k, indicators=indicators, **units)
             vectors = solution.pairs.vectors
             if not observed.missing_share:
                 remaining_degrees = 0.0

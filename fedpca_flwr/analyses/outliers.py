@@ -25,15 +25,14 @@ MIN_DRIFT_ROWS = 10  # no drift can be told of fewer rows
 
 def _outliers_table(result: Outliers) -> DisplayTable:
     """Return the display of outliers: the rows that exceed a limit, the largest excess first."""
-    excess = np.maximum(result.t_squared / result.t_squared_limit, result.spe / result.spe_limit)
-    order = np.argsort(-excess, kind="stable")[: result.odd.sum()].tolist()
-    row_names = result.labels or range(excess.size)
+    order = result.oddest.tolist()
+    row_names = result.labels or range(result.odd.size)
     rows = []
     for i in order:
         features = largest_features(result.spe_contributions[i], result.features)
         rows.append([row_names[i], result.t_squared[i], result.spe[i], features])
     limits = f"T squared {result.t_squared_limit:.4g}, SPE {result.spe_limit:.4g}"
-    title = f"Outliers: {len(order)} of {excess.size} rows exceed a limit ({limits})"
+    title = f"Outliers: {len(order)} of {result.odd.size} rows exceed a limit ({limits})"
     return DisplayTable(title, ["row", "T squared", "SPE", "most of its SPE"], rows)
 
 
@@ -73,6 +72,12 @@ class Outliers:
     def odd(self) -> NDArray[np.bool_]:
         """Mask of the rows that exceed a limit, shape (n,)."""
         return (self.t_squared > self.t_squared_limit) | (self.spe > self.spe_limit)
+
+    @property
+    def oddest(self) -> NDArray[np.intp]:
+        """Numbers of the rows that exceed a limit, the largest excess first."""
+        excess = np.maximum(self.t_squared / self.t_squared_limit, self.spe / self.spe_limit)
+        return np.argsort(-excess, kind="stable")[: self.odd.sum()]
 
 
 def _drift_table(result: Drift) -> DisplayTable:

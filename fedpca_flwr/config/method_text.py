@@ -14,7 +14,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
@@ -36,7 +36,6 @@ SHARED_RUN_KEYS = (
     "minimum",
 )
 """Keys of the run on which answers depend."""
-MOMENT_OPTIONS = ("adjust-for", "harmonise")  # options that only a method with all moments can have
 
 
 @lru_cache
@@ -103,7 +102,7 @@ def parse_options(
     """
     name, words = split_method_text(text, source)
     method_keys, all_keys = method_option_keys(kind), kind.keys()
-    faults = [_unknown_option_text(name, key, method_keys) for key in extra_options if key not in all_keys]
+    faults = [_unknown_option_text(name, key, kind) for key in extra_options if key not in all_keys]
     values = {key: value for key, value in extra_options.items() if key in all_keys}
     for word in words:
         key, _, value = word.partition("=")
@@ -113,7 +112,7 @@ def parse_options(
         elif len(key) > MAX_KEY_CHARACTERS:
             faults.append(f"an option's name has {len(key):,} characters, expected at most {MAX_KEY_CHARACTERS}")
         elif key not in method_keys:
-            faults.append(_unknown_option_text(name, key, method_keys))
+            faults.append(_unknown_option_text(name, key, kind))
         elif key in values:
             faults.append(f"the option '{key}' is given twice")
         else:
@@ -209,14 +208,15 @@ def method_option_keys(kind: type[Config]) -> tuple[str, ...]:
     return tuple(key for key in keys if key not in RUN_KEYS)
 
 
-def _unknown_option_text(name: str, key: str, method_keys: Sequence[str]) -> str:
-    """Return the error text for an unknown option, with the nearest key and the valid options."""
+def _unknown_option_text(name: str, key: str, kind: type[Config]) -> str:
+    """Return the error text for an unknown option: why there is none, or the nearest key and the valid options."""
     if key in RUN_KEYS:
         return f"{value_text(key)} is no option of a method but a key of the run: set it beside 'method', not in it"
+    if key in kind.unavailable:
+        return f"{value_text(name)} has no option {value_text(key)}: {kind.unavailable[key]}"
+    method_keys = method_option_keys(kind)
     near = difflib.get_close_matches(key, [*method_keys, *RUN_KEYS], n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
-    if key in MOMENT_OPTIONS:
-        hint = ", which needs the moments of covariates and features together: take p-cov."
     return f"{value_text(name)} has no option {value_text(key)}{hint} Its options: {', '.join(method_keys) or 'none'}"
 
 

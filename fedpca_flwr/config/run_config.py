@@ -302,6 +302,9 @@ class Config(BaseModel):
     long_keys: ClassVar[Mapping[str, int]] = {}
     """Keys whose texts may be longer than others, and how long."""
 
+    unavailable: ClassVar[Mapping[str, str]] = {}
+    """Keys that others of the same kind have and these have not, and for each why, and what to do instead."""
+
     @classmethod
     @cache
     def keys(cls) -> tuple[str, ...]:

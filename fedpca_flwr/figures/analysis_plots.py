@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
 from fedpca_flwr.analyses.inputs import takes
-from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.errors import ConfigError, printable_text, value_text
 from fedpca_flwr.figures.plots import MAX_PLOTTED_ROWS
 from fedpca_flwr.figures.style import (
     COLOURS,
@@ -28,6 +28,9 @@ from fedpca_flwr.figures.style import (
     thin_rows,
 )
 from fedpca_flwr.maths.arrays import Array
+
+MAX_NAMED_ROWS, MAX_NAME_CHARACTERS = 10, 20
+"""Number of odd rows that a map names, and characters of a name that it shows."""
 
 __all__ = ["biplot", "contributions", "how_many", "levels", "outlier_map", "squared_correlations", "variables"]
 
@@ -75,6 +78,8 @@ def how_many(result: HowMany) -> Figure:
 def outlier_map(outliers: Outliers) -> Figure:
     """Draw each row's distance off the components (SPE) against T squared, with limits; outliers are crosses.
 
+    The oddest rows, at most `MAX_NAMED_ROWS`, are named by their labels, or else by their numbers from 0.
+
     Parameters
     ----------
     outliers : Outliers
@@ -102,6 +107,12 @@ def outlier_map(outliers: Outliers) -> Figure:
     axes.set(xscale="log", yscale="log")
     for axis, values in ((axes.xaxis, outliers.t_squared), (axes.yaxis, outliers.spe)):
         few_ticks(axis, values)
+    names = outliers.labels or range(exceeding.size)
+    for row in outliers.oddest[:MAX_NAMED_ROWS].tolist():
+        text = printable_text(str(names[row]))
+        text = text if len(text) <= MAX_NAME_CHARACTERS else f"{text[: MAX_NAME_CHARACTERS - 1]}…"
+        place = outliers.t_squared[row], outliers.spe[row]
+        axes.annotate(text, place, (3, 3), textcoords="offset points", fontsize="small", parse_math=False)
     add_legend(figure, axes.get_legend_handles_labels()[0])
     return figure
 

@@ -9,12 +9,10 @@ from matplotlib.ticker import FuncFormatter
 
 from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, add_legend, canvas
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.association import inflation
 
 GENOME_WIDE = 5e-8
 """P value below which an association counts by convention, for a million independent variants."""
-
-MEDIAN_CHI_SQUARE = 0.4549364
-"""Median of the chi-square distribution with one degree of freedom."""
 
 MIN_TICK_DISTANCE = 0.022
 """Share of the width below which the names of two chromosomes would touch."""
@@ -86,10 +84,9 @@ def quantiles(statistics: Array, p: Array) -> Figure:
     """
     values = np.sort(p[np.isfinite(p)]).clip(min=np.finfo(np.float64).tiny)
     expected = -np.log10((np.arange(values.size) + 0.5) / values.size)
-    inflation = np.nanmedian(statistics**2) / MEDIAN_CHI_SQUARE
     figure, axes = canvas(4.2, 4.0)
     axes.plot([0, expected[0]], [0, expected[0]], color=GREY, linewidth=1)
     axes.plot(expected, -np.log10(values), "o", markersize=3, color=COLOURS[0], rasterized=True)
     axes.set(xlabel="expected $-\\log_{10}\\,p$", ylabel="observed $-\\log_{10}\\,p$", xlim=(0, None), ylim=(0, None))
-    axes.text(0.05, 0.93, f"inflation λ = {inflation:.3f}", transform=axes.transAxes)
+    axes.text(0.05, 0.93, f"inflation λ = {inflation(statistics):.3f}", transform=axes.transAxes)
     return figure

@@ -27,6 +27,7 @@ try:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import NullFormatter
 
+    from fedpca_flwr.figures.interactive import hover
     from fedpca_flwr.figures.score_plots import component_title, scores
     from fedpca_flwr.figures.style import (
         COLOURS,
@@ -48,6 +49,7 @@ __all__ = [
     "bytes_against_error",
     "component_images",
     "heterogeneity",
+    "hover",
     "loadings",
     "projection_grid",
     "projection_overlay",

@@ -22,6 +22,9 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import dense_rows
 
+MEDIAN_CHI_SQUARE = 0.4549364
+"""Median of the chi-square distribution with one degree of freedom."""
+
 MIN_SHARE = 1e-9
 """Share of x'Wx that covariates leave, below which they explain the variant; of covariates, the same of the others."""
 
@@ -192,6 +195,22 @@ def degrees(people: float, covariates: int) -> float:
     float
     """
     return people - covariates - 1
+
+
+def inflation(statistics: Array) -> float:
+    """Return the genomic inflation: the median of squared statistics over the one expected without any association.
+
+    Parameters
+    ----------
+    statistics : ndarray of shape (d,)
+        T or normal statistics; NaN is left out.
+
+    Returns
+    -------
+    float
+        Lambda; near 1 where only few variants are associated.
+    """
+    return float(np.nanmedian(statistics**2) / MEDIAN_CHI_SQUARE)
 
 
 def p_values(statistic: Array, degrees_of_freedom: float | None) -> Array:

@@ -54,6 +54,11 @@ class AlleleCounts(NamedTuple):
         return (self.squares - self.alleles**2 / calls).clip(min=0.0) / genotype_deviation(self.frequencies) ** 2
 
     @property
+    def scatter(self) -> Array:
+        """Sum of the squared deviations of each variant's genotypes (d,), where a missing call counts as 0 copies."""
+        return self.squares - self.alleles**2 / self.rows
+
+    @property
     def constant_count(self) -> int:
         """Number of variants that do not vary: with a single allele among all calls, or no call."""
         return int(((self.alleles == 0) | (self.alleles == 2 * self.called)).sum())

@@ -3,84 +3,137 @@
 The correlation of variants i and j is that of the people who are called at both (pairwise complete). It follows from
 six integers, which add up over parties: the number of these people, the sums of :math:`g_i, g_j, g_i^2, g_j^2`, and the
 sum of :math:`g_i g_j`. If no call is missing the last sum is enough, since the others follow from the allele counts of
-each variant. `prune_variants` is the rule of PLINK's ``--indep-pairwise``, in the order of PLINK 1.9 and 2.00a3 (newer
-versions of PLINK 2 have that order as ``--indep-order 1``).
+each variant. Where calls are missing, the others are the allele counts less sums over the people who miss a call, which
+are small numbers (`GapSums`). `prune_variants` is the rule of PLINK's ``--indep-pairwise``, in the order of PLINK 1.9
+and 2.00a3 (newer versions of PLINK 2 have that order as ``--indep-order 1``).
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.genotypes import AlleleCounts
-from fedpca_flwr.maths.rows import Rows, chunks
+from fedpca_flwr.maths.rows import Rows, chunks, select_columns
 
 PLINK_MARGIN = 1 + 2.0**-44  # PLINK's margin for frequencies that are the same, and for a correlation at the limit
 BLOCK_VARIANTS = 256  # variants whose products with their neighbours are formed at a time
 BLOCK_ELEMENTS = 2**24  # calls of a block of people
 
-PAIR_SUMS = 6
-"""Numbers of a pair where calls are missing: the product, people called at both, and of these the two sums and the two
-sums of squares."""
+GAP_SUMS = 5
+"""Sums over the people who miss a call at a variant, for each neighbour: genotypes and squares at the next neighbours,
+genotypes and squares at the previous neighbours, and how many of them miss the call at the next neighbours, too."""
 
 
-def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> Array:
-    """Compute sums for the correlation of each variant with each of the next ``window - 1`` variants.
+def product_sums(rows: Rows, start: int, width: int, window: int) -> Array:
+    """Compute the sum of the products of each variant's genotypes with those of each of the next variants.
+
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+        Genotypes with NaN for missing calls, which add nothing.
+    start, width : int
+        Index of the first variant, and number of variants from there.
+    window : int
+        Number of variants in a window, the first variant of a pair included.
+
+    Returns
+    -------
+    ndarray of shape (width, window - 1)
+        Sum for the pair of variants ``start + i`` and ``start + i + 1 + j`` at ``[i, j]``; zeros for pairs beyond the
+        last variant.
+    """
+    sums = np.zeros((width, window - 1))
+    for calls in _band(rows, start, width + window - 1):
+        genotypes = np.nan_to_num(calls)
+        for offset in range(0, width, BLOCK_VARIANTS):
+            first = genotypes[:, offset : min(offset + BLOCK_VARIANTS, width)]
+            following = genotypes[:, offset : offset + BLOCK_VARIANTS + window - 1]
+            products = np.zeros((first.shape[1], first.shape[1] + window - 1))
+            products[:, : following.shape[1]] = first.T @ following[:, : products.shape[1]]
+            places = np.arange(first.shape[1])[:, None]
+            sums[offset : offset + first.shape[1]] += products[places, places + 1 + np.arange(window - 1)]
+    return sums
+
+
+def gap_sums(rows: Rows, start: int, width: int, window: int, gapped: NDArray[np.int64]) -> Array:
+    """Compute sums over the people who miss the call of a variant, for each of its neighbours in a band.
 
     Parameters
     ----------
     rows : rows of shape (n, d)
         Genotypes with NaN for missing calls.
     start, width : int
-        Index of the first variant, and number of variants from there.
+        Index of the first variant of the band, and number of variants from there.
     window : int
-        Number of variants in a window, the first variant of a pair included.
-    numbers : int
-        Number of sums of a pair: 1 (of the products) or `PAIR_SUMS` if calls are missing.
+        Number of variants in a window.
+    gapped : ndarray of int of shape (m,)
+        Variants of the band, and of the ``window - 1`` variants after it, whose missing calls are summed over.
 
     Returns
     -------
-    ndarray of shape (numbers, width, window - 1)
-        Sums of the pair of variants ``start + i`` and ``start + i + 1 + j`` at ``[:, i, j]``; zeros for pairs beyond
-        the last variant.
+    ndarray of shape (GAP_SUMS, m, window - 1)
+        Sums for variant ``gapped[i]`` and its neighbour in the distance ``1 + j`` at ``[:, i, j]``; zeros for
+        neighbours outside.
     """
-    sums = np.zeros((numbers, width, window - 1))
-    for chunk in chunks(rows, BLOCK_ELEMENTS):
-        calls = np.full((len(chunk), width + window - 1), np.nan)
-        columns = chunk[:, start : start + width + window - 1]
-        calls[:, : columns.shape[1]] = columns
-        for offset in range(0, width, BLOCK_VARIANTS):
-            neighbours = calls[:, offset : offset + BLOCK_VARIANTS + window - 1]
-            sums[:, offset : offset + BLOCK_VARIANTS] += _pair_sums(
-                neighbours, window, min(BLOCK_VARIANTS, width - offset), numbers
+    span, reach = width + window - 1, window - 1
+    sums = np.zeros((GAP_SUMS, gapped.size, reach))
+    distances = 1 + np.arange(reach)
+    for calls in _band(rows, start, span):
+        # with as many columns of nothing on both sides, so that all neighbours of a variant are there
+        padded = np.full((len(calls), span + 2 * reach), 0.0)
+        padded[:, reach : reach + calls.shape[1]] = calls
+        missing = np.isnan(padded)
+        genotypes, missed = np.nan_to_num(padded), missing.astype(np.float64)
+        for block in _runs(gapped - start):
+            low, high = int(gapped[block].min()) - start, int(gapped[block].max()) - start + 2 * reach + 1
+            places = gapped[block] - start + reach - low
+            own = missed[:, places + low]
+            of_genotypes, of_squares, of_missing = (
+                own.T @ values for values in (genotypes[:, low:high], genotypes[:, low:high] ** 2, missed[:, low:high])
             )
+            each = np.arange(places.size)[:, None]
+            following, preceding = places[:, None] + distances, places[:, None] - distances
+            sums[:, block] += [
+                of_genotypes[each, following],
+                of_squares[each, following],
+                of_genotypes[each, preceding],
+                of_squares[each, preceding],
+                of_missing[each, following],
+            ]
     return sums
 
 
-def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
-    """Return sums (numbers, width, window - 1) of the first columns' pairs with the next ``window - 1`` columns."""
-    called = (~np.isnan(calls)).astype(np.float64)
-    genotypes = np.nan_to_num(calls)
-    # sums of g_i g_j, of people called at both, and for these of g_i, g_j, g_i^2, g_j^2, where missing calls have g = 0
-    pairs = [
-        (genotypes, genotypes),
-        (called, called),
-        (genotypes, called),
-        (called, genotypes),
-        (genotypes**2, called),
-        (called, genotypes**2),
-    ]
-    first = np.arange(width)[:, None]
-    second = first + 1 + np.arange(window - 1)
-    return np.stack([(a[:, :width].T @ b)[first, second] for a, b in pairs[:numbers]])
+def _band(rows: Rows, start: int, span: int) -> Iterator[Array]:
+    """Yield the calls (m, at most span) of blocks of people at consecutive variants; no other variants are decoded."""
+    stop = min(start + span, rows.shape[1])
+    for chunk in chunks(select_columns(rows, np.arange(start, stop)), BLOCK_ELEMENTS):
+        yield np.asarray(chunk, dtype=np.float64)
 
 
-def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float) -> NDArray[np.bool_]:
+def _runs(places: NDArray[np.int64]) -> Iterator[slice]:
+    """Yield slices of consecutive entries, of at most `BLOCK_VARIANTS`, which lie at most so far apart."""
+    begin = 0
+    for end in range(1, places.size + 1):
+        if end == places.size or not 0 <= places[end] - places[begin] < BLOCK_VARIANTS or end - begin == BLOCK_VARIANTS:
+            yield slice(begin, end)
+            begin = end
+
+
+def correlated_pairs(
+    products: Array, gaps: Array, gapped: NDArray[np.int64], start: int, counts: AlleleCounts, limit: float
+) -> NDArray[np.bool_]:
     """Find the pairs of neighbouring variants with a squared correlation above a limit.
 
     Parameters
     ----------
-    sums : ndarray of shape (numbers, width, window - 1)
-        Result of `band_sums` over all rows.
+    products : ndarray of shape (width, window - 1)
+        Result of `product_sums` over all rows.
+    gaps : ndarray of shape (GAP_SUMS, m, window - 1)
+        Result of `gap_sums` over all rows.
+    gapped : ndarray of int of shape (m,)
+        All variants of the band, and of the ``window - 1`` variants after it, that miss calls.
     start : int
         Index of the band's first variant.
     counts : AlleleCounts
@@ -98,18 +151,48 @@ def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float
     ValueError
         If a squared correlation is above 1: no genotypes have such sums.
     """
+    shape = products.shape
+    dense = np.zeros((GAP_SUMS, sum(shape), shape[1]))
+    dense[:, gapped - start] = gaps
+    second, distance = np.arange(shape[0])[:, None] + 1 + np.arange(shape[1]), np.arange(shape[1])
+    next_sums, next_squares, _, _, both_missing = dense[:, : shape[0]]
+    previous_sums, previous_squares = dense[2, second, distance], dense[3, second, distance]
+    first_called, second_called = _pair_values(counts.called, start, shape)
+    first_sum, second_sum = _pair_values(counts.alleles, start, shape)
+    first_squares, second_squares = _pair_values(counts.squares, start, shape)
+    # of the people who are called at both: their number, sums and sums of squares
+    n = first_called + second_called - counts.rows + both_missing
+    first_sum, second_sum = first_sum - previous_sums, second_sum - next_sums
+    first_squares, second_squares = first_squares - previous_squares, second_squares - next_squares
     # n^2 times covariance and variances, in integers: the squared correlation is squared / variances
-    if len(sums) == PAIR_SUMS:
-        product, n, first_sum, second_sum, first_squares, second_squares = sums
-    else:
-        product, n = sums[0], np.asarray(float(counts.rows))
-        first_sum, second_sum = _pair_values(counts.alleles, start, product.shape)
-        first_squares, second_squares = _pair_values(counts.squares, start, product.shape)
-    squared = (n * product - first_sum * second_sum) ** 2
+    squared = (n * products - first_sum * second_sum) ** 2
     variances = (n * first_squares - first_sum**2) * (n * second_squares - second_sum**2)
     if (squared > variances * PLINK_MARGIN).any():
         raise ValueError
     return np.asarray(squared > limit * PLINK_MARGIN * variances)
+
+
+def unrelated_products(counts: AlleleCounts, start: int, shape: tuple[int, int]) -> Array:
+    """Return the sums of products of a band of neighbouring variants as they would be if no two went together.
+
+    By Cauchy and Schwarz the true sums differ by at most the largest `AlleleCounts.scatter`.
+
+    Parameters
+    ----------
+    counts : AlleleCounts
+        Allele counts over all rows.
+    start : int
+        Index of the band's first variant.
+    shape : (int, int)
+        Number of variants of the band, and of neighbours after each.
+
+    Returns
+    -------
+    ndarray of shape (width, window - 1)
+        Whole numbers.
+    """
+    first, second = _pair_values(counts.alleles, start, shape)
+    return np.rint(first * second / counts.rows)
 
 
 def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 
 WORD_BITS = 64
+MAX_VALUES_PER_WORD = 16  # of whole numbers
 MAX_EXACT_MULTIPLE = 2.0**51
 """Multiples of a step up to which float64 holds halves of it."""
 
@@ -37,6 +38,59 @@ class WordSharing(NamedTuple):
 
     values_per_word: int
     residual: bool = False
+
+
+def digit_base(values: int) -> int:
+    """Return the largest integer B with ``B**m <= 2**64``, for m values in a word.
+
+    Parameters
+    ----------
+    values : int
+        Number m of values in a word, two or more.
+
+    Returns
+    -------
+    int
+    """
+    base = round(2 ** (WORD_BITS / values))
+    return base if base**values <= 2**WORD_BITS else base - 1
+
+
+def max_residual(values: int, parties: int) -> float:
+    """Return the largest sum over parties, in steps, that a digit of a word holds beside the parties' roundings.
+
+    Parameters
+    ----------
+    values : int
+        Number of values in a word, two or more.
+    parties : int
+        Number of parties in the sum.
+
+    Returns
+    -------
+    float
+    """
+    # a sum's digit is at most (B - 1) / 2 in size, of which each party's rounding takes up to half a step
+    return (digit_base(values) - 1) // 2 - (parties + 1) / 2
+
+
+def values_per_word(largest: int, parties: int) -> int:
+    """Return how many whole numbers share a word: as many as have room for sums up to a size, but two at least.
+
+    Parameters
+    ----------
+    largest : int
+        Largest size of a sum, or of its difference to the value that the server knows.
+    parties : int
+        Number of parties in the sum.
+
+    Returns
+    -------
+    int
+        From 2 to `MAX_VALUES_PER_WORD`.
+    """
+    counts = range(MAX_VALUES_PER_WORD, 2, -1)
+    return next((values for values in counts if max_residual(values, parties) >= max(largest, 1)), 2)
 
 
 @dataclass(frozen=True)
@@ -63,8 +117,7 @@ class ShortWords:
     @cached_property
     def base(self) -> int:
         """Largest integer B with ``B**m <= 2**64``, for m values in a word."""
-        base = round(2 ** (WORD_BITS / self.sharing.values_per_word))
-        return base if base**self.sharing.values_per_word <= 2**WORD_BITS else base - 1
+        return digit_base(self.sharing.values_per_word)
 
     @cached_property
     def step(self) -> Array:
@@ -72,8 +125,7 @@ class ShortWords:
 
         A `ValueError` is raised if the parties' rounding errors alone fill a digit.
         """
-        # a sum's digit is at most (B - 1) / 2 in size, of which each party's rounding takes up to half a step
-        room = (self.base - 1) // 2 - (self.parties + 1) / 2
+        room = max_residual(self.sharing.values_per_word, self.parties)
         if room < 1:
             raise ValueError(
                 f"{self.sharing.values_per_word} values of {self.parties} parties have no place in a word of 64 bits"

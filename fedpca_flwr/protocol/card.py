@@ -29,6 +29,10 @@ class PCAOptions(Config):
     the data that are tried (`tests/options.py`).
     """
 
+    unavailable: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("adjust-for", "harmonise"), "it needs the moments of covariates and features together: take p-cov"
+    )
+
     n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10
     """How many components, or the fraction of the variance that they must exceed."""
 

@@ -45,6 +45,10 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
         )
     for key, field in {"weights": "weighted", "levels": "mixed", "blind": "rotatable"}.items():
         if getattr(config, key) and not getattr(card, field):
+            if key in options.unavailable:
+                raise ConfigError(
+                    f"run-config: '{key}' is set, and '{card.name}' takes none: {options.unavailable[key]}"
+                )
             raise ConfigError(
                 f"run-config: '{key}' is {value_text(getattr(config, key))}, and '{card.name}' takes none; methods "
                 f"that do: {_methods_with(field, methods)}"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import Digits, Layout, digits_size
-from fedpca_flwr.maths.short_words import ShortWords, WordSharing
+from fedpca_flwr.maths.short_words import MAX_VALUES_PER_WORD, ShortWords, WordSharing
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Fields, Payload
 
@@ -114,8 +114,11 @@ class Question:
     words: int | Callable[[Mapping[str, int]], Mapping[str, Digits]] = 1
     """Number of 64-bit words for each value of the sum; or function of the symbols' values that returns, by field, the
     digits of the values (a word for fields that are not named)."""
-    short: Mapping[str, WordSharing] = field(default_factory=dict)
-    """Coding of the fields of the sum whose values share words."""
+    short: Mapping[str, WordSharing] | Callable[[Fields, Public], Mapping[str, WordSharing]] = field(
+        default_factory=dict
+    )
+    """Coding of the fields of the sum whose values share words; or a function of the request and the public parameters,
+    if the request says how many."""
     plain_reply: Payload | None = None
     """Fields that a masked reply encodes; None for a reply in clear."""
     work_shape: tuple[str, ...] = ()
@@ -172,7 +175,8 @@ class Question:
         for reply_field in self.reply.fields:
             if reply_field.name in limits and limits[reply_field.name].ndim < len(reply_field.shape):
                 limits[reply_field.name] = np.broadcast_to(limits[reply_field.name], reply_field.lengths(sizes))
-        short = {name: ShortWords(limits.pop(name), coding, public.parties) for name, coding in self.short.items()}
+        sharing = self.short(request, public) if callable(self.short) else self.short
+        short = {name: ShortWords(limits.pop(name), coding, public.parties) for name, coding in sharing.items()}
         return Layout(limits, words=self.digits(sizes), short=short, parties=public.parties)
 
     def digits(self, sizes: Mapping[str, int]) -> int | Mapping[str, Digits]:
@@ -209,8 +213,10 @@ class Question:
             return self.reply.nbytes(sizes, with_optional=with_optional)
         words = self.digits(sizes)
         field_digits: dict[str, Digits] = {} if isinstance(words, int) else dict(words)
-        for name, coding in self.short.items():
-            field_digits[name] = (coding.values_per_word,)
+        if callable(self.short):  # the request is not known here, and no field takes fewer words
+            field_digits = {reply_field.name: (MAX_VALUES_PER_WORD,) for reply_field in self.plain_reply.fields}
+        else:
+            field_digits |= {name: (coding.values_per_word,) for name, coding in self.short.items()}
         default_digits = (1,) * words if isinstance(words, int) else (1,)
         total_words = 1  # which counts the parties
         for reply_field in self.plain_reply.fields:
@@ -220,7 +226,7 @@ class Question:
     @property
     def has_fixed_size(self) -> bool:
         """True if `nbytes` is the exact size of every reply, and not only a lower limit."""
-        return self.plain_reply is not None or self.reply.has_fixed_size
+        return not callable(self.short) and (self.plain_reply is not None or self.reply.has_fixed_size)
 
     def cost(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """Return lower limits on the bytes of a reply, and of the largest array that a party holds to answer.

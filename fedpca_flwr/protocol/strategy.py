@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self
+from inspect import Parameter, Signature
+from typing import Any, ClassVar, Protocol, Self, get_type_hints
 
 from flwr.client import NumPyClient
 from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar, ndarrays_to_parameters
@@ -22,6 +24,7 @@ from flwr.server.strategy import Strategy
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
+from fedpca_flwr.config.keyword_text import keyword_text
 from fedpca_flwr.config.method_text import make_run_config, shared_settings
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
@@ -107,6 +110,22 @@ class Factory(Protocol):
         """
 
 
+class KeywordSignature:
+    """Descriptor of a strategy class's signature: the options of its method, as keywords with their defaults."""
+
+    def __get__(self, instance: PCAStrategy | None, owner: type[PCAStrategy]) -> Signature | None:
+        """Return the signature of the class, or None for a base class, which is of no method."""
+        card = getattr(owner, "card", None)
+        if card is None:
+            return None
+        types = get_type_hints(card.options)  # without the limits of values
+        keywords = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=field.default, annotation=types[name])
+            for name, field in card.options.model_fields.items()
+        ]
+        return Signature([*keywords, Parameter("run_config", Parameter.VAR_KEYWORD)])
+
+
 class PCAStrategy(Strategy):
     """Base of every method's strategy: asks the method's questions, a question in each Flower round.
 
@@ -130,12 +149,14 @@ class PCAStrategy(Strategy):
     """The method's client."""
     factory: ClassVar[Factory]
     """Makes its halves; `fedpca_flwr.strategies` hands it in."""
+    __signature__: ClassVar[KeywordSignature] = KeywordSignature()
 
     def __init__(self, **keywords: Any) -> None:
         """Prepare a run from keywords: the method's options and keys of the run-config."""
         super().__init__()
-        run_config = self._run_config(keywords)
-        self.factory.prepare(self, run_config)
+        with self._python_spelling():
+            run_config = self._run_config(keywords)
+            self.factory.prepare(self, run_config)
 
     @classmethod
     def from_config(cls, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> Self:
@@ -347,8 +368,19 @@ class PCAStrategy(Strategy):
         NumPyClient
             The client.
         """
-        run_config = cls._run_config(keywords)
+        with cls._python_spelling():
+            run_config = cls._run_config(keywords)
         return cls.factory.client_of_rows(context, lambda: rows, run_config)
+
+    @classmethod
+    @contextmanager
+    def _python_spelling(cls) -> Iterator[None]:
+        """Rewrite errors about keys of the run-config in a with statement as errors about Python's keywords."""
+        try:
+            yield
+        except FedPCAError as error:
+            keys = {*RunConfig.keys(), *cls.card.options.keys()}
+            raise type(error)(keyword_text(str(error), keys), local=error.local) from None
 
     @classmethod
     def _run_config(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:

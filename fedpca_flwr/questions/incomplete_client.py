@@ -46,6 +46,25 @@ class IncompleteClient(RowsClient):
                 "without those whose gaps too few of its rows share; fill what is rarely missing, or leave such "
                 "columns out, or set gaps='all' in its node-config if it is content with what that tells"
             )
+        if self.site.config.levels and node.data and node.gaps != "all":
+            self._permit_levels()
+
+    def _permit_levels(self) -> None:
+        """Refuse levels that, among the rows with the same gaps, some rows have but fewer than ``min-rows``."""
+        indicators = slice(self.data.shape[1] - self.site.config.indicators, None)
+        patterns, included = self._patterns
+        counts = np.zeros((len(patterns.missing), self.site.config.indicators))
+        of = patterns.of[included]
+        start = 0
+        for chunk in chunks(self.data, CHUNK_ELEMENTS):
+            np.add.at(counts, of[start : start + len(chunk)], chunk[:, indicators])
+            start += len(chunk)
+        if ((counts > 0) & (counts < self.site.node.min_rows)).any():
+            raise DisclosureError(
+                "among this site's rows with the same gaps there are levels that fewer rows have than its own minimum "
+                f"(node-config 'min-rows' = {self.site.node.min_rows}), and EM adds up such rows by themselves; fill "
+                "what is rarely missing, count such levels as 'other', or set gaps='all' in its node-config"
+            )
 
     @cached_property
     def _patterns(self) -> tuple[Patterns, NDArray[np.bool_]]:
@@ -70,6 +89,14 @@ class IncompleteClient(RowsClient):
         """Rows that take part, grouped by their pattern of missing values."""
         patterns, included = self._patterns
         return GappedRows(self.data, patterns._replace(of=patterns.of[included]))
+
+    @property
+    @override
+    def scored_rows(self) -> Rows:
+        """Rows that take part and have a value; all others have scores of zero, or gaps that too few rows share."""
+        patterns, included = self._patterns
+        included = included & ~patterns.without_values[patterns.of]
+        return self.raw_rows if included.all() else select_rows(self.raw_rows, included)
 
     @override
     def projection(self, request: Fields) -> Projection:

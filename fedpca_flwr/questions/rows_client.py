@@ -469,6 +469,11 @@ class RowsClient(PCAClient):
         return self.site.data(self.card.split)
 
     @property
+    def scored_rows(self) -> Rows:
+        """Rows of this party, before any stage changes them, whose scores may enter sums."""
+        return self.raw_rows
+
+    @property
     def row_parts(self) -> tuple[Rows, ...]:
         """All rows of this party in the order of its file, including rows that are excluded from the run."""
         table = self.site.table

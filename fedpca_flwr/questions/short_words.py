@@ -166,8 +166,10 @@ class ShortScatter:
         pooled = yield from pooled_centre(self.run)
         self.head, self.total, d = pooled.head, float(pooled.diagonal.sum()), pooled.spread.size
         self.evidence = Evidence(error_bound=pooled.error_bound, cautions=pooled.cautions)
+        sharing = self.run.script["scatter"].short
+        assert not callable(sharing)  # no request says it
         try:
-            self._scatter_share = self._rounding_share(self.run.script["scatter"].short["scatter"])
+            self._scatter_share = self._rounding_share(sharing["scatter"])
         except ValueError as error:
             raise ConfigError(
                 f"run-config: 'bits' is too small for {self.run.public.parties} parties: {error}"

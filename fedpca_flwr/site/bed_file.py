@@ -10,21 +10,22 @@ which look the same on both strands. The file is mapped, and a genotype call tak
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.cli import Report
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.calls import SWAPPED_BYTE, PackedCalls, people_per_block
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import ColumnSelection
 from fedpca_flwr.site.file_format import FileFormat
-from fedpca_flwr.state.files import read_text
+from fedpca_flwr.state.files import atomic_file, read_text
 
 UNKNOWN_ALLELE = "0"  # PLINK's mark of an allele that nobody in the file has
 UNNAMED = "."  # PLINK's mark of a variant without a name
@@ -310,10 +311,8 @@ def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
     ]
 
 
-def write_common_variants(
-    files: Sequence[str], *, ambiguous: bool, exclude: str = "", out: TextIO | None = None
-) -> None:
-    """Print the variants that occur in all .bim files as a .bim file, and differences to stderr.
+def select_common_variants(files: Sequence[str], *, ambiguous: bool, exclude: str = "") -> list[Variant]:
+    """Return the variants that occur in all .bim files, and print how the files differ to stderr.
 
     Parameters
     ----------
@@ -323,8 +322,11 @@ def write_common_variants(
         Whether to take variants that look the same on both strands.
     exclude : str
         Path of a file of regions to leave out; empty: none.
-    out : text stream, optional
-        Receives the variants instead of stdout.
+
+    Returns
+    -------
+    list of Variant
+        At least one.
 
     Raises
     ------
@@ -339,22 +341,40 @@ def write_common_variants(
         print(line, file=sys.stderr)
     if not selected:
         raise DataError("the files have no variant in common; are their positions of the same genome build?")
-    write_bim(selected, out or sys.stdout)
+    return selected
 
 
-def write_bim(variants: Sequence[Variant], out: TextIO) -> None:
-    """Write variants in .bim format: six tab-separated columns, with the distance 0.
+def bim_lines(variants: Iterable[Variant]) -> list[str]:
+    """Write each variant as a line of a .bim file: six tab-separated columns, with the distance 0.
 
     Parameters
     ----------
-    variants : sequence of Variant
-        Variants to write.
-    out : text stream
-        Receives the lines.
+    variants : iterable of Variant
+        The variants.
+
+    Returns
+    -------
+    list of str
+        A line for each variant, without its end.
     """
-    for variant in variants:
-        name = variant.name or variant
-        print(variant.chromosome, name, 0, variant.position, variant.counted, variant.other, sep="\t", file=out)
+    return [
+        f"{variant.chromosome}\t{variant.name or variant}\t0\t{variant.position}\t{variant.counted}\t{variant.other}"
+        for variant in variants
+    ]
+
+
+def write_bim(variants: Iterable[Variant], file: Path) -> None:
+    """Write a .bim file, which appears complete or not at all.
+
+    Parameters
+    ----------
+    variants : iterable of Variant
+        The variants.
+    file : Path
+        The file. Its folder is made if there is none.
+    """
+    with atomic_file(file) as stream:
+        stream.write("".join(f"{line}\n" for line in bim_lines(variants)).encode())
 
 
 MAGIC = b"\x6c\x1b\x01"
@@ -501,7 +521,7 @@ def _read_blocks(file: Path, match: VariantMatch, people: int, variants: int) ->
 BED = FileFormat(read_bed, settings=("variants", "ambiguous"))
 
 
-def variants(files: list[str], ambiguous: bool = False, exclude: str = "") -> None:
+def variants(files: list[str], ambiguous: bool = False, exclude: str = "") -> Report:
     """Print the variants that several .bim files have in common.
 
     Print, as a .bim file, the variants that all given .bim files have by chromosome, position and pair of alleles,
@@ -516,5 +536,11 @@ def variants(files: list[str], ambiguous: bool = False, exclude: str = "") -> No
         Also A/T and C/G variants: all files are of one strand.
     exclude : str
         File of regions to leave out: chromosome, first, last.
+
+    Returns
+    -------
+    Report
+        A .bim file; for programs a list of variants with the columns of such a file.
     """
-    write_common_variants(files, ambiguous=ambiguous, exclude=exclude)
+    common = select_common_variants(files, ambiguous=ambiguous, exclude=exclude)
+    return Report("\n".join(bim_lines(common)), [variant._asdict() for variant in common])

@@ -12,6 +12,7 @@ from typing import Annotated
 
 from typer import Option
 
+from fedpca_flwr.cli import Report
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.state.files import require_writable_folder, write_new
 
@@ -40,8 +41,7 @@ def journal(
     folder: Path,
     export: Annotated[Path | None, Option(metavar="FILE")] = None,
     check: bool = False,
-    as_json: Annotated[bool, Option("--json")] = False,
-) -> int:
+) -> Report:
     """Show what this site was asked and has sent, and whether a line of its journal was changed.
 
     Print a site's journal as a table, and whether the chain of its lines' digests is whole. The exit code is 1 if a
@@ -56,37 +56,33 @@ def journal(
         Write the journal into this file as JSON lines instead.
     check : bool
         Print the verdict only.
-    as_json : bool
-        Print the events and the verdict as JSON.
 
     Returns
     -------
-    int
-        Exit code: 1 if the journal is not as it was written.
+    Report
+        The events and the verdict.
 
     Raises
     ------
     ConfigError
-        If two of the options are given.
+        If both options are given.
     """
     from fedpca_flwr.site import audit
 
-    if (export is not None) + check + as_json > 1:
-        raise ConfigError("--export, --check and --json do not go together; name one of them")
+    if export is not None and check:
+        raise ConfigError("--export and --check do not go together; name one of them")
     events = audit.audit(str(folder))
-    if as_json:
-        content = {"events": [event._asdict() for event in events.events], "verdict": events.verdict}
-        print(json.dumps(content, indent=2))
-        return int(events.gap > 0)
+    content: dict[str, object] = {"verdict": events.verdict}
+    lines = [] if events.gap else [events.verdict]
     if export:
         events.export(export)
     elif not check:
-        print(events.table())
-    print(events.verdict, file=sys.stderr if events.gap else sys.stdout)
-    return int(events.gap > 0)
+        content = {"events": [event._asdict() for event in events.events], **content}
+        lines = [events.table(), *lines]
+    return Report("\n".join(lines), content, events.verdict if events.gap else "")
 
 
-def status(folder: Path, as_json: Annotated[bool, Option("--json")] = False) -> int:
+def status(folder: Path) -> Report:
     """Show what became of each run at this site.
 
     Print of each run in a site's journal what it was, when, how much was asked and has left, and how it ended. The exit
@@ -96,21 +92,16 @@ def status(folder: Path, as_json: Annotated[bool, Option("--json")] = False) -> 
     ----------
     folder : Path
         The journal (node-config 'journal').
-    as_json : bool
-        Print JSON instead.
 
     Returns
     -------
-    int
-        Exit code: 1 if the journal is not as it was written.
+    Report
+        The runs.
     """
     from fedpca_flwr.site import audit
 
     events = audit.audit(str(folder))
-    print(json.dumps(events.runs(), indent=2) if as_json else events.status())
-    if events.gap:
-        print(events.verdict, file=sys.stderr)
-    return int(events.gap > 0)
+    return Report(events.status(), events.runs(), events.verdict if events.gap else "")
 
 
 def levels(files: list[str], categories: str = "", label: str = "", min_rows: int = 10) -> None:

@@ -5,7 +5,6 @@ what the server says that it asked, and the server received what the site sent. 
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -14,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 from typer import Argument
 
+from fedpca_flwr.cli import Report
 from fedpca_flwr.errors import ConfigError, ContractError, printable_text
 from fedpca_flwr.model.history import History, Provenance, history_of
 from fedpca_flwr.model.model import PCAModel
@@ -109,7 +109,7 @@ EVENT_KINDS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass
 class Comparison:
-    """Page that lays a model beside journals, and all differences.
+    """Model beside journals of its sites, question by question, and all differences.
 
     Parameters
     ----------
@@ -117,32 +117,18 @@ class Comparison:
         Log of the model.
     provenance : Provenance
         Entry of the log about the run.
-    lines : list of str
-        Lines of the page, in Markdown.
+    journals : list of dict
+        For each journal its ``path``, ``verdict`` and ``parties``; for each party its number (``party``), ``status``
+        and ``exchanges``; for each exchange the question's name (``phase``), how the digests of ``question`` and
+        ``reply`` compare, and ``time`` and ``bytes`` at the site.
     faults : list of str
         Differences, a sentence for each.
     """
 
     history: History
     provenance: Provenance
-    lines: list[str] = field(default_factory=list)
+    journals: list[dict[str, Any]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """Write what the server tells of the run, and start without parties."""
-        entry = self.provenance
-        texts = {
-            "run": entry.run,
-            "time": f"{entry.began} to {entry.ended}",
-            "method": self.history.method,
-            "app": " ".join(filter(None, (entry.app, entry.app_hash and f"with the hash {entry.app_hash}"))),
-            "started by": entry.account,
-            "versions at the server": ", ".join(f"{name} {text}" for name, text in entry.versions.items()),
-            "settings": f"SHA-256 {entry.settings}",
-        }
-        self.lines += ["# What the server tells of the run", ""]
-        self.lines += [f"- {name}: {printable_text(text)}" for name, text in texts.items() if text]
-        self._parties: set[int] = set()
 
     def add(self, path: Path, journal: Audit) -> None:
         """Lay a site's journal beside the model.
@@ -156,52 +142,96 @@ class Comparison:
         """
         run = self.provenance.run
         events = [event for event in journal.events if event.run == run]
-        self.lines += ["", f"# {printable_text(str(path))}", "", f"The journal: {journal.verdict}."]
         if journal.gap:
             self.faults.append(f"{path}: {journal.verdict}")
-        parties = sorted({event.party for event in events})
-        if not parties:
+        numbers = sorted({event.party for event in events})
+        if not numbers:
             self.faults.append(f"{path}: the journal has nothing of run {run}")
-        for party in parties:
-            self._add_party(f"{path}: party {party}", party, [event for event in events if event.party == party])
         statuses = {entry["party"]: entry["status"] for entry in journal.runs() if entry["run"] == run}
-        self.lines += [f"\nParty {party}: {status}, as the site tells." for party, status in statuses.items()]
+        parties = [
+            {
+                "party": party,
+                "status": statuses[party],
+                "exchanges": self._compare(
+                    f"{path}: party {party}", party, [event for event in events if event.party == party]
+                ),
+            }
+            for party in numbers
+        ]
+        self.journals.append({"path": str(path), "verdict": journal.verdict, "parties": parties})
 
-    def finish(self) -> str:
-        """Name the parties without a journal, add the verdict, and return the page.
+    def content(self) -> dict[str, Any]:
+        """Return the comparison as values of JSON.
+
+        Returns
+        -------
+        dict
+            What the server tells of the ``run``, the ``journals``, the parties ``without journal``, and the ``faults``.
+        """
+        parties = {entry["party"] for journal in self.journals for entry in journal["parties"]}
+        missing = [f"{entry.party} ({entry.name})" for entry in self.history.parties if entry.party not in parties]
+        return {
+            "run": self._run_texts(),
+            "journals": self.journals,
+            "without journal": missing,
+            "faults": self.faults,
+        }
+
+    def page(self) -> str:
+        """Return the comparison as a page in Markdown, which ends with the verdict.
 
         Returns
         -------
         str
-            The page in Markdown.
         """
-        names = [f"{entry.party} ({entry.name})" for entry in self.history.parties if entry.party not in self._parties]
-        self.lines += ["", "# Verdict", ""]
-        if names:
-            self.lines.append(f"No journal was given of: {printable_text(', '.join(names))}.")
-        if self._parties and not self.faults:
-            self.lines.append("All that the model and these journals both tell of the run is the same.")
-        self.lines += [f"- {printable_text(fault)}" for fault in self.faults]
-        return "\n".join(self.lines)
+        content = self.content()
+        lines = ["# What the server tells of the run", ""]
+        lines += [f"- {name}: {printable_text(text)}" for name, text in content["run"].items()]
+        for journal in self.journals:
+            lines += ["", f"# {printable_text(journal['path'])}", "", f"The journal: {journal['verdict']}."]
+            for party in journal["parties"]:
+                lines += ["", *(f"| {' | '.join(row)} |" for row in (TABLE_HEAD, ["---"] * len(TABLE_HEAD)))]
+                for number, (*texts, nbytes) in enumerate((entry.values() for entry in party["exchanges"]), start=1):
+                    lines.append(f"| {' | '.join(map(printable_text, [str(number), *texts, f'{nbytes:,}']))} |")
+            for party in journal["parties"]:
+                lines.append(f"\nParty {party['party']}: {party['status']}, as the site tells.")
+        lines += ["", "# Verdict", ""]
+        if content["without journal"]:
+            lines.append(f"No journal was given of: {printable_text(', '.join(content['without journal']))}.")
+        if not self.faults:
+            lines.append("All that the model and these journals both tell of the run is the same.")
+        return "\n".join([*lines, *(f"- {printable_text(fault)}" for fault in self.faults)])
 
-    def _add_party(self, label: str, party: int, events: Sequence[Event]) -> None:
-        """Write the table of a party's questions and answers, and collect the differences."""
-        self._parties.add(party)
+    def _run_texts(self) -> dict[str, str]:
+        """Return what the server tells of the run, by heading."""
+        entry = self.provenance
+        texts = {
+            "run": entry.run,
+            "time": f"{entry.began} to {entry.ended}",
+            "method": self.history.method,
+            "app": " ".join(filter(None, (entry.app, entry.app_hash and f"with the hash {entry.app_hash}"))),
+            "started by": entry.account,
+            "versions at the server": ", ".join(f"{name} {text}" for name, text in entry.versions.items()),
+            "settings": f"SHA-256 {entry.settings}",
+        }
+        return {name: text for name, text in texts.items() if text}
+
+    def _compare(self, label: str, party: int, events: Sequence[Event]) -> list[dict[str, Any]]:
+        """Compare a party's questions and answers, and collect the differences."""
         settings = next((event.digest for event in events if event.kind == "run"), "")
         if settings and settings != self.provenance.settings:
             self.faults.append(f"{label}: the site had other settings (SHA-256 {settings})")
-        cells = ["---"] * len(TABLE_HEAD)
-        self.lines += ["", *(f"| {' | '.join(row)} |" for row in (TABLE_HEAD, cells))]
+        exchanges = []
         pairs = zip_longest(self._server_exchanges(party), journal_exchanges(events), fillvalue=Exchange())
         for number, (server, site) in enumerate(pairs, start=1):
             name = server.phase or site.phase
-            words = []
+            verdicts = {}
             for kind in ("question", "reply"):
-                words.append(_verdict(getattr(server, kind), getattr(site, kind)))
-                if words[-1] != "the same":
-                    self.faults.append(f"{label}, question {number} ('{name}'): the {kind} is {words[-1]}")
-            row = (str(number), name, *words, site.time, f"{site.nbytes:,}")
-            self.lines.append(f"| {' | '.join(map(printable_text, row))} |")
+                verdicts[kind] = _verdict(getattr(server, kind), getattr(site, kind))
+                if verdicts[kind] != "the same":
+                    self.faults.append(f"{label}, question {number} ('{name}'): the {kind} is {verdicts[kind]}")
+            exchanges.append({"phase": name, **verdicts, "time": site.time, "bytes": site.nbytes})
+        return exchanges
 
     def _server_exchanges(self, party: int) -> Iterator[Exchange]:
         """Yield the questions that the server asked of a party, and the digests of its replies."""
@@ -218,7 +248,7 @@ def _verdict(server: str, site: str) -> str:
     return "not in the journal" if server else "not in the model" if site else "on neither side"
 
 
-def main(model: Path, journals: Annotated[list[Path], Argument()]) -> int:
+def main(model: Path, journals: Annotated[list[Path], Argument()]) -> Report:
     """Lay a model beside the journals of its sites, and say what matches.
 
     Print, as a page in Markdown, what the server and each site tell of the run that made a model: each question and
@@ -234,8 +264,8 @@ def main(model: Path, journals: Annotated[list[Path], Argument()]) -> int:
 
     Returns
     -------
-    int
-        Exit code: 1 if a question, an answer or a setting differs.
+    Report
+        The page. It has a fault if a question, an answer or a setting differs.
 
     Raises
     ------
@@ -252,8 +282,6 @@ def main(model: Path, journals: Annotated[list[Path], Argument()]) -> int:
     comparison = Comparison(history, history.provenance)
     for path in journals:
         comparison.add(path, read_journal(path))
-    print(comparison.finish())
-    if comparison.faults:
-        text = f"{model} and the journals differ in {len(comparison.faults)} points; the page lists them"
-        print(text, file=sys.stderr)
-    return int(bool(comparison.faults))
+    count = len(comparison.faults)
+    fault = f"{model} and the journals differ in {count} points; the report lists them" if count else ""
+    return Report(comparison.page(), comparison.content(), fault)

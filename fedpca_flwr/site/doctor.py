@@ -1,7 +1,6 @@
 """Command `site doctor`: find what would keep a site out of a run, before its first run."""
 
 import getpass
-import json
 import os
 import ssl
 import subprocess
@@ -22,6 +21,7 @@ from typing import Annotated, Any, NoReturn
 import numpy as np
 from typer import Context, Option
 
+from fedpca_flwr.cli import Report
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.data.column_notes import column_fault_notes, count_isolated, isolated_text, one_column_text
@@ -312,8 +312,7 @@ def main(
     superlink: Annotated[str, Option(metavar="HOST:PORT")] = "",
     root_certificates: Path | None = None,
     auth_supernode_private_key: Path | None = None,
-    as_json: Annotated[bool, Option("--json")] = False,
-) -> int:
+) -> Report:
     """Look for what would keep this site out of a run.
 
     Print a line for each thing that a run needs of this site, right or with what to do. The exit code is 1 if something
@@ -335,13 +334,11 @@ def main(
         The coordinator's ca.crt. Without it there is no TLS.
     auth_supernode_private_key : Path, optional
         Key with which this site signs in.
-    as_json : bool
-        Print JSON instead.
 
     Returns
     -------
-    int
-        Exit code: 1 if something is to be done.
+    Report
+        What is right and what is to be done.
 
     Raises
     ------
@@ -359,10 +356,8 @@ def main(
         site = SiteSetup(settings, run_config, superlink, root_certificates, auth_supernode_private_key)
     lines = list(findings(site, context.obj()))
     ready = all(right for right, _ in lines)
-    if as_json:
-        print(json.dumps([{"ok": right, "text": line} for right, line in lines], indent=2))
-        return int(not ready)
-    print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in lines))
-    if not ready:
-        print("this site is not ready: see the lines that begin with TO DO", file=sys.stderr)
-    return int(not ready)
+    return Report(
+        "\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in lines),
+        [{"ok": right, "text": line} for right, line in lines],
+        "" if ready else "this site is not ready: see what is to be done",
+    )

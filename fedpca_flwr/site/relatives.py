@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.cli import Report
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
@@ -133,7 +134,7 @@ def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     return table._replace(excluded=np.isin(people, sorted(listed_names)))
 
 
-def main(file: Path, kinship: float = SECOND_DEGREE_KINSHIP) -> None:
+def main(file: Path, kinship: float = SECOND_DEGREE_KINSHIP) -> Report:
     """Print whom of a .bed file to leave out so that nobody is related.
 
     Print family and person id of the people of one .bed file who have relatives in it, so many that none remain without
@@ -145,5 +146,11 @@ def main(file: Path, kinship: float = SECOND_DEGREE_KINSHIP) -> None:
         The .bed file, its .bim and .fam beside it.
     kinship : float
         Kinship above which two people are relatives.
+
+    Returns
+    -------
+    Report
+        A line for each person; for programs a list of the same texts.
     """
-    print("\n".join(compress(read_fam(file.with_suffix(".fam")), find_relatives(file, kinship))))
+    names = list(compress(read_fam(file.with_suffix(".fam")), find_relatives(file, kinship)))
+    return Report("\n".join(names), names)

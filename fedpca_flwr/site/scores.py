@@ -3,6 +3,7 @@
 Each file is written completely or not at all.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -100,7 +101,26 @@ LIMIT_LEVEL = 0.99
 """Confidence level of each limit: the share of new rows of the model's kind that do not exceed the limit."""
 
 TOP_FEATURES = 3  # named for each row: those that add most to its SPE
-OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
+OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features,row\n"
+
+
+def row_names(data: str) -> Iterator[str]:
+    """Return the names of the rows of a site's data, in the order of the data, as cells of a .csv file.
+
+    Parameters
+    ----------
+    data : str
+        The site's data.
+
+    Returns
+    -------
+    iterator of str
+        Family and person id of the people of a .bed file; of other data the numbers of the rows from 0.
+    """
+    if Path(data).suffix != ".bed":
+        return map(str, itertools.count())
+    people = read_fam(Path(data).expanduser().with_suffix(".fam"))
+    return ('"' + name.replace('"', '""') + '"' for name in people)
 
 
 class OddRows:
@@ -120,6 +140,8 @@ class OddRows:
         Number of rows that count: the first ones.
     stream : binary stream, optional
         Receives a line for each row.
+    names : iterator of str, optional
+        Names of the rows as cells of a .csv file; otherwise their numbers from 0.
 
     Attributes
     ----------
@@ -130,13 +152,20 @@ class OddRows:
     """
 
     def __init__(
-        self, components: Array, variances: Array, limits: Array, rows: int, stream: BinaryIO | None = None
+        self,
+        components: Array,
+        variances: Array,
+        limits: Array,
+        rows: int,
+        stream: BinaryIO | None = None,
+        names: Iterator[str] | None = None,
     ) -> None:
         """Set the model and its limits; the first `rows` rows are counted, later rows are only written."""
         self.components, self.variances, self.limits = components, variances, limits
         self.exceeding: NDArray[np.int64] = np.zeros(2, np.int64)  # how many rows exceed the limit of T2, and of SPE
         self.fourth_powers: Array = np.zeros(variances.size)  # sums of the scores' fourth powers, in their deviations
         self._remaining, self._stream = rows, stream
+        self._names = row_names("") if names is None else names
 
     def watch(self, chunks: Iterable[Any]) -> Iterator[Any]:
         """Yield the chunks of centred rows unchanged, after each was examined.
@@ -181,7 +210,7 @@ class OddRows:
             statistics.tolist(), np.any(outlying, axis=1).tolist(), errors, strict=True
         ):
             top = " ".join(map(str, np.argsort(-row_errors, kind="stable")[:TOP_FEATURES].tolist()))
-            line = f"{t2:.9g},{t2_limit},{spe:.9g},{spe_limit},{int(is_outlier)},{top}\n"
+            line = f"{t2:.9g},{t2_limit},{spe:.9g},{spe_limit},{int(is_outlier)},{top},{next(self._names)}\n"
             self._stream.write(line.encode())
 
 

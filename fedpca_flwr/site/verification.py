@@ -1,6 +1,5 @@
 """Command `verify`: check the receipt of a model offline, by the members' public keys and by sites' journals."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import ValidationError
 from typer import Argument, Option
 
+from fedpca_flwr.cli import Report
 from fedpca_flwr.errors import ConfigError, ContractError, printable_text
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.receipt import RECEIPT_KIND, Receipt, commitment, read_receipt, receipt_faults
@@ -86,7 +86,7 @@ def main(
     model: Path,
     members: Annotated[Path, Option()],
     journals: Annotated[list[Path] | None, Argument()] = None,
-) -> int:
+) -> Report:
     """Check what the sites of a run have signed about a model.
 
     Print, as a page in Markdown, who took part, what was asked, what the model claims and which site stands for it. No
@@ -103,8 +103,8 @@ def main(
 
     Returns
     -------
-    int
-        Exit code: 1 if anything differs from what was signed.
+    Report
+        The page; for programs the signed manifest, and what differs from it.
 
     Raises
     ------
@@ -124,7 +124,6 @@ def main(
     faults = receipt_faults(loaded, receipt, keys, members_digest(keys).hex())
     for path in journals or []:
         faults += commitment_faults(receipt, path, read_journal(path))
-    print(receipt_page(loaded, receipt, faults))
-    if faults:
-        print(f"{model} is not what was signed, in {len(faults)} points; the page lists them", file=sys.stderr)
-    return int(bool(faults))
+    fault = f"{model} is not what was signed, in {len(faults)} points; the report lists them" if faults else ""
+    content = {"manifest": receipt.manifest.model_dump(), "faults": faults}
+    return Report(receipt_page(loaded, receipt, faults), content, fault)

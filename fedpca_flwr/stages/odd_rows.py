@@ -70,7 +70,8 @@ class RowObserver(Observer):
             )
         stream = files.enter_context(scores.outlier_file(node.scores, limits))
         self.rows, self.min_rows = len(party.data), node.min_rows
-        self.judge = scores.OddRows(projection.components, variances, limits, self.rows, stream)
+        names = scores.row_names(node.data) if stream is not None else None
+        self.judge = scores.OddRows(projection.components, variances, limits, self.rows, stream, names)
 
     @override
     def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:

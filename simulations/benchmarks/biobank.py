@@ -95,8 +95,7 @@ def draw_sites(folder: Path, parties: int, people: int, variants: int, populatio
         file = folder / f"{party}.bed"
         if file.exists() and file.stat().st_size == len(MAGIC) + variants * -(-n // 4):
             continue
-        with file.with_suffix(".bim").open("w", encoding="utf-8") as out:
-            write_bim(markers, out)
+        write_bim(markers, file.with_suffix(".bim"))
         file.with_suffix(".fam").write_text("".join(f"0 {i} 0 0 0 -9\n" for i in range(n)), encoding="utf-8")
         population = draws.integers(0, populations, n)
         with file.open("wb") as stream:

@@ -345,7 +345,9 @@ def options_text(*words: str, **options: Any) -> str:
     return " ".join([*words, *(f"{key}={value}" for key, value in options.items())])
 
 
-def plot(file: str, panels: Mapping[str, Mapping[str, Points]], labels: Sequence[str], **looks: Any) -> None:
+def plot(
+    file: str, panels: Mapping[str, Mapping[str, Sequence[tuple[float, ...]]]], labels: Sequence[str], **looks: Any
+) -> None:
     """Draw panels of curves (points by label, by panel title) into a file.
 
     Parameters
@@ -353,7 +355,8 @@ def plot(file: str, panels: Mapping[str, Mapping[str, Points]], labels: Sequence
     file : str
         Name of the file; without a name nothing is drawn.
     panels : Mapping
-        Points by the label of the curve, by the title of the panel.
+        Points by the label of the curve, by the title of the panel: abscissa and ordinate, or besides the lowest and
+        the highest of the draws whose mean the ordinate is, which are drawn as a bar.
     labels : Sequence of str
         Texts of the axes of abscissas and ordinates.
     **looks : Any
@@ -362,15 +365,20 @@ def plot(file: str, panels: Mapping[str, Mapping[str, Points]], labels: Sequence
     if not file:
         return
     style, figures = (importlib.import_module(name) for name in ("fedpca_flwr.figures.style", "matplotlib.figure"))
-    with importlib.import_module("matplotlib").rc_context(style.STYLE):
+    as_text = {"svg.fonttype": "none", "svg.hashsalt": "benchmarks"}  # small, and the same each time
+    with importlib.import_module("matplotlib").rc_context({**style.STYLE, **as_text}):
         rows, colours = looks.get("rows", 1), looks.get("colours", {})
         columns = len(panels) // rows
         figure = figures.Figure(figsize=(max(6.0, 2.4 * columns), 1.8 + 1.2 * rows), layout="constrained")
         grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
         for axes, (title, curves) in zip(grid.flat, panels.items(), strict=True):
             for (label, points), colour, marker in zip(curves.items(), style.COLOURS, style.MARKERS, strict=False):
-                axes.plot(*zip(*points, strict=True), marker, ls="-", color=colours.get(label, colour), label=label)
+                x, y, *ends = zip(*points, strict=True)
+                bars = np.abs(np.subtract(ends, y)) if ends else None
+                looks_of_curve = {"ls": "-", "marker": marker, "color": colours.get(label, colour), "label": label}
+                axes.errorbar(x, y, yerr=bars, capsize=3, **looks_of_curve)
             axes.set(xscale="log", yscale=looks.get("scale", "linear"))
+            style.few_ticks(axes.xaxis, np.array([point[0] for points in curves.values() for point in points]))
             axes.set_title(title, fontsize=8)
         figure.supxlabel(labels[0], fontsize=9)
         figure.supylabel(labels[1], fontsize=9)

@@ -50,7 +50,7 @@ def _privacy(
     length = np.median(row_lengths(rows[:: max(1, len(rows) // 5000)].astype(np.float64)))
     releases: list[dict[str, Any]] = [{"release": "shells"}, {"release": "directions"}]
     releases += [{"release": "joint", "clip": float(clip * length)} for clip in clips]
-    curves: dict[str, list[tuple[float, float]]] = {}
+    curves: dict[str, list[tuple[float, ...]]] = {}
     yield "release", "epsilon", "captured variance", "claimed", "mean angle (deg)", "max"
     for release in releases:
         name = " ".join(value if isinstance(value, str) else f"{value:.4g}" for value in release.values())
@@ -62,7 +62,8 @@ def _privacy(
                 angles, claimed = principal_angles(model, truth), float(model.explained_variance_ratio_.sum())
                 numbers.append((_captured(model, dense), claimed, angles.mean, angles.max))
             captured, claimed, mean, largest = np.mean(numbers, axis=0)
-            curves.setdefault(name, []).append((epsilon, 100 * captured))
+            of_draws = 100 * np.array(numbers)[:, 0]
+            curves.setdefault(name, []).append((epsilon, 100 * captured, of_draws.min(), of_draws.max()))
             share = "unknown" if np.isnan(claimed) else f"{claimed:.2%}"
             yield name, f"{epsilon:g}", f"{captured:.2%}", share, f"{mean:.1f}", f"{largest:.0f}"
     colours = {name: "0.7" for name in curves if name.startswith("joint")}

@@ -71,6 +71,8 @@ def pages(frame, columns, k):
         ("sub-it", "clear", []),
         ("sub-it", "masked", ["mass", "bill", "ratio"]),
         ("streaming", "clear", ["mass", "bill", "ratio"]),
+        ("em", "clear", ["mass", "bill", "ratio"]),
+        ("em", "masked", []),
     ],
 )
 def test_a_run_is_the_famd_of_all_rows(method, travel, numbers):
@@ -150,6 +152,20 @@ def test_levels_are_counted_among_the_rows_that_take_part(round_rows, tmp_path):
         assert not ((counts > 0) & (counts < 10)).any()
 
 
+@pytest.mark.parametrize(("gaps", "refuses"), [("shared", True), ("all", False)])
+def test_a_level_of_few_rows_with_the_same_gaps_is_refused(gaps, refuses, tmp_path):
+    """EM adds up rows with the same gaps by themselves, and of these a single one may have a level."""
+    frame = pd.DataFrame(np.random.default_rng(3).standard_normal((90, 3)), columns=["x", "y", "z"])
+    frame = frame.assign(ward=["a"] * 40 + ["b"] * 50)
+    frame.loc[39:60, "x"] = None
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    node = {**NODE, "min-rows": 10, "data": str(tmp_path / "rows.csv"), "categories": "ward", "gaps": gaps}
+    declared = json.dumps({"ward": ["a", "b"]})
+    run = METHODS.run_config({"method": "em", "n-components": 2, "scale": True, "levels": declared})
+    _, _, reply = FACTORY.client(Context(1, 1, node, RecordDict(), run)).fit([], {"phase": "observed"})
+    assert ("gaps='all'" in reply.get("message", "")) == refuses
+
+
 def test_levels_are_counted_among_rows_that_take_part():
     frame = pd.DataFrame({"x": np.arange(45.0), "sex": ["f"] * 30 + ["m"] * 15})
     encoded_elsewhere = encoded(frame, {"sex": ["f", "m"]}, "X")
@@ -180,7 +196,8 @@ def test_a_level_of_few_rows_is_refused_by_the_site(before, heavy, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [
-        ("em", {}, "p-cov, sub-it"),
+        ("robust", {}, "p-cov, sub-it"),
+        ("em", {"model": "factors"}, "model='gaussian'"),
         ("p-cov", {"scale": False}, "scale=True"),
         ("p-cov", {"levels": {"sex": ["f", "f"]}}, "'levels'"),
         ("p-cov", {"levels": {"sex": ["other"]}}, "'levels'"),

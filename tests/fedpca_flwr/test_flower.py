@@ -1,6 +1,8 @@
 """A Flower user takes a strategy of ours, with ServerApp and ClientApp of their own, in either of Flower's ways."""
 
 import sys
+from functools import partial
+from inspect import signature
 from types import SimpleNamespace
 
 import numpy as np
@@ -135,7 +137,7 @@ def test_a_strategy_runs_on_flowers_own_server():
 
 
 def test_wrong_options_and_too_few_rounds_are_named():
-    with refused(ConfigError, "block-size", "'many'"):
+    with refused(ConfigError, "block_size", "'many'"):
         SubspaceIteration(block_size="many")
     with refused(ConfigError, "'method'", "p-cov"):
         FedPCA("pcov")
@@ -414,8 +416,23 @@ def test_clients_compute_with_one_blas_thread():
         assert threads(None, None) == {2}
 
 
-def test_a_misspelt_option_is_corrected_in_the_spelling_of_python():
-    with refused(ConfigError, "'n_component'", "'n_components'") as caught:
-        FedPCA("sub-it", n_component=3)
-    assert "n-component" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("make", "wrong", "right"),
+    [
+        (partial(FedPCA, "sub-it"), "n_component", "n_components"),
+        (PooledCovariance, "n_component", "n_components"),
+        (SubspaceIteration, "blocksize", "block_size"),
+    ],
+)
+def test_a_misspelt_option_is_corrected_in_the_spelling_of_python(make, wrong, right):
+    with refused(ConfigError, f"'{wrong}'", f"'{right}'") as caught:
+        make(**{wrong: 3})
+    assert right.replace("_", "-") not in str(caught.value)
     assert "run-config" not in str(caught.value)
+
+
+def test_the_signature_of_a_methods_class_has_its_options():
+    parameters = signature(SubspaceIteration).parameters
+    assert parameters["n_components"].default == 10
+    assert parameters["block_size"].annotation is int
+    assert parameters.keys() - {"run_config"} == SubspaceIteration.card.options.model_fields.keys()

@@ -330,6 +330,12 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     assert len(even.get_xdata()) + len(crosses.get_xdata()) == 300
     assert found.t_squared[3] in crosses.get_xdata()
     assert (even.get_xdata() <= found.t_squared_limit).all()
+    named = [text.get_text() for text in axes.texts]
+    assert named == [str(row) for row in found.oddest[:10]]
+    assert named[0] == "3"
+    people = analysis_plots.outlier_map(replace(found, labels=tuple(f"$person {i}" for i in range(300))))
+    assert people.axes[0].texts[0].get_text() == "$person 3"
+    people.draw_without_rendering()
     assert texts_of(figure)[1:] == [f"odd rows: {found.odd.sum()} of 300", "limits of 99 %"]
     looser = analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), odd, level=0.95))
     assert texts_of(looser)[2] == "limits of 95 %"

@@ -16,11 +16,12 @@ from tests.refusals import refused
 
 def kept(parties, begins, window, step, limit, *, width=100):
     counts = AlleleCounts(*map(sum, zip(*map(count_alleles, parties), strict=True)))
-    numbers = linkage.PAIR_SUMS if (counts.called < counts.rows).any() else 1
     linked = []
     for start in range(0, counts.called.size, width):
-        sums = sum(linkage.band_sums(part, start, width, window, numbers) for part in parties)
-        linked.append(linkage.correlated_pairs(sums, start, counts, limit))
+        products = sum(linkage.product_sums(part, start, width, window) for part in parties)
+        gapped = start + np.flatnonzero((counts.called < counts.rows)[start : start + width + window - 1])
+        gaps = sum(linkage.gap_sums(part, start, width, window, gapped) for part in parties)
+        linked.append(linkage.correlated_pairs(products, gaps, gapped, start, counts, limit))
     chromosomes = np.isin(np.arange(counts.called.size), begins)
     return linkage.prune_variants(np.vstack(linked)[: chromosomes.size], counts, chromosomes, window, step)
 
@@ -93,7 +94,8 @@ def test_variants_of_one_allele_and_what_is_no_genotype():
     G[3, 7], G[5, 2], G[9, 11] = 0.5, 3, -1
     np.testing.assert_array_equal(non_genotype_columns(G), [2, 7, 11])
     G = linked_people(missing=0.0)
-    sums = linkage.band_sums(G, 0, 100, 10, linkage.PAIR_SUMS)
-    sums[0, 20, 3] += 500  # which no genotypes have
+    products, gapped = linkage.product_sums(G, 0, 100, 10), np.flatnonzero(np.isnan(G[:, :109]).any(axis=0))
+    gaps = linkage.gap_sums(G, 0, 100, 10, gapped)
+    products[20, 3] += 500  # which no genotypes have
     with refused(ValueError):
-        linkage.correlated_pairs(sums, 0, count_alleles(G), 0.2)
+        linkage.correlated_pairs(products, gaps, gapped, 0, count_alleles(G), 0.2)

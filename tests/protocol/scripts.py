@@ -84,8 +84,8 @@ p-cov genotypes=True masked: keys, alleles, moments, digits, project
 sub-it genotypes=True max-rounds=3: alleles, start, product *2, project
 sub-it genotypes=True max-rounds=3 masked: keys, alleles, product *3, finer_product *3, project
 qr-pca genotypes=True: alleles, factor, project
-qr-pca genotypes=True prune=0.2: alleles, neighbours, gapped_neighbours, factor, project
-sub-it genotypes=True prune=0.2 max-rounds=3 masked: keys, alleles, neighbours, gapped_neighbours, product *3,
+qr-pca genotypes=True prune=0.2: alleles, neighbours, factor, project
+sub-it genotypes=True prune=0.2 max-rounds=3 masked: keys, alleles, neighbours, product *3,
     finer_product *3, project
 ap-stack: truncated, project
 compressed: encoded, project

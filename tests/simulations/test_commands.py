@@ -69,11 +69,18 @@ def test_a_wrong_command_line_is_one_line(words, named, capsys):
         ("compare --methods p-cov --dataset wine --components 2", 0, {"max angle", "measured"}),
         ("compare --methods 'qr-pca rank=2' --dataset wine --components 3", 1, {"error"}),
         ("site doctor --node-config partition-id=0", 1, {"ok", "text"}),
+        ("trace p-cov", 0, {"phase", "answer", "request", "reply"}),
     ],
 )
 def test_json_has_the_rows_of_the_table(words, code, keys, capsys):
     assert cli.main([*shlex.split(words), "--json"]) == code
     assert keys <= json.loads(capsys.readouterr().out)[0].keys()
+
+
+def test_commands_that_print_findings_print_json_too():
+    names = "audit, verify, trace, compare, methods, monitor, associate, site worth, site variants, site relatives"
+    for name in [*names.split(", "), "site doctor", "site journal", "site status"]:
+        assert "--json" in {word for option in cli.load(cli.COMMANDS[name][0]).params for word in option.opts}, name
 
 
 def test_quiet_commands_print_errors_only(capsys):
@@ -198,6 +205,15 @@ def test_other_genes_and_what_is_no_count_are_refused(tmp_path, capsys, genes, c
 
 
 # Genotypes
+
+
+def test_nothing_is_written_where_files_share_no_variant(tmp_path, capsys):
+    for name, position in (("a", 10), ("b", 20)):
+        (tmp_path / f"{name}.bim").write_text(f"1 rs{position} 0 {position} A G\n")
+    files = [str(tmp_path / f"{name}.bed") for name in "ab"]
+    assert cli.main(["genotypes", *files, "--output", str(tmp_path / "out")]) == 2
+    assert "no variant in common" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.engine

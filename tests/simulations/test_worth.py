@@ -44,6 +44,9 @@ def test_angles_alone_and_joined_are_those_of_the_mathematics(worth, scale):
         np.testing.assert_allclose(line[:3], expected, rtol=0.06)
         np.testing.assert_allclose(line[3:], np.rad2deg(np.arcsin(np.array(expected) / np.sqrt(4))), rtol=0.06)
     assert "same kind" in out
+    content = json.loads(worth(DIGITS, f"n-components=4 method='p-cov scale={str(scale).lower()}'", "--json")[1])
+    assert [case["rows"] for case in content] == [300, 5300, 300]
+    np.testing.assert_allclose(content[0]["distance"]["median"], error.distance(300).median)
 
 
 def test_the_page_is_whole_and_holds_no_row(worth, tmp_path):

@@ -1,5 +1,6 @@
 """Files of genotypes: read in blocks, the same variants coded otherwise, relatives, and what is refused."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -129,8 +130,12 @@ def test_the_command_lists_the_shared_variants(tmp_path, capsys):
     second = [swap(markers[0]), *markers[2:], Variant("7", 900, "A", "T")]
     twice = [Variant("7", 970, "A", "G")] * 2
     first = write_list(tmp_path / "a.bim", [*markers, Variant("7", 900, "A", "T"), Variant("7", 950, "0", "T"), *twice])
-    main(["site", "variants", first, write_list(tmp_path / "b.bim", second)])
+    second_file = write_list(tmp_path / "b.bim", second)
+    main(["site", "variants", first, second_file])
     printed = capsys.readouterr()
+    main(["site", "variants", first, second_file, "--json"])
+    listed = [[entry["chromosome"], str(entry["position"])] for entry in json.loads(capsys.readouterr().out)]
+    assert listed == [[line.split()[0], line.split()[3]] for line in printed.out.splitlines()]
     (tmp_path / "list.bim").write_text(printed.out)
     G = people(30, 12)
     loaded = read(write(tmp_path / "c.bed", G, markers), variants=str(tmp_path / "list.bim"))
@@ -290,9 +295,11 @@ def test_those_with_most_relatives_go_until_nobody_is_related(tmp_path, capsys, 
     monkeypatch.setattr(relatives, "BLOCK_VARIANTS", 700)
     monkeypatch.setattr(relatives, "kinship", noted)
     assert np.flatnonzero(unrelated_exclusions(kinship([families()]))).tolist() == [4, 9, 10, 11]
-    main(["site", "relatives", write(tmp_path / "b.bed", families(), variants(3000))])
-    assert capsys.readouterr().out.splitlines() == ["0 person_4", "0 person_9", "0 person_10", "0 person_11"]
+    main(["site", "relatives", write(tmp_path / "b.bed", families(), variants(3000)), "--json"])
+    assert json.loads(capsys.readouterr().out) == ["0 person_4", "0 person_9", "0 person_10", "0 person_11"]
     np.testing.assert_array_equal(np.hstack(read), families())
+    main(["site", "relatives", str(tmp_path / "b.bed")])
+    assert capsys.readouterr().out.splitlines() == ["0 person_4", "0 person_9", "0 person_10", "0 person_11"]
 
 
 def test_excluded_people_have_scores(tmp_path):

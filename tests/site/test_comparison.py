@@ -86,6 +86,11 @@ def test_another_reply_than_the_site_sent_is_named(tmp_path, capsys):
     assert code == 1
     assert "question 1 ('moments'): the reply is another at the site than at the server" in page
     assert page.count("another at the site") == 2  # in the table, and in the verdict
+    assert main(["audit", str(model), *map(str, journals), "--json"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    replies = [[entry["reply"] for entry in j["parties"][0]["exchanges"]] for j in content["journals"]]
+    assert replies == [["the same"] * 2, ["another at the site than at the server", "the same"], ["the same"] * 2]
+    assert len(content["faults"]) == 1
 
 
 def test_a_changed_journal_or_setting_is_named(tmp_path, capsys):

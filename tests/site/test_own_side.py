@@ -1,5 +1,6 @@
 """A party's own side: what it writes, and what it keeps in memory."""
 
+import csv
 import subprocess
 import sys
 from io import BytesIO
@@ -11,7 +12,7 @@ from flwr.app import RecordDict
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.journal import State
-from fedpca_flwr.site.scores import OddRows, score_file
+from fedpca_flwr.site.scores import OddRows, row_names, score_file
 from fedpca_flwr.site.vault import Vault
 from tests.families import rows
 from tests.harness import finish, peak_of, server_of
@@ -56,6 +57,13 @@ def test_a_row_is_odd_beyond_either_limit():
     assert [line[2] for line in lines[:3]] == ["1", "1", "4.25"]
     assert [line[4] for line in lines] == ["0", "1", "1", "1"]
     assert [line[5] for line in lines] == ["2 0 1", "1 0 2", "2 1 0", "1 2 0"]
+    assert [line[6] for line in lines] == ["0", "1", "2", "3"]
+
+
+def test_odd_people_of_a_bed_file_have_their_ids(tmp_path):
+    (tmp_path / "a.fam").write_text('f1 p1 0 0 0 -9\nf"2 p,2 0 0 0 -9\n')
+    (cells,) = csv.reader([",".join(row_names(str(tmp_path / "a.bed")))])
+    assert cells == ["f1 p1", 'f"2 p,2']
 
 
 @pytest.mark.engine

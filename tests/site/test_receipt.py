@@ -66,6 +66,10 @@ def test_a_signed_model_is_verified_with_its_journals(signed, capsys):
         "components  ",
     ):
         assert text in page, page
+    assert main(["verify", str(model), "--members", str(members), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["manifest"]["phases"] == ["moments", "project", "witness", "sign"]
+    assert content["faults"] == []
 
 
 def other(change):

@@ -1,5 +1,6 @@
 """Association of a phenotype with variants: the T statistics of regressions on the pooled table, whoever holds whom."""
 
+import json
 import shutil
 import subprocess
 import warnings
@@ -196,6 +197,12 @@ def write_bed(path, places):
     return path
 
 
+def hits_of(folder):
+    """Return the variants of genome-wide significance in the table that `associate` writes."""
+    lines = [line.split("\t") for line in (folder / "association.tsv").read_text().splitlines()[1:]]
+    return [line[2] for line in lines if float(line[-1]) < 5e-8]
+
+
 def write_plink(path, columns, order):
     """Write columns of people as PLINK reads them, with -9 for NaN."""
     lines = [
@@ -208,7 +215,7 @@ def write_plink(path, columns, order):
 
 @pytest.mark.parametrize("way", [{}, SECURE], ids=["clear", "masked"])
 @pytest.mark.parametrize("covariates", [{}, COVARIATES], ids=["alone", "covariates"])
-def test_people_are_found_by_their_ids_and_results_are_those_of_plink(tmp_path, monkeypatch, way, covariates):
+def test_people_are_found_by_their_ids_and_results_are_those_of_plink(tmp_path, monkeypatch, capsys, way, covariates):
     parts = np.split(np.arange(N), CUTS[3])
     data = [write_bed(tmp_path / f"{party}.bed", places) for party, places in enumerate(parts)]
     height = np.where(np.isin(np.arange(N), range(0, N, 20)), np.nan, COLUMNS["height"])
@@ -226,7 +233,9 @@ def test_people_are_found_by_their_ids_and_results_are_those_of_plink(tmp_path, 
     require_equal(entry, *least_squares(height[who], Z[who], G[who]))
     model.save(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
-    assert main(["associate", "model.npz", "0.bim", "--output", "out"]) == 0
+    assert main(["associate", "model.npz", "0.bim", "--output", "out", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert (content["variants"], [hit["ID"] for hit in content["hits"]]) == (60, hits_of(tmp_path / "out"))
     table = [line.split("\t") for line in (tmp_path / "out" / "association.tsv").read_text().splitlines()]
     assert table[0] == ["#CHROM", "POS", "ID", "A1", "BETA", "SE", "T", "P"]
     assert table[31][:4] == ["2", "310", "rs30", "A"]

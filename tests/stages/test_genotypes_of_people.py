@@ -196,7 +196,7 @@ def test_components_are_those_of_the_kept_variants(method, way, missing, monkeyp
     vectors = np.linalg.svd(standardised_by_hand(G) * expected)[2][:2]
     assert principal_angles(model.components_.T, vectors.T).max() <= 2e-6
     request = [entry["phase"] for entry in model.log["rounds"]]
-    assert request.count("gapped_neighbours" if missing else "neighbours") == 3
+    assert request.count("neighbours") == 3
     assert any(note.startswith(f"{expected.sum()} variants are kept") for note in model.log["notes"])
     assert model.transform(G).shape == (90, 2)
 
@@ -210,10 +210,27 @@ def test_a_window_ends_with_its_chromosome():
     assert any("founders" in note for note in model.log["notes"])
 
 
-@pytest.mark.parametrize(("array", "place", "named"), [(0, (0, 30, 2), []), (1, 7, ["'variants'"])])
+def test_secure_sums_of_neighbours_share_words():
+    """Of 90 people nine sums of products share a word, and only a variant that misses calls has sums over these."""
+    G = np.delete(linked_people(missing=0.0), 120, axis=1)
+    G[[3, 50], 17] = np.nan
+    model = analysed(parties_of(G), "sub-it", **PRUNED, **SUMS)
+    np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(G, [0], 50, 7, 0.2))
+    sizes = [entry["up"][0] for entry in model.log["rounds"] if entry["phase"] == "neighbours"]
+    pairs = 239 * 49
+    assert sizes == [128 + 8 * (1 + 239 + -(-pairs // 9) + -(-5 * 49 // 16))]
+
+
+@pytest.mark.parametrize("request_arrays", [(240, []), (0, [240]), (3, [1])])
+def test_variants_that_are_not_there_are_refused(request_arrays):
+    start, gapped = map(np.asarray, request_arrays)
+    client = alleles_asked(parties_of(LINKED), **PRUNED)
+    reply = client.fit([start, np.array([90, 90]), gapped.astype(np.int64)], {"phase": "neighbours"})
+    assert reply[2]["error"] == "ContractError"
+
+
+@pytest.mark.parametrize(("array", "place", "named"), [(0, (30, 2), []), (2, 7, ["'variants'"])])
 def test_impossible_genotype_sums_are_refused(array, place, named):
-    beyond = alleles_asked(parties_of(LINKED), **PRUNED).fit([np.asarray(240)], {"phase": "gapped_neighbours"})
-    assert beyond[2]["error"] == "ContractError"
 
     def change(arrays):
         arrays[array] = arrays[array].astype(np.uint64)
@@ -221,7 +238,7 @@ def test_impossible_genotype_sums_are_refused(array, place, named):
         return arrays
 
     server = server_of("qr-pca", parties_of(LINKED), n_components=2, genotypes=True, **PRUNED)
-    tamper_arrays(server, 1, change, "gapped_neighbours")
+    tamper_arrays(server, 1, change, "neighbours")
     with refused(ContractError, *named):
         finish(server)
 
@@ -233,7 +250,6 @@ def test_impossible_genotype_sums_are_refused(array, place, named):
             genotypes.ALLELES["alleles"].limits({}, None),  # two copies of every allele at most
             {"count": MAX_ROWS, "called": MAX_ROWS, "alleles": 2 * MAX_ROWS, "squares": 4 * MAX_ROWS},
         ),
-        (linkage.linkage_questions()["neighbours"].limits({}, None), {"sums": 4 * MAX_ROWS, "chromosomes": MAX_ROWS}),
     ],
 )
 def test_limits_in_closed_form(limits, expected):

@@ -49,8 +49,9 @@ def test_sites_judge_rows_as_the_pooled_analysis(way, scale, tmp_path):
     report = np.vstack([written(tmp_path / f"scores{i}-outliers.csv") for i in range(3)])
     expected = np.column_stack([result.t_squared, limits[0], result.spe, limits[1], result.odd])
     np.testing.assert_allclose(report, expected, rtol=1e-6)
-    last = (tmp_path / "scores0-outliers.csv").read_text().splitlines()[1].split(",")[-1]
-    assert last == " ".join(map(str, np.argsort(-result.spe_contributions[0])[:3]))
+    *_, features, row = (tmp_path / "scores1-outliers.csv").read_text().splitlines()[4].split(",")
+    assert features == " ".join(map(str, np.argsort(-result.spe_contributions[303])[:3]))
+    assert row == "3"
     assert "rows_above_spe_limit" not in model.log["measured"]
     assert [np.load(path).shape for path in paths] == [(300, 3), (200, 3), (100, 3)]
 

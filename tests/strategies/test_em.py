@@ -6,6 +6,7 @@ import subprocess
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA
@@ -134,6 +135,70 @@ def test_expected_moments_are_kept(way):
     variances = np.linalg.eigvalsh(model.moments_.covariance)[::-1][:2]
     np.testing.assert_allclose(variances, model.explained_variance_, rtol=1e-12)
     assert any("missing values for known" in note for note in model.log["notes"])
+
+
+@pytest.mark.engine
+@every_way
+@pytest.mark.parametrize("kind", ["k-means", "mixture"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_clusters_are_those_of_the_expected_scores(kind, scaled, way):
+    """Without gaps they are those of p-cov; with gaps all rows but the empty ones are in one."""
+    options = {"n_components": 2, "clusters": 3, "clustering": kind, "scale": scaled, **way}
+    complete = cut(rows(150, 6), 90, 40, 20)
+    ours, theirs = (fit(name, complete, **options).log["clusters"] for name in ("em", "p-cov"))
+    assert ours["rows"] == theirs["rows"]
+    np.testing.assert_allclose(ours["centres"], theirs["centres"], atol=1e-9)
+    parties = parties_of_three()
+    parties[1][3] = np.nan
+    model = fit("em", parties, **options)
+    X = np.vstack(parties)
+    scores = model.transform(X[~np.isnan(X).all(axis=1)])
+    assert len(scores) == 149 == model.n_samples_
+    if kind == "k-means":
+        squares = ((scores[:, None] - np.array(model.log["clusters"]["centres"])) ** 2).sum(axis=2)
+        assert model.log["clusters"]["rows"] == np.bincount(squares.argmin(axis=1)).tolist()
+        assert model.log["clusters"]["inertia"] == pytest.approx(squares.min(axis=1).sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("number", [0.2, 0.6])
+def test_levels_beside_gaps_are_those_of_the_same_em(number):
+    """The textbook's iteration on numbers with gaps beside indicators, then the units of Pages."""
+    rng = np.random.default_rng(4)
+    kind = np.where(rng.random(150) < number, "a", "b")
+    numbers = holes(rows(150, 4) + (kind == "a")[:, None], 0.2, 1)
+    frame = pd.DataFrame(numbers, columns=list("wxyz")).assign(kind=kind)
+    options = {"n_components": 2, "scale": True, "levels": {"kind": ["a", "b"]}, "prior": 100.0, "tolerance": 1e-9}
+    model = fit("em", [frame[:90], frame[90:130], frame[130:]], **options)
+    X = np.column_stack([numbers, kind == "a", kind == "b"])
+    mean, unit = np.nanmean(X, axis=0), np.nanstd(X, axis=0)
+    m, T = plain_em((X - mean) / unit, 100.0, 150)
+    m, T = mean + unit * m, T * np.outer(unit, unit)
+    scale = np.append(np.sqrt(np.diag(T)[:4] / 150), np.sqrt(m[4:]))
+    values, vectors = np.linalg.eigh(T / np.outer(scale, scale))
+    np.testing.assert_allclose(model.singular_values_**2, values[:-3:-1], rtol=1e-8)
+    assert float(principal_angles(model.components_[:, :6].T, vectors[:, :-3:-1]).max()) <= 1e-7
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("center", "analyses.pca"),
+        ("adjust_for", "analyses.adjusted"),
+        ("harmonise", "keep='parties'"),
+        ("outliers", "analyses.outliers"),
+        ("fourth_moments", "resample"),
+        ("associate", "genotypes=True"),
+        ("genotypes", "qr-pca"),
+    ],
+)
+def test_what_gaps_do_not_allow_says_what_to_do(option, instead):
+    with refused(ConfigError, f"'{option}'", instead):
+        fit("em", parties_of_three(), n_components=2, **{option: True})
+
+
+def test_weights_of_rows_with_gaps_are_refused():
+    with refused(ConfigError, "'weights'", "'em'", "run p-cov"):
+        fit("em", parties_of_three(), n_components=2, weights="0")
 
 
 def plain_moments(X, mean, S):

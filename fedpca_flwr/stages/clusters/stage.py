@@ -26,7 +26,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import clustering
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.card import PCAOptions
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumLimits, SumRound, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -74,6 +74,12 @@ class Clusters(RowsStage):
     option_names = ("clusters",)
     examples = ({"clusters": 2, "clustering": "mixture"}, {"clusters": 2, "clustering": "harmony"})
     options: ClusterOptions
+
+    @classmethod
+    @override
+    def fits(cls, card: MethodCard) -> bool:
+        """Return whether all parties project their rows, or what is expected of these, with the same components."""
+        return card.pools_rows or card.incomplete
 
     @property
     @override
@@ -177,7 +183,7 @@ class Clusters(RowsStage):
         scaled = party.options.scaled or any(stage.scales for stage in party.stages)
         if (scale.size > 0) != scaled:  # else a server could ask for scores of both kinds
             raise ContractError(f"{SERVER}: 'scale' holds {scale.size} deviations, and the run has scale={scaled}")
-        for part in party.row_parts if all_rows else (party.raw_rows,):
+        for part in party.row_parts if all_rows else (party.scored_rows,):
             yield from projection.scores(part)
 
     @override
