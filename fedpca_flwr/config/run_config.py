@@ -368,58 +368,65 @@ class RunConfig(Config):
     }  # names of all features
 
     method: str = "p-cov"
-    """The method and its own options in one text: 'sub-it block-size=10'."""
+    """Name of the method, and the method's own options: 'sub-it block-size=10'."""
     n_components: ComponentChoice = 10
-    """How many components; for some methods also the fraction of the variance that they must exceed, or 'auto'."""
+    """Number of components. Some methods also take the fraction of the variance that the components must exceed, or
+    'auto' (docs/which-method.md)."""
     clients: Annotated[int, Field(ge=0)] = 0
-    """How many parties must take part; 0 asks a node (`num-partitions` of its node-config)."""
+    """Number of parties that must take part. With 0 the server reads `num-partitions` of a node's node-config."""
     dataset: str = "digits"
-    """The rows of a simulation, and of sites that name no data of their own."""
+    """Data set of a simulation, and of sites without data of their own."""
     data_root: SharedPath = "."
-    """The folder in which the data set is."""
+    """Folder of the data set."""
     partition: Literal["iid", "dirichlet", "shards", "quantity", "columns"] = "dirichlet"
-    """How the parties of a simulation share the data set."""
+    """Way in which a simulation divides the data set among the parties."""
     columns: str = "even"
-    """With partition='columns': 'even', sizes ('20 20 24'), or the names of each party's columns ('a, b; c, d')."""
+    """Columns of each party with partition='columns': 'even', numbers of columns ('20 20 24'), or names
+    ('a, b; c, d')."""
     features: FeatureNames = ""
-    """Names of all features in the model's order: 'age, "height, cm"' (docs/data.md). Empty: as all sites have them."""
+    """Names of all features in the model's order: 'age, "height, cm"' (docs/data.md). If empty, all sites must have the
+    same columns."""
     weights: Annotated[str, Field(max_length=200)] = ""
-    """The column (name, or number from 0) of every site's data with a weight for each row (docs/data.md). Empty:
+    """Column (name, or number from 0) of every site's data that holds a weight for each row (docs/data.md). If empty,
     each row counts once."""
     levels: Annotated[str, AfterValidator(require_levels)] = ""
-    """Levels of the columns of categories, as JSON: '{"sex": ["female", "male"]}' (docs/mixed.md). Empty: all are
-    numbers."""
+    """Levels of the columns of categories, as JSON: '{"sex": ["female", "male"]}' (docs/mixed.md). If empty, all
+    columns are numbers."""
     alpha: Annotated[float, Field(gt=0)] = 0.1
-    """With partition='dirichlet' and 'quantity': the smaller, the more the parties differ."""
+    """Likeness of the parties with partition='dirichlet' or 'quantity'. With a smaller value the parties differ
+    more."""
     shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
-    """With partition='shards'."""
+    """Number of shards of each party, with partition='shards'."""
     seed: Annotated[int, Field(ge=0)] = 42
-    """Of all random numbers but secrets and the noise of privacy."""
+    """Seed of all random numbers except secrets and the noise of `dp-pca`."""
     secure_aggregation: bool = False
-    """Show the server sums over all parties only."""
+    """Show the server only sums over all parties (docs/secure-aggregation.md)."""
     bound: Annotated[float, Field(ge=0, le=1e100)] = 0.0
-    """With secure aggregation: no value of anyone's rows is larger in size. It may be generous."""
+    """With secure aggregation: a bound on the absolute value of every number in the parties' rows. It may be
+    generous."""
     blind: bool = False
-    """With secure aggregation: show the server sums of rotated rows, of which it learns the shares of variance alone;
+    """With secure aggregation: show the server only sums of rotated rows. The server learns the shares of variance, and
     the parties have the model (docs/security/blind.md)."""
     survivors: Annotated[int, Field(ge=0)] = 0
-    """With secure aggregation: parties that must be left if others drop out; 0: all."""
+    """With secure aggregation: number of parties that must remain if others drop out. With 0 all must remain."""
     minimum: Annotated[int, Field(ge=0)] = 0
-    """Without secure aggregation: parties that suffice when the join-deadline passes; 0: all."""
+    """Without secure aggregation: number of parties that suffice at `join-deadline`. With 0 all must have joined."""
     max_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Without secure aggregation: end the run if a party holds more than this share of a component; 0: never."""
+    """Without secure aggregation: largest share of a component that one party may hold. If a party holds more, the run
+    fails. 0 sets no limit."""
     reference: bool = True
-    """Simulation only: also compute the PCA of the pooled rows, and report the angle to it."""
+    """In simulations: also compute the PCA of the pooled rows, and report the angle to it."""
     output: str = "model"
-    """The file of the model, at the server; a relative path is in a folder of the run, which is printed."""
+    """File of the model, at the server. A relative path lies in a folder of the run, which the run prints."""
     overwrite: bool = False
-    """Whether the model may take the place of another run's."""
+    """Whether the model may replace the model of another run."""
     metrics: str = ""
-    """Where the server keeps numbers about its runs (NAME.prom and NAME.jsonl), an absolute path; empty: nowhere."""
+    """Absolute path NAME: the server writes numbers about its runs to NAME.prom and NAME.jsonl. If empty, it writes
+    none."""
     join_deadline: Seconds = 300.0
-    """Seconds in which all parties must have come."""
+    """Seconds until which all parties must have joined."""
     round_deadline: Seconds = 600.0
-    """Seconds in which each round must end."""
+    """Seconds that a round may take."""
 
     @cached_property
     def feature_names(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ class PCAOptions(Config):
     """
 
     n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10
-    """How many components, or the fraction of the variance that they must exceed."""
+    """Number of components, or the fraction of the variance that they must exceed."""
 
     def product_columns(self, public: Public) -> int:
         """Return about how many columns a run multiplies with a party's scatter (d, d) in total.
@@ -141,29 +141,29 @@ class CountOptions(PCAOptions):
     """Options of a method that takes a number of components, but no fraction of the variance."""
 
     n_components: Annotated[Count, BeforeValidator(_require_count)] = 10
-    """How many components."""
+    """Number of components."""
 
 
 class CentreOptions(PCAOptions):
     """Options of a method that may skip the subtraction of the pooled mean (``center=False``)."""
 
     center: bool = True
-    """Subtract the pooled mean."""
+    """Subtract the mean of all rows."""
 
 
 class ScaleOptions(CentreOptions):
     """Options of a method that can scale features, with variances known before the products begin."""
 
     scale: bool = False
-    """Divide each feature by its pooled standard deviation (z-scores)."""
+    """Divide each feature by its standard deviation over all rows (z-scores)."""
 
 
 class ScaledOptions(ScaleOptions):
     """Options of a method that knows all variances, and so takes a fraction of variance or 'auto'."""
 
     n_components: Annotated[ComponentChoice, Field(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # wider than the type of the base class
-    """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
-    unrelated features of the same variances (parallel analysis)."""
+    """Number of components, or the fraction of the variance that they must exceed, or 'auto': the components whose
+    variances exceed those of unrelated features with the same variances (parallel analysis)."""
 
     @property
     def solve_options(self) -> dict[str, Any]:
@@ -184,8 +184,8 @@ class MomentsOptions(ScaledOptions):
     """Options of a method whose server has count, mean and scatter of all rows, and may keep the moments."""
 
     keep: Literal["nothing", "moments", "parties"] = "nothing"
-    """'moments': keep the moments of all rows at the server (docs/statistics.md); 'parties': in clear also each
-    party's."""
+    """Moments that the server stores with the model (docs/statistics.md): those of all rows ('moments'), and in clear
+    also those of each party ('parties')."""
 
     @override
     def stored_moments_count(self, parties: int) -> int:
@@ -265,7 +265,7 @@ class MethodCard:
     """Whether the server adds up the parties' moments, or factors of them. If the server sees the moments, the model
     states the influence of each party."""
     result: str = ""
-    """Text that a reader of the result must know besides `exact`."""
+    """Sentences without the last period that a reader of the result must know besides `exact`."""
     examples: Sequence[Mapping[str, Any]] = ({},)
     """Options with which the method runs, the necessary ones first. Every question that a run may ask is in the script
     of an example: docs/security/questions.md is made of these."""

@@ -84,8 +84,8 @@ def refuse_impossible_sums() -> Iterator[None]:
 
 
 WITHIN_DISCLOSURE = (
-    "the scatter that lies between the sites' means, a matrix of a rank below their number; of three sites it shows "
-    "the plane in which their means lie, and with other runs more"
+    "the scatter between the sites' means, a matrix whose rank is below the number of sites. With three sites it shows "
+    "the plane in which their means lie; together with other runs it shows more"
 )
 """Text: what the sum of scatters about own means tells of single sites (`PCAOptions.sum_disclosures`)."""
 

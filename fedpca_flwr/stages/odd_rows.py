@@ -32,7 +32,7 @@ ABOVE, FOURTH = Field("above", ("2",), "int64"), Field("fourth", ("k",), kind="s
 """How many rows exceed the limit of T2, and of SPE; sums of the fourth powers of scores of variance 1."""
 
 
-COUNTS_DISCLOSURE = "which counts of a site are below its own minimum of rows, since these are left out of the sum"
+COUNTS_DISCLOSURE = "which counts of a site are below the site's `min-rows`, because the sum leaves these counts out"
 """Text: what the sum of counts tells of single sites (`PCAOptions.sum_disclosures`)."""
 
 
@@ -40,10 +40,10 @@ class OddRowOptions(PCAOptions):
     """Options of the outlier stage: limits for single rows, and fourth moments of the scores."""
 
     outliers: Literal["nothing", "sites", "counts"] = "nothing"
-    """'sites': each site with `scores` has T squared, SPE and their limits for each of its rows; 'counts': the
-    server is also told how many rows exceed them (docs/statistics.md)."""
+    """Outlier statistics (docs/statistics.md): each site with `scores` writes T squared, SPE and their limits for its
+    rows ('sites'), and also tells the server how many rows exceed the limits ('counts')."""
     fourth_moments: bool = False
-    """Ask for the scores' fourth moments, for intervals that allow for heavy tails (docs/statistics.md)."""
+    """Compute the scores' fourth moments, for confidence intervals that allow for heavy tails (docs/statistics.md)."""
 
 
 class RowObserver(Observer):

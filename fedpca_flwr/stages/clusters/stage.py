@@ -61,9 +61,9 @@ class ClusterOptions(PCAOptions):
     """Options of the clustering stage: the number of clusters, and the algorithm."""
 
     clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
-    """Find so many clusters among the scores of all rows, if sites allow it (docs/clusters.md); 0: none."""
+    """Number of clusters to find among the scores of all rows, if sites allow it (docs/clusters.md). 0 finds none."""
     clustering: Literal["k-means", "mixture", "harmony"] = "k-means"
-    """About centres, a mixture of normal distributions, or those of Harmony (docs/single-cells.md)."""
+    """Algorithm: k-means, a mixture of normal distributions, or Harmony (docs/single-cells.md)."""
 
 
 class Clusters(RowsStage):
