@@ -36,15 +36,16 @@ class Field:
     name: str
     """Name of the field."""
     shape: tuple[str, ...]
-    """Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
+    """Lengths of the axes, in symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows
+    ``"n(n+1)/2"``, without diagonal
     ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
     decoder can judge, other symbols as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many),
     digits a fixed length; ``()`` a scalar."""
     dtype: str = "float64"
     """Allowed dtype, or several: ``"float32 or float64"``."""
     kind: str = "real"
-    """Condition on the values, which are finite: a count is at least 1, a packed scatter is positive semidefinite as
-    far as its entries can tell, a size is not negative."""
+    """Condition on the values, which must be finite. A count is at least 1, a size is not negative, and a packed
+    scatter passes simple tests for a positive semidefinite matrix."""
     optional: bool = False
     """Whether an empty array may stand for "all zeros"."""
     constant: str = ""

@@ -261,7 +261,7 @@ def projection_questions(
 ) -> Questions:
     """Return the last question: every party projects its own rows and replies with the squared error that remains.
 
-    A method that is private by noise replies a constant, in clear.
+    The parties of a method that is private by noise reply with a constant, in clear.
 
     Parameters
     ----------
@@ -395,12 +395,12 @@ def pooled_moments(
     ----------
     run : RowsStrategy
     within : bool
-        Whether the scatter between the parties' means is left out.
+        Leave out the scatter between the parties' means.
     retain_all : bool
-        Whether covariates or parties may explain most of the variance: then all that the parties send in clear is
-        stored, however much, and of sums all digits are asked for.
+        Whether covariates or parties may explain most of the variance. The server then stores all moments that the
+        parties send in clear, whatever their size, and asks for all digits of sums.
     joined : ndarray of shape (d,) or float
-        Where only sums are shown: diagonal of a scatter that this scatter is added to.
+        With secure sums: diagonal of a scatter to which this scatter will be added.
 
     Returns
     -------
