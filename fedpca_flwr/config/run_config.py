@@ -91,18 +91,18 @@ def require_distinct_names(text: str) -> str:
         raise refusal("a name is empty; expected names, separated by commas")
     if len(different) < len(names):
         duplicates = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
-        raise refusal(f"{duplicates} stand there twice; expected each once")
+        raise refusal(f"{duplicates} is named at least twice; expected each name once")
     return text
 
 
 OLD_KEYS = {
-    "ledger": "name a folder as 'journal', where what was spent is kept too; what the old file lists is not read, so "
-    "lower 'epsilon-budget' by it",
-    "group-secret": "sites know each other by 'identity', the file of a site's own private key, and 'identities', that "
-    "of all sites' public keys ('python -m fedpca_flwr site keys' makes them); a secret that only salts ids is named "
-    "as 'ids-secret'",
+    "ledger": "set 'journal' to a folder, in which the site also records the epsilon that it has spent; the site does "
+    "not read the old file, so lower 'epsilon-budget' by the amounts that it lists",
+    "group-secret": "sites recognise each other by 'identity', the file with a site's own private key, and "
+    "'identities', the file with all sites' public keys ('python -m fedpca_flwr site keys' makes both); set "
+    "'ids-secret' to a secret that only salts ids",
 }
-"""Of node-configs of before, and what to do instead."""
+"""Keys of earlier node-configs, and what to do instead."""
 
 MAX_KEY_CHARACTERS = 64  # characters of a key, or of an option's name
 MAX_TEXT_CHARACTERS = 10_000  # characters of a value
@@ -143,8 +143,8 @@ def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str
             raise ConfigError(f"{source}: {value_text(key)} has {len(value):,} characters, expected at most {limit:,}")
         if not _is_unicode(key) or (isinstance(value, str) and not _is_unicode(value)):
             raise ConfigError(
-                f"{source}: {value_text(key)} holds half of a surrogate pair, which no file and no message can: write "
-                "the character itself"
+                f"{source}: {value_text(key)} contains half of a surrogate pair, which cannot be written to a file or "
+                "a message: write the complete character"
             )
 
 
@@ -263,7 +263,8 @@ def require_levels(text: str) -> str:
     if most_levels > MAX_LEVELS or indicators > MAX_INDICATORS:
         raise refusal(
             f"a column has {most_levels:,} levels, and all columns together {indicators:,} indicators; expected at "
-            f"most {MAX_LEVELS:,} and {MAX_INDICATORS:,}: declare the commonest levels, and all others count as 'other'"
+            f"most {MAX_LEVELS:,} and {MAX_INDICATORS:,}: declare only the most frequent levels; all other levels "
+            "then count as 'other'"
         )
     return text
 
@@ -343,7 +344,7 @@ class Config(BaseModel):
 
 
 SCALAR_TYPES = {bool, int, float, str}
-"""Types of values, as Flower's configs have them, by which a configuration is known again."""
+"""Types of values in Flower's configs. Configurations with only these types are cached."""
 
 
 @lru_cache
@@ -460,11 +461,14 @@ class RunConfig(Config):
     def _require_possible_survivors(self) -> Self:
         if self.survivors and not self.secure_aggregation:
             raise refusal(
-                f"'survivors' is {self.survivors}, but secure-aggregation is false; it is an option of secure "
-                "aggregation"
+                f"'survivors' is {self.survivors}, but secure-aggregation is false; 'survivors' is an option of "
+                "secure aggregation"
             )
         if self.blind and not self.secure_aggregation:
-            raise refusal("'blind' is true, but secure-aggregation is false: a blind server needs masked sums")
+            raise refusal(
+                "'blind' is true, but secure-aggregation is false: a blind server needs masked sums, so set "
+                "secure-aggregation=true"
+            )
         if self.blind and self.survivors:
             raise refusal(
                 f"'blind' is true, and 'survivors' is {self.survivors}: a blind run has several sums, and the "
@@ -472,9 +476,12 @@ class RunConfig(Config):
             )
         if self.minimum and self.secure_aggregation:
             raise refusal(
-                f"'minimum' is {self.minimum}, but secure-aggregation is true: there 'survivors' says how many parties "
-                "suffice"
+                f"'minimum' is {self.minimum}, but secure-aggregation is true: with secure aggregation, set "
+                "'survivors' instead"
             )
         if self.minimum and self.clients and self.minimum > self.clients:
-            raise refusal(f"'minimum' is {self.minimum}, but 'clients' is {self.clients}: at most as many can suffice")
+            raise refusal(
+                f"'minimum' is {self.minimum}, but 'clients' is {self.clients}: set 'minimum' to at most the number "
+                "of clients"
+            )
         return self

@@ -78,7 +78,7 @@ class FittedPCA:
 
     @property
     def _fit_rounds(self) -> list[dict[str, Any]]:
-        """Log entries of all rounds but those of the phase "project", in which parties project their own rows."""
+        """Log entries of all rounds except those of the phase "project", in which parties project their own rows."""
         return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
 
     def loadings(self) -> tuple[Array, Array]:
@@ -232,7 +232,7 @@ class FittedPCA:
 
     @property
     def shrinkage_(self) -> Array:
-        """Expected size of new rows' scores divided by that of the fitted rows' scores, for each component, shape (k,).
+        """Size of new rows' scores divided by that of the fitted rows' scores, for each component, shape (k,).
 
         See `fedpca_flwr.maths.inference.shrinkage`. NaN for components that do not stand out of the noise.
         """

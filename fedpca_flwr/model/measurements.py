@@ -18,7 +18,7 @@ from fedpca_flwr.model.fitted import FittedPCA
 
 Numbers = Mapping[str, float]
 LineText = Callable[[Numbers, FittedPCA], str]
-"""Makes a line of a summary of the numbers, and of what the model has besides: options, names, k."""
+"""Function that writes a line of a summary from the numbers and from the model (options, names, k)."""
 
 
 def _angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:

@@ -1,4 +1,4 @@
-"""Questions of a run: what the server requests, what a party replies, and in which order.
+"""Questions of a run: their requests, their replies and their order.
 
 A `Question` is declared in one place, with its request, its reply, a party's answer, and limits on the sum of the
 answers. Server and parties read the same declaration, and neither knows the other. The server's half of a method is a
@@ -77,7 +77,7 @@ fields are. No row leaves."""
 
 
 def no_sizes(public: Public) -> Mapping[str, int]:
-    """Return an empty mapping, for a question whose shapes have no symbols besides ``d`` and ``n``.
+    """Return an empty mapping, for a question whose shapes have no symbols other than ``d`` and ``n``.
 
     Parameters
     ----------
@@ -360,7 +360,7 @@ class Round:
 
 @dataclass(frozen=True)
 class SumRound(Round):
-    """Question of which the program needs only the sum of all replies; in clear, `consume` sees each reply.
+    """Question for which the program needs only the sum of all replies. In clear, `consume` sees each reply.
 
     Parameters
     ----------
@@ -416,4 +416,5 @@ class Total(Mapping[str, Array]):
 
 Program = Generator[Round, Any, Any]
 """Generator that yields a `Round` and continues with the replies in order of the partitions, or yields a `SumRound` and
-continues with a `Total`, or with None if no sum can be had (in the last round of a run from which a party has left)."""
+continues with a `Total`, or with None if no sum is possible (in the last round of a run from which a party has
+left)."""

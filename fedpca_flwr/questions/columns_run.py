@@ -98,7 +98,7 @@ class ColumnsClient(PCAClient):
 
     @cached_property
     def local_columns(self) -> Columns:
-        """Columns of this party, centred and scaled as the run says."""
+        """Columns of this party, centred and scaled by the options of the run."""
         return prepare_columns(self.data, center=self.options.centres_columns, scale=self.options.scale)
 
     def describe_rows(self) -> Fields:
@@ -172,7 +172,7 @@ class ScoresSolution:
 
 
 Fitting = Generator[Round, Any, ScoresSolution]
-"""The server's half of a method: yields its questions, and returns its result."""
+"""Server's half of a method: a generator that yields questions and returns the result."""
 
 
 class ColumnsRun(PCAStrategy):

@@ -38,10 +38,10 @@ FORMATS = {
     **dict.fromkeys((".xlsx", ".xls"), SPREADSHEET),
     **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".xpt"), STATISTICS),
 }
-"""By the ending of a file's name, how its rows are read."""
+"""Functions that read a file, by the ending of its name."""
 
 DATABASE_READERS = {POSTGRESQL: read_query, DUCKDB: read_query}
-"""By the kind of a database, how the rows of a query are read."""
+"""Functions that read the rows of a query, by the kind of the database."""
 
 
 def file_suffix(path: str | os.PathLike[str]) -> str:
@@ -62,7 +62,7 @@ def file_suffix(path: str | os.PathLike[str]) -> str:
 
 
 RowsHook = Callable[[Blocks], Blocks]
-"""Takes rows as a file gives them, and returns the same rows, of which it may keep a copy."""
+"""Function that receives rows as a file gives them and returns the same rows, of which it may store a copy."""
 
 
 def keep_nothing(rows: Blocks) -> Blocks:
@@ -201,7 +201,9 @@ def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
         return rows
     blocks = as_blocks(rows, CACHE_ELEMENTS)
     if blocks.sparse:
-        raise ConfigError("'missing' names numbers, and the rows of the file are sparse: write NaN in their place")
+        raise ConfigError(
+            "'missing' names numbers, but the rows of the file are sparse: write NaN instead of these numbers"
+        )
     dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float64)
     values = np.array(marks).astype(dtype)
 

@@ -270,7 +270,7 @@ def sum_units(bound: float, components: Array, mean: Array, scale: Array) -> tup
 
 
 def _limits(request: Fields, public: Public) -> SumLimits:
-    """Return limits of all sums: features, scores and traits are within 1, and a linear model is what it is."""
+    """Return limits of all sums: features, scores and traits are within 1."""
     linear = 1 + float(np.abs(request["coefficients"]).sum()) if public.options.associate == "linear" else 1.0
     limits = {"score": linear, "information": 1.0}
     limits |= {"cross": 1.0} if "columns" in request else {"people": 1.0, "squares": linear**2}

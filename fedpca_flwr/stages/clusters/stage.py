@@ -42,13 +42,14 @@ MAX_STEPS = 100
 """Largest number of steps of k-means, and of a mixture."""
 
 MIN_SHOWN_ROWS = 10
-"""Smallest cluster of which the model says the number of rows."""
+"""Smallest number of rows of a cluster that the model states."""
 
 MIN_DENSITY_GAIN = 1e-9
 """Smallest gain of a step in the mean logarithm of the density; a smaller gain ends the fit of a mixture."""
 
 AXIS_FIELDS = {"components", "scale"}
-"""Fields that scores are computed with. A site receives them once in a run: others would tell more of the same row."""
+"""Fields from which a party computes scores. A site receives them once in a run, because further ones would show more
+about the same row."""
 
 MIXTURE_FIELDS = (
     Field("weights", ("<=m",), kind="size", optional=True),

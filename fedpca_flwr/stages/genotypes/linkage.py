@@ -32,7 +32,7 @@ MAX_PAIRS = 2**21
 COMPLETE, GAPPED = "neighbours", "gapped_neighbours"
 
 WHOLE_NUMBERS = "uint8 or uint16 or uint32 or uint64"
-"""Dtypes of sums over pairs: the smallest that holds the largest of them. In secure sums all travel in words."""
+"""Dtypes of sums over pairs: the smallest dtype that fits the largest sum. In secure sums all travel in words."""
 
 
 def linkage_questions() -> Questions:

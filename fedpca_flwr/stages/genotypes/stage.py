@@ -68,7 +68,7 @@ FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True, constant=
 Where only sums open, all requests have the frequencies, since these limit the sums."""
 
 PRUNED = Field("left_out", ("d",), kind="size", optional=True, constant="left out")
-"""Field beside the frequencies where a run prunes: 1 for a variant that counts for nothing, else 0."""
+"""Field that a run with pruning sends with the frequencies: 1 for a left-out variant, else 0."""
 
 CHECKED_KEY = "genotypes checked"
 """Key in a party's state for the run: set once a pass over all rows has shown that they are genotypes."""
