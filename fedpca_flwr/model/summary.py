@@ -180,7 +180,7 @@ def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> li
         )
         overflow = f", and {len(units) - MAX_NOTE_FEATURES} more features" if len(units) > MAX_NOTE_FEATURES else ""
         notes.append(
-            f"{party} seems to have features in another unit than the other parties: {shown}{overflow}. The deviation "
+            f"{party} seems to have features in another unit than the others: {shown}{overflow}. The deviation "
             "differs by the same factor as the mean. Ask this site. If the unit is another one, this model is "
             "useless, scaled or not"
         )

@@ -326,7 +326,7 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
             if user := str(parameters.get("user") or ""):
                 message = re.sub(rf"(?<!\w){re.escape(user)}(?!\w)", "...", message)
             raise DataError(
-                "the database that node-config 'data' names cannot be reached, or refuses this site's user (the "
+                "the database that node-config 'data' names cannot be reached, or does not let this site in (the "
                 "site's log says which)",
                 local=message,
             ) from None

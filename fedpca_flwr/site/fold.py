@@ -48,7 +48,7 @@ def require_fold(node: NodeConfig, rows: int) -> None:
         )
     if not node.journal:
         raise ConfigError(
-            "this site's node-config does not set 'journal'. With a journal every run over the same rows holds out "
+            "this site's node-config names no 'journal'. With a journal every run over the same rows holds out "
             f"the same rows to choose 'mu': set 'journal', or {ALTERNATIVE}"
         )
 

@@ -519,12 +519,12 @@ def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> N
     """
     if node.data and not node.journal and (sums_only or card.differentially_private):
         raise ConfigError(
-            "this site's node-config does not set 'journal', the folder in which a site records questions and "
+            "this site's node-config names no 'journal', the folder in which a site records questions and "
             "answers; with secure aggregation, and for a private method, a site needs a journal"
         )
     if node.data and node.epsilon_budget is None and card.differentially_private:
         raise ConfigError(
-            "this site's node-config does not set 'epsilon-budget', the largest epsilon that all private runs "
+            "this site's node-config names no 'epsilon-budget', the largest epsilon that all private runs "
             f"together may spend; a site with data of its own needs it for the method '{card.name}', because the "
             "noise averages out over many runs"
         )

@@ -443,7 +443,7 @@ class RepeatRules:
             return
         if not self.node.journal:
             raise ConfigError(
-                "this site's node-config does not set 'journal', the folder in which a site counts the questions "
+                "this site's node-config names no 'journal', the folder in which a site counts the questions "
                 "about its rows; with may-show='scores' a site needs a journal"
             )
         if self.journal.load_secret(PRODUCTS_KIND) is None:  # else this run is counted
