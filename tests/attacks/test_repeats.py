@@ -113,7 +113,7 @@ def test_a_second_sum_without_a_party_is_refused(tmp_path, runs, node):
     options = {**SECURE, "n_components": 2}
     for parties, method in runs[:-1]:
         finish(sites(tmp_path, parties, method, options=options, **node))
-    said = "^client 0: this site's rows were in a secure sum over 3 parties already.* part of the parties that are in only one"
+    said = "^client 0: this site's rows were in a secure sum over 3 parties already.* parties that are in only one"
     with pytest.raises(DisclosureError, match=said):
         finish(sites(tmp_path, *runs[-1], options=options, **node))
 
