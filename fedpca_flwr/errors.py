@@ -18,11 +18,11 @@ class FedPCAError(Exception):
     Parameters
     ----------
     message : str
-        What was wrong, the value, what is allowed, what to do. Safe to send to other parties. Values in it may come
-        from anyone: of characters that do not print, only line feeds stay.
+        Text that says what was wrong, the value, what is allowed, and what to do. It is safe to send to other parties.
+        Because values in it may come from anyone, characters that do not print are replaced, except line feeds.
     local : str, optional
-        Detail that only the site's own log, and a traceback in this process, may show (a path, a column number). Never
-        sent.
+        Detail, such as a path or a column number, that only the site's own log and a traceback in this process may
+        show. It is never sent.
     """
 
     def __init__(self, message: str, *, local: str = "") -> None:
@@ -55,7 +55,7 @@ def value_text(value: object) -> str:
 
 
 class ConfigError(FedPCAError, ValueError):
-    """Error of a value or key of a run-config or node-config that is not allowed."""
+    """Error of a run-config or node-config: a key or a value is not allowed."""
 
 
 def combine_errors(errors: Sequence[FedPCAError]) -> FedPCAError:
@@ -80,23 +80,23 @@ class TravelError(ConfigError):
 
 
 class DataError(FedPCAError, ValueError):
-    """Error of a party's data that cannot be used: missing, empty, not numeric, not finite."""
+    """Error of a party's data, which the run cannot use: they are missing, empty, not numeric, or not finite."""
 
 
 class ContractError(FedPCAError):
-    """Error of a payload, state or result without the declared fields, shapes or values."""
+    """Error of a message, state or result that does not have the declared fields, shapes or values."""
 
 
 class QuorumError(FedPCAError):
-    """Error of a run in which an expected party is absent, or did not reply in time."""
+    """Error of a run in which an expected party is absent or did not reply in time."""
 
 
 class DisclosureError(FedPCAError):
-    """Error of a site whose own policy refuses to release what the run asks for."""
+    """Error of a site whose own policy refuses the run."""
 
 
 class PartyError(FedPCAError):
-    """Error of a party that only the party's own log explains; the text names the kind of failure."""
+    """Error of a party, which only the party's own log explains. The text names the kind of failure."""
 
 
 ERRORS_BY_NAME: dict[str, type[FedPCAError]] = {

@@ -55,23 +55,23 @@ class FedPCA(Strategy):
     Parameters
     ----------
     method : str, type or PCAStrategy
-        A method of this project, as in ``flwr run``: ``"p-cov"``, or with options ``"sub-it block-size=10"``; a class
-        of your own, which `client_app` must have, too; or a strategy of `flwr.server` that is to run on a grid, as
-        ``PooledCovariance(n_components=5)``.
+        Name of a method of this project, such as ``"p-cov"``, alone or with options, such as
+        ``"sub-it block-size=10"``; a class of your own, which `client_app` must also receive; or a strategy of
+        `flwr.server`, such as ``PooledCovariance(n_components=5)``.
     name : str
         Name of this PCA, if an app has several (`PCAClientApp.add_pca`).
     **options
-        The method's options and the keys of a run, with underscores: ``n_components``, ``clients``, ``scale``.
+        Options of the method and keys of a run, with underscores, such as ``n_components``, ``clients``, ``scale``.
 
     Attributes
     ----------
     strategy : PCAStrategy
-        The same method as a strategy of ``flwr.server``, which asks the questions.
+        Strategy of ``flwr.server`` for the same method, which asks the questions.
 
     Raises
     ------
     ConfigError
-        For a value that is not allowed; the error names the values that are.
+        If a value is not allowed; the error names the allowed values.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class FedPCA(Strategy):
 
     @property
     def model(self) -> PCAModel:
-        """Model of the finished run, once `start` has returned."""
+        """Model of the run, after `start` has returned."""
         return self.strategy.model
 
     @override
@@ -122,29 +122,29 @@ class FedPCA(Strategy):
         grid : Grid
             Flower's grid.
         initial_arrays : ArrayRecord, optional
-            Must be empty or None: a PCA begins with nothing.
+            Must be empty or None, because a PCA does not start from arrays.
         num_rounds : int, optional
-            Must be at least ``strategy.rounds`` if given: the method says when it has ended.
+            Must be at least ``strategy.rounds`` if given. The method itself decides when to end.
         timeout : float, optional
             Seconds that a round may take; by default the run's ``round_deadline``.
         train_config, evaluate_config : ConfigRecord, optional
-            Must be empty or None: options are given to `FedPCA`, and clients evaluate nothing.
+            Must be empty or None, because `FedPCA` takes the options, and clients evaluate nothing.
         evaluate_fn : callable, optional
-            Function of the last round's number and the model's arrays, which is called once at the end.
+            Function that is called once, at the end, with the number of the last round and the model's arrays.
 
         Returns
         -------
         Result
-            ``arrays``: ``components`` (k, d), ``mean`` (d,), ``scale`` (d,), by which centred rows are divided (1 for
-            unscaled rows), and ``variances`` (k,); with data split by columns ``scores`` (n, k) and ``variances``.
-            ``train_metrics_clientapp``: of each round its bytes up and down and its seconds.
+            ``arrays`` has ``components`` (k, d), ``mean`` (d,), ``scale`` (d,), which divides centred rows and is 1
+            without scaling, and ``variances`` (k,). With data split by columns it has ``scores`` (n, k) and
+            ``variances``. ``train_metrics_clientapp`` has the bytes up, bytes down and seconds of each round.
 
         Raises
         ------
         ConfigError
-            If an argument of other strategies is given that has no meaning here.
+            If an argument has a value that has no meaning for a PCA.
         FedPCAError
-            If a party is missing, or something is wrong: a PCA of a part of the rows is never returned.
+            If a party is missing or a reply is wrong. The method never returns a PCA of a part of the rows.
         """
         self._require_meaning(initial_arrays, num_rounds, train_config, evaluate_config)
         self._deadline = self.strategy.config.round_deadline if timeout is None else timeout
@@ -184,7 +184,7 @@ class FedPCA(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages of a round's question, a message for each party; none after the last round.
+        """Return the messages of a round's question, one for each party, and no messages after the last round.
 
         Parameters
         ----------
@@ -213,7 +213,7 @@ class FedPCA(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Take the replies to a round's question; replies are checked, and may be added up, as they come.
+        """Check the replies to a round's question as they arrive, and add them up if the method needs only the sum.
 
         Parameters
         ----------
@@ -227,7 +227,7 @@ class FedPCA(Strategy):
         arrays : ArrayRecord or None
             The model after the last round, as `start` returns it.
         metrics : MetricRecord or None
-            Bytes up and down and seconds of the round.
+            Bytes up, bytes down and seconds of the round.
         """
         if self.strategy.done:
             return None, None
@@ -300,15 +300,15 @@ class FedPCA(Strategy):
 class PCAClientApp(ClientApp):
     """ClientApp that answers the questions of `FedPCA`, and passes all other messages to the user's own functions.
 
-    Each PCA has a part of the context's state for itself, so that neither another PCA nor the user's functions meet
-    its records.
+    Each PCA has its own part of the context's state, so other PCAs and the user's functions do not see its records.
 
     Parameters
     ----------
     client : callable
-        Function of the PCA's own context and the app's that makes the client for the PCA of the default name.
+        Function that makes the client, from the PCA's own context and the app's context, for the PCA with the
+        default name.
     mods : list of callable, optional
-        Flower's mods, around all functions of the app. In secure runs they see masked answers.
+        Flower's mods, which surround all functions of the app. In secure runs the mods see masked answers.
     name : str
         Name of the PCA that `client` answers.
     """
@@ -327,23 +327,23 @@ class PCAClientApp(ClientApp):
         method: str | type[PCAStrategy] = "p-cov",
         **options: Any,
     ) -> None:
-        """Add another PCA, which `FedPCA` with the same name may run, once in a Flower run.
+        """Add another PCA to the app. `FedPCA` with the same name may run it once in a Flower run.
 
         Parameters
         ----------
         name : str
             Name of the PCA.
         rows : callable
-            Returns the party's rows for a Flower context, as for `client_app`.
+            Function that returns the party's rows for a Flower context, as for `client_app`.
         method : str or type
-            A method, as for `FedPCA`.
+            Method, as for `FedPCA`.
         **options
             Options, as for `FedPCA`.
 
         Raises
         ------
         ConfigError
-            If the app has a PCA of this name, or for a value that is not allowed.
+            If the app already has a PCA of this name, or if a value is not allowed.
         """
         if name in self._clients:
             raise ConfigError(f"this app has a PCA '{name}' already: give each PCA a name of its own")
@@ -393,17 +393,18 @@ def client_app(
 ) -> PCAClientApp:
     """Make a ClientApp for a party that holds an array or a data frame.
 
-    Outside a simulation the rows are the site's own data, and its node-config may have all keys of a site. With
-    functions of one's own, ``@app.train()`` say, the app also answers another strategy before or after the PCA.
+    Outside a simulation the rows are the site's own data, and the site's node-config may have all keys of a site. If
+    you add your own functions, for example with ``@app.train()``, the app also answers another strategy before or after
+    the PCA.
 
     Parameters
     ----------
     rows : callable
-        Returns the party's rows, an array or a data frame (n, d), for a Flower context.
+        Function that returns the party's rows, an array or a data frame (n, d), for a Flower context.
     method : str or type
-        A method, as for `FedPCA`; server and clients need the same.
+        Method, as for `FedPCA`. Server and clients must have the same method.
     mods : list of callable, optional
-        Flower's mods, around all functions of the app. In secure runs they see masked answers.
+        Flower's mods, which surround all functions of the app. In secure runs the mods see masked answers.
     name : str
         Name of this PCA, as for `FedPCA`.
     **options
@@ -420,8 +421,8 @@ def client_app(
 def client_loadings(context: Context, name: str = DEFAULT_PCA_NAME) -> Loadings:
     """Return the loadings that a finished PCA of this Flower run left at a client.
 
-    ``client_loadings(context).part_of_scores(rows)`` are the scores of rows, without any further message. With data
-    split by columns they are the party's part of the scores.
+    ``client_loadings(context).part_of_scores(rows)`` computes the scores of rows without any further message. With
+    data split by columns it computes the party's part of the scores.
 
     Parameters
     ----------

@@ -41,14 +41,14 @@ SURVIVORS = {"masked": 0, "surviving": 3}
 
 
 def battery(method: str | type[PCAStrategy], **options: Any) -> dict[str, Callable[[], object]]:
-    """Return test functions for a method, chosen by its card (declaration of options and properties).
+    """Return the tests that a method must pass; the method's card decides which tests these are.
 
     Parameters
     ----------
     method : str or type
-        A name of `METHODS`, of an entry point too, or a class of your own.
+        Name of a method, also of one from an entry point, or a class of your own.
     **options
-        Options of the runs, beside the options of the card's first example.
+        Options of the runs, in addition to those of the card's first example.
 
     Returns
     -------

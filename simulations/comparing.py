@@ -52,9 +52,9 @@ MAX_HTML_ROWS = 200
 
 
 class Comparison(list[Record]):
-    """Records of the runs of a comparison; printed, a table of means over seeds, and recommendations.
+    """Records of the runs of a comparison, which print as a table of means over seeds with recommendations.
 
-    A record of a run that failed has ``error`` instead of results.
+    The record of a failed run has ``error`` instead of results.
     """
 
     folder: Path | None = None  # of the runs and their models
@@ -74,13 +74,14 @@ class Comparison(list[Record]):
         )
 
     def means(self) -> pandas.DataFrame:
-        """Return a data frame with a line for each method and setting: means over the seeds, with 95 % intervals.
+        """Return a data frame with a line for each method and setting: the means over the seeds, with 95 % intervals.
 
         Returns
         -------
         pandas.DataFrame
-            The setting, the number of ``runs`` with results, and of each result the mean and the ends of its interval
-            by Student's t, as in ``max angle``, ``max angle low`` and ``max angle high``. A single run has no interval.
+            Columns are the setting, the number of ``runs`` with results, and for each result its mean and the ends of
+            its interval (Student's t), such as ``max angle``, ``max angle low`` and ``max angle high``. A single run
+            has no interval.
         """
         averaged = average_seeds(self)
         lines = []
@@ -96,14 +97,14 @@ class Comparison(list[Record]):
         return import_pandas().DataFrame(lines)
 
     def figure(self, over: str = "alpha", result: str = "max angle") -> Figure:
-        """Draw a result over alpha or the number of clients: means over the seeds, with 95 % intervals.
+        """Draw a result against alpha or the number of clients: means over the seeds, with 95 % intervals.
 
         Parameters
         ----------
         over : {"alpha", "clients"}
-            Where the points lie. Other settings that differ have a panel each.
+            Quantity on the horizontal axis. Every combination of other settings has a panel of its own.
         result : str
-            A column of `means`, such as ``"max angle"``, ``"captured variance"`` or ``"MB up"``.
+            Column of `means`, such as ``"max angle"``, ``"captured variance"`` or ``"MB up"``.
 
         Returns
         -------
@@ -181,51 +182,54 @@ def compare(
     bounds: float | Iterable[float] = 0.0,
     output: str | Path | None = None,
 ) -> Comparison:
-    """Run methods on every combination of data set, partition, clients and seed that ``output`` does not hold already.
+    """Run methods on every combination of data set, partition, clients and seed that ``output`` does not hold yet.
 
-    Arguments of several values take a single value, too: ``alphas=0.1``. All are checked before the first run.
+    Arguments that take several values also take a single value, such as ``alphas=0.1``. The function checks all
+    arguments before the first run.
 
     Parameters
     ----------
     parties : list or mapping of tables, or list of files' names, optional
-        Rows of your own, as `run` takes them, or the files that hold them: one for each party. They take the place of
-        data sets, partitions and numbers of clients.
+        Your own data: tables, as `run` takes them, or names of files, one for each party. They replace ``datasets``,
+        ``partitions`` and ``clients``.
     methods : str, type, or iterable of these
-        Names, each with its options: ``"sub-it block-size=10"``; classes of your own (docs/own-method.md); ``"all"``
-        is every method. Runs of a class are always repeated, since its code may have changed.
+        Names of methods with their options, such as ``"sub-it block-size=10"``, or classes of your own
+        (docs/own-method.md). ``"all"`` stands for every method. Runs of a class are always repeated, because its code
+        may have changed.
     datasets, partitions : str or iterable of str, optional
-        Names of data sets, ``"digits"`` where nothing else is named, and kinds of partitions, ``"dirichlet"``.
+        Names of data sets (by default ``"digits"``) and kinds of partitions (by default ``"dirichlet"``).
     data_root : path
-        Folder of data sets that are read from a folder.
+        Folder of the data sets that are stored as files.
     alphas : float or iterable of float
-        Parameters of ``dirichlet`` and ``quantity``: the smaller, the more uneven.
+        Parameters of the partitions ``dirichlet`` and ``quantity``. With a smaller value the parties differ more.
     clients : int or iterable of int, optional
-        Numbers of clients; 10 where nothing else is named.
+        Numbers of clients; by default 10.
     components : int
         Number of components.
     seed : int, optional
-        Seed of partitions and of methods that draw anything, if there is one; 42 where nothing else is named.
+        Single seed of the partitions and of methods that draw random numbers; by default 42.
     seeds : int or iterable of int, optional
-        Seeds, such as ``range(5)``: every combination is run with each, and results are means with 95 % intervals.
+        Several seeds, such as ``range(5)``. Every combination runs with each seed, and results are means with 95 %
+        intervals.
     engine : {"loopback", "ray"}
-        This process, or Flower's simulation, with equal results.
+        "loopback" runs in this process, "ray" in Flower's simulation. Results are equal.
     knn : bool
-        Whether to measure the accuracy of k-NN(5) on test rows, too, if the data set has some.
+        Whether to also measure the accuracy of k-NN(5) on test rows, if the data set has test rows.
     bounds : float or iterable of float
-        Bounds on the size of a value with secure aggregation; 0 is a run in clear.
+        Bounds on the size of a value, for runs with secure aggregation. 0 stands for a run in clear.
     output : path, optional
-        Folder for ``runs.jsonl``, to which each run is added as it ends, and for the models.
+        Folder for the models and for ``runs.jsonl``, to which each run is appended when it ends.
 
     Returns
     -------
     Comparison
-        A list of records, one for each run. A run that failed has ``error`` instead of results.
+        List of records, one for each run. The record of a failed run has ``error`` instead of results.
 
     Raises
     ------
     FedPCAError
-        If a method, an option, a setting or the data are not as they must be, before anything runs; or if ``output``
-        is no folder of a comparison.
+        If a method, an option, a setting or the data are wrong, before anything runs; or if ``output`` is not the
+        folder of a comparison.
 
     Examples
     --------

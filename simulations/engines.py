@@ -46,33 +46,36 @@ def run(
     Parameters
     ----------
     method : str or type
-        A name in `fedpca_flwr.METHODS`, e.g. ``"p-cov"``; it may say options too: ``"sub-it block-size=10"``. Or a
-        class of your own (docs/own-method.md).
+        Name of a method in `fedpca_flwr.METHODS`, such as ``"p-cov"``, alone or with options, such as
+        ``"sub-it block-size=10"``; or a class of your own (docs/own-method.md).
     parties : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
-        One party each; the keys of a mapping are their names. Data frames (pandas, Arrow, polars, AnnData) are matched
-        by the names of their columns, which the model keeps; missing values are NaN, which the method ``em`` takes.
-        Methods with ``split="columns"``: (n, f_i), features of the same n rows.
+        Rows of each party. The keys of a mapping are the names of the parties. The columns of data frames (pandas,
+        Arrow, polars, AnnData) are matched by name, and the model keeps the names. Missing values are NaN; the
+        method ``em`` accepts them. Methods for data split by columns take tables of shape (n, f_i), with other
+        features of the same n rows.
     n_components : int, float or "auto"
-        How many; for some methods the fraction of the variance that they must exceed, or those that stand out of noise.
+        Number of components. Some methods also take the fraction of the variance that the components must exceed, or
+        "auto": the components that stand out of the noise.
     engine : {"loopback", "ray"}
-        This process (milliseconds), or Flower's simulation (a process pool, some ten seconds to start): the same bits.
+        "loopback" runs in this process. "ray" runs Flower's simulation in a pool of processes, which takes about ten
+        seconds to start. Both give the same bits.
     progress : bool
-        Show how far a run of more than a second is, in a terminal or a notebook.
+        Show the progress of a run that takes more than a second, in a terminal or a notebook.
     **options
-        The method's options and keys of the run (``scale=True``), and a site's policy (``min_rows``, ``secure_only``,
-        ``allowed_methods``, ``max_reply_bytes``, ``min_parties``, ``may_show``) for every party. ``scores``,
-        ``loadings`` and ``phenotypes`` are lists of paths, one a party; ``levels`` may be columns, whose levels
-        ``min_rows`` rows have.
+        Options of the method and keys of the run, such as ``scale=True``; and keys of a site's policy, for every party
+        (``min_rows``, ``secure_only``, ``allowed_methods``, ``max_reply_bytes``, ``min_parties``, ``may_show``).
+        ``scores``, ``loadings`` and ``phenotypes`` are lists with one path for each party. ``levels`` may be names of
+        columns; their levels are then those that at least ``min_rows`` rows have.
 
     Returns
     -------
     PCAModel
-        The server's model; with ``blind=True`` the model as a party has it.
+        Model of the server; with ``blind=True`` the model of a party.
 
     Raises
     ------
     FedPCAError
-        What the strategy or a party raised, under its own name.
+        If the run fails; the class of the error is that of the strategy's or the party's error.
 
     Examples
     --------

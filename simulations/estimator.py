@@ -55,25 +55,26 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     Parameters
     ----------
     n_components : int, float, "auto" or None
-        How many, or for some methods the fraction of the variance that they must exceed, or those that stand out of
-        noise. None: as many as there can be, the smaller of rows and features.
+        Number of components. Some methods also take the fraction of the variance that the components must exceed, or
+        "auto": the components that stand out of the noise. None stands for the smaller of the numbers of rows and
+        features.
     method : str
-        A name in `fedpca_flwr.METHODS`, and its own options: ``"sub-it block-size=10"``.
+        Name of a method in `fedpca_flwr.METHODS`, alone or with its options, such as ``"sub-it block-size=10"``.
     engine : {"loopback", "ray"}
-        This process, or Flower's simulation.
+        "loopback" runs in this process, "ray" in Flower's simulation.
     whiten : bool
         Divide scores by their standard deviations.
     run_options : dict, optional
-        What else `run` takes, by name: ``{"secure_aggregation": True, "bound": 100.0}``.
+        Further arguments of `run`, such as ``{"secure_aggregation": True, "bound": 100.0}``.
 
     Attributes
     ----------
     model_ : PCAModel
-        The result with all that is known of it: bytes, rounds, notes, certificates.
+        Model of the run, with its log of bytes, rounds, notes and certificates.
     components_, mean_, explained_variance_, explained_variance_ratio_, singular_values_, noise_variance_, scale_
-        As in `PCAModel`; float32 where all rows are.
+        Attributes as in `PCAModel`; float32 if all rows are float32.
     n_components_, n_features_in_, n_samples_, feature_names_in_
-        As in scikit-learn.
+        Attributes as in scikit-learn.
 
     Examples
     --------
@@ -109,12 +110,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : list or mapping of tables, or one table of shape (n, d)
-            A list of arrays, data frames or sparse matrices, or a mapping from names to these: one party each. One
-            table: all rows, which ``groups`` puts to parties.
+            Tables of the parties (arrays, data frames or sparse matrices), in a list or a mapping by the names of the
+            parties; or one table of all rows, which ``groups`` divides among the parties.
         y : object
             Ignored.
         groups : array-like of shape (n,), optional
-            With one table: which party holds each row. None: one party holds all.
+            Party of each row of a single table. None stands for one party with all rows.
 
         Returns
         -------
@@ -124,9 +125,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Raises
         ------
         FedPCAError
-            What the run or a party refuses.
+            If the run or a party refuses something.
         ValueError
-            As scikit-learn's, for a table.
+            If a table is not what scikit-learn accepts.
         """
         parties = self._parties(X, groups, partial=False)
         self._moments: SecondMoments | None = None
@@ -194,7 +195,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self
 
     def transform(self, X: Any) -> Any:
-        """Compute the scores of rows, those of several parties stacked.
+        """Compute the scores of rows; the scores of several parties are stacked.
 
         Parameters
         ----------
@@ -204,7 +205,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         array or data frame of shape (n, k)
-            Scores; of several parties those of one stand below those of the other.
+            Scores. The scores of the second party stand below those of the first, and so on.
         """
         check_is_fitted(self)
         if parties_in(X):
@@ -256,12 +257,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : table of shape (n, d), or a list or mapping of tables
-            Of several parties the rows of one stand below those of the other.
+            Rows. Those of several parties are stacked in the order of the parties.
 
         Returns
         -------
         ndarray of shape (n,)
-            Log-likelihoods; NaN if no component stands out of the noise of a private run.
+            Log-likelihoods. They are NaN if no component of a private run stands out of the noise.
         """
         check_is_fitted(self)
         if parties_in(X):
@@ -293,7 +294,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         ndarray of shape (d, d)
-            In the units of the data.
+            Covariance in the units of the data.
         """
         check_is_fitted(self)
         return self._in_units(self._probabilistic().get_covariance())

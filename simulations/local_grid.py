@@ -19,18 +19,18 @@ from fedpca_flwr.protocol.messages import identify_run
 
 
 class LocalGrid(Grid):
-    """Grid that hands every message to a ClientApp in this process: an app runs in a second, without Ray or SuperLink.
+    """Grid that passes every message to a ClientApp in this process, so an app runs without Ray or a SuperLink.
 
-    Any strategy of Flower's Message API runs on it, and any ClientApp answers. A node keeps its state over the
-    messages, as a SuperNode does.
+    The grid works with any strategy of Flower's Message API and any ClientApp. A node keeps its state from message to
+    message, as a SuperNode does.
 
     Parameters
     ----------
     app : ClientApp
         ClientApp of all nodes.
     nodes : int or sequence of mappings
-        Number of simulated nodes; or the node-configs of sites, which have all rules of real sites. A node-config
-        without ``partition-id`` and ``num-partitions`` gets both.
+        Number of simulated nodes; or the node-configs of sites, to which all rules of real sites apply. The grid adds
+        ``partition-id`` and ``num-partitions`` to a node-config without them.
     run_config : mapping, optional
         Run-config of the app.
 

@@ -5,7 +5,7 @@ import itertools
 import re
 import sys
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from inspect import getdoc, getmodule, getsource
@@ -36,44 +36,74 @@ INTERNAL = re.compile(r"\s+\(`(fedpca_flwr|strategies)\.[^)]*\)")
 TABLE = re.compile(r"^\| method \| result.*\n(\|.*\n)*", re.M)
 """The table of methods on docs/which-method.md."""
 
-PERMISSION = "A site with data takes part only if its node-config names `{word}` in `allowed-methods`"
-"""How a site allows sums that tell of it."""
-
 PAGE = """# Options
 
-This page lists the keys of every run and the options that several methods share. Each method's page, such as
-[`p-cov`](methods/p-cov.md), has its own options. The first value is the default.
+This page lists the keys that every run has, and the options that several methods share. The page of a method, such as
+[`p-cov`](methods/p-cov.md), lists the options that only this method has. In the column "values" the default comes
+first.
 
-A method's own options stand in the key `method`, behind its name:
-`--run-config "method='sub-it block-size=10' n-components=5"`. `python -m fedpca_flwr compare --methods` takes the same
-texts. A value with spaces needs quotes of the other kind: `method='streaming leave="hospital 1"'`. Numbers and
-booleans are as in TOML. In Python options are arguments: `run("sub-it", parties, block_size=10, n_components=5)`.
+Write the options of a method behind its name, in the key `method`:
+
+```bash
+flwr run . --run-config "method='sub-it block-size=10' n-components=5"
+```
+
+`python -m fedpca_flwr compare --methods` takes the same texts. Put a value with spaces into quotes of the other kind:
+`method='streaming leave="hospital 1"'`. Write numbers and booleans as in TOML. In Python, options are arguments:
+`run("sub-it", parties, block_size=10, n_components=5)`.
+"""
+
+SITE_SUMS = """## Sums that tell of single sites
+
+With secure aggregation the server learns sums over all parties. With the options below, these sums also tell the server
+something about single sites. A site with data takes part in such a run only if its node-config names the word below in
+`allowed-methods`. The page of a method describes the sums that only this method has.
 """
 
 MEASUREMENTS_PAGE = """# Measurements
 
-A run puts the numbers that it measured into `model.log["measured"]`, and a comparison into `runs.jsonl`. The lines of
-`model.summary()` are made of them ([what the lines mean](results.md)). A name ends with its unit. A `share` is from 0
-to 1. Squared errors are in squared units of the (scaled) data.
+This page is for whoever reads the numbers of a run in a program. A run stores the numbers that it measured in
+`model.log["measured"]`, and a comparison stores them in `runs.jsonl`. `model.summary()` writes its lines from these
+numbers, in the order of this table; [How to read the results](results.md) explains the lines. The name of a number ends
+with its unit. A `share` is from 0 to 1. Squared errors are in squared units of the data, after scaling.
 """
 
 
 DEVIATIONS = "`sums`, `deviations(rows, centre)`"
+FIELD_GROUPS = {
+    "PLACE": "centre, scale, unit, rows",
+    "SPREAD": "vectors, middles, spreads",
+    "LIMIT": "shape_vectors, shape_middles, shape_spreads, reach",
+    "HEADS": "counts, traces, tops, means, remainders",
+}
+"""Names that docs/security/questions.md gives to request fields which come together in several questions."""
 PRUNING = r"`alleles`, `neighbours(start)`\*, `gapped_neighbours(start)`\*"
 
 QUESTIONS_PAGE = f"""# All questions
 
-This page is made from the code (`python -m fedpca_flwr methods write`). It lists all questions that whoever holds the
-server may ask a site in one run, in their order. A site [answers nothing else](server.md#what-a-site-answers).
+This page is for whoever must know everything that a site can be asked. The page lists, for each method and in their
+order, the questions that the server may ask a site in one run. A site [answers nothing
+else](server.md#what-a-site-answers). `python -m fedpca_flwr methods write` makes the page from the code.
 
-- The numbers in brackets come with a question, and the server chooses them. "..." are the numbers
-  of the same question where it stands before in the row.
-- x99 means at most 99 times, with the options' defaults. A star means that the number of parties says how often.
-- *deviations* are {DEVIATIONS}. *As first* are the first questions of the cell.
-- With `prune`, {PRUNING} take the place of `alleles`, and `left_out` comes with
-  `frequencies`.
-- `project` ends every run. With secure aggregation `keys` comes before the first sum, and with more than 50 parties
-  `openings` too. With `survivors` each sum has `keys` and `shares` before it, and `agree` and `reveal` after it.
+- The names in brackets are the numbers that come with a question. The server chooses these numbers. Three dots stand
+  for the numbers that the same question has in an earlier line of the same method.
+- x99 means that a run with default options may ask the question at most 99 times. A star means that the number of
+  parties decides how often a run may ask the question.
+- *Deviations* stands for the questions {DEVIATIONS}. *As first* stands for all questions of
+  the first line of the same transport.
+- {", ".join(f"{group} stands for `{fields}`" for group, fields in FIELD_GROUPS.items())}.
+- The question `project` follows the method's questions in every run. With secure aggregation, `keys` comes before the
+  first sum; with more than 50 parties, `openings` comes there too. With `survivors`, `keys` and `shares` come before
+  each sum, and `agree` and `reveal` after it.
+
+## Options that add questions
+
+- With `prune`, {PRUNING} replace `alleles`, and `left_out` comes
+  with `frequencies`.
+- With `associate`, `null(coefficients)` x2 (x26 with `associate='logistic'`) and `variants(coefficients, columns)`
+  follow `project`.
+- With `receipt`, `witness` and `sign` follow `project` and ask for a signature on [a receipt](../receipt.md).
+- With `blind`, the questions on the page [A blind server](blind.md) replace those of `p-cov`.
 """
 
 
@@ -83,7 +113,7 @@ def pages() -> dict[str, str]:
     return {
         "docs/methods.md": options_page(),
         "docs/measurements.md": measurements_page(),
-        "docs/security/questions.md": f"{QUESTIONS_PAGE}\n{questions_table()}",
+        "docs/security/questions.md": f"{QUESTIONS_PAGE}{questions_lists()}",
         str(comparison): TABLE.sub(method_table().replace("\\", r"\\"), comparison.read_text(encoding="utf-8")),
         **{f"docs/methods/{name}.md": method_page(method) for name, method in METHODS.items()},
     }
@@ -111,31 +141,68 @@ def method_rows() -> list[list[str]]:
 def options_page() -> str:
     """Return the Markdown page of the run-config keys and of the options that several methods share."""
     keys = table(("key", *OPTION), _options(RunConfig, RunConfig.keys()))
-    rows = ([option, ", ".join(names), *cells] for (option, *cells), names in _shared_options().items())
-    shared = table(("option", "methods", *OPTION), rows)
-    return _link_pages(f"{PAGE}\n## Keys of every run\n\n{keys}\n\n## Options of several methods\n\n{shared}\n")
+    parts = [PAGE, f"## Keys of every run\n\n{keys}\n", "## Options of several methods\n"]
+    for methods, rows in itertools.groupby(_shared_options().items(), key=itemgetter(1)):
+        parts.append(f"Of {', '.join(methods)}:\n\n{table(('option', *OPTION), (row for row, _ in rows))}\n")
+    sums = "".join(
+        f"- `{word}`, for the option `{option}`: {text}.\n" for word, (option, text) in _shared_sums().items()
+    )
+    return _link_pages("\n".join([*parts, SITE_SUMS, sums]))
 
 
 def measurements_page() -> str:
-    """Return the Markdown page of the numbers in ``model.log["measured"]``, grouped by meaning."""
+    """Return the Markdown page of the numbers in ``model.log["measured"]``, in the order of a summary's lines."""
     rows = []
     for measurement in MEASUREMENTS:
-        numbers = [
-            f"{', '.join(f'`{name}`' for name, _ in group)}: {meaning}"
-            for meaning, group in itertools.groupby(measurement.numbers.items(), key=itemgetter(1))
-        ]
-        rows.append((measurement.label, "; ".join(numbers)))
-    return f"{MEASUREMENTS_PAGE}\n{table(['line of the summary', 'its numbers'], rows)}\n"
+        for meaning, group in itertools.groupby(measurement.numbers.items(), key=itemgetter(1)):
+            rows.append((", ".join(f"`{name}`" for name, _ in group), meaning))
+    return f"{MEASUREMENTS_PAGE}\n{table(['number', 'meaning'], rows)}\n"
 
 
-def questions_table() -> str:
-    """Return a Markdown table of all questions that the server may ask a party in a run, by method and transport."""
-    rows = [
-        [f"`{name}`", *(_scripts(method, travel) for travel in EXAMPLE_CONFIGS)] for name, method in METHODS.items()
+TRANSPORTS = {"clear": "In clear", "masked": "With secure aggregation", "surviving": "With `survivors`"}
+"""Names of the transports, by the keys of `EXAMPLE_CONFIGS`."""
+
+
+def questions_lists() -> str:
+    """Return a Markdown list of all questions that the server may ask a party in a run for each method."""
+    added = _added_questions()
+    parts = [
+        "".join(
+            f"- With `{options}`, these follow the method's questions: {text}.\n" for options, text in added.items()
+        )
     ]
-    cells = [["the same" if text in row[:at] and text != "-" else text for at, text in enumerate(row)] for row in rows]
-    lines = table(["method", "in clear", "secure aggregation", "with `survivors`"], cells).splitlines()
-    return "".join(_abbreviate(line.replace(DEVIATIONS, "*deviations*")) + "\n" for line in lines)
+    for name, method in METHODS.items():
+        lines, previous = list[str](), dict[str, str]()
+        for travel, transport in TRANSPORTS.items():
+            texts = {options: text for options, text in _scripts(method, travel).items() if options not in added}
+            same = next((TRANSPORTS[other] for other in previous if previous[other] == str(texts)), None)
+            if not texts:
+                continue
+            if same:
+                lines.append(f"- {transport}: the same as {same[0].lower()}{same[1:]}.")
+            for options, text in texts.items() if not same else ():
+                lines.append(f"- {transport}{f', `{options}`' if options else ''}: {text}.")
+            previous[travel] = str(texts)
+        text = "\n".join(lines).replace(DEVIATIONS, "*Deviations*")
+        for group, fields in FIELD_GROUPS.items():
+            text = text.replace(fields, group)
+        text = _abbreviate(text)
+        parts.append(f"## `{name}`\n\n{text}\n")
+    return "\n".join(parts)
+
+
+@cache
+def _added_questions() -> dict[str, str]:
+    """Return the questions that an option adds to several methods after their own, by the option's text."""
+    texts: dict[str, set[str]] = {}
+    methods: dict[str, set[str]] = {}
+    for name, method in METHODS.items():
+        for travel in EXAMPLE_CONFIGS:
+            for options, text in _scripts(method, travel).items():
+                if text.startswith("*as first*, "):
+                    texts.setdefault(options, set()).add(text.removeprefix("*as first*, "))
+                    methods.setdefault(options, set()).add(name)
+    return {options: min(texts[options]) for options in texts if len(methods[options]) > 1 == len(texts[options])}
 
 
 def _abbreviate(row: str) -> str:
@@ -152,25 +219,33 @@ def _abbreviate(row: str) -> str:
     return re.sub(r"(\w+)\((.*?)\)`", shorten, row)
 
 
-def _scripts(method: Method, travel: str) -> str:
-    """Return a table cell: the questions of a method's example runs over a single transport, or "-" if it has none."""
-    card, texts = method.strategy.card, dict[str, str]()
+def _scripts(method: Method, travel: str) -> dict[str, str]:
+    """Return the questions of a method's example runs over a transport, by what differs from the first example."""
+    card, texts, full = method.strategy.card, dict[str, str](), list[str]()
     for options in card.examples:
         script = script_or_none(method, EXAMPLE_CONFIGS[travel], options)
         if script is None:
             continue
         changes = {key: value for key, value in options.items() if card.examples[0].get(key) != value}
-        prefix = f"`{format_method('', changes).strip()}`: " if changes else ""
         questions = card.script(EXAMPLE_CONFIGS[travel], card.options.parse(options))
         names = [name for name in script if name in questions and not questions[name].closing]
         text = ", ".join(_question(name, script[name], questions[name]) for name in names)
-        first = next(iter(texts), text)
-        short = text.replace(f"{first}, ", "*as first*, ", 1) if text.startswith(f"{first}, ") else text
+        first = next(iter(full), text)
         unpruned = text.replace(PRUNING, "`alleles`").replace("frequencies, left_out", "frequencies")
-        if unpruned not in texts:  # else the page says above the table what `prune` changes
-            texts[text] = f"{prefix}{short}"
-    successors = f"; then those of {' or '.join(f'`{name}`' for name in card.successors)}" if card.successors else ""
-    return f"{'; or '.join(texts.values())}{successors}" if texts else "-"
+        if unpruned not in full:  # else the page says at its head what `prune` changes
+            full.append(text)
+            short = text.replace(f"{first}, ", "*as first*, ", 1) if text.startswith(f"{first}, ") else text
+            texts[format_method("", changes).strip()] = short
+    if card.successors and texts:
+        texts = {
+            options: f"{text}; then the questions of {_either(card.successors)}" for options, text in texts.items()
+        }
+    return texts
+
+
+def _either(names: Sequence[str]) -> str:
+    """Return names as code with "or" between them."""
+    return " or ".join(f"`{name}`" for name in names)
 
 
 def _question(name: str, phase: Question, question: Question) -> str:
@@ -199,7 +274,7 @@ def method_page(method: Method) -> str:
     text = re.sub(r"::$", ":", INTERNAL.sub("", getdoc(getmodule(method.strategy)) or ""), flags=re.M)
     result = "exact" if card.exact else "approximate"
     facts = {
-        "Result": f"{result}, {card.result}" if card.result else result,
+        "Result": f"{result}. {card.result}" if card.result else result,
         "Rounds": card.rounds,
         "Numbers that a party sends": card.upload,
         "Source": card.reference,
@@ -221,56 +296,79 @@ def _disclosures(method: Method) -> str:
     """Return Markdown lines on what server, parties and network learn from a method, in clear and by secure sums."""
     card, ways = method.strategy.card, transports_of(method)
     clear, summed = card.disclosure, card.summed_disclosure or card.disclosure
-    lines, sees = {}, "The server sees of each party"
+    lines, learns = {}, "The server learns about each party"
     if "masked" in ways:
         summed_ways = "with secure aggregation" + (" or `survivors`" if "surviving" in ways else "")
         if summed.server == clear.server:
-            sees += f", and {summed_ways} of all parties together"
+            learns += f", or {summed_ways} about all parties together"
         else:
-            lines[f"{summed_ways.capitalize()} it sees of all parties together"] = summed.server
-    lines = {sees: clear.server, **lines}
+            lines[f"{summed_ways.capitalize()}, the server learns about all parties together"] = summed.server
+    lines = {learns: clear.server, **lines}
     if "masked" in ways:
-        for word, text in _site_sums(card).items():
-            lines[f"Sums of `{word}` tell the server of single sites"] = f"{text}. {PERMISSION.format(word=word)}"
-    lines["Other parties see"] = clear.parties
+        site_sums, shared = _site_sums(card), _shared_sums()
+        for word in site_sums.keys() - shared.keys():
+            lines["The sums also tell the server about single sites"] = (
+                f"{site_sums[word][1]}. A site with data must name `{word}` in `allowed-methods`"
+            )
+        options = ", ".join(f"`{site_sums[word][0]}`" for word in site_sums if word in shared)
+        if options:
+            lines[
+                "Options whose [sums tell the server about single sites](../methods.md#sums-that-tell-of-single-sites)"
+            ] = options
+    lines["Other parties learn"] = clear.parties
     if "masked" in ways and summed.parties != clear.parties:
-        lines["With secure aggregation, other parties see"] = summed.parties
+        lines["With secure aggregation, other parties learn"] = summed.parties
     if clear.network != Disclosure._field_defaults["network"]:
-        lines["A network observer sees"] = clear.network
+        lines["An observer of the network learns"] = clear.network
     return "".join(f"- {observer}: {text}.\n" for observer, text in lines.items())
 
 
-def _site_sums(card: MethodCard) -> dict[str, str]:
-    """Return what sums disclose about single sites, by the word of `allowed-methods`, over all listed option values."""
-    disclosures = dict[str, str]()
-    fields = card.options.model_fields
-    variations = [{name: value} for name, field in fields.items() for value in _choices(field.annotation)]
+def _site_sums(card: MethodCard) -> dict[str, tuple[str, str]]:
+    """Return what sums disclose about single sites: option and text by the word of `allowed-methods`."""
+    disclosures = dict[str, tuple[str, str]]()
+    variations = [
+        {name: value} for name, field in card.options.model_fields.items() for value in _choices(field.annotation)
+    ]
     for options in (*card.examples, *variations):
         with suppress(ConfigError):  # of options that need others
-            disclosures |= card.options.parse({**card.examples[0], **options}).sum_disclosures
+            texts = card.options.parse({**card.examples[0], **options}).sum_disclosures
+            option = next(reversed(list(options)), "").replace("_", "-")
+            disclosures |= {word: (option, text) for word, text in texts.items()}
     return disclosures
 
 
+@cache
+def _shared_sums() -> dict[str, tuple[str, str]]:
+    """Return what sums of several methods disclose about single sites, as `_site_sums`."""
+    sums = [(word, *entry) for method in METHODS.values() for word, entry in _site_sums(method.strategy.card).items()]
+    return {word: (option, text) for word, option, text in sums if sum(word == other for other, *_ in sums) > 1}
+
+
 def _method_options(card: MethodCard) -> str:
-    """Return the Markdown section on a method's options: a table of its own options, and names of shared options."""
+    """Return the Markdown section on a method's options: a table of its own options, and a link to shared options."""
     shared = _shared_options()
     rows = list(_options(card.options, method_option_keys(card.options)))
     unshared = [row for row in rows if row not in shared]
-    names = ", ".join(row[0] for row in rows if row in shared)
     text = f"\n{table(('option', *OPTION), unshared)}\n" if unshared else ""
-    text += f"\n[Shared options](../methods.md#options-of-several-methods): {names}.\n" if names else ""
+    if len(unshared) < len(rows):
+        link = "[options of several methods](../methods.md#options-of-several-methods)"
+        text += f"\n`{card.name}` also has some of the {link}.\n"
     return f"\n## Options\n{text}" if text else ""
 
 
 @cache
 def _shared_options() -> dict[tuple[str, ...], list[str]]:
-    """Return the option table rows that several methods have in common, with the names of those methods."""
+    """Return the option table rows that several methods have in common, with the names of those methods.
+
+    An option that means different things in different methods counts as shared in its most common meaning only.
+    """
     names: dict[tuple[str, ...], list[str]] = {}
     for name, method in METHODS.items():
         options = method.strategy.card.options
         for row in _options(options, method_option_keys(options)):
             names.setdefault(row, []).append(f"`{name}`")
-    return {row: methods for row, methods in names.items() if len(methods) > 1}
+    most = {option: max(len(names[row]) for row in names if row[0] == option) for option, *_ in names}
+    return {row: methods for row, methods in names.items() if len(methods) == most[row[0]] > 1}
 
 
 def descriptions(config: type[Config]) -> dict[str, str]:

@@ -1,12 +1,11 @@
-"""Adaptive: a cheap survey, a forecast for each method, and then the method that needs the fewest bytes.
+"""Adaptive: a cheap survey, a forecast for several methods, and then the method that needs the fewest bytes.
 
-Take the adaptive method where bytes matter and nobody knows the spectrum. First each party sends its count, mean,
-variances, the eigenvalues of its own scatter, a small random sketch of the scatter and about how many bytes the scatter
-takes in coarser and finer code: some 4 d + 1 numbers for d features. The server forecasts the rounds and bytes of every
-way that reaches the wanted angle (`fedpca_flwr.maths.forecast`) and goes on with the cheapest.
+Take the adaptive method if bytes matter and you do not know how fast the variances of the components fall. After a
+survey of all parties, the server forecasts rounds and bytes for `p-cov`, `qr-pca`, `sub-it` and `compressed`
+(`fedpca_flwr.maths.forecast`). The run goes on with the cheapest method that reaches the angle ``target``.
 
-A run ends by a certified bound, and by default is exact. Where the chosen way does not reach the ``target``, the
-cheapest other way goes on. Where a component is too small beside the first for a covariance to hold, `qr-pca` goes on.
+The run ends with a certified bound on the angle. If the chosen method does not reach ``target``, the cheapest other
+method goes on. If a component is too small beside the first for a covariance to resolve it, `qr-pca` goes on.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ class AdaptiveOptions(method.Options):
     """Options of the adaptive method: components, the wanted angle, and the prices of downloads and rounds."""
 
     target: Annotated[float, Limits(ge=0, le=30, examples=[0.0, 0.01, 0.5, 2.0, 10.0])] = 0.0
-    """Largest angle to the exact components, in degrees, which the run certifies; 0: exact."""
+    """Largest angle to the exact components, in degrees, that the run must certify. With 0 the result is exact."""
     download_weight: Annotated[float, Limits(ge=0, examples=[0.0, 1.0, 10.0])] = 1.0
-    """Price of a byte down, where a byte up costs 1."""
+    """Price of a byte that a party receives; a byte that it sends has the price 1."""
     round_bytes: Annotated[float, Limits(ge=0, examples=[0.0, 1e3, 1e6])] = 1e4
-    """Price of a round, in bytes up."""
+    """Price of a round, in bytes that a party sends."""
 
     @property
     def tolerance(self) -> float:
@@ -226,19 +225,19 @@ CARD = method.MethodCard(
     name="adaptive",
     title="Adaptive selection",
     exact=True,
-    result="or within an angle (`target`)",
-    rounds="1, then as chosen",
-    upload="4d + 1, then the least of four methods",
-    server_sees="variances, local eigenvalues, a small sketch; then as chosen",
+    result="With `target`, exact to this angle",
+    rounds="1, then those of the chosen method",
+    upload="about 4d + 1 for d features, then those of the chosen method",
+    server_sees="variances, local eigenvalues, a small sketch; then what the chosen method shows",
     disclosure=method.Disclosure(
-        "number of rows, mean, variances, the eigenvalues of its covariance, four random products of it and its length "
-        "in code; then as the chosen method",
+        "its number of rows, mean, variances, the eigenvalues of its covariance, four random products of its "
+        "covariance, and the size of its encoded covariance; then what the chosen method shows",
         "the pooled components and mean, and which method was chosen",
     ),
     options=AdaptiveOptions,
     script=lambda config, options: {"survey": SURVEY},
     successors=CANDIDATE_METHODS,
-    reference="this project; `fedpca_flwr.maths.forecast` derives it",
+    reference="this project; `fedpca_flwr.maths.forecast` has the derivation",
 )
 
 

@@ -1,12 +1,8 @@
-"""AP-COV: the weighted average of the parties' covariances, in a single round, for comparison.
+"""AP-COV: the weighted average of the parties' covariances, in one round.
 
-The average leaves out the scatter between the parties' means m_k, so the error grows with the distances between the
-means. With n_k rows and the covariance C_k at party k, and the mean m of all N rows::
-
-    C = sum (n_k / N) C_k       instead of      C + sum (n_k / N) (m_k - m)(m_k - m)^T
-
-P-COV sends the same d (d + 1) / 2 + d + 1 numbers and is exact. Where the server has the means, the model says how far
-off the average is.
+AP-COV is for comparison: P-COV sends the same numbers and is exact. The average leaves out the scatter between the
+parties' means, so its error grows with the distances between the means. If the server sees the means, the model states
+the angle between the average's components and the exact components.
 """
 
 from collections.abc import Mapping
@@ -51,24 +47,24 @@ CARD = method.MethodCard(
     name="ap-cov",
     title="Averaged covariance",
     exact=False,
-    result="without the variance between parties; for comparison",
+    result="It leaves out the variance between the parties",
     rounds="1",
-    upload="d(d+1)/2 + d + 1",
+    upload="d(d+1)/2 + d + 1, for d features",
     server_sees="each party's covariance",
     disclosure=method.Disclosure(
-        "number of rows, mean, covariance matrix, count and squared error of the last round",
+        "its number of rows, mean and covariance matrix; in the last round its count and squared error",
         "the pooled components, mean and scales",
     ),
     summed_disclosure=method.Disclosure(
-        "number of rows, mean, variances, scatter without that between means, squared error",
-        "mean, variances and number of rows of all; the pooled components",
+        "the number of rows, mean, variances, scatter within the parties, and squared error",
+        "the number, mean and variances of all rows; the pooled components",
     ),
     pools_moments=True,
     weighted=True,
     mixed=True,
     options=AveragedOptions,
     script=averaged_script,
-    reference="this project: P-COV without the scatter between the means, as covariances are often averaged",
+    reference="this project",
 )
 
 OMISSION_NOTE = "averaged covariances leave out the variance between parties; p-cov costs the same and is exact"

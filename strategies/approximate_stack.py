@@ -1,12 +1,10 @@
-"""AP-STACK: the singular vectors of the parties' stacked eigenvectors, in a single round, for comparison.
+"""AP-STACK: the singular vectors of the parties' stacked eigenvectors, in one round.
 
-With ``party-weights="none"`` party k sends its leading r eigenvectors, each times the root of its eigenvalue of the
-local *covariance*. These are d r + d + 3 numbers for d features. All parties count the same, however many rows they
-have, and the server leaves out the scatter between their means, so the error does not vanish with r (MNIST, Dirichlet
-0.1: about 28 degrees at r = 200).
-
-``party-weights="rows"`` weights each party by its number of rows and adds one row for each mean. This is the truncated
-factor of QR-PCA without filler, and converges to the exact components as r grows.
+AP-STACK is for comparison. Each party sends its leading r eigenvectors, each times the root of its eigenvalue. With
+``party-weights="none"``, as published, all parties have the same weight, and the server leaves out the scatter between
+their means. The error then stays however large r is (MNIST, Dirichlet 0.1: about 28 degrees at r = 200). With
+``party-weights="rows"`` the method is QR-PCA with truncated factors and without filler, and converges to the exact
+components as r grows.
 """
 
 from dataclasses import replace
@@ -25,9 +23,9 @@ class StackOptions(method.Options):
     """Options of AP-STACK: components, directions of each party, and the parties' weights."""
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
-    """Eigenvectors that each party sends; 0: n-components."""
+    """Number r of eigenvectors that each party sends. With 0 it is n-components."""
     party_weights: Literal["none", "rows"] = "none"
-    """'none': parties count the same; 'rows': parties count by their rows, and with their means."""
+    """Weight of a party: the same for all ('none'), or by its number of rows, and with its mean ('rows')."""
 
 
 def stack_script(config: method.RunConfig, options: StackOptions) -> method.Questions:
@@ -53,11 +51,11 @@ CARD = method.MethodCard(
     name="ap-stack",
     title="Stacked eigenvectors",
     exact=False,
-    result="for comparison",
+    result="",
     rounds="1",
-    upload="d `rank` + d + 3",
+    upload="d `rank` + d + 3, for d features",
     server_sees="leading local components",
-    disclosure=method.Disclosure("number of rows, mean, total variance, its leading components"),
+    disclosure=method.Disclosure("its number of rows, mean, total variance and leading components"),
     options=StackOptions,
     script=stack_script,
     reference="Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis",

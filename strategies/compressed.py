@@ -1,21 +1,21 @@
-"""Compressed: the moments of P-COV in fewer bytes, with a measured error.
+"""Compressed: the sums of P-COV in 5 to 100 times fewer bytes, with a measured error.
 
-Take the compressed method where the upload of P-COV is too large and a few more rounds are not. Count and mean travel
-as they are, and the scatter by a codec (`fedpca_flwr.maths.codecs`) in 5 to 100 times fewer bytes:
+Take the compressed method if the upload of P-COV is too large and a few more rounds do not matter. The option ``codec``
+chooses how a party encodes its scatter (`fedpca_flwr.maths.codecs`):
 
-* ``quantise``: the packed triangle in ``bits`` bits a value;
-* ``shared-step``: integer multiples of one step, compressed without loss, in one short round more, for data with many
-  near-zero covariances, as images have;
-* ``low-rank``: the leading ``rank`` eigenvectors times the roots of their eigenvalues, in ``bits`` bits, and half of
-  the first omitted eigenvalue in every other direction;
-* ``sketch``: ``rank`` random products, for comparison.
+* ``quantise`` sends each value of the packed triangle in ``bits`` bits;
+* ``shared-step`` rounds all values to multiples of one step and compresses them without loss. It needs one more round,
+  and suits data with many covariances near zero, such as images;
+* ``low-rank`` sends the leading ``rank`` eigenvectors, each times the root of its eigenvalue, in ``bits`` bits. The
+  server assumes half of the first omitted eigenvalue in every other direction;
+* ``sketch`` sends ``rank`` random products and is for comparison.
 
-In clear each party measures the spectral norm of its encoding's error, and the model has the bound on the angle that
-follows. With secure aggregation the triangle travels in ``bits`` bits a value, several to a word
-(`fedpca_flwr.questions.short_words`), and the bound is by the steps and the number of parties alone, the worst case:
-where many parties need a certificate, take more ``bits`` (21 for 100 parties). A correction is one more round: the
-server sends the leading components, and each party returns what its encoding still gets wrong about the components
-(`fedpca_flwr.maths.refine`). With a ``tolerance`` of 1e-6 degrees or less the method counts as exact.
+Each party measures the spectral norm of its encoding's error, and the model states the bound on the angle that follows.
+With secure aggregation the parties round values to ``bits`` bits, and the bound assumes the worst rounding. A
+certificate for many parties then needs more ``bits`` (21 for 100 parties).
+
+A correction is one more round: the server sends the leading components, and each party returns the error of its
+encoding along them (`fedpca_flwr.maths.refine`). With a ``tolerance`` of 1e-6 degrees or less the method is exact.
 """
 
 import math
@@ -36,8 +36,8 @@ from fedpca_flwr.questions import method, short_words
 
 MAX_CORRECTIONS = 10
 SITE_DISCLOSURE = (
-    "to how many steps each site's numbers are rounded, and it chooses the steps: runs with many different ones tell "
-    "single sites' covariances"
+    "to how many steps each site's numbers are rounded, with steps that the server chooses. Runs with many different "
+    "steps tell the covariances of single sites"
 )
 CODEC_SUGGESTION = "leave out 'codec': sums travel in short words"
 
@@ -55,18 +55,18 @@ class CompressedOptions(method.Options):
     codec: Annotated[
         Literal["auto", "quantise", "shared-step", "low-rank", "sketch"], BeforeValidator(_refuse_removed_codec)
     ] = "auto"
-    """Encoding of the scatter; 'auto': 'quantise', and with secure aggregation short words."""
+    """Encoding of the scatter. 'auto' is 'quantise' in clear, and short words with secure aggregation."""
     bits: Annotated[int, Limits(ge=4, le=32, examples=[4, 8, 16, 32])] = 16
-    """Bits of each value, for all codecs but ``shared-step``."""
+    """Bits of each value. ``shared-step`` does not use this option."""
     step: Annotated[float, Limits(gt=0, le=1, examples=[1e-7, 1e-5, 1e-2, 1.0])] = 1e-5
-    """Step of ``shared-step``, in units of the mean variance of a feature."""
+    """Step of ``shared-step``, as a multiple of the features' mean variance."""
     rank: Annotated[int, Limits(ge=0, examples=[1, "k", "2k", 100])] = 0
-    """Number of vectors of ``low-rank`` and ``sketch``; 0: 2 n-components."""
+    """Number of vectors of ``low-rank`` and ``sketch``. With 0 it is 2 n-components."""
     corrections: Annotated[int, Limits(ge=0, le=MAX_CORRECTIONS, examples=[0, 1, 3])] = 0
     """Number of correction rounds."""
     tolerance: Annotated[float, Limits(ge=0, le=90, examples=[1e-6, 1e-3, 1.0])] = 0.0
-    """Certified largest angle, in degrees, at which corrections end (at most ten without ``corrections``); 0:
-    corrections end with the last."""
+    """Certified largest angle in degrees at which corrections end, after ten of them at most unless ``corrections`` is
+    set. With 0, all ``corrections`` are made."""
 
     def block_width(self, d: int) -> int:
         """Return the number of leading eigenvectors in a correction's block: n_components + 10, at most d.
@@ -257,24 +257,24 @@ CARD = method.MethodCard(
     name="compressed",
     title="Compressed covariance",
     exact=False,
-    result="with a measured bound, or exact to a certified angle (`tolerance`)",
-    rounds="1; with `step` 2; and `corrections`",
-    upload="5 to 100 times less than d²",
+    result="The model states a measured bound. With `tolerance`, corrections go on until that angle is certified",
+    rounds="1; 2 with `codec='shared-step'`; 1 more for each correction",
+    upload="5 to 100 times fewer bytes than P-COV",
     server_sees="each party's approximate covariance",
     disclosure=method.Disclosure(
-        "number of rows, mean, total variance, its covariance to the precision asked (`low-rank`: its leading "
-        "components)",
-        network="sizes and times of messages; a compressed size depends a little on the covariance",
+        "its number of rows, mean, total variance, and its covariance to the precision of the codec (with `low-rank` "
+        "its leading components)",
+        network="sizes and times of messages; the size of a compressed message depends a little on the covariance",
     ),
     summed_disclosure=method.Disclosure(
-        "number of rows, mean, variances, scatter in `bits` bits, its products with the corrected vectors, "
-        "squared error",
-        "mean, variances and number of rows of all; the pooled components so far",
+        "the number of rows, mean, variances, scatter in `bits` bits, products of the scatter with the corrected "
+        "vectors, and squared error",
+        "the number, mean and variances of all rows; the pooled components of each round",
     ),
     options=CompressedOptions,
     script=compressed_script,
     weighted=True,
-    reference="this project; `fedpca_flwr.maths.codecs` and `fedpca_flwr.maths.refine` derive it",
+    reference="this project; `fedpca_flwr.maths.codecs` and `fedpca_flwr.maths.refine` have the derivations",
     examples=({}, {"codec": "shared-step", "corrections": 10}, {"corrections": 10}),
 )
 

@@ -1,14 +1,9 @@
 """DSA, the Distributed Sanger's Algorithm: parties of a graph average with neighbours and follow Sanger's rule.
 
-DSA is for comparison. Party i has a matrix A_i, whose mean over the parties is the pooled scatter with trace 1, and an
-iterate X_i (d x k). In each round the party sends X_i, which are d k numbers, and steps along Sanger's direction of its
-own matrix, from the weighted mean of its neighbours' iterates, with Metropolis weights w_ij and the step size alpha::
-
-    X_i <- sum_j w_ij X_j + alpha H_i(X_i),   H_i(X) = A_i X - X triu(X' A_i X)
-
-The iterates converge linearly, but only to a neighbourhood of the components: where parties differ, their directions do
-not vanish at the solution, and hold the parties apart in proportion to ``step-size``. FAST-PCA removes this distance at
-twice the bytes.
+DSA is for comparison. In each round a party sends its iterate X (d x k) to its neighbours, averages the iterates that
+it receives, and takes a step along Sanger's direction of its own scatter. The iterates converge linearly, but only to a
+neighbourhood of the components: where parties differ, their directions keep the parties apart, in proportion to
+``step-size``. FAST-PCA removes this distance and sends twice the bytes.
 """
 
 from typing_extensions import override
@@ -21,10 +16,10 @@ CARD = method.MethodCard(
     name="dsa",
     title="Distributed Sanger's Algorithm",
     exact=False,
-    result="stalls at a distance (on digits 0.6 degrees, parties 5 apart); for comparison; over a simulated graph",
+    result="On digits it stops improving at 0.6 degrees, with the parties 5 degrees apart. The graph is simulated",
     rounds="the graph's diameter + `iterations` + 1",
-    upload="d k in each iteration; at first K(2d + 3) for K parties",
-    server_sees="all that it relays: heads, iterates",
+    upload="K(2d + 3) for K parties and d features, then d k in each iteration",
+    server_sees="all that it relays: means, variances, iterates",
     disclosure=graph.GRAPH_DISCLOSURE,
     options=graph.GraphOptions,
     script=lambda config, options: graph.graph_questions(config, options, BLOCK_NAMES),

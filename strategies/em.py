@@ -1,14 +1,13 @@
-"""EM: the components of rows with missing values, by maximum likelihood in a Gaussian model of all rows together.
+"""EM: the components of rows with missing values, by maximum likelihood in a Gaussian model of all rows.
 
-Take EM where rows have gaps; docs/missing.md says what EM presumes and how near it comes. In each round the server
-sends the model's mean m and covariance S, and every party returns sums of its expected rows. An observed value is taken
-as it is, and a missing value by its conditional mean. The products also have the conditional covariance
-(`fedpca_flwr.maths.gaussian_em`, accelerated; `fedpca_flwr.maths.gap_groups`). For d features a party sends
-d (d + 1) / 2 + d numbers in each round. The components are those of the expected scatter at the end. The result is
-approximate: the iteration ends where the components have an estimated ``tolerance`` degrees to go.
+Take EM if your rows have gaps; docs/missing.md says what EM assumes and how accurate it is. In each round the server
+sends the model's mean m and covariance S. Each party fills every gap with its conditional mean, and returns the sums of
+the filled rows and of their products, with the conditional covariances added
+(`fedpca_flwr.maths.gaussian_em`; `fedpca_flwr.maths.gap_groups`). At the end, the components are those of the expected
+scatter. The iteration ends when an estimate says that the components will turn by less than ``tolerance`` degrees.
 
-With ``model='factors'``, q directions and equal noise in all others stand for S, which is probabilistic PCA
-(`fedpca_flwr.maths.factor_em`), and a party sends d (q + 1) + 2 numbers in each round.
+With ``model='factors'``, the covariance is that of probabilistic PCA (`fedpca_flwr.maths.factor_em`): q directions, and
+the same noise in all other directions. A party then sends far fewer numbers.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -61,25 +60,26 @@ class EMOptions(method.PCAOptions):
     }
 
     n_components: Annotated[ComponentChoice, Limits(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, this can
-    """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
-    unrelated features of the same variances (parallel analysis)."""
+    """Number of components, or the fraction of the variance that they must exceed, or 'auto': the components whose
+    variances exceed those of unrelated features with the same variances (parallel analysis)."""
     keep: Literal["nothing", "moments", "parties"] = "nothing"
-    """'moments': keep the expected moments of all rows at the server (docs/statistics.md); 'parties': in clear also
-    each party's."""
+    """Moments that the server stores with the model (docs/statistics.md): the expected moments of all rows ('moments'),
+    and in clear also those of each party ('parties')."""
 
     model: Literal["gaussian", "factors"] = "gaussian"
-    """'gaussian': by a covariance of all features; 'factors': by few directions, for more than some 500 features."""
+    """Model of the rows: a full covariance ('gaussian'), or few directions and noise ('factors'), for more than about
+    500 features."""
     factors: Annotated[int, Limits(ge=0)] = 0
-    """Number of factors with model='factors'; 0: ten more than components."""
+    """Number q of factors with model='factors'. With 0 it is n-components + 10."""
     scale: bool = False
-    """Divide each feature by the standard deviation of its expected values, with model='factors' of its observed
-    values."""
+    """Divide each feature by the standard deviation of its expected values (with model='factors', of its observed
+    values)."""
     prior: Annotated[float, Limits(gt=0, le=1e6, examples=[1e-3, 1.0, 100.0])] = 10.0
-    """Weight of the prior, in rows of unrelated features."""
+    """Weight of the prior: it counts as this many rows of unrelated features."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-6, 1.0, 30.0])] = 0.01
-    """Estimated angle that is left to go, in degrees, at which the iteration ends. The estimate is no bound."""
+    """Estimated angle to the final components, in degrees, at which the iteration ends. The estimate is not a bound."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 100
-    """Largest number of rounds; a model that stops there says how near it came."""
+    """Largest number of rounds. A model that stops there states the estimated angle that is left."""
 
     @model_validator(mode="after")
     def _check_factors(self) -> Self:
@@ -183,17 +183,17 @@ CARD = method.MethodCard(
     name="em",
     title="Expectation-maximisation",
     exact=False,
-    result="maximum likelihood for rows with missing values",
-    rounds="2, then until it rests, some 10; `model='factors'` some 25",
-    upload="d(d+1)/2 + d in each round; `model='factors'` d(q+1) + 2, q = k + 10",
+    result="The components are maximum likelihood estimates for rows with missing values",
+    rounds="2, then about 10 until it converges; about 25 with `model='factors'`",
+    upload="d(d+1)/2 + d in each round for d features; with `model='factors'` d(q+1) + 2, q = k + 10",
     server_sees="each party's expected covariances, how often each two features have values together; "
     "`model='factors'` their products with d x q blocks, how often each feature has a value",
     disclosure=method.Disclosure(
-        "number of rows, how often each two features have values together, mean and variances of what is there; "
-        "in each round the expected covariance under the model of that round: more than one covariance, see "
-        "[missing values](../security/methods.md#missing-values-em)",
-        "number of rows of all, means and variances of what is there, the model's covariance in each round; the "
-        "components",
+        "the number of rows, in how many rows each two features both have values, the mean and variances of the values "
+        "that are not missing, and in each round the expected covariance under that round's model. This is more than "
+        "one covariance ([missing values](../security/methods.md#missing-values-em))",
+        "the number of all rows, the means and variances of the values that are not missing, the model's covariance in "
+        "each round, and the components",
     ),
     options=EMOptions,
     script=em_script,
@@ -202,8 +202,8 @@ CARD = method.MethodCard(
     pools_moments=True,
     needs=("groups",),
     examples=({}, {"model": "factors"}),
-    reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Varadhan and Roland 2008; factors: "
-    "Tipping and Bishop 1999, Henderson and Varadhan 2019",
+    reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Varadhan and Roland 2008; for "
+    "factors Tipping and Bishop 1999, Henderson and Varadhan 2019",
     beyond_moments="a group of rows for each pattern of gaps",
 )
 

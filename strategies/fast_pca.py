@@ -1,14 +1,9 @@
-"""FAST-PCA: DSA whose parties track the mean of all their directions, and so converge to the components themselves.
+"""FAST-PCA: DSA whose parties also track the mean of all directions, and so converge to the exact components.
 
-FAST-PCA is for the study of parties that talk to neighbours only. Besides its iterate X_i (d x k), party i keeps and
-exchanges an estimate T_i (d x k) of the mean Sanger direction of all parties (the paper calls it S_i), with Metropolis
-weights w_ij and the step size alpha. In each round a party sends 2 d k numbers::
-
-    X_i <- 1/2 X_i + 1/2 sum_j w_ij X_j + alpha T_i
-    T_i <- 1/2 T_i + 1/2 sum_j w_ij T_j + H_i(X_i, new) - H_i(X_i, old),   T_i = H_i(X_i) at first
-
-Where the gap after the last component is small next to the first eigenvalue, the iterates take many more rounds than
-the default, and a note says so.
+FAST-PCA is for the study of parties that exchange numbers with neighbours only. In each round a party sends its
+neighbours its iterate X (d x k), and an estimate T (d x k) of the mean Sanger direction of all parties. If the gap
+after the last component is small beside the first eigenvalue, convergence takes many more rounds than the default, and
+a note of the model says so.
 """
 
 from typing_extensions import override
@@ -21,10 +16,10 @@ CARD = method.MethodCard(
     name="fast-pca",
     title="FAST-PCA",
     exact=False,
-    result="converges to the exact components (on digits 0.002 degrees at the defaults); over a simulated graph",
+    result="It converges to the exact components, on digits to 0.002 degrees by default. The graph is simulated",
     rounds="the graph's diameter + `iterations` + 1",
-    upload="2d k in each iteration; at first K(2d + 3) for K parties",
-    server_sees="all that it relays: heads, iterates",
+    upload="K(2d + 3) for K parties and d features, then 2d k in each iteration",
+    server_sees="all that it relays: means, variances, iterates",
     disclosure=graph.GRAPH_DISCLOSURE,
     options=graph.GraphOptions,
     script=lambda config, options: graph.graph_questions(config, options, BLOCK_NAMES),

@@ -1,14 +1,12 @@
-"""P-COV: the PCA of all rows together, exactly, in a single round.
+"""P-COV: the exact PCA of all rows together, in one round.
 
-Begin with P-COV where rows are complete numbers of up to some thousand features. Party k sends its count n_k, mean m_k
-and centred scatter S_k, which are d (d + 1) / 2 + d + 1 numbers for d features. The server adds the scatter between
-the means::
+Begin with P-COV if your rows are complete numbers with up to some thousand features. Party k sends its number of rows
+n_k, mean m_k and centred scatter S_k. With the mean m of all N rows, the server adds the scatter between the means::
 
     S = sum S_k + sum n_k (m_k - m)(m_k - m)^T,    S / N = covariance of the pooled rows
 
-where m is the mean of all N rows, and takes the leading eigenvectors of S. The result is exact up to rounding for any
-partition of the rows, however unequal or shifted. With secure aggregation the same sums take more rounds
-(docs/secure-aggregation.md).
+The components are the leading eigenvectors of S. The result is exact up to rounding, however the rows are divided among
+the parties. With secure aggregation the same sums take more rounds (docs/secure-aggregation.md).
 """
 
 from dataclasses import replace
@@ -41,15 +39,15 @@ CARD = method.MethodCard(
     title="Pooled covariance",
     exact=True,
     rounds="1",
-    upload="d(d+1)/2 + d + 1",
+    upload="d(d+1)/2 + d + 1, for d features",
     server_sees="each party's covariance",
     disclosure=method.Disclosure(
-        "number of rows, mean, covariance matrix, count and squared error of the last round",
+        "its number of rows, mean and covariance matrix; in the last round its count and squared error",
         "the pooled components, mean and scales",
     ),
     summed_disclosure=method.Disclosure(
-        "number of rows, mean, variances, scatter, squared error",
-        "mean, variances and number of rows of all; the pooled components",
+        "the number of rows, mean, variances, scatter and squared error",
+        "the number, mean and variances of all rows; the pooled components",
     ),
     pools_moments=True,
     weighted=True,
@@ -57,7 +55,7 @@ CARD = method.MethodCard(
     rotatable=True,
     options=method.MomentsOptions,
     script=covariance_script,
-    reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",
+    reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance",
 )
 
 

@@ -1,18 +1,17 @@
-"""QR-PCA: the exact components from triangular factors of the parties' rows, in a single round.
+"""QR-PCA: the exact components from triangular factors of the parties' rows, in one round.
 
-Take QR-PCA where each party has fewer rows than features, or where small components matter. Party k sends the
-triangular factor R_k of its centred rows, its count n_k and its mean m_k. All R_k, stacked with one row
-``sqrt(n_k) (m_k - m)`` for each party, have the singular values and right singular vectors of all rows together::
+Take QR-PCA if each party has fewer rows than features, or if small components matter. Party k sends its number of rows
+n_k, its mean m_k and the triangular factor R_k of its centred rows. The server stacks all R_k and one row
+``sqrt(n_k) (m_k - m)`` for each party, where m is the mean of all rows. The stack has the singular values and right
+singular vectors of all rows together::
 
     sum R_k^T R_k + sum n_k (m_k - m)(m_k - m)^T = scatter of the pooled rows about their mean m
 
-A factor has h = min(n_k - 1, d) rows, so a party sends h d - h (h - 1) / 2 + d + 1 numbers for d features. Nothing is
-squared, so singular values are resolved to some 1e-15 of the first singular value, where a covariance resolves them to
-some 3e-7. Where parties have many rows, QR-PCA takes about twice the CPU time of P-COV.
+QR-PCA squares no value, so it resolves singular values down to about 1e-15 of the first one. A covariance resolves them
+down to about 3e-7. If parties have many rows, QR-PCA takes about twice the CPU time of P-COV.
 
-With ``rank = r`` each party sends only the best r rows of its factor, and the model says a bound on the angle. With
-``filler`` the server assumes half of the first omitted eigenvalue in every omitted direction, which halves the error
-bound (docs/benchmarks.md has angles).
+With ``rank = r`` each party sends only the best r rows of its factor, and the model states a bound on the angle. With
+``filler`` the server assumes half of the first omitted eigenvalue in every omitted direction, which halves the bound.
 """
 
 from dataclasses import replace
@@ -36,11 +35,11 @@ class QROptions(method.ScaleOptions):
     """Options of QR-PCA: components, scaling, and the size and precision of the factors."""
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
-    """Rows of a truncated factor; 0: the complete factor, exact."""
+    """Rows of a truncated factor. With 0 the factor is complete and the result exact."""
     filler: bool = True
-    """Whether to fill the directions that truncation leaves out."""
+    """Assume some variance in the directions that truncation omits."""
     wire: Literal["float64", "float32"] = "float64"
-    """Precision of a complete factor; with float32 the model says a bound on the angle."""
+    """Precision of a complete factor. With float32 the model states a bound on the angle."""
 
 
 def factor_script(config: method.RunConfig, options: QROptions) -> method.Questions:
@@ -103,13 +102,13 @@ CARD = method.MethodCard(
     name="qr-pca",
     title="QR factors",
     exact=True,
-    result="unless `rank` truncates or `wire` rounds; then with a bound",
+    result="With `rank` or `wire='float32'`, approximate with a bound",
     rounds="1",
-    upload="h d - h(h-1)/2 + d + 1, h = min(n - 1, d); `rank`: d `rank`",
+    upload="h d - h(h-1)/2 + d + 1, for n rows, d features and h = min(n - 1, d); with `rank` about d `rank`",
     server_sees="each party's covariance, or its leading components",
     disclosure=method.Disclosure(
-        "number of rows, mean, a factor of its covariance (all that a covariance tells; with `rank` its leading "
-        "components)"
+        "its number of rows, mean, and a factor of its covariance, which tells as much as the covariance (with `rank` "
+        "its leading components)"
     ),
     pools_moments=True,
     mixed=True,

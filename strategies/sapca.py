@@ -1,14 +1,12 @@
-"""SAPCA: every party follows its stream of rows in a single pass, and the subspaces are merged (Grammenos et al. 2019).
+"""SAPCA: each party follows its stream of rows in one pass, and the subspaces are merged (Grammenos et al. 2019).
 
-Take SAPCA for streams; docs/streaming.md compares the choices. A party needs O(d (r + b)) memory for d features, r
-tracked directions and blocks of b rows. It sends its directions times their singular values, its mean, its energy (the
-trace of the scatter) and an error bound: d r + d + 5 numbers. One QR and one SVD, with a column for each mean, merge
-the subspaces. The server merges all parties' subspaces at once, in one round (star), or parties merge them pairwise
-along a tree, whose messages the server relays, in log2(parties) rounds.
+Take SAPCA if rows arrive in a stream; docs/streaming.md compares the choices. A party needs O(d (r + b)) memory for d
+features, r tracked directions and blocks of b rows. It sends its directions times their singular values, its mean, the
+trace of its scatter, and an error bound. The server merges all subspaces at once ("star"), or the parties merge them
+pairwise along a tree, and the server relays their messages.
 
-The result is approximate, with a bound. The order of the rows matters only where ``tracked`` is less than both the
-number of features and the rank of the data. The model then depends on the order a little, and says by a bound how far
-it may be off.
+The model states a bound on its error. If ``tracked`` is less than the number of features and the rank of the data, the
+model depends a little on the order of the rows, within this bound.
 """
 
 import math
@@ -69,24 +67,24 @@ class SAPCAOptions(method.CentreOptions):
     """Options of SAPCA: components, the tracked directions, the rank rule, the topology, and a running model."""
 
     rank_rule: Literal["energy", "paper"] = "energy"
-    """``energy``: as many components as `n-components` says; ``paper``: from that number on as the shares of the
-    singular values say."""
+    """Rank of a stream: n-components (``energy``), or from n-components on by the shares of the singular values
+    (``paper``)."""
     share_low: Annotated[float, Limits(ge=0, lt=1)] = 0.01
-    """Share of ``paper`` below which the rank falls (the paper's alpha)."""
+    """Share below which the rank falls, with ``paper`` (the paper's alpha)."""
     share_high: Annotated[float, Limits(gt=0, le=1)] = 0.10
-    """Share of ``paper`` above which the rank grows (the paper's beta)."""
+    """Share above which the rank grows, with ``paper`` (the paper's beta)."""
     tracked: Annotated[int, Limits(ge=0, examples=["k", "2k", "d", 100])] = 0
-    """Number of tracked directions; 0: twice as many as components (50 for a fraction)."""
+    """Number of tracked directions. With 0 it is 2 n-components (50 if n-components is a fraction)."""
     block_size: Annotated[method.Count, Limits(examples=[1, 7, 50])] = 50
-    """Rows of a block."""
+    """Number of rows of a block."""
     forgetting: Annotated[float, Limits(gt=0, le=1, examples=[1.0, 0.9])] = 1.0
-    """Factor by which the singular values shrink before each block."""
+    """Factor by which the singular values are multiplied before each block."""
     topology: Literal["star", "tree"] = "star"
-    """'star': the server merges all subspaces at once; 'tree': parties merge pairwise."""
+    """Who merges: the server, all subspaces at once ('star'), or the parties, pairwise ('tree')."""
     center: bool = True
-    """Subtract the pooled mean."""
+    """Subtract the mean of all rows."""
     state: str = ""
-    """Folder of a running model at the server, into which the rows are merged."""
+    """Folder of a running model at the server, into which the run merges its rows."""
     old_weight: Annotated[float, Limits(gt=0, le=1)] = 1.0
     """Factor of the running model's singular values (the paper's lambda 1)."""
     new_weight: Annotated[float, Limits(ge=1, le=1e6)] = 1.0
@@ -281,16 +279,17 @@ CARD = method.MethodCard(
     name="sapca",
     title="Streaming with adaptive rank",
     exact=False,
-    result="with a bound; one pass over the rows",
-    rounds="1; `topology='tree'` log2(parties)",
-    upload="d `tracked` + d + 5",
+    result="The model states a bound",
+    rounds="1; log2(parties) with `topology='tree'`",
+    upload="d `tracked` + d + 5, for d features",
     server_sees="mean, total variance, leading local components",
     disclosure=method.Disclosure(
-        "number of rows, mean, total variance, its leading components and their variances, an error bound, in a "
-        "tree merged ones too; with `state` it keeps what was merged, and a digest of each contribution, on disk",
-        "the pooled components and mean; in a tree a party sees the **merged subspace, mean and weight of those "
-        "below it**, at the lowest level those of one other party",
-        "sizes and times of messages; in a tree who is whose parent",
+        "its number of rows, mean, total variance, leading components with their variances, and an error bound; in a "
+        "tree also merged ones. With `state` the server keeps the merged model and a digest of each contribution on "
+        "disk",
+        "the pooled components and mean; in a tree also the **merged subspace, mean and weight of the parties below**, "
+        "which at the lowest level are those of one other party",
+        "sizes and times of messages; in a tree, which party is the parent of which",
     ),
     options=SAPCAOptions,
     script=sapca_script,

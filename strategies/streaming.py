@@ -1,11 +1,10 @@
-"""Streaming: a federation that lasts from run to run, while members join, change and leave.
+"""Streaming: the exact PCA of a federation that lasts from run to run, while members join, change and leave.
 
 The server keeps the moments of every member in the folder ``state`` (`fedpca_flwr.model.federation`). The model is that
-of P-COV on the rows of all current members, and exact as P-COV is; docs/streaming.md has all rules. For rows that
-stream take `sapca`.
+of P-COV on the rows of all current members; docs/streaming.md has all rules. If rows arrive in a stream, take `sapca`.
 
-Every party sends count, mean and a digest (SHA-256) of its moments: d + 6 numbers for d features. Then parties whose
-digest differs from the server's send their moments, in a second round.
+In the first round every party sends its number of rows, its mean and a digest (SHA-256) of its moments. In a second
+round, parties whose digest differs from the server's send their moments.
 """
 
 import hashlib
@@ -31,11 +30,11 @@ class StreamingOptions(method.ScaledOptions):
     """Options of the streaming method: components, scaling, folder of stored moments, leaving members, appending."""
 
     state: str = ""
-    """Folder at the server that holds the federation; required."""
+    """Folder at the server that holds the federation. This option is required."""
     leave: str = ""
-    """Names of members that leave, separated by commas."""
+    """Names of the members that leave, with commas between them."""
     append: Annotated[bool, Limits(examples=[])] = False
-    """Add the parties' rows to the rows that they brought before."""
+    """Add the parties' rows to the rows of earlier runs, instead of replacing these."""
 
 
 SUM_KEY_PREFIX = "sum of "
@@ -45,19 +44,19 @@ CARD = method.MethodCard(
     name="streaming",
     title="Streaming",
     exact=True,
-    result="for the current members of a federation that lasts",
-    rounds="1; 2 if anyone's rows changed",
-    upload="d + 6; if rows changed 2d + 7, and d(d+1)/2 from whom they did",
+    result="The components are those of all current members' rows",
+    rounds="1; 2 if any party's rows changed",
+    upload="d + 6 for d features; 2d + 7 if any party's rows changed, and d(d+1)/2 from each party whose rows changed",
     server_sees="each party's covariance, and keeps it",
     disclosure=method.Disclosure(
-        "as `p-cov`, and whether a party's rows are those of the last run (a digest of its moments); it keeps all "
-        "of it on disk until the member leaves",
+        "its number of rows, mean and covariance matrix, and whether its rows are those of the last run (a digest of "
+        "its moments); the server keeps all of this on disk until the member leaves",
         "the pooled components, mean and scales",
-        "sizes and times of messages, and so who sent something new",
+        "sizes and times of messages, and so which party sent something new",
     ),
     summed_disclosure=method.Disclosure(
-        "number of rows, mean, variances, scatter, squared error, which it keeps on disk; who takes part, by name",
-        "mean, variances and number of rows of all; the pooled components",
+        "the number of rows, mean, variances, scatter and squared error, all kept on disk; the names of the parties",
+        "the number, mean and variances of all rows; the pooled components",
     ),
     pools_moments=True,
     open_membership=True,
@@ -65,7 +64,7 @@ CARD = method.MethodCard(
     options=StreamingOptions,
     script=lambda config, options: {**members_questions(config), **method.projection_questions()},
     examples=({"state": "federation"},),
-    reference="that of `p-cov`",
+    reference="Chan, Golub and LeVeque 1983, as for `p-cov`",
 )
 
 ABSENT_NOTE = (

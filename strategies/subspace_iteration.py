@@ -1,17 +1,15 @@
-"""SUB-IT: the exact components from products with blocks of vectors; no covariance is formed or sent.
+"""SUB-IT: the exact components from products with blocks of vectors; no party sends a covariance.
 
-Take SUB-IT where rows have too many features to send d (d + 1) / 2 values, and with secure sums of genotypes. In each
-round the server sends a block V (d x b), and party k returns S_k V, where S_k is its own centred scatter: d b numbers,
-with b = n-components + 10 by default. The server adds the products and the scatter between the means m_k of the parties
-with n_k rows, which it knows::
+Take SUB-IT if the rows have too many features d to send d (d + 1) / 2 values, or for secure sums of genotypes. In each
+round the server sends a block V (d x b). Party k, with n_k rows, mean m_k and centred scatter S_k, returns S_k V. The
+server adds the products and the scatter between the means, with the mean m of all rows::
 
     A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V
 
-and takes the best eigenvectors in the span of all blocks so far (block Krylov with Rayleigh-Ritz,
+The estimates are the best eigenvectors in the span of all blocks so far (block Krylov with Rayleigh-Ritz,
 `fedpca_flwr.maths.krylov`). The run ends when a certificate, which needs no pooled rows, bounds the largest angle to
-the exact components by ``tolerance`` degrees, or when rounding keeps the certificate from falling further; the model
-then says so. That takes some 10 rounds. With a block narrower than ``n-components`` the server searches longer
-(`fedpca_flwr.maths.angle_bounds`).
+the exact components by ``tolerance`` degrees (`fedpca_flwr.maths.angle_bounds`). It also ends when rounding keeps the
+certificate from falling further, and the model then says so.
 """
 
 import math
@@ -38,21 +36,21 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
     """Options of SUB-IT: components, scaling, the blocks, and where the iteration ends."""
 
     block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
-    """Columns b of a block; 0: n-components + 10. Fewer: more rounds, fewer bytes."""
+    """Columns b of a block. With 0 it is n-components + 10. A smaller block needs more rounds and fewer bytes."""
     acceleration: Literal["krylov", "none"] = "krylov"
-    """'krylov': use all blocks so far; 'none': only the last (plain subspace iteration)."""
+    """Blocks that an estimate uses: all blocks so far ('krylov'), or the last (plain subspace iteration, 'none')."""
     warm_start: Literal["random", "svd"] = "random"
-    """'random': begin with a random block; 'svd': with a truncated factor of each party, for fewer rounds."""
+    """First block: random, or from a truncated factor of each party ('svd'), which saves rounds."""
     warm_rank: Annotated[int, Limits(ge=0, examples=[1, "k", "d"])] = 0
-    """Rank of the factors of the warm start; 0: 4 n-components."""
+    """Rank of the factors with warm-start='svd'. With 0 it is 4 n-components."""
     wire: Literal["float64", "float32"] = "float64"
-    """Precision of the products after a warm start; the last ones are float64 where needed."""
+    """Precision of the products with warm-start='svd'. The last products are float64 where the certificate needs it."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
-    """Certified largest angle at which to stop, in degrees."""
+    """Largest angle to the exact components, in degrees, that must be certified before the run ends."""
     certify: Literal["all", "signal"] = "all"
-    """'all': go on until all components are certified; 'signal': until those are that stand out of the noise."""
+    """Components that must be certified: all, or those that stand out of the noise ('signal')."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
-    """Largest number of rounds; a model that stops there says how near it came."""
+    """Largest number of rounds. A model that stops there states the angle that it reached."""
 
     def width(self, public: method.Public) -> int:
         """Return the number of columns of a block: the option, or n_components + 10, at most the features.
@@ -199,18 +197,18 @@ CARD = method.MethodCard(
     name="sub-it",
     title="Subspace iteration",
     exact=True,
-    result="to a certified angle (`tolerance`)",
-    rounds="until certified, some 10; `scale` 1 more",
-    upload="d b in each round, b = k + 10",
+    result="The run certifies the angle `tolerance`",
+    rounds="about 10, until certified; 1 more with `scale`",
+    upload="d b in each round, for d features and b = k + 10",
     server_sees="each party's products with d x b blocks",
     disclosure=method.Disclosure(
-        "number of rows, mean, variances, products of its covariance with blocks of vectors (with a warm start: "
-        "its leading local components)",
-        "the same, and the blocks, which span the pooled components so far",
+        "its number of rows, mean, variances, products of its covariance with blocks of vectors, and with "
+        "`warm-start='svd'` its leading components",
+        "the pooled components, mean and scales; the blocks, which span the components of each round",
     ),
     summed_disclosure=method.Disclosure(
-        "number of rows, mean, variances, products of the scatter with the blocks, squared error",
-        "mean, variances and number of rows of all; the blocks, which span the pooled components so far",
+        "the number of rows, mean, variances, products of the scatter with the blocks, and squared error",
+        "the number, mean and variances of all rows; the blocks, which span the components of each round",
     ),
     options=SubspaceOptions,
     script=subspace_script,

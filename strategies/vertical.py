@@ -1,16 +1,16 @@
 """VERTICAL: the exact PCA of rows whose columns lie at different parties.
 
-Take VERTICAL where each party knows other things about the same people. With the n rows X = [X_1, ..., X_p] of p
-parties, centred by columns, the scores are the eigenvectors U of ``A = X X' = sum X_i X_i'`` times the roots of their
-eigenvalues theta. A party's loadings ``X_i' U / sqrt(theta)`` stay at home. The option ``solver`` says how the server
-learns the scores:
+Take VERTICAL if each party knows different things about the same people. Party i has the columns X_i of the n rows
+X = [X_1, ..., X_p], centred. The scores are the eigenvectors U of ``A = X X' = sum X_i X_i'``, times the roots of
+their eigenvalues theta. A party's loadings ``X_i' U / sqrt(theta)`` stay at that party. The option ``solver`` chooses
+how the server computes the scores:
 
-- ``krylov``: in each round the server sends a block Q (n x b) and every party returns ``X_i (X_i' Q)``, which are n b
-  numbers; only the sum is used, until a certificate bounds the largest angle to the exact scores, or the rank is
-  exhausted (`fedpca_flwr.maths.krylov`).
-- ``gram``: every party sends ``X_i X_i'`` once, all inner products of its rows, which are n (n + 1) / 2 numbers.
-- ``merge``: every party sends its leading ``U_i S_i`` (n x ``rank``) once, and a second round measures the energies.
-  The result is exact where ``rank`` is not below any party's number of columns.
+- ``krylov``: in each round the server sends a block Q (n x b), and every party returns ``X_i (X_i' Q)``. The server
+  uses only the sum. The run ends when a certificate bounds the largest angle to the exact scores, or when the blocks
+  span the rank of the data (`fedpca_flwr.maths.krylov`).
+- ``gram``: every party sends all inner products of its rows, ``X_i X_i'``, once.
+- ``merge``: every party sends its leading scores ``U_i S_i`` (n x ``rank``) once, and a second round measures the
+  energies. The result is exact if ``rank`` is at least the number of columns of every party.
 """
 
 from dataclasses import replace
@@ -36,15 +36,15 @@ class VerticalOptions(method.Options):
     """Options of VERTICAL: components, centring and scaling, and the solver."""
 
     solver: Literal["krylov", "gram", "merge"] = "krylov"
-    """How the server learns the scores: see above."""
+    """Way in which the server computes the scores: see above."""
     block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", 1000])] = 0
-    """Columns b of a block of ``krylov``; 0: n-components + 5."""
+    """Columns b of a block of ``krylov``. With 0 it is n-components + 5."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
-    """Certified largest angle at which to stop, in degrees."""
+    """Largest angle to the exact components, in degrees, that must be certified before the run ends."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
-    """Largest number of rounds; a model that stops there says how near it came."""
+    """Largest number of rounds. A model that stops there states the angle that it reached."""
     rank: Annotated[int, Limits(ge=0, examples=[1, "k", 100])] = 0
-    """Directions that each party sends to ``merge``; 0: 2 n-components."""
+    """Directions that each party sends with ``merge``. With 0 it is 2 n-components."""
 
     def width(self, rows: int) -> int:
         """Return the number of columns of a block of the Krylov solver: the option, or n_components + 5.
@@ -148,20 +148,20 @@ CARD = method.MethodCard(
     name="vertical",
     title="Exact vertical PCA",
     exact=True,
-    result="to a certified angle (`tolerance`); `solver='merge'` approximate",
-    rounds="1 + until certified; `gram` 2, `merge` 3",
-    upload="3, then n b in each round, b = k + 5; `gram` n(n+1)/2; `merge` n `rank` + k",
+    result="The run certifies the angle `tolerance`. With `solver='merge'`, approximate",
+    rounds="1, then until certified; 2 with `gram`, 3 with `merge`",
+    upload="3, then n b in each round for n rows and b = k + 5; with `gram` n(n+1)/2, with `merge` n `rank` + k",
     server_sees="scores of all rows; `gram` their inner products",
     disclosure=method.Disclosure(
-        "number of rows and of columns, energy of its columns, its part of each product `X X' Q` (`merge`: its "
-        "leading local scores; `gram`: all inner products of rows over its columns); in the last round the energy "
-        "that is left",
-        "the scores of all rows on the pooled components, and blocks that span them so far",
+        "its numbers of rows and columns, the energy of its columns, its part of each product `X X' Q` (with `merge` "
+        "its leading scores, with `gram` all inner products of rows over its columns), and in the last round the "
+        "energy that the scores leave",
+        "the scores of all rows on the pooled components, and the blocks, which span the scores of each round",
     ),
     summed_disclosure=method.Disclosure(
-        "energy of the columns, each product `X X' Q` (`gram`: all inner products of rows) and the energy that is "
-        "left; of each its numbers of rows and of columns, and a digest of its ids",
-        "the scores of all rows on the pooled components, and blocks that span them so far",
+        "the energy of the columns, each product `X X' Q` (with `gram` all inner products of rows), and the energy "
+        "that the scores leave; about each party its numbers of rows and columns, and a digest of its ids",
+        "the scores of all rows on the pooled components, and the blocks, which span the scores of each round",
     ),
     options=VerticalOptions,
     script=vertical_script,

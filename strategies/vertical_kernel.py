@@ -1,14 +1,9 @@
 """VERTICAL-KERNEL: the exact kernel PCA of rows whose columns lie at different parties.
 
-Squared distances (``rbf``) and inner products (``sigmoid``, ``polynomial``, ``linear``) of rows are sums over parties.
-Each party sends its part for all n rows, n (n - 1) / 2 distances or n (n + 1) / 2 inner products, in the second of two
-rounds. The server adds the parts, applies the kernel, centres the kernel matrix in feature space and takes its leading
-eigenpairs, as kernel PCA on all columns does. Only positive eigenvalues count (``sigmoid`` has negative ones). There
-are no loadings, and no scores of new rows.
-
-With ``landmarks`` = c > 0 every party sends distances or products with c rows only, n c values instead of
-n (n + 1) / 2. The result is Nystrom's approximation, for kernels without negative eigenvalues. ``gamma`` 0 is
-``1 / (m var X)`` of all m columns together.
+Squared distances of rows (for the kernel ``rbf``) and inner products of rows (for the other kernels) are sums over the
+parties. The server adds the parties' parts, applies the kernel, centres the kernel matrix in feature space, and takes
+its leading eigenpairs with positive eigenvalues. The result has no loadings, and cannot give scores of new rows. With
+``landmarks`` the result is Nystrom's approximation, for kernels without negative eigenvalues.
 """
 
 from collections.abc import Generator
@@ -30,7 +25,7 @@ class VerticalKernelOptions(method.KernelOptions):
     """Options of VERTICAL-KERNEL: components, the kernel, and landmarks."""
 
     landmarks: Annotated[int, Limits(ge=0, examples=[0, "k+1", "n/2", "n"])] = 0
-    """Rows to which distances are taken; 0: all."""
+    """Number c of rows with which distances or products are computed. With 0 all rows are used."""
 
     @property
     def summed_quantity(self) -> Literal["distances", "products", "landmarks"]:
@@ -142,19 +137,19 @@ CARD = method.MethodCard(
     name="vertical-kernel",
     title="Exact vertical kernel PCA",
     exact=True,
-    result="a kernel PCA; with `landmarks` approximate",
+    result="With `landmarks`, approximate",
     rounds="2",
-    upload="n(n-1)/2 or n(n+1)/2; `landmarks` c: n c",
+    upload="n(n-1)/2 distances or n(n+1)/2 products for n rows; n c with c `landmarks`",
     server_sees="all distances or inner products of rows",
     disclosure=method.Disclosure(
-        "number of rows and of columns, mean and spread of all its entries together, all distances or inner "
-        "products of rows over its columns (`landmarks`: those to some rows)",
-        "the scores of all rows, number and choice of landmarks",
+        "its numbers of rows and columns, mean and spread of all its entries together, and all distances or inner "
+        "products of rows over its columns (with `landmarks` those with some rows)",
+        "the scores of all rows, the number and choice of landmarks",
     ),
     summed_disclosure=method.Disclosure(
-        "energy of the columns, mean and spread of all entries, all distances or inner products of rows "
-        "(`landmarks`: those to some rows); of each its numbers of rows and of columns, and a digest of its ids",
-        "the scores of all rows, number and choice of landmarks",
+        "the energy of the columns, mean and spread of all entries, and all distances or inner products of rows (with "
+        "`landmarks` those with some rows); about each party its numbers of rows and columns, and a digest of its ids",
+        "the scores of all rows, the number and choice of landmarks",
     ),
     options=VerticalKernelOptions,
     script=kernel_script,

@@ -1,10 +1,11 @@
-"""VERTICAL-SCORES: scores of new rows, by the loadings that the parties kept of an earlier run.
+"""VERTICAL-SCORES: exact scores of new rows, from the loadings that the parties kept of a run with `vertical`.
 
-With V_i (k x d_i) a party's local loadings, the scores of n rows X = [X_1, ..., X_p] that came later are
-``sum X_i V_i'``, once each party has centred and scaled its columns as in the earlier run. In the second of two rounds
-every party sends its part, n k numbers, the server adds the parts, and all parties get the sum for their files
-`scores`. Nothing is fitted: the model holds the exact scores, and how much of the new rows' energy about the old means
-the scores hold. Loadings belong together where they hold the same digest of their run's scores.
+Party i kept the loadings V_i (k x d_i) of its columns. For n new rows X = [X_1, ..., X_p], each party centres and
+scales its columns as in the earlier run. In the second of two rounds the party sends its part ``X_i V_i'``. The server
+adds the parts, and all parties receive the sum for their files `scores`.
+
+Nothing is fitted. The model holds the scores, and the share of the new rows' energy about the old means that the scores
+hold. The server refuses loadings of different runs, by a digest of their run's scores.
 """
 
 from __future__ import annotations
@@ -92,18 +93,18 @@ CARD = method.MethodCard(
     name="vertical-scores",
     title="Scores of new rows",
     exact=True,
-    result="of new rows, by the loadings that the parties kept of a run with `vertical`",
+    result="",
     rounds="2",
-    upload="5, then n k",
+    upload="5, then n k for n rows",
     server_sees="each party's part of the scores",
     disclosure=method.Disclosure(
-        "number of rows and of columns, which earlier run the loadings are of (a digest of its scores), energy of "
-        "the new rows over its columns, its part of their scores",
+        "its numbers of rows and columns, the run of its loadings (a digest of that run's scores), the energy of the "
+        "new rows over its columns, and its part of their scores",
         "the scores of all new rows",
     ),
     summed_disclosure=method.Disclosure(
-        "energy of the columns, and the scores; of each its numbers of rows and of columns, a digest of its ids, "
-        "and which earlier run the loadings are of",
+        "the energy of the columns, and the scores; about each party its numbers of rows and columns, a digest of its "
+        "ids, and the run of its loadings",
         "the scores of all new rows",
     ),
     options=ScoresOptions,

@@ -1,8 +1,8 @@
-"""VFedAKPCA: as VFedPCA, with the leading eigenvector of each party's own kernel matrix (Cheung et al. 2022).
+"""VFedAKPCA: VFedPCA with the leading eigenvector of each party's own kernel matrix (Cheung et al. 2022).
 
 VFedAKPCA is for comparison: `vertical-kernel` gives the kernel PCA of all columns. In each period a party sends a
-vector u of n values, one for each row, and a weight. The merged vector mixes rows: ``X_i' u`` is the authors'
-"extraction", one value a column.
+vector u, with one value for each row, and a weight. The merged vector mixes rows: ``X_i' u``, one value for each
+column, is the authors' "extraction".
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ class VFedAKPCAOptions(method.KernelOptions, merging.MergeOptions):
     """Options of VFedAKPCA: the kernel, and the merging of directions."""
 
     gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
-    """Scale of the kernel; 0: 1 / (f var X) of each party's own f columns."""
+    """Scale of the kernel. With 0 it is 1 / (f var X) of each party's own f columns."""
     periods: Annotated[method.Count, Limits(examples=[1, 2, 4])] = 1
     """Communication periods for each component."""
 
@@ -44,9 +44,9 @@ CARD = method.MethodCard(
     name="vfedakpca",
     title="VFedAKPCA",
     exact=False,
-    result="for comparison",
-    rounds="2 + k `periods`; with `graph` 3 + k `periods`",
-    upload="n + 1 in each period",
+    result="",
+    rounds="2 + k `periods`; 1 more with `graph`",
+    upload="n + 1 in each period, for n rows",
     server_sees="each party's leading scores",
     disclosure=merging.MERGE_DISCLOSURE,
     options=VFedAKPCAOptions,

@@ -1,10 +1,9 @@
-"""VFedPCA: parties with different columns average the leading left singular vectors of their own (Cheung et al. 2022).
+"""VFedPCA: parties with different columns average their leading left singular vectors (Cheung et al. 2022).
 
-VFedPCA is for comparison: `vertical` is exact, and with ``solver="merge"`` nearer for fewer bytes. In each period party
-i takes L steps of the power method with its columns X_i and sends a vector u_i of n values, one for each row, and the
-eigenvalue theta_i. The server merges the vectors with weights theta_i, and each component takes ``periods`` periods.
-``variant="faithful"`` is the authors' program, which centres rows instead of columns and adds vectors of arbitrary
-sign.
+VFedPCA is for comparison: `vertical` is exact, and with ``solver="merge"`` more accurate with fewer bytes. In each
+period a party takes some steps of the power method with its columns, and sends a vector, with one value for each row,
+and its eigenvalue. The server averages the vectors, weighted by the eigenvalues. ``variant="faithful"`` is the authors'
+program, which centres rows instead of columns and adds vectors of arbitrary sign.
 """
 
 from typing import Annotated, Literal
@@ -23,7 +22,7 @@ class VFedPCAOptions(merging.MergeOptions):
     local_iterations: Annotated[method.Count, Limits(examples=[1, 10])] = 10
     """Steps L of the power method in each period."""
     warm_start: Literal["random", "previous"] = "random"
-    """Start of the power method: a random vector, or the merged vector (algorithm 3)."""
+    """Start of the power method: a random vector, or the last merged vector (algorithm 3)."""
 
     @property
     @override
@@ -47,9 +46,9 @@ CARD = method.MethodCard(
     name="vfedpca",
     title="VFedPCA",
     exact=False,
-    result="4 to 65 degrees from exact; for comparison",
-    rounds="2 + k `periods`; with `graph` 3 + k `periods`",
-    upload="n + 1 in each period",
+    result="It is 4 to 65 degrees from exact",
+    rounds="2 + k `periods`; 1 more with `graph`",
+    upload="n + 1 in each period, for n rows",
     server_sees="each party's leading scores",
     disclosure=merging.MERGE_DISCLOSURE,
     options=VFedPCAOptions,

@@ -1,7 +1,7 @@
-"""Analyses of the moments of all rows, without asking the sites again: functions of `SecondMoments` or of a model.
+"""Analyses of the moments of all rows: functions of `SecondMoments` or of a model, which ask the sites nothing more.
 
-Each function raises a `ConfigError` for an option that is not allowed, a `DataError` for rows or features that it
-cannot analyse, and a `ContractError` for a model or moments that lack what it needs.
+Each function raises a `ConfigError` if an option is not allowed, a `DataError` if it cannot analyse the rows or
+features, and a `ContractError` if the model or the moments lack numbers that it needs.
 """
 
 from fedpca_flwr.analyses.categories import Categories, categories

@@ -34,19 +34,19 @@ class Categories:
     Parameters
     ----------
     columns : tuple of str
-        Numbers first, then categories.
+        Names of the columns, numbers first, then categories.
     squared_correlations : ndarray of shape (columns, k)
-        Of a component with a number its squared correlation, with a category the correlation ratio: the share of the
-        component's variance that lies between the levels.
+        For a column of numbers, the squared correlation with the component. For a category, the correlation ratio: the
+        share of the component's variance between the levels.
     levels : tuple of str
-        Levels that occur, such as ``"sex=female"``.
+        Levels that occur in the rows, such as ``"sex=female"``.
     shares : ndarray of shape (levels,)
-        Shares of all rows.
+        Share of the rows that have each level.
     coordinates : ndarray of shape (levels, k)
-        The mean scores of the rows that have the level. Divided by the roots of the components' variances they are the
+        Mean scores of the rows that have each level. Divided by the roots of the components' variances, these are the
         coordinates of an MCA.
     contributions : ndarray of shape (levels, k)
-        Shares of a component's variance; those of all levels and numbers add up to 1.
+        Share of each level in a component's variance. The shares of all levels and numbers add up to 1.
     squared_cosines : ndarray of shape (levels, k)
         Squared correlations of the level's indicator with the component.
     """
@@ -78,7 +78,7 @@ def categories(model: PCAModel) -> Categories:
     Raises
     ------
     ContractError
-        For a model of a run without levels.
+        If the run of the model had no levels.
     """
     declared = model.log.get("levels")
     if not declared or model.feature_names_in_ is None or model.mean_ is None or model.components_ is None:

@@ -33,13 +33,13 @@ class Clusters:
     kind : str
         ``"k-means"`` or ``"mixture"``.
     rows : tuple of int or None
-        Number of rows of each cluster; None for fewer than 10. Of a mixture the probabilities are added up.
+        Number of rows of each cluster (for a mixture, the sum of the probabilities); None for fewer than 10.
     centres : ndarray of shape (m, k)
         Means of the scores.
     mixture : Mixture or None
         Weights, means and covariances of a mixture.
     model : PCAModel
-        The model, which gives the scores of new rows.
+        Model of the run, which computes the scores of new rows.
     """
 
     kind: str

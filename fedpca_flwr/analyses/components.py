@@ -42,7 +42,7 @@ from fedpca_flwr.model.tables import DisplayTable, component_labels, display_as,
 def pca(
     moments: SecondMoments, n_components: int | float | str = 10, *, center: bool = True, scale: bool = False
 ) -> PCAModel:
-    """Compute the PCA of kept moments, equal to that of a run of the exact method `p-cov` over the same rows.
+    """Compute the PCA of stored moments. It equals that of a run of the exact method `p-cov` on the same rows.
 
     Parameters
     ----------
@@ -151,19 +151,18 @@ def _reading_table(result: Reading) -> DisplayTable:
 class Reading:
     """Description of the first components by their correlations with the features.
 
-    Supplementary features have no part in the components: they come last in each array by feature, with no
-    contribution.
+    Supplementary features do not contribute to the components. They come last in each array by feature.
 
     Parameters
     ----------
     correlations : ndarray of shape (k, d)
-        Correlations of each component's scores with each feature; with promax the pattern of a regression on correlated
-        scores. A constant feature has 0. The largest absolute correlation of each component is positive; rotated
-        components are ordered by the sum of their squared correlations.
+        Correlations of each component's scores with each feature; with promax, the coefficients of a regression on
+        correlated scores. A constant feature has 0. The largest absolute correlation of each component is positive.
+        Rotated components are in the order of the sum of their squared correlations.
     communalities : ndarray of shape (d,)
-        Share of each feature's variance that the k components hold, which no rotation changes.
+        Share of each feature's variance that the k components hold. A rotation does not change this share.
     contributions : ndarray of shape (k, d)
-        Share of each feature in the sum of a component's squared correlations, which groups of features weigh.
+        Share of each feature in the sum of a component's squared correlations, weighted by groups if there are groups.
     between : ndarray of shape (k, k)
         Correlations of the (rotated) scores with each other: the identity, except with promax.
     features : tuple of str
@@ -201,9 +200,9 @@ def read(
         Divide each feature by its standard deviation, as for a PCA.
     rotation : {"none", "varimax", "promax"}
     kaiser : bool, default True
-        Find the rotation for loadings that are scaled to length 1 for each feature, as R does by default.
+        Compute the rotation for loadings that are scaled to length 1 for each feature, as R does by default.
     supplementary : sequence of str or int, default ()
-        Features that have no part in the components, and are described by the components all the same.
+        Features that do not contribute to the components, and whose correlations with the components are also computed.
 
     Returns
     -------
@@ -212,7 +211,7 @@ def read(
     Raises
     ------
     ConfigError, ContractError, DataError
-        For a component without variance, and for options that are not allowed.
+        If a component has no variance, or an option is not allowed.
     """
     if not isinstance(rotation, str) or rotation not in ROTATIONS:
         raise ConfigError(f"'rotation' is {value_text(rotation)}, expected one of: {', '.join(ROTATIONS)}")
@@ -251,9 +250,9 @@ def read(
 
 @takes_moments
 def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool = False) -> Array:
-    """Compute the mean scores (m, k) of the rows that have each level, a supplementary column of 0 and 1.
+    """Compute the mean scores (m, k) of the rows that have each level. A level is a supplementary column of 0 and 1.
 
-    The components are those of all other features, as ``pca(moments.select(other_features), k, scale=scale)`` has them.
+    The components are those of ``pca(moments.select(other_features), k, scale=scale)``, for all other features.
 
     Parameters
     ----------
@@ -272,7 +271,7 @@ def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool
     Raises
     ------
     ConfigError, ContractError, DataError
-        As `read`; a `DataError` also for a column that is constant, or cannot be of 0 and 1.
+        As `read`; a `DataError` also if a column is constant, or cannot consist of 0 and 1.
     """
     level_columns = moments.places(levels)
     require_varying(moments, level_columns)
@@ -293,7 +292,7 @@ def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool
 def projected(model: PCAModel, X: ArrayLike) -> Array:
     """Compute the scores of new rows divided by the model's `shrinkage_`, which corrects for many features.
 
-    Rows that were in the PCA take ``model.transform``.
+    For rows that were in the PCA, use ``model.transform``.
 
     Parameters
     ----------
@@ -303,14 +302,14 @@ def projected(model: PCAModel, X: ArrayLike) -> Array:
     Returns
     -------
     ndarray of shape (n, k)
-        A component that does not stand out of the noise has NaN.
+        Scores; NaN for a component that does not stand out of the noise.
     """
     return model.transform(X) / model.shrinkage_
 
 
 @takes_model
 def whitened(model: PCAModel, X: ArrayLike) -> Array:
-    """Compute scores with variance 1 in each component, as ``PCA(whiten=True)``.
+    """Compute scores with variance 1 in each component, as ``PCA(whiten=True)`` does.
 
     Parameters
     ----------
@@ -357,9 +356,9 @@ class FactorModel:
         Variance of each feature that the factors do not explain.
     mean : ndarray of shape (d,)
     log_likelihood : float
-        Log-likelihood of a row, on average.
+        Mean log-likelihood of a row.
     proper : bool
-        False if a feature is left without noise (a Heywood case): fewer factors would do.
+        False if the noise of a feature is zero (a Heywood case). Then fewer factors are enough.
     features : tuple of str
         Names of the features; empty if the moments have no names.
     """
@@ -413,9 +412,9 @@ def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
     Raises
     ------
     ConfigError
-        For a number of factors that rows and features do not allow.
+        If the rows and features do not allow this number of factors.
     DataError
-        For a constant feature.
+        If a feature is constant.
     """
     require_count("k", k, min(moments.n_samples, moments.n_features) - 1)
     require_varying(moments, np.arange(moments.n_features))

@@ -36,17 +36,18 @@ class AdjustedMoments:
     Parameters
     ----------
     moments : SecondMoments
-        The moments of the features' residuals; their means are kept.
+        Moments of the features' residuals, about the features' means.
     coefficients : ndarray of shape (q, d)
         Slopes of d features on q covariates, in units of feature per unit of covariate.
     collinear : tuple
-        Covariates (names, or positions if there are no names) of which some combination does not vary: it was dropped.
+        Covariates (names, or positions if there are no names) that were dropped because a linear combination of them
+        does not vary.
     places, covariates : ndarray of shape (d,), (q,)
         Positions of features and covariates in the rows of the original moments.
     features : tuple of str
         Names of features and covariates in those rows; empty if the moments have none.
     means : mapping of str to ndarray of shape (d + q,)
-        The means of each party, if these were taken out; otherwise those of all rows, under an empty name.
+        Means of each party, if the regression subtracted them; otherwise the means of all rows, under an empty name.
     """
 
     moments: SecondMoments
@@ -95,9 +96,10 @@ def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = Fa
     moments : SecondMoments
         Moments of features and covariates together.
     covariates : sequence of str or int
-        The features that are regressed out of all other features.
+        Features that the regression removes from all other features.
     parties : bool, default False
-        Give each party a mean of its own, so that nothing is left between the parties' means (``keep="parties"``).
+        Give each party a mean of its own, which removes all differences between the parties' means. This needs moments
+        of each party (``keep="parties"``).
 
     Returns
     -------
@@ -106,7 +108,7 @@ def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = Fa
     Raises
     ------
     ConfigError
-        For unknown covariates, or if the parties' moments were not kept.
+        If covariates are unknown, or if the moments of the parties were not kept.
     DataError
         If the covariates explain all features.
     """

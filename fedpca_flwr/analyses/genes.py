@@ -13,19 +13,19 @@ DISPERSION_BINS = 20  # of the logarithm of means, in each of which dispersions 
 
 @takes_model
 def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
-    """Select the genes whose dispersion stands out most among genes of about the same mean.
+    """Select the genes with the largest dispersion compared with genes of about the same mean.
 
-    Dispersions, variances over means, are compared within 20 bins of the mean, by their deviations from the bin's mean
+    The dispersion of a gene is its variance divided by its mean. Dispersions are compared within 20 bins of the mean
     (Satija et al. 2015). The result is that of scanpy's ``highly_variable_genes(flavor="seurat")`` for all cells
     together.
 
     Parameters
     ----------
     model : PCAModel
-        Model of a run with ``scale=True`` over counts that were normalised to the same sum in each cell, without
-        logarithm.
+        Model of a run with ``scale=True`` on counts, normalised to the same sum in each cell, without logarithms.
     top : int, default 2000
-        Number of genes; genes with the dispersion of the last gene are selected, too. Genes that do not vary never are.
+        Number of genes. Genes with the same dispersion as the last one are also selected. Genes that do not vary are
+        never selected.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
     Raises
     ------
     ContractError
-        For a model without deviations, or of values that are no counts.
+        If the model has no deviations, or if its values are not counts.
     """
     if model.scale_ is None or model.mean_ is None:
         raise ContractError("the model has no deviations of genes: take one of a run with scale=True")

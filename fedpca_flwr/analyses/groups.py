@@ -37,13 +37,13 @@ def _groups_table(result: MultipleFactorAnalysis) -> DisplayTable:
 @display_as(_groups_table)
 @dataclass(frozen=True, eq=False)
 class MultipleFactorAnalysis:
-    """Components of groups of features in equal weight.
+    """Components of groups of features, in which each group has the same weight.
 
     Parameters
     ----------
     eigenvalues : ndarray of shape (k,)
-        Variances of the components (divisor n); the first is from 1 to the number of groups, which it reaches where all
-        groups have the first component in common.
+        Variances of the components (divisor n). The first is between 1 and the number of groups; it reaches this number
+        if all groups share the first component.
     groups : tuple of str
         Names of the groups.
     group_eigenvalues : ndarray of shape (g,)
@@ -69,13 +69,13 @@ class MultipleFactorAnalysis:
 def multiple_factor_analysis(
     moments: SecondMoments, groups: Mapping[str, Features], k: int = 2
 ) -> MultipleFactorAnalysis:
-    """Compute the first k components of groups of features, each group in equal weight.
+    """Compute the first k components of groups of features, in which each group has the same weight.
 
     Parameters
     ----------
     moments : SecondMoments
     groups : mapping of str to sequence of str or int
-        The features of each group by its name; each feature is in a single group.
+        Features of each group, by the name of the group. Each feature is in one group.
     k : int, default 2
         Number of components.
 
@@ -86,7 +86,7 @@ def multiple_factor_analysis(
     Raises
     ------
     ConfigError
-        If groups share features, or leave some out, and for unknown features and a k that is not allowed.
+        If groups share features or leave features out, if features are unknown, or if k is not allowed.
     DataError
         If all features of a group are constant.
     """

@@ -19,7 +19,7 @@ def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
     model : PCAModel
         Model of ``run("p-cov", parties, clusters=20, clustering="harmony")``.
     X : array-like of shape (n, d)
-        Rows as that party has them; they need not be rows of the run.
+        Rows of that party. They need not be rows of the run.
     party : str or int
         Name of the party in the run, or its number from 0.
 
@@ -30,9 +30,9 @@ def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
     Raises
     ------
     ContractError
-        If the run did not ask for Harmony.
+        If the run did not use Harmony.
     ConfigError
-        For a party that was not in the run.
+        If the party was not in the run.
     """
     entry = model.log.get("harmony")
     if entry is None:

@@ -32,13 +32,13 @@ def _how_many_table(result: HowMany) -> DisplayTable:
 @display_as(_how_many_table)
 @dataclass(frozen=True, eq=False)
 class HowMany:
-    """Number of components that each rule keeps.
+    """Number of components that each rule selects.
 
     Parameters
     ----------
     by_rule : mapping of str to int or None
-        Number of components by rule, which may be 0; None if the rule does not apply (Minka's with n < d).
-        Bi-cross-validation needs each party's moments: it holds out parties.
+        Number of components by the name of the rule, which may be 0, or None if the rule does not apply (Minka's rule
+        with n < d). Bi-cross-validation needs each party's moments, because it holds out parties.
     spectrum : ndarray of shape (d,)
         Eigenvalues of the covariance (divisor n - 1), descending.
     null_band : ndarray of shape (min(n - 1, d),)
@@ -58,10 +58,10 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     ----------
     moments : SecondMoments
     scale : bool, default False
-        Divide each feature by its standard deviation, as for a PCA: rules that take the noise for equal in all features
-        (all but parallel analysis) are meant for features of the same unit.
+        Divide each feature by its standard deviation, as for a PCA. All rules except parallel analysis assume equal
+        noise in all features, and are meant for features of the same unit.
     fraction : float, default 0.95
-        The share of the variance for the last rule.
+        Share of the variance for the rule of the fraction.
     draws : int, default 100
         Number of draws of unrelated features for the null band; the draws are always the same.
 
@@ -72,9 +72,9 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     Raises
     ------
     ConfigError
-        For a ``fraction`` that is none.
+        If ``fraction`` is not between 0 and 1.
     DataError
-        If nothing varies.
+        If no feature varies.
     """
     require_share("fraction", fraction, 0.95)
     require_count("draws", draws, MAX_DRAWS)
@@ -116,7 +116,7 @@ class HowSure:
     Parameters
     ----------
     variances : ndarray of shape (k,)
-        The variances of the sample, as ``explained_variance_``.
+        Variances of the sample, as in ``explained_variance_``.
     variance_intervals : ndarray of shape (k, 2)
         Intervals that cover the population's variances in about ``level`` of all samples.
     loading_errors : ndarray of shape (k, d)
@@ -138,12 +138,12 @@ def _spikes_table(result: Spikes) -> DisplayTable:
 @display_as(_spikes_table)
 @dataclass(frozen=True, eq=False)
 class Spikes:
-    """Estimated variances of the population's components, and angles between those of population and sample.
+    """Estimated variances of the population's components, and angles between these components and those of the sample.
 
     Parameters
     ----------
     variances : ndarray of shape (k,)
-        Variances of the population's components, if they rise over noise that is equal in all features.
+        Variances of the population's components, under the assumption of equal noise in all features.
     angles : ndarray of shape (k,)
         Expected angle in degrees between each component of the sample and that of the population; 90 for noise.
     """
@@ -154,10 +154,10 @@ class Spikes:
 
 @takes_moments
 def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
-    """Compute intervals of variances and errors of loadings, for normal rows and n much above d (Anderson 1963).
+    """Compute intervals of variances and errors of loadings, for normal rows with n much larger than d (Anderson 1963).
 
-    For scaled features, or rows that are not normal, take `how_sure_by_parties`; for variances of these, also
-    `variance_intervals`.
+    For scaled features, or rows that are not normal, use `how_sure_by_parties`. For the variances of such rows you can
+    also use `variance_intervals`.
 
     Parameters
     ----------
@@ -186,12 +186,12 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
 def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     """Compute intervals for the population's variances from fourth moments, for rows of any distribution.
 
-    The rows must be many more than the components.
+    There must be many more rows than components.
 
     Parameters
     ----------
     model : PCAModel
-        The model of a run with ``fourth_moments=True``.
+        Model of a run with ``fourth_moments=True``.
     level : float, default 0.95
         Coverage of the intervals.
 
@@ -216,7 +216,7 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
 
 @takes_moments
 def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
-    """Estimate the population's components by the spiked model, if features are many compared with rows.
+    """Estimate the population's components by the spiked model, for data with many features compared with rows.
 
     Parameters
     ----------
@@ -237,15 +237,15 @@ def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
 
 @takes_moments
 def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, scale: bool = False) -> HowSure:
-    """Compute intervals and errors by a jackknife that leaves out each party, for rows of any distribution.
+    """Compute intervals and standard errors by a jackknife that leaves out each party, for rows of any distribution.
 
-    The parties count as drawn from a population of parties, so differences between parties widen the intervals.
-    Variances are taken on a logarithmic scale.
+    The parties count as a sample of a population of parties, so differences between parties widen the intervals. The
+    jackknife uses the logarithms of the variances.
 
     Parameters
     ----------
     moments : SecondMoments
-        The moments of all rows and of each party (``keep="parties"``), at least 5 parties.
+        Moments of all rows and of each party (``keep="parties"``), for at least 5 parties.
     k : int
         Number of components.
     level : float, default 0.95

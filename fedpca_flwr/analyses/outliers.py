@@ -49,7 +49,7 @@ class Outliers:
     t_squared_limit, spe_limit : float
         Limits, each of which a new row of the model's kind exceeds with probability 1 - ``level``.
     t_squared_contributions, spe_contributions : ndarray of shape (n, d)
-        The part of each feature.
+        Contribution of each feature to each row's distance.
     features : tuple of str, default ()
         Names of the features; empty if the model has none.
     labels : tuple, default ()
@@ -97,11 +97,12 @@ class Drift:
     Parameters
     ----------
     shift_probability : float
-        Probability of a mean as far from the model's within the components, if rows are of its kind (chi squared).
+        Probability of a mean score at least this far from the model's, if the rows have the model's distribution (chi
+        squared).
     spread_probability : float
-        Probability of a mean SPE as far above the model's (Student's t).
+        Probability of a mean SPE at least this far above the model's (Student's t).
     odd_share : float
-        The share of the rows beyond a limit of 99 % of normal rows; rows with heavier tails have a larger share.
+        Share of the rows beyond a limit that holds 99 % of normal rows. Rows with heavier tails have a larger share.
     drifted : bool
         Whether a probability is below half of the accepted rate of false alarms.
     """
@@ -114,15 +115,15 @@ class Drift:
 
 @takes_model
 def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
-    """Compute each row's distances within and off the components, and each feature's part in the distances.
+    """Compute each row's distances within and from the components, and each feature's contribution to the distances.
 
     Parameters
     ----------
     model : PCAModel
-        A model that says how the variance outside its components is spread, as those of p-cov, em and moments do.
+        Model that describes the variance outside its components, such as a model of p-cov, of em or of moments.
     X : array-like of shape (n, d)
     level : float, default 0.99
-        The probability with which a normal row is within a limit.
+        Probability that a normal row is within a limit.
 
     Returns
     -------
@@ -131,7 +132,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     Raises
     ------
     ContractError
-        If the model lacks that, or its components hold all variance.
+        If the model does not describe the variance outside its components, or its components hold all variance.
     """
     require_share("level", level, 0.99)
     left_out, directions = _left_out_variance(model)
@@ -163,7 +164,7 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
     model : PCAModel
         As in `outliers`.
     X : array-like of shape (n, d)
-        At least 10 rows, drawn independently.
+        New rows, at least 10, drawn independently.
     false_alarms : float, default 0.01
         Accepted rate of false alarms.
 

@@ -72,7 +72,8 @@ class CanonicalCorrelations:
     correlations : ndarray of shape (k,)
         Descending.
     x_directions, y_directions : ndarray of shape (p, k), (q, k)
-        Scores on them have variance 1 (divisor n - 1); the largest absolute entry of each of ``x`` is positive.
+        Directions. The scores on them have variance 1 (divisor n - 1), and the largest absolute entry of each direction
+        of ``x`` is positive.
     x_mean, y_mean : ndarray of shape (p,), (q,)
     x_features, y_features : tuple of str
         Names of the features; empty if the moments have none.
@@ -115,9 +116,9 @@ def canonical_correlations(
     ----------
     moments : SecondMoments
     x : sequence of str or int
-        The first group.
+        Features of the first group.
     y : sequence of str or int, optional
-        The second group; by default all other features.
+        Features of the second group; by default all other features.
     k : int, default 2
         Number of correlations.
 
@@ -128,7 +129,7 @@ def canonical_correlations(
     Raises
     ------
     ConfigError
-        For unknown features, or a k that is too large.
+        If features are unknown, or k is too large.
     DataError
         If collinear features leave fewer than k correlations.
     """
@@ -169,7 +170,7 @@ class Discriminant:
         Directions that separate the classes, the best first.
     mean : ndarray of shape (p,)
     counts : ndarray of int of shape (c,)
-        Rows of each class.
+        Number of rows of each class.
     features, classes : tuple of str
         Names; empty if the moments have none.
     """
@@ -226,18 +227,19 @@ class Discriminant:
 
 @takes_moments
 def discriminant(moments: SecondMoments, classes: Features, features: Features | None = None) -> Discriminant:
-    """Fit a linear discriminant analysis whose priors are the classes' shares.
+    """Fit a linear discriminant analysis. The prior probability of a class is its share of the rows.
 
     The result is that of scikit-learn from 1.9 on (divisor n).
 
     Parameters
     ----------
     moments : SecondMoments
-        Moments of rows in which each class is a column: 1 in its rows, else 0. Each row is in a single class.
+        Moments of rows with a column for each class, which is 1 in rows of the class and 0 in others. Each row is in
+        one class.
     classes : sequence of str or int
-        These columns.
+        Columns of the classes.
     features : sequence of str or int, optional
-        The features by which classes are separated; by default all other features.
+        Features that separate the classes; by default all other features.
 
     Returns
     -------
@@ -246,9 +248,9 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
     Raises
     ------
     ConfigError
-        For unknown features.
+        If features are unknown.
     DataError
-        If the columns of the classes are no such indicators.
+        If the columns of the classes are not such indicators.
     """
     parts = scatter_blocks(moments, classes, features)
     n = moments.n_samples
@@ -302,10 +304,10 @@ class Regression:
     Parameters
     ----------
     coefficients : ndarray of shape (p, r)
-        In units of response per unit of feature.
+        Coefficients, in units of response per unit of feature.
     intercepts : ndarray of shape (r,)
     explained_share : ndarray of shape (r,)
-        R squared on the rows of the fit.
+        R squared for the rows of the fit.
     features, responses : tuple of str
         Names; empty if the moments have none.
     """
@@ -339,9 +341,9 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
     ----------
     moments : SecondMoments
     responses : sequence of str or int
-        The features that are explained.
+        Features that the regression explains.
     features : sequence of str or int, optional
-        The features that explain the responses; by default all other features.
+        Features that explain the responses; by default all other features.
 
     Returns
     -------
@@ -350,9 +352,9 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
     Raises
     ------
     ConfigError
-        For unknown features.
+        If features are unknown.
     DataError
-        For a constant response.
+        If a response is constant.
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
@@ -374,9 +376,9 @@ def ridge(
     ----------
     moments : SecondMoments
     responses : sequence of str or int
-        The features that are explained.
+        Features that the regression explains.
     features : sequence of str or int, optional
-        The features that explain the responses; by default all other features.
+        Features that explain the responses; by default all other features.
     alpha : float, default 1.0
         Penalty, above 0.
 
@@ -387,7 +389,7 @@ def ridge(
     Raises
     ------
     ConfigError, DataError
-        As `least_squares`, and for another ``alpha``.
+        As `least_squares`, and if ``alpha`` is not above 0.
     """
     if not (isinstance(alpha, int | float) and 0 < alpha < np.inf):
         raise ConfigError(
@@ -412,9 +414,9 @@ def principal_component_regression(
     ----------
     moments : SecondMoments
     responses : sequence of str or int
-        The features that are explained.
+        Features that the regression explains.
     features : sequence of str or int, optional
-        The features that explain the responses; by default all other features.
+        Features that explain the responses; by default all other features.
     k : int, default 2
         Number of components.
     scale : bool, default False
@@ -427,7 +429,7 @@ def principal_component_regression(
     Raises
     ------
     ConfigError, DataError
-        As `least_squares`, and for too many components.
+        As `least_squares`, and if there are too many components.
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
@@ -450,9 +452,9 @@ def partial_least_squares(
     ----------
     moments : SecondMoments
     responses : sequence of str or int
-        The features that are explained.
+        Features that the regression explains.
     features : sequence of str or int, optional
-        The features that explain the responses; by default all other features.
+        Features that explain the responses; by default all other features.
     k : int, default 2
         Number of latent variables.
     scale : bool, default True
@@ -465,7 +467,7 @@ def partial_least_squares(
     Raises
     ------
     ConfigError, DataError
-        As `least_squares`, and for too many latent variables.
+        As `least_squares`, and if there are too many latent variables.
     """
     return _fit_regression(
         moments, responses, features, lambda S_xx, S_xy: _latent_variable_slopes(S_xx, S_xy, k), [k], scale

@@ -31,26 +31,28 @@ def _sparse_table(result: SparseComponents) -> DisplayTable:
 @display_as(_sparse_table)
 @dataclass(frozen=True, eq=False)
 class SparseComponents:
-    """Components of few loadings each, of which each adds as much variance to the earlier ones as it can.
+    """Sparse components: each has few loadings, and adds as much variance to the earlier components as it can.
 
     Parameters
     ----------
     components : ndarray of shape (k, d)
-        Rows of length 1, zero but for few loadings; the largest absolute loading is positive. They need not be
-        orthogonal, nor their scores uncorrelated.
+        Components of length 1 with few nonzero loadings, of which the largest in size is positive. The components need
+        not be orthogonal, and their scores may be correlated.
     adjusted_variances : ndarray of shape (k,)
-        Variance (divisor n - 1) of the scores on each component that the scores on the earlier ones do not explain
+        Variance (divisor n - 1) of the scores on each component that the scores on the earlier components do not
+        explain
         (Zou, Hastie and Tibshirani 2006).
     bounds : ndarray of shape (k,)
-        What no component with as many loadings can exceed after the same earlier ones: the smaller of the leading
-        eigenvalue, and the largest sum, in a row of the covariance, of the variance and the s - 1 largest other
-        absolute entries. Bounds are of the moments as they were kept; a secure sum rounds these (``error_bound``).
+        Upper bound on the variance that any component with s loadings can add to the earlier components. It is the
+        smaller of two numbers: the leading eigenvalue, and the largest sum, in a row of the covariance, of the variance
+        and the s - 1 largest other absolute entries. The bounds are those of the stored moments, which a secure sum
+        rounds (``error_bound``).
     exact : ndarray of bool of shape (k,)
-        True if no component with as many loadings adds more variance, however large the gap to the bound.
+        True if no component with the same number of loadings adds more variance, even if the bound is larger.
     total_variance : float
         Variance of all features together.
     mean, scale : ndarray of shape (d,)
-        Subtracted from rows, and what divides them then.
+        Mean, which is subtracted from rows, and scale, which then divides them.
     features : tuple of str
         Names of the features; empty if the moments have none.
     """
@@ -94,7 +96,7 @@ class SparseComponents:
 def sparse_components(
     moments: SecondMoments, k: int, loadings: int | Sequence[int], *, scale: bool = False
 ) -> SparseComponents:
-    """Compute k components with at most so many loadings each, exactly where there are at most 30 features.
+    """Compute k components with a limited number of loadings each; exactly if there are at most 30 features.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ def sparse_components(
     k : int
         Number of components.
     loadings : int or sequence of int
-        Largest number of loadings of each component; one number is for all.
+        Largest number of loadings of each component, or one number for all components.
     scale : bool, default False
         Divide each feature by its standard deviation, as for a PCA.
 
@@ -113,7 +115,7 @@ def sparse_components(
     Raises
     ------
     ConfigError
-        For a number of components or of loadings that is not allowed.
+        If the number of components or of loadings is not allowed.
     ContractError
         If fewer components hold all variance.
     """

@@ -67,7 +67,7 @@ def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple
     try:
         name, *words = list(lexer) or [""]
     except ValueError:
-        raise ConfigError(f"{source}: 'method' is {value_text(text)}: a quote in it is not closed") from None
+        raise ConfigError(f"{source}: 'method' is {value_text(text)}: a quote in it has no closing quote") from None
     if len(words) > MAX_KEYS:
         raise ConfigError(f"{source}: 'method' has {len(words):,} options, expected at most {MAX_KEYS}")
     return name, tuple(words)
@@ -369,7 +369,9 @@ def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> N
     except ValueError:
         server_settings = None
     if not isinstance(server_settings, dict):
-        raise ConfigError("the server's settings of the run are no JSON object; do all parties run the same version?")
+        raise ConfigError(
+            "the server's settings of the run are not a JSON object; do all parties run the same version?"
+        )
     keys = (
         ["method"]
         if settings["method"] != server_settings.get("method")

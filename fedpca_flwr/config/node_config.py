@@ -93,17 +93,18 @@ def _check_data_location(text: str) -> str:
     """Return a path or a database URL unchanged; refuse an invalid location or a password."""
     if _has_secret(text):
         raise refusal(
-            "a node-config must not hold a password, which lists of processes show: leave it out and put it into the "
-            "file that PGPASSFILE names (~/.pgpass), or into a service of that which PGSERVICEFILE names, where this "
-            "node runs",
+            "a node-config must not hold a password, because lists of processes show it. Put the password into the "
+            "file that PGPASSFILE names (~/.pgpass), or into a service in the file that PGSERVICEFILE names, on the "
+            "machine of this node",
         )
     if not is_url(text):
         return require_possible_path(text)
     if not database_kind(text):
         raise refusal(
-            "no database has this url, expected 'postgresql://[user@]host[:port]/database[?sslmode=verify-full]' or "
-            "'duckdb:///path' ('duckdb:////data/cohort.duckdb' from the root, 'duckdb:///:memory:' for a query over "
-            "files); of a user's name encode : / ? # @ as %3A %2F %3F %23 %40",
+            "this is not the url of a database, expected "
+            "'postgresql://[user@]host[:port]/database[?sslmode=verify-full]' or 'duckdb:///path' "
+            "('duckdb:////data/cohort.duckdb' from the root, 'duckdb:///:memory:' for a query over files); in a "
+            "user's name write : / ? # @ as %3A %2F %3F %23 %40",
         )
     return text
 
@@ -115,9 +116,9 @@ def _check_query(text: str) -> str:
     """
     if _SECRET_IN_QUERY.search(text) or _SECRET_IN_QUERY.search(unquote(text)):
         raise refusal(
-            "a node-config must not hold a password or a key, which lists of processes show: leave it out of the "
-            "query (PostgreSQL keeps what it needs for another database in the user mapping of a foreign server); put "
-            "quotes around a column that has such a name",
+            "a node-config must not hold a password or a key, because lists of processes show it. Leave it out of the "
+            "query (PostgreSQL stores the password of another database in the user mapping of a foreign server). If a "
+            "column has such a name, put quotes around the name",
         )
     return text
 
@@ -130,7 +131,7 @@ def _number_as_text(value: Any) -> Any:
 
 ColumnNames = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(require_distinct_names)]
 FILE_KEYS = ("columns", "leave_out", "header", "delimiter", "decimal", "thousands", "encoding", "comment", "missing")
-"""What says how a file is read; `fedpca_flwr.read` has them, too."""
+"""Keys that control how a file is read; `fedpca_flwr.read` has the same parameters."""
 
 
 class NodeConfig(Config):
@@ -143,127 +144,137 @@ class NodeConfig(Config):
     num_partitions: Count
     name: Name = ""
     data: Annotated[str, AfterValidator(_check_data_location)] = ""
-    """The site's rows: path of a file (docs/data.md lists which), or url of a database (postgresql://, duckdb:///),
-    which holds no password; empty: a partition of the run's data set."""
+    """Rows of the site: path of a file (docs/data.md lists the formats), or url of a database (postgresql://,
+    duckdb:///) without a password. If empty, the site has a partition of the run's data set."""
     query: Annotated[str, AfterValidator(_check_query)] = ""
-    """With a database: the SELECT that gives the rows, one number a feature; it holds no password either."""
+    """With a database: SELECT that returns the rows, with one number for each feature and without a password."""
     label: str = ""
-    """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
+    """Column of the file that is not a feature (name, or number from 0). It is left out and never sent."""
     columns: ColumnNames = ""
-    """Columns of the file that alone are features, by name, number from 0 or pattern ('age, gene_*'); empty: all."""
+    """Columns of the file that are features, by name, number from 0 or pattern ('age, gene_*'). If empty, all are."""
     leave_out: ColumnNames = ""
-    """Columns of the file that are no features, by name, number from 0 or pattern ('id, label, 31'), and never sent."""
+    """Columns of the file that are not features, by name, number from 0 or pattern ('id, label, 31'). They are never
+    sent."""
     header: bool | Literal[""] = ""
-    """Whether the first line of a text or a sheet holds the names of the columns. Empty: it is recognised, or
-    refused."""
+    """Whether the first line of a text file or a sheet has the names of the columns. If empty, the site detects it, or
+    refuses the file if it cannot tell."""
     delimiter: str = ""
-    """The character between the cells of a text, or 'tab'. Empty: it is recognised."""
+    """Character between the cells of a text file, or 'tab'. If empty, the site detects it."""
     decimal: Literal["", ".", ","] = ""
-    """The sign before the decimals of a text. Empty: it is recognised."""
+    """Decimal sign of a text file. If empty, the site detects it."""
     thousands: str = ""
-    """The sign between the thousands of a text (. , ' or a space); empty: there is none."""
+    """Sign between the thousands in a text file (. , ' or a space). If empty, numbers have no such sign."""
     encoding: str = ""
-    """How a text is encoded ('utf-8', 'cp1252'). Empty: it is recognised."""
+    """Encoding of a text file ('utf-8', 'cp1252'). If empty, the site detects it."""
     comment: ColumnNames = ""
-    """How lines of a text begin that are no rows ('#, Total')."""
+    """Beginnings of lines in a text file that are not rows ('#, Total')."""
     missing: ColumnNames = ""
-    """What stands for a missing value in a file, besides NA, NaN, N/A, null, None and nothing ('-999, ?'). A number
-    stands for all cells of the same value."""
+    """Marks of missing values in a file ('-999, ?'), in addition to NA, NaN, N/A, null, None and empty cells. A number
+    matches all cells of the same value."""
     weights: str = ""
-    """Column of the data with a weight for each row (its name, or its number from 0): no feature, and never sent. A run
-    with `weights` must name the same column. Empty: such a run is refused."""
+    """Column of the data with a weight for each row (name, or number from 0). It is not a feature and never sent. A run
+    with `weights` must name the same column. If empty, the site refuses such a run."""
     categories: FeatureNames = ""
-    """Columns of a .csv or .parquet file that hold categories ('sex, "ward, bed"'): a run may declare `levels` of these
-    only, and one that declares none leaves them out."""
+    """Columns of a .csv or .parquet file that contain categories ('sex, "ward, bed"'). A run may declare `levels` for
+    these columns only, and a run without levels leaves them out."""
     layer: str = ""
-    """Layer of an .h5ad file; empty: its X."""
+    """Layer of an .h5ad file. If empty, the site reads X."""
     variants: LocalPath = ""
-    """Of a .bed file: path of a .bim file with the variants that all sites take, in its order and counting its first
-    alleles (`python -m fedpca_flwr site variants` makes one); empty: those of the file."""
+    """For a .bed file: path of a .bim file with the variants of all sites. Features are in its order and count its
+    first alleles (`python -m fedpca_flwr site variants` makes such a file). If empty, the variants are those of the
+    .bed file."""
     ambiguous: Literal["refuse", "keep"] = "refuse"
-    """What to do where the list of `variants` has A/T or C/G ones, whose strand the alleles do not tell."""
+    """Action if the list of `variants` has A/T or C/G variants, whose alleles do not show the strand."""
     apart: LocalPath = ""
-    """Of a .bed file: path of a file with family and person id of people who take no part in a run and have scores, a
-    line each (`python -m fedpca_flwr site relatives` makes one); empty: all take part."""
+    """For a .bed file: path of a file with the family and person ids, one person in a line, of people who take no part
+    in a run but receive scores (`python -m fedpca_flwr site relatives` makes such a file). If empty, all people take
+    part."""
     phenotypes: LocalPath = ""
     """Text file with phenotypes and covariates of this site's people, by the ids of the .fam file or in the order of
-    the rows (docs/association.md); empty: none."""
+    the rows (docs/association.md). If empty, the site has none."""
     ids: str = ""
-    """Column of the file with the ids by which rows of different parties belong together (with split='columns')."""
+    """Column of the file with ids, by which the parties match their rows (with split='columns')."""
     ids_secret: LocalPath = ""
-    """With `ids`: path of a file with bytes that all sites share and the server does not know; it salts ids."""
+    """With `ids`: path of a file with secret bytes that all sites share and the server must not have. They salt the
+    ids."""
     split: Literal["", "rows", "columns"] = ""
-    """Some rows of all features, or all rows of some features: methods for the other are refused. Empty: not said."""
+    """Split of the data: the site has some rows of all features, or all rows of some features. The site refuses methods
+    for the other split. If empty, it accepts both."""
     scores: LocalPath = ""
-    """Where the site's own scores are written (.npy, .csv, or for a .bed file PLINK's .eigenvec); empty: nowhere."""
+    """File to which the site writes the scores of its own rows (.npy, .csv, or for a .bed file PLINK's .eigenvec). If
+    empty, the site does not write scores."""
     loadings: LocalPath = ""
-    """Where the components by which the site projects its rows are written (.npz), with data split by columns those of
-    its own columns; and where 'vertical-scores' reads them; empty: nowhere."""
+    """File (.npz) to which the site writes the components with which it projects its rows; with data split by columns,
+    those of its own columns, which 'vertical-scores' reads. If empty, the site does not write components."""
     may_show: Literal["", "nothing", "distribution", "scores", "inner products"] = ""
-    """The most that others may see of single rows; their "distribution" is what count, mean and scatter of all rows do
-    not tell (docs/security/server.md). Empty: nothing for a site's own file, everything for a data set."""
+    """Largest amount of information about single rows that others may see. "distribution" is information beyond count,
+    mean and scatter of all rows (docs/security/server.md). If empty, it is nothing for a site's own file, and
+    everything for a data set."""
     min_rows: Count = 10
-    """Refuse to answer about fewer rows than this."""
+    """Smallest number of rows about which the site answers."""
     rare_values: Literal["", "refuse", "allow"] = ""
-    """What to do with a site's own rows of which few, or one alone, stand out in a column: moments tell these rows.
-    'refuse' refuses the run, and the site's own log names the columns. Empty: 'refuse' for a file or a database,
-    'allow' for rows that a Flower app of one's own loads."""
+    """Action if few of a site's own rows, or a single one, stand out in a column, because moments show these rows.
+    'refuse' refuses the run, and the site's own log names the columns. If empty, it is 'refuse' for a file or a
+    database, and 'allow' for rows that your own Flower app loads."""
     gaps: Literal["shared", "all"] = "shared"
-    """Which rows of a site's own file take part where values may be missing. With `em` those whose gaps `min_rows` of
-    its rows share, or all (the others get scores); with genotypes=true a site with missing calls refuses, or takes all
-    rows."""
+    """Rows of a site's own file that take part if values may be missing. With `em`, 'shared' stands for rows whose gaps
+    at least `min_rows` rows share (other rows receive scores), and 'all' for all rows. With genotypes=true, a site with
+    missing calls refuses the run with 'shared', and all rows take part with 'all'."""
     round_rows: Count = 1
-    """Leave out the last rows, so that their number, which replies tell, is a multiple of this."""
+    """Leave out the last rows, so that the number of rows, which replies show, is a multiple of this number."""
     allowed_methods: str = ""
-    """Method names separated by spaces or commas; empty: every method that `may_show` allows. A method that is named
-    may show its rows' "distribution" (`sapca`)."""
+    """Names of methods, with spaces or commas between them. If empty, the site allows every method that `may_show`
+    allows. A named method may show the "distribution" of rows (`sapca`)."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    """How many threads compute with dense rows, each with some rows of its own at a time; results have the same bits
-    for any number."""
+    """Number of threads that compute with dense rows. Results have the same bits for any number."""
     max_reply_bytes: Count = 2**31
-    """Refuse to send a larger reply."""
+    """Largest number of bytes of a reply. The site refuses to send a larger one."""
     secure_only: bool = False
     """Refuse a run without secure aggregation."""
     blind: Literal["", "only"] = ""
-    """'only': refuse a run without `blind`, which shows the server the variances of rotated rows and nothing else."""
+    """With 'only', refuse a run without `blind`. A blind run shows the server only the variances of rotated rows."""
     model: LocalPath = ""
-    """Folder in which the model of a run with `blind` is written, which the server does not have; empty: nowhere."""
+    """Folder to which the site writes the model of a run with `blind`, because the server does not have the model. If
+    empty, the site does not write the model."""
     min_parties: Annotated[int, Field(ge=2)] = 3
-    """With secure aggregation: refuse a sum of fewer parties."""
+    """With secure aggregation: smallest number of parties of a sum. The site refuses a sum of fewer parties."""
     identity: LocalPath = ""
-    """With secure aggregation: path of this site's own private key; a site with data of its own needs one."""
+    """With secure aggregation: path of this site's own private key. A site with data of its own needs a key."""
     identities: LocalPath = ""
-    """With secure aggregation: path of the file with all sites' public keys, a line for each party."""
+    """With secure aggregation: path of the file with all sites' public keys, one party in a line."""
     journal: LocalPath = ""
-    """Folder in which this site keeps what it was asked, has answered and has spent of its privacy; a site with data of
-    its own needs one for secure aggregation and for private methods. Empty: only for the length of a run."""
+    """Folder in which this site records questions, answers and the epsilon that it has spent. A site with data of its
+    own needs a journal for secure aggregation and for private methods. If empty, the record lasts for one run only."""
     metrics: LocalPath = ""
-    """Where this site keeps numbers about its runs (NAME.prom and NAME.jsonl), made of `journal`; empty: nowhere."""
+    """Path NAME: this site writes numbers about its runs, from its `journal`, to NAME.prom and NAME.jsonl. If empty, it
+    writes none."""
     syslog: bool = False
     """Whether each line of `journal` also goes to the system's log (/dev/log)."""
     on_refusal: str = ""
-    """Command of the site's own that is run when the site refuses a run; it gets the run and the kind of error in the
-    environment variables FEDPCA_RUN and FEDPCA_REFUSAL. Empty: none."""
+    """Command of the site that runs when the site refuses a run. The environment variables FEDPCA_RUN and
+    FEDPCA_REFUSAL hold the run and the kind of error. If empty, no command runs."""
     repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
-    """What to do where the answers of several runs, in clear or in secure sums, would tell a party's share, a few rows,
-    or a largest value; 'refuse-same' takes rows that are not the same ones for wholly new."""
+    """Action if the answers of several runs, in clear or in secure sums, would together show one party's part of a sum,
+    a few rows, or a largest value. With 'refuse-same', rows that are not the same as before count as completely new."""
     bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """With secure aggregation: the largest size of a value that this site says publicly of its rows. A run whose
-    `bound` is not below it is answered however many were tried, any other is refused without a look at the rows."""
+    """With secure aggregation: public bound of this site on the size of its values. The site always answers a run with
+    at least this `bound`, however many bounds were tried, and refuses a run with a smaller one without a look at the
+    rows."""
     epsilon_budget: Annotated[float, Field(gt=0)] | None = None
-    """Refuse to spend more over all runs, and methods that spend without bound. Needs `journal`; a
-    site with data of its own needs it for private methods."""
+    """Largest epsilon that all runs together may spend. The site also refuses methods that are not differentially
+    private. This key needs `journal`. A site with data of its own needs this key for private methods."""
     delta_budget: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """The delta at which epsilon is reckoned."""
+    """Delta for which the site computes the epsilon that it has spent."""
     max_epsilon: Annotated[float, Field(gt=0)] | None = None
-    """Refuse a private run whose `epsilon` is larger. Empty: 10 for a site's own file, any for a data set."""
+    """Largest `epsilon` of a private run. If empty, it is 10 for a site's own file, and unlimited for a data set."""
     max_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Refuse a private run whose `delta` is larger. Empty: 1e-5 for a site's own file, any for a data set."""
+    """Largest `delta` of a private run. If empty, it is 1e-5 for a site's own file, and unlimited for a data set."""
     public_count: bool = False
-    """Whether a private run may tell this site's number of rows as it is (``count='public'``, or any with
-    ``relation='replace-one'``). Of a data set everybody knows it."""
+    """Whether a private run may show this site's true number of rows (``count='public'``, or any run with
+    ``relation='replace-one'``). The number of rows of a data set is public anyway."""
     honest_parties: Count = 1
-    """How many parties, itself included, this site trusts to add their share of the noise and to keep it secret."""
+    """Number of parties, including this site, that this site trusts to add their share of the noise and to keep it
+    secret."""
 
     @property
     def category_names(self) -> tuple[str, ...]:
@@ -281,7 +292,7 @@ class NodeConfig(Config):
         """Refuse keys of former versions, with advice on the key to use now."""
         for key, text in OLD_KEYS.items():
             if key in values or key.replace("-", "_") in values:
-                raise refusal(f"'{key}' is no key any more: {text}")
+                raise refusal(f"'{key}' is not a key any more: {text}")
         return values
 
     @model_validator(mode="after")
@@ -289,35 +300,41 @@ class NodeConfig(Config):
         """Refuse a database URL without 'query' or with keys of files, and 'query' without such a URL."""
         database = is_url(self.data)
         if database and not self.query:
-            raise refusal("'data' names a database; name the SELECT that gives this site's rows as 'query'")
+            raise refusal(
+                "'data' names a database, but 'query' is not set: set 'query' to the SELECT that returns this site's "
+                "rows"
+            )
         if self.query and not database:
-            raise refusal("'query' is of a database, and 'data' names none (postgresql://... or duckdb:///...)")
+            raise refusal("'query' is set, but 'data' does not name a database (postgresql://... or duckdb:///...)")
         file_values = {"layer": self.layer, "variants": self.variants, "apart": self.apart, **self.file_keys}
         for key, value in file_values.items():
             if value not in ("", None) and database:
                 name = key.replace("_", "-")
-                raise refusal(f"'{name}' is of a file, and 'data' names a database: say it in the 'query'")
+                raise refusal(f"'{name}' is a key for files, but 'data' names a database: write it into the 'query'")
         return self
 
     @model_validator(mode="after")
     def _require_companion_keys(self) -> Self:
         """Refuse keys that lack another key they need, such as 'metrics' without 'journal'."""
         if self.epsilon_budget is not None and not self.journal:
-            raise refusal("'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent")
+            raise refusal(
+                "'epsilon-budget' needs 'journal', the folder in which this site records the epsilon that it has spent"
+            )
         if self.syslog and not self.journal:
             raise refusal("'syslog' needs 'journal', whose lines it sends to the system's log")
         if self.metrics and not self.journal:
-            raise refusal("'metrics' needs 'journal', a folder in which this site keeps what its numbers are made of")
+            raise refusal("'metrics' needs 'journal', the folder from which this site computes its numbers")
         if bool(self.identity) != bool(self.identities):
             present, absent = ("identity", "identities") if self.identity else ("identities", "identity")
             raise refusal(
-                f"'{present}' is set, but '{absent}' is not; 'identity' is the file of a site's private key, "
-                "'identities' that of all sites' public keys ('python -m fedpca_flwr site keys' makes them)"
+                f"'{present}' is set, but '{absent}' is not; 'identity' names the file with the site's private key, "
+                "and 'identities' the file with all sites' public keys ('python -m fedpca_flwr site keys' makes both)"
             )
         if self.secure_only and self.data and not self.identity:
             raise refusal(
-                "'secure-only' needs 'identity' and 'identities', by which this site knows the other sites: without "
-                "them whoever holds the server acts in their place; make a key with 'python -m fedpca_flwr site keys'"
+                "'secure-only' needs 'identity' and 'identities', the keys by which this site recognises the other "
+                "sites. Without them the server could take the place of other sites. Make a key with 'python -m "
+                "fedpca_flwr site keys'"
             )
         if self.partition_id >= self.num_partitions:
             raise refusal(
@@ -325,5 +342,5 @@ class NodeConfig(Config):
                 f"(num-partitions = {self.num_partitions})"
             )
         if self.ids and self.split != "columns":
-            raise refusal("'ids' is for data split by columns; say so with split='columns'")
+            raise refusal("'ids' is for data split by columns; set split='columns' too")
         return self

@@ -91,18 +91,18 @@ def require_distinct_names(text: str) -> str:
         raise refusal("a name is empty; expected names, separated by commas")
     if len(different) < len(names):
         duplicates = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
-        raise refusal(f"{duplicates} stand there twice; expected each once")
+        raise refusal(f"{duplicates} is named at least twice; expected each name once")
     return text
 
 
 OLD_KEYS = {
-    "ledger": "name a folder as 'journal', where what was spent is kept too; what the old file lists is not read, so "
-    "lower 'epsilon-budget' by it",
-    "group-secret": "sites know each other by 'identity', the file of a site's own private key, and 'identities', that "
-    "of all sites' public keys ('python -m fedpca_flwr site keys' makes them); a secret that only salts ids is named "
-    "as 'ids-secret'",
+    "ledger": "set 'journal' to a folder, in which the site also records the epsilon that it has spent; the site does "
+    "not read the old file, so lower 'epsilon-budget' by the amounts that it lists",
+    "group-secret": "sites recognise each other by 'identity', the file with a site's own private key, and "
+    "'identities', the file with all sites' public keys ('python -m fedpca_flwr site keys' makes both); set "
+    "'ids-secret' to a secret that only salts ids",
 }
-"""Of node-configs of before, and what to do instead."""
+"""Keys of earlier node-configs, and what to do instead."""
 
 MAX_KEY_CHARACTERS = 64  # characters of a key, or of an option's name
 MAX_TEXT_CHARACTERS = 10_000  # characters of a value
@@ -143,8 +143,8 @@ def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str
             raise ConfigError(f"{source}: {value_text(key)} has {len(value):,} characters, expected at most {limit:,}")
         if not _is_unicode(key) or (isinstance(value, str) and not _is_unicode(value)):
             raise ConfigError(
-                f"{source}: {value_text(key)} holds half of a surrogate pair, which no file and no message can: write "
-                "the character itself"
+                f"{source}: {value_text(key)} contains half of a surrogate pair, which cannot be written to a file or "
+                "a message: write the complete character"
             )
 
 
@@ -263,7 +263,8 @@ def require_levels(text: str) -> str:
     if most_levels > MAX_LEVELS or indicators > MAX_INDICATORS:
         raise refusal(
             f"a column has {most_levels:,} levels, and all columns together {indicators:,} indicators; expected at "
-            f"most {MAX_LEVELS:,} and {MAX_INDICATORS:,}: declare the commonest levels, and all others count as 'other'"
+            f"most {MAX_LEVELS:,} and {MAX_INDICATORS:,}: declare only the most frequent levels; all other levels "
+            "then count as 'other'"
         )
     return text
 
@@ -346,7 +347,7 @@ class Config(BaseModel):
 
 
 SCALAR_TYPES = {bool, int, float, str}
-"""Types of values, as Flower's configs have them, by which a configuration is known again."""
+"""Types of values in Flower's configs. Configurations with only these types are cached."""
 
 
 @lru_cache
@@ -371,58 +372,65 @@ class RunConfig(Config):
     }  # names of all features
 
     method: str = "p-cov"
-    """The method and its own options in one text: 'sub-it block-size=10'."""
+    """Name of the method, and the method's own options: 'sub-it block-size=10'."""
     n_components: ComponentChoice = 10
-    """How many components; for some methods also the fraction of the variance that they must exceed, or 'auto'."""
+    """Number of components. Some methods also take the fraction of the variance that the components must exceed, or
+    'auto' (docs/which-method.md)."""
     clients: Annotated[int, Field(ge=0)] = 0
-    """How many parties must take part; 0 asks a node (`num-partitions` of its node-config)."""
+    """Number of parties that must take part. With 0 the server reads `num-partitions` of a node's node-config."""
     dataset: str = "digits"
-    """The rows of a simulation, and of sites that name no data of their own."""
+    """Data set of a simulation, and of sites without data of their own."""
     data_root: SharedPath = "."
-    """The folder in which the data set is."""
+    """Folder of the data set."""
     partition: Literal["iid", "dirichlet", "shards", "quantity", "columns"] = "dirichlet"
-    """How the parties of a simulation share the data set."""
+    """Way in which a simulation divides the data set among the parties."""
     columns: str = "even"
-    """With partition='columns': 'even', sizes ('20 20 24'), or the names of each party's columns ('a, b; c, d')."""
+    """Columns of each party with partition='columns': 'even', numbers of columns ('20 20 24'), or names
+    ('a, b; c, d')."""
     features: FeatureNames = ""
-    """Names of all features in the model's order: 'age, "height, cm"' (docs/data.md). Empty: as all sites have them."""
+    """Names of all features in the model's order: 'age, "height, cm"' (docs/data.md). If empty, all sites must have the
+    same columns."""
     weights: Annotated[str, Field(max_length=200)] = ""
-    """The column (name, or number from 0) of every site's data with a weight for each row (docs/data.md). Empty:
+    """Column (name, or number from 0) of every site's data that holds a weight for each row (docs/data.md). If empty,
     each row counts once."""
     levels: Annotated[str, AfterValidator(require_levels)] = ""
-    """Levels of the columns of categories, as JSON: '{"sex": ["female", "male"]}' (docs/mixed.md). Empty: all are
-    numbers."""
+    """Levels of the columns of categories, as JSON: '{"sex": ["female", "male"]}' (docs/mixed.md). If empty, all
+    columns are numbers."""
     alpha: Annotated[float, Field(gt=0)] = 0.1
-    """With partition='dirichlet' and 'quantity': the smaller, the more the parties differ."""
+    """Likeness of the parties with partition='dirichlet' or 'quantity'. With a smaller value the parties differ
+    more."""
     shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
-    """With partition='shards'."""
+    """Number of shards of each party, with partition='shards'."""
     seed: Annotated[int, Field(ge=0)] = 42
-    """Of all random numbers but secrets and the noise of privacy."""
+    """Seed of all random numbers except secrets and the noise of `dp-pca`."""
     secure_aggregation: bool = False
-    """Show the server sums over all parties only."""
+    """Show the server only sums over all parties (docs/secure-aggregation.md)."""
     bound: Annotated[float, Field(ge=0, le=1e100)] = 0.0
-    """With secure aggregation: no value of anyone's rows is larger in size. It may be generous."""
+    """With secure aggregation: a bound on the absolute value of every number in the parties' rows. It may be
+    generous."""
     blind: bool = False
-    """With secure aggregation: show the server sums of rotated rows, of which it learns the shares of variance alone;
+    """With secure aggregation: show the server only sums of rotated rows. The server learns the shares of variance, and
     the parties have the model (docs/security/blind.md)."""
     survivors: Annotated[int, Field(ge=0)] = 0
-    """With secure aggregation: parties that must be left if others drop out; 0: all."""
+    """With secure aggregation: number of parties that must remain if others drop out. With 0 all must remain."""
     minimum: Annotated[int, Field(ge=0)] = 0
-    """Without secure aggregation: parties that suffice when the join-deadline passes; 0: all."""
+    """Without secure aggregation: number of parties that suffice at `join-deadline`. With 0 all must have joined."""
     max_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Without secure aggregation: end the run if a party holds more than this share of a component; 0: never."""
+    """Without secure aggregation: largest share of a component that one party may hold. If a party holds more, the run
+    fails. 0 sets no limit."""
     reference: bool = True
-    """Simulation only: also compute the PCA of the pooled rows, and report the angle to it."""
+    """In simulations: also compute the PCA of the pooled rows, and report the angle to it."""
     output: str = "model"
-    """The file of the model, at the server; a relative path is in a folder of the run, which is printed."""
+    """File of the model, at the server. A relative path lies in a folder of the run, which the run prints."""
     overwrite: bool = False
-    """Whether the model may take the place of another run's."""
+    """Whether the model may replace the model of another run."""
     metrics: str = ""
-    """Where the server keeps numbers about its runs (NAME.prom and NAME.jsonl), an absolute path; empty: nowhere."""
+    """Absolute path NAME: the server writes numbers about its runs to NAME.prom and NAME.jsonl. If empty, it writes
+    none."""
     join_deadline: Seconds = 300.0
-    """Seconds in which all parties must have come."""
+    """Seconds until which all parties must have joined."""
     round_deadline: Seconds = 600.0
-    """Seconds in which each round must end."""
+    """Seconds that a round may take."""
 
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
@@ -456,11 +464,14 @@ class RunConfig(Config):
     def _require_possible_survivors(self) -> Self:
         if self.survivors and not self.secure_aggregation:
             raise refusal(
-                f"'survivors' is {self.survivors}, but secure-aggregation is false; it is an option of secure "
-                "aggregation"
+                f"'survivors' is {self.survivors}, but secure-aggregation is false; 'survivors' is an option of "
+                "secure aggregation"
             )
         if self.blind and not self.secure_aggregation:
-            raise refusal("'blind' is true, but secure-aggregation is false: a blind server needs masked sums")
+            raise refusal(
+                "'blind' is true, but secure-aggregation is false: a blind server needs masked sums, so set "
+                "secure-aggregation=true"
+            )
         if self.blind and self.survivors:
             raise refusal(
                 f"'blind' is true, and 'survivors' is {self.survivors}: a blind run has several sums, and the "
@@ -468,9 +479,12 @@ class RunConfig(Config):
             )
         if self.minimum and self.secure_aggregation:
             raise refusal(
-                f"'minimum' is {self.minimum}, but secure-aggregation is true: there 'survivors' says how many parties "
-                "suffice"
+                f"'minimum' is {self.minimum}, but secure-aggregation is true: with secure aggregation, set "
+                "'survivors' instead"
             )
         if self.minimum and self.clients and self.minimum > self.clients:
-            raise refusal(f"'minimum' is {self.minimum}, but 'clients' is {self.clients}: at most as many can suffice")
+            raise refusal(
+                f"'minimum' is {self.minimum}, but 'clients' is {self.clients}: set 'minimum' to at most the number "
+                "of clients"
+            )
         return self

@@ -24,13 +24,15 @@ class SuperNodeConfig(Config):
     superlink: Annotated[str, StringConstraints(pattern=r"^[^/\s]+:\d+$")]
     """Address of the SuperLink, as 'link.example.org:9092'."""
     root_certificates: LocalPath = ""
-    """The coordinator's ca.crt. Empty: no TLS, for trials on one machine only."""
+    """File ca.crt of the coordinator. If empty, the connection has no TLS, which is for trials on one machine only."""
     node_key: LocalPath = ""
-    """Private key with which the SuperNode signs in ('python -m fedpca_flwr site node-key'). Empty: none."""
+    """Private key with which the SuperNode signs in ('python -m fedpca_flwr site node-key'). If empty, it signs in
+    without a key."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Port of this machine over which SuperNode and site's process talk; 0: a free one."""
+    """Port of this machine for messages between the SuperNode and the site's process. With 0 it is a free port."""
     app_hash: Annotated[str, StringConstraints(pattern="^[0-9a-f]{8,64}$")] | None = None
-    """First digits (8 to 64) of the SHA-256 of the archive that this site has reviewed: it answers no other."""
+    """First digits (8 to 64) of the SHA-256 of the archive that this site has reviewed. The site answers no other
+    app."""
 
     @property
     def connection(self) -> tuple[str, Path | None, Path | None]:
@@ -49,7 +51,7 @@ class SiteFile(NamedTuple):
     node : NodeConfig
         Table ``[site]``, validated.
     node_config : dict
-        The same as it stands in the file, for the SuperNode.
+        Table ``[site]`` as in the file, for the SuperNode.
     """
 
     supernode: SuperNodeConfig
@@ -82,7 +84,8 @@ def read_site_file(path: Path) -> SiteFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         where = str(error).rpartition("(")[2].rstrip(")")
         raise ConfigError(
-            f"the site's file {path} is no TOML ({where}): texts stand in quotes, name = \"north\", and paths with '/'"
+            f'the site\'s file {path} is not TOML ({where}): write texts in quotes, as in name = "north", and paths '
+            "with '/'"
         ) from None
     if set(tables) != set(TABLES) or not all(isinstance(table, dict) for table in tables.values()):
         present = ", ".join(f"[{name}]" if isinstance(table, dict) else name for name, table in tables.items())

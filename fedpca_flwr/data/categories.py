@@ -28,7 +28,7 @@ from fedpca_flwr.maths.rows import column_sums, to_array
 
 OTHER_LEVEL, MISSING_LEVEL = "other", "missing"
 Levels = Mapping[str, Sequence[str]]
-"""By the name of a column, the levels that are told apart."""
+"""Levels of each column of categories, by the name of the column."""
 
 
 def indicator_names(levels: Levels) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def append_indicators(
 
 
 MISSING_TEXTS = frozenset({"", "na", "nan", "n/a", "#n/a", "<na>", "null", "none"})
-"""Texts that mean that nothing is there, in small letters: those of a .csv file."""
+"""Texts of missing values in small letters, as in a .csv file."""
 
 INTEGRAL_TEXT = re.compile(r"-?(0|[1-9]\d*)\.0+")  # as pandas writes whole numbers into a file where some are missing
 BOOLEAN_LEVELS = {"true": "1", "false": "0"}

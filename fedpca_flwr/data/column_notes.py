@@ -30,7 +30,7 @@ CODE_PATTERN = re.compile(r"-?(9+|8+|7+|9+[5-8])")
 """How codes for missing values are written: 99, -999, 998, 77."""
 
 PartyRows = Mapping[str, Rows]
-"""The rows of parties by what they are called; of one party by an empty text."""
+"""Rows of the parties by name; those of a single party by an empty text."""
 
 
 def column_fault_notes(

@@ -25,13 +25,13 @@ from fedpca_flwr.maths.rows import (
 )
 
 MAX_MAGNITUDE = 1e140
-"""No value is larger: float64 holds 1.8e308, and so the squares of as many differences as fit into any memory."""
+"""Largest absolute value. Sums of squares of such values stay below the largest float64, 1.8e308."""
 
 MIN_COLUMN_MAGNITUDE = 1e-140
 """No column's largest value is smaller, unless all are zero: the square of a difference in its last digits is not 0."""
 
 INEXACT_INTEGERS = "whole numbers beyond 2^53 that float64 does not hold"
-"""How errors name values of which digits would be lost before anything is computed."""
+"""Text in errors for values that would lose digits before any computation."""
 
 HELD_BYTES = 2**26  # of blocks that are kept from the pass that checks them, so that what is small is read once
 

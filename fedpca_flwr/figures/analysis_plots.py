@@ -76,14 +76,14 @@ def how_many(result: HowMany) -> Figure:
 @takes("outliers", Outliers, "make them with analyses.outliers(model, X)")
 @rc_context(STYLE)
 def outlier_map(outliers: Outliers) -> Figure:
-    """Draw each row's distance off the components (SPE) against T squared, with limits; outliers are crosses.
+    """Draw each row's distance from the components (SPE) against T squared, with limits; outliers are crosses.
 
     The oddest rows, at most `MAX_NAMED_ROWS`, are named by their labels, or else by their numbers from 0.
 
     Parameters
     ----------
     outliers : Outliers
-        Of the rows within the limits at most `MAX_PLOTTED_ROWS` are drawn.
+        Outlier statistics. The figure shows at most `MAX_PLOTTED_ROWS` of the rows within the limits.
 
     Returns
     -------
@@ -126,9 +126,9 @@ def biplot(reading: Reading, scores: Array) -> Figure:
     Parameters
     ----------
     reading : Reading
-        Of two components at least, not rotated.
+        Reading of at least two components, not rotated.
     scores : ndarray of shape (n, at least 2)
-        Scores of the same components; each is divided by its largest score.
+        Scores of the same components. The figure divides each component by its largest score.
 
     Returns
     -------
@@ -156,13 +156,13 @@ def biplot(reading: Reading, scores: Array) -> Figure:
 def variables(reading: Reading) -> Figure:
     """Draw the correlations of features with the first two components as arrows in the unit circle.
 
-    An arrow's length is the root of the share of a feature that the two components hold. Supplementary features have
-    dashed arrows.
+    The length of an arrow is the root of the share of the feature's variance that the two components hold.
+    Supplementary features have dashed arrows.
 
     Parameters
     ----------
     reading : Reading
-        Of two components at least.
+            Reading of at least two components.
 
     Returns
     -------
@@ -191,9 +191,9 @@ def levels(categories: Categories, scores: Array) -> Figure:
     Parameters
     ----------
     categories : Categories
-        Of two components at least.
+        Result for at least two components.
     scores : ndarray of shape (n, at least 2)
-        Scores of the rows to be drawn, of the same components.
+        Scores of the rows to draw, for the same components.
 
     Returns
     -------
@@ -231,7 +231,7 @@ def squared_correlations(categories: Categories) -> Figure:
     Parameters
     ----------
     categories : Categories
-        Of two components at least.
+        Result for at least two components.
 
     Returns
     -------
@@ -274,7 +274,7 @@ def contributions(reading: Reading, component: int = 1) -> Figure:
     Raises
     ------
     ConfigError
-        If there is no such component.
+        If the reading does not have this component.
     """
     shares = reading.contributions[:, : len(reading.communalities) - reading.supplementary]
     if not isinstance(component, int | np.integer) or component not in range(1, len(shares) + 1):

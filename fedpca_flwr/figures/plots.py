@@ -1,7 +1,7 @@
 """Figures: each function returns a matplotlib `Figure` of its own (no global state), to show or to save.
 
-Needs the extra ``plots``. Colours are those of `fedpca_flwr.figures.style`; markers differ too. A figure is dark text
-on white paper; ``savefig(..., facecolor="none")`` leaves the paper out.
+The figures need the extra ``plots``. Series differ in colour (`fedpca_flwr.figures.style`) and in markers. A figure is
+dark on white paper; ``savefig(..., facecolor="none")`` makes the paper transparent.
 """
 
 from collections.abc import Mapping, Sequence, Sized
@@ -80,7 +80,8 @@ def loadings(model: PCAModel, *, most: int = 3) -> Figure:
     Parameters
     ----------
     model : PCAModel
-        Of more than `MAX_BAR_FEATURES` features the bars are of those with the largest loadings, in the model's order.
+        Model. If it has more than `MAX_BAR_FEATURES` features, the bars show those with the largest loadings, in the
+        model's order.
     most : int, default 3
         Largest number of components to draw.
 
@@ -130,19 +131,20 @@ def _names_width(names: Sequence[str]) -> float:
 def projection_overlay(
     reference: PCAModel, model: PCAModel, X: ArrayLike, labels: ArrayLike | None = None, *, title: str = ""
 ) -> Figure:
-    """Draw rows in two components: open marks by the reference, crosses by the federated model, a line between.
+    """Draw rows in two components by two models: open marks for the reference, crosses for the federated model.
 
-    If the two agree, every cross stands in its mark. Components that point the other way are turned round: a sign
-    means nothing. A single component is drawn against the number of the row.
+    A line joins the two points of a row. If the models agree, every cross lies in its mark. Components of opposite sign
+    are flipped, because the sign of a component is arbitrary. A single component is drawn against the number of the
+    row.
 
     Parameters
     ----------
     reference, model : PCAModel
     X : array-like of shape (n, d)
-        At most `MAX_PLOTTED_ROWS` of its rows are drawn, evenly spread. Columns of a data frame are matched by their
-        names.
+        Rows. The figure shows at most `MAX_PLOTTED_ROWS` of them, evenly spread. Columns of a data frame are matched by
+        name.
     labels : array-like of shape (n,), optional
-        Each label has a colour and a mark.
+        Labels of the rows. Each label has its own colour and mark.
     title : str, optional
 
     Returns
@@ -164,7 +166,7 @@ def projection_overlay(
 def projection_grid(
     reference: PCAModel, models: Mapping[str, PCAModel], X: ArrayLike, labels: ArrayLike | None = None
 ) -> Figure:
-    """Draw rows in two components for several models, a panel each, with the reference's scores beside.
+    """Draw rows in two components by several models, each in its own panel beside the reference's scores.
 
     Parameters
     ----------
@@ -205,12 +207,12 @@ def projection_grid(
 @takes("models", (PCAModel, Mapping), "give a model, or models by their names: {'p-cov': model}")
 @rc_context(STYLE)
 def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
-    """Draw each component's share of the total variance, and the cumulated shares, of a model or several.
+    """Draw each component's share of the total variance, and the cumulated shares, for one or several models.
 
     Parameters
     ----------
     models : PCAModel or mapping of str to PCAModel
-        A model, or several by name; models of equal shares are a single curve.
+        One model, or several by name. Models with equal shares have one common curve.
 
     Returns
     -------
@@ -248,9 +250,9 @@ def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | 
     Parameters
     ----------
     curves : mapping of str to sequence of float
-        Angles in degrees by round, by method.
+        Angles in degrees after each round, by the name of the method.
     tolerance : float, optional
-        Angle in degrees at which a line is drawn.
+        Angle in degrees at which the figure has a line.
 
     Returns
     -------
@@ -272,8 +274,8 @@ def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | 
 def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """Draw bytes sent per client against the largest angle to the exact components, with the Pareto front.
 
-    The line joins the points that no other point beats in both. Angles within `EXACT_ANGLE_DEGREES` are drawn as equal:
-    below is only rounding.
+    The line joins the points that no other point beats in both numbers. Angles below `EXACT_ANGLE_DEGREES` are drawn as
+    equal, because they are only rounding.
 
     Parameters
     ----------
@@ -315,18 +317,18 @@ def results_over(
 ) -> Figure:
     """Draw means of several methods along an axis, with bars for the intervals of the means.
 
-    Methods stand side by side at each position. Axes over more than a factor of ten are logarithmic; an interval that
-    reaches zero is drawn there to a third of its mean.
+    Methods stand side by side at each position. An axis that spans more than a factor of ten is logarithmic. On such an
+    axis an interval that reaches zero ends at a third of its mean.
 
     Parameters
     ----------
     panels : mapping of str to mapping of str to sequence of (position, mean, half of the interval)
-        By method, by the title of a panel.
+        Points by the name of the method, by the title of a panel.
     xlabel, ylabel : str
-        What stands at the axes.
+        Labels of the axes.
     angles : bool, default False
-        Whether means are angles in degrees: those within `EXACT_ANGLE_DEGREES` are drawn as equal, below is only
-        rounding.
+        Whether means are angles in degrees. Angles below `EXACT_ANGLE_DEGREES` are then drawn as equal, because they
+        are only rounding.
 
     Returns
     -------
@@ -384,12 +386,12 @@ MAX_NAMED_PARTIES = 36
 @takes_model
 @rc_context(STYLE)
 def heterogeneity(parties: Any, model: PCAModel) -> Figure:
-    """Draw each party's number of rows, the distance of its mean, and its variance that the model explains.
+    """Draw each party's number of rows, distance of its mean, and share of its variance that the model explains.
 
     Parameters
     ----------
     parties : mapping of str to array-like, or sequence of array-like, of shape (n_i, d)
-        Columns of data frames are matched by their names.
+        Rows of the parties. Columns of data frames are matched by name.
     model : PCAModel
 
     Returns

@@ -62,25 +62,25 @@ def scores(
 ) -> Figure:
     """Draw the scores of all parties' rows in two components, each party in its own colour and marker.
 
-    More than ten parties (or classes) have a panel each, among all rows in grey; of more than `MAX_PANELS` the smallest
-    share the last panel. A single component is drawn as a strip of each party. Rows that form several clouds have no
-    ellipse of rows, and neither have fewer than `MIN_ELLIPSE_ROWS` rows.
+    If there are more than ten parties (or classes), each has its own panel, among all rows in grey. If there are more
+    than `MAX_PANELS`, the smallest share the last panel. A single component is drawn as one strip for each party. Rows
+    that form several clouds, and fewer than `MIN_ELLIPSE_ROWS` rows, have no ellipse of rows.
 
     Parameters
     ----------
     parties : mapping of str to table, or list of tables
-        Rows (n_i, d) of each party; or their scores: an array (n_i, k) if there is no model, or the file that a run
-        wrote at the site (``.npy`` or ``.csv``).
+        Rows (n_i, d) of each party; or scores: an array (n_i, k) if there is no model, or the file (``.npy`` or
+        ``.csv``) that a run wrote at the site.
     model : PCAModel, optional
-        Gives the scores of tables, and the shares of the variance along the axes.
+        Model that computes the scores of tables, and the shares of variance in the axes' labels.
     labels : str, or mapping of str to array-like, or list of array-like, of shape (n_i,), optional
-        A class for each row, or the column of the parties' data frames that has it. Colours and ellipses are then those
-        of the classes, marks those of at most ten parties.
+        Class of each row, or the name of the column with the classes in the parties' data frames. Colours and ellipses
+        then stand for classes, and marks for parties, if there are at most ten.
     components : (int, int), optional
-        The components to draw, from 1. None: the first two, or the only component.
+        Numbers of the components to draw, from 1; by default the first two, or the only component.
     ellipses : {"rows", "mean", "none"}, default "rows"
-        Of each colour the ellipse that holds 95 % of normal rows with the mean and covariance of its rows, or the 95 %
-        confidence region of the mean, or none. The legend says which.
+        Ellipse for each colour: it holds 95 % of normal rows with the mean and covariance of the colour's rows
+        ("rows"), or is the 95 % confidence region of their mean ("mean"). The legend says which.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def scores(
     ConfigError
         If components, labels or ellipses do not fit the scores.
     DataError
-        If a file holds no scores.
+        If a file does not hold scores.
 
     Examples
     --------

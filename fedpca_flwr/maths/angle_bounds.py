@@ -73,7 +73,7 @@ def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None
 
 
 def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None = None) -> float:
-    """Bound eigenvalue j + 1 of a matrix, but for a small probability, from the random first block of an iteration.
+    """Bound eigenvalue j + 1 of a matrix, except with a small probability, from the random first block of an iteration.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None =
 
 
 def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
-    """Bound the largest eigenvalue of a matrix, but for a small probability, from a random first block of any width.
+    """Bound the largest eigenvalue of a matrix, except with a small probability, from a random first block.
 
     Parameters
     ----------

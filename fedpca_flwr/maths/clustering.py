@@ -21,7 +21,7 @@ RIDGE_SHARE = 1e-6
 """Share of the mean variance of the points that is added to the variances of each component of a mixture."""
 
 MAX_LOG_DENSITY = 1e6
-"""Points of which a mixture knows less than minus this, or more than this, count as it."""
+"""Largest absolute value of points for a mixture. Points beyond it count as this value."""
 
 CENTRE_TOLERANCE = 1e-9
 """Centres that move by less, in deviations of the points, stay where they are."""

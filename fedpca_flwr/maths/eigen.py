@@ -194,9 +194,9 @@ class Eigenpairs:
     vectors : ndarray of shape (d, k)
         Orthonormal columns, with the signs of `fix_signs`.
     following : float
-        Eigenvalue k + 1, which tells how well the subspace is determined; 0.0 if k = d.
+        Eigenvalue k + 1, which shows how well the subspace is determined; 0.0 if k = d.
     rank : int, optional
-        Bound on the rank of the matrix, if more than the eigenvalues makes it certain.
+        Bound on the rank of the matrix, if it is known from more than the eigenvalues.
     error : float
         Bound on the spectral norm of the matrix's error besides the rounding of float64.
     resolution : Resolution, optional
@@ -232,7 +232,7 @@ class Eigenpairs:
         Parameters
         ----------
         max_rank : int
-            The rank is certainly not larger.
+            Bound on the rank.
 
         Returns
         -------
@@ -260,7 +260,7 @@ def leading_eigenpairs(
         Number of pairs, from 1 to d. A float in (0, 1) is the share of the trace that their values must exceed
         (scikit-learn's rule for ``PCA(n_components=fraction)``).
     total : float, optional
-        Number that takes the place of the trace.
+        Number that replaces the trace.
     overwrite_upper : bool, optional
         Whether the upper triangle, without the diagonal, may be overwritten, which saves a copy of the matrix.
 

@@ -42,7 +42,7 @@ QR_PANEL_COLUMNS = 32  # how many columns LAPACK reflects at once; more are slow
 
 @dataclass(frozen=True)
 class Factor:
-    """Count, mean and a factor R of the scatter of some rows: the scatter is R'R, plus an omitted rest.
+    """Count, mean and a factor R of the scatter of some rows. The scatter is R'R plus an omitted rest.
 
     Parameters
     ----------
@@ -98,8 +98,9 @@ class Factor:
     def with_floor(self) -> Factor:
         """Return the factor with half of the first omitted eigenvalue in each omitted direction: half the error.
 
-        The omitted eigenvalues lie between zero and that number, so this halves the error bound, at no bytes: the
-        assumed variance is subtracted from the rows. The rows must be orthogonal, as `truncated_factor` makes them.
+        The omitted eigenvalues lie between zero and the first of them, so the error bound halves without more bytes.
+        The method subtracts the assumed variance from the rows, which must be orthogonal, as `truncated_factor` makes
+        them.
 
         Returns
         -------
@@ -200,7 +201,7 @@ def truncate_moments(moments: Moments, rank: int) -> Factor:
 def stack_factors(parts: list[Factor]) -> Factor:
     """Stack the factors of several parties into a factor of the pooled scatter.
 
-    The parts themselves fix their order, so permuting them changes no bit.
+    The order follows from the values of the parts, so a permutation of the parts changes no bit.
 
     Parameters
     ----------

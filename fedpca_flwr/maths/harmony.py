@@ -19,7 +19,7 @@ import numpy as np
 from fedpca_flwr.maths.arrays import Array
 
 CLUSTER_WIDTH = 0.1
-"""Of a cluster, in squared chords between unit vectors (sigma of the paper)."""
+"""Width of a cluster, in squared chords between unit vectors (sigma of the paper)."""
 
 DIVERSITY = 2.0
 """How strongly a batch is kept from clusters that hold more than its part (theta)."""

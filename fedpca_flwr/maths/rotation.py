@@ -183,7 +183,7 @@ def symmetric_noise(key: bytes, d: int) -> Array:
 
 
 def symmetric_noise_norm(d: int) -> float:
-    """Bound the spectral norm of the noise of `symmetric_noise` but for a probability of 1e-8.
+    """Bound the spectral norm of the noise of `symmetric_noise`, except with a probability of 1e-8.
 
     Parameters
     ----------

@@ -438,7 +438,7 @@ def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
 
 
 def min_degree(parties: int, colluding: int, bits: int) -> int:
-    """Compute the fewest neighbours on a random ring that keep honest parties connected but for probability 2^-bits.
+    """Compute the fewest neighbours on a random ring that connect honest parties, except with probability 2^-bits.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-r"""Shells of distances from a centre: directions that know how far rows are.
+r"""Shells of distances from a centre: sums of the rows' directions for each range of distances.
 
 Sums of directions :math:`\sum u_i u_i^T` forget how far rows are from the centre, whatever the privacy budget.
 In *shells* of distances, from one power of two to another, it is known: with the mean squared distance

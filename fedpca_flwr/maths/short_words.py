@@ -1,4 +1,4 @@
-r"""Sums whose values share words of 64 bits: a few bits each, and corrections of what they round off.
+r"""Sums whose values share words of 64 bits, with a few bits for each value, and corrections of the rounding.
 
 **Digits.** A party's m values, whole multiples :math:`n_j` of a step that all parties share, travel as one number
 :math:`\sum_j n_j B^j` modulo :math:`2^{64}`, with the largest base for which :math:`B^m \le 2^{64}`. Such numbers add

@@ -98,7 +98,7 @@ def sparse_component(C: Array, s: int) -> SparseComponent:
 
 
 def deflate(C: Array, v: Array) -> Array:
-    """Compute the covariance of the features without what the scores of a component explain of them.
+    """Compute the covariance of the features without the part that the scores of a component explain.
 
     Parameters
     ----------

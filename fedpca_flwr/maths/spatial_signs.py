@@ -74,13 +74,13 @@ COINCIDENT_SPREAD = 2.0 ** (MIN_OCTAVE + 1)
 """Half of all rows have the same score along a direction whose spread is a smaller share of its unit."""
 
 UNCUT_SPREAD = 16.0
-"""Units that then count as a spread: nobody can say of such rows which lie far off."""
+"""Number of units that then count as a spread, because such rows do not show which of them lie far off."""
 
 MAX_WHITENED_SCORE = 2.0**500
-"""Spreads that stand for all more: their squares are finite."""
+"""Largest number of spreads. Larger ones count as this number, so that squares are finite."""
 
 MIN_FLOOR = 2.0**-960
-"""A floor so small that it only keeps sums of 1 / r finite."""
+"""Smallest distance r, so small that it only keeps sums of 1 / r finite."""
 
 FLOOR_SHARE = 0.25
 """A party's floor is this share of the median distance of its rows from their own median."""
@@ -346,7 +346,7 @@ class Survivors:
 
 
 def shape_values(whitened: Array, vectors: Array) -> Array:
-    """Compute what histograms of whitened rows count: scores along m directions, and lengths less ``sqrt(m)``.
+    """Compute the values for histograms of whitened rows: scores along m directions, and lengths less ``sqrt(m)``.
 
     Less ``sqrt(m)``, the lengths have much the same distribution for any m.
 

@@ -1,4 +1,4 @@
-"""Sums of integers in a prime field with a linear tag, which nobody without the key can change unseen.
+"""Sums of integers in a prime field with a linear tag, which reveals changes by anybody without the key.
 
 Parties that share a key, and a server that adds up for them: each party sends integers x and the tag ``a . x`` for a
 secret vector a of the field, all of them hidden by pads. The sum over all parties has the tag ``a . sum x``. Whoever

@@ -25,7 +25,8 @@ LEVEL = 0.95
 """Coverage of the intervals."""
 
 MAX_TRACE_ERROR = 1e-9
-"""Largest relative error of a total variance that is the number of features which vary, each scaled to variance 1."""
+"""Largest relative difference between a total variance and the number of varying features, if all are scaled to
+variance 1."""
 
 
 def components_table(model: FittedPCA) -> pandas.DataFrame:

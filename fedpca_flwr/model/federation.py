@@ -111,24 +111,24 @@ class Federation:
     Parameters
     ----------
     path : str or path
-        Folder of the state; a new folder is a federation without members.
+        Folder of the state. A new folder stands for a federation without members.
 
     Attributes
     ----------
     revision : int
-        Number of times that the state was saved.
+        How many times the state was saved.
     features : int
-        Features of every member's rows; 0 while there are no members.
+        Number of features of the members' rows; 0 without members.
     columns : str
         Digest of the column names; empty if no member has names.
     id : str
-        Random name of the federation (32 hexadecimal digits), by which members know its state again.
+        Random name of the federation (32 hexadecimal digits), by which members recognise its state.
     run : str
-        Flower's number of the run that changes the federation; empty in Python.
+        Flower's number of the run that changes the federation; empty outside Flower.
     journal : list of dict
-        Every operation: ``revision``, ``operation``, ``member``, ``rows`` (number that was added or taken away),
-        ``time``, ``run``, and ``digest`` of the moments that came. An operation "run" is a run that used the
-        federation, with the digest of its settings.
+        Entries of all operations: ``revision``, ``operation``, ``member``, ``rows`` (number of rows added or removed),
+        ``time``, ``run``, and ``digest`` of the moments. The operation "run" stands for a run that used the federation,
+        with the digest of the run's settings.
 
     Examples
     --------

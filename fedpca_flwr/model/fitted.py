@@ -78,7 +78,7 @@ class FittedPCA:
 
     @property
     def _fit_rounds(self) -> list[dict[str, Any]]:
-        """Log entries of all rounds but those of the phase "project", in which parties project their own rows."""
+        """Log entries of all rounds except those of the phase "project", in which parties project their own rows."""
         return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
 
     def loadings(self) -> tuple[Array, Array]:
@@ -123,7 +123,7 @@ class FittedPCA:
         Parameters
         ----------
         X : array-like of shape (n, d)
-            Of a data frame the columns are matched by their names; columns of declared categories become indicators.
+            Rows. Columns of a data frame are matched by name; columns of declared categories become indicators.
 
         Returns
         -------
@@ -145,9 +145,9 @@ class FittedPCA:
         return align_rows(table, self.n_features_in_, names, digest=self.log.get("columns", ""))
 
     def centred(self, X: ArrayLike) -> Array:
-        """Return rows minus the mean, divided by the scale; missing values are filled if the model can.
+        """Return rows minus the mean, divided by the scale, with missing values filled.
 
-        Missing values (NaN) become the values that the model expects, and those of genotypes the mean.
+        A model of `em` replaces missing values (NaN) by their expected values, and a model of genotypes by the mean.
 
         Parameters
         ----------
@@ -160,7 +160,8 @@ class FittedPCA:
         Raises
         ------
         DataError
-            For columns of other names or another number, as scikit-learn raises; for infinity, text, and any other NaN.
+            If the columns have other names or another number; or if the rows contain infinity, text, or NaN that the
+            model cannot fill.
         """
         return self._centre_rows(self.aligned(X))
 
@@ -207,7 +208,7 @@ class FittedPCA:
         return np.vstack([self._centre_rows(part) @ components.T for part in chunks(self.aligned(X))])
 
     def inverse_transform(self, scores: ArrayLike) -> Array:
-        """Compute the rows, in the units of the data, whose scores are given: scores times components plus mean.
+        """Compute rows in the units of the data from their scores: scores times components plus mean.
 
         Parameters
         ----------
@@ -231,7 +232,7 @@ class FittedPCA:
 
     @property
     def shrinkage_(self) -> Array:
-        """Ratio of the size of new rows' scores to that of the fitted rows' scores, for each component, shape (k,).
+        """Size of new rows' scores divided by that of the fitted rows' scores, for each component, shape (k,).
 
         See `fedpca_flwr.maths.inference.shrinkage`. NaN for components that do not stand out of the noise.
         """

@@ -30,7 +30,7 @@ class Round(Entry):
     up: ByteCounts
     down: ByteCounts
     digests: dict[str, Annotated[list[Label], Field(min_length=2, max_length=2)]] = {}
-    """By partition, the SHA-256 of the question and of the reply; empty for a party that has not replied."""
+    """SHA-256 of the question and of the reply, by partition; empty for a party that has not replied."""
 
 
 class Provenance(Entry):

@@ -18,7 +18,7 @@ from fedpca_flwr.model.fitted import FittedPCA
 
 Numbers = Mapping[str, float]
 LineText = Callable[[Numbers, FittedPCA], str]
-"""Makes a line of a summary of the numbers, and of what the model has besides: options, names, k."""
+"""Function that writes a line of a summary from the numbers and from the model (options, names, k)."""
 
 
 def _angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
@@ -208,45 +208,45 @@ MEASUREMENTS = (
     define_line(
         "certified angle",
         _angle_certificate_text,
-        certified_angle_degrees="bound on the largest angle to the exact components; 90: none",
-        certified_components="how many of the first components the bound holds for",
+        certified_angle_degrees="bound on the largest angle to the exact components; 90 means no bound",
+        certified_components="number of first components for which the bound holds",
     ),
     define_line(
         "stand out of the noise",
         "{standing_out_components} components",
-        standing_out_components="of the components that the run looked for",
+        standing_out_components="number of components that stand out of the noise",
     ),
     define_line(
         "angle bound",
         _bound_text("angle_bound_degrees", "{bound} degrees (Davis and Kahan: the worst case)"),
-        angle_bound_degrees="worst case (Davis and Kahan); 90: none",
+        angle_bound_degrees="worst case of the largest angle (Davis and Kahan); 90 means no bound",
     ),
     define_line(
         "angle to exact",
         "{angle_to_exact_max_degrees:.2g} max, {angle_to_exact_mean_degrees:.2g} mean (degrees, by the server)",
         angle_to_exact_max_degrees="largest angle to the exact components",
-        angle_to_exact_mean_degrees="mean angle",
+        angle_to_exact_mean_degrees="mean angle to the exact components",
     ),
     define_line(
         "between parties",
         "{between_parties_variance_share:.2%} of the variance, left out",
-        between_parties_variance_share="of the variance, left out by averaged covariances",
+        between_parties_variance_share="share of the variance that averaged covariances leave out",
     ),
     define_line(
         "compression",
         "{compression_ratio:.1f} times less than a full float64 covariance, on average",
-        compression_ratio="bytes of a full float64 covariance over those that a party sent, mean",
+        compression_ratio="bytes of a full float64 covariance over the bytes that a party sent; mean over the parties",
     ),
     define_line(
         "scatter error",
         _bound_text("scatter_error_variance_share", "{bound} of the variance at most (spectral norm)"),
-        scatter_error_variance_share="bound on the spectral norm of the encoding's error, of the variance",
+        scatter_error_variance_share="bound on the spectral norm of the encoding's error, as a share of the variance",
     ),
     define_line(
         "tracked directions",
         "{tracked_directions}, without {truncated_variance_share:.2g} of the variance",
-        tracked_directions="of each party",
-        truncated_variance_share="of the variance, outside these directions",
+        tracked_directions="number of directions that each party tracks",
+        truncated_variance_share="share of the variance outside these directions",
     ),
     define_line(
         "ranks on the way",
@@ -257,14 +257,14 @@ MEASUREMENTS = (
     define_line(
         "running model",
         "{running_model_rows} rows, revision {running_model_revision}",
-        running_model_rows="rows merged so far",
-        running_model_revision="how often rows were merged",
+        running_model_rows="number of rows that the running model has merged",
+        running_model_revision="number of runs that merged rows",
     ),
     define_line(
         "heterogeneity",
         "{heterogeneity_score:.2f} (means {heterogeneity_means:.2f}, covariances {heterogeneity_covariances:.2f}, "
         "spectra {heterogeneity_spectra:.2f}, variances {heterogeneity_variances:.2f})",
-        heterogeneity_score="of the parties, 0 (alike) to 1: mean of the next four, each at most 1",
+        heterogeneity_score="mean of the next four numbers, each limited to 1; 0 if the parties are alike",
         heterogeneity_means="share of the variance between the parties",
         heterogeneity_covariances="relative distance to the average covariance",
         heterogeneity_spectra="Jensen-Shannon divergence of the normalised spectra, base 2",
@@ -273,16 +273,16 @@ MEASUREMENTS = (
     define_line(
         "chosen",
         _chosen_method_text,
-        forecast_rounds='of the method in `log["chosen"]`',
-        forecast_bytes_up_per_party="mean over the parties",
-        forecast_bytes_down_per_party="mean over the parties",
+        forecast_rounds='forecast rounds of the chosen method, `log["chosen"]`',
+        forecast_bytes_up_per_party="forecast bytes, mean over the parties",
+        forecast_bytes_down_per_party="forecast bytes, mean over the parties",
     ),
     define_line(
         "spent",
         _cost_text("spent"),
-        spent_rounds="after the survey and before the last round",
-        spent_bytes_up_per_party="in these rounds, mean over the parties",
-        spent_bytes_down_per_party="in these rounds, mean over the parties",
+        spent_rounds="rounds after the survey and before the last round",
+        spent_bytes_up_per_party="bytes of these rounds, mean over the parties",
+        spent_bytes_down_per_party="bytes of these rounds, mean over the parties",
     ),
     define_line(
         "periods",
@@ -292,39 +292,41 @@ MEASUREMENTS = (
     define_line(
         "iterations",
         "{iterations}, step-size {step_size:.3g}",
-        iterations="steps of each party",
-        step_size="of each step, for a pooled scatter of trace one",
+        iterations="number of steps of each party",
+        step_size="size of each step, for a pooled scatter of trace 1",
     ),
     define_line(
         "mixing rate",
         "{mixing_rate:.3f} ({options[graph]})",
-        mixing_rate="share of the disagreement that an exchange leaves",
+        mixing_rate="share of the parties' disagreement that one exchange leaves",
     ),
     define_line(
         "consensus error",
         "{consensus_error_degrees:.2g} degrees at most, from a party's estimate to the mean of all",
-        consensus_error_degrees="largest angle from any party's estimate to the mean of all",
+        consensus_error_degrees="largest angle between the estimate of a party and the mean of all estimates",
     ),
-    define_line("last direction", "{last_direction_norm:.2g} at most", last_direction_norm="of any party's last step"),
+    define_line(
+        "last direction", "{last_direction_norm:.2g} at most", last_direction_norm="largest norm of a party's last step"
+    ),
     define_line(
         "mu",
         _mu_text,
-        mu="how much parties share; 0: local PCA, infinity: the PCA of all rows",
-        held_out_rows="rows on which mu was chosen",
+        mu="strength of the shared components: 0 is local PCA, infinity the PCA of all rows",
+        held_out_rows="number of rows on which the run chose mu",
     ),
     define_line(
         "held-out error",
         "{held_out_squared_error_per_row:.6g} per row, local {local_held_out_squared_error_per_row:.6g}, "
         "global {global_held_out_squared_error_per_row:.6g}",
-        held_out_squared_error_per_row="by each party's own components",
-        local_held_out_squared_error_per_row="by each party's local PCA",
-        global_held_out_squared_error_per_row="by the PCA of all rows",
+        held_out_squared_error_per_row="squared error with each party's own components",
+        local_held_out_squared_error_per_row="squared error with each party's local PCA",
+        global_held_out_squared_error_per_row="squared error with the PCA of all rows",
     ),
     define_line(
         "objective",
         "{objective_per_row:.6g} per row after {objective_iterations} iterations ({options[solver]})",
-        objective_per_row="minimised by the parties' own and the shared components",
-        objective_iterations="rounds",
+        objective_per_row="objective that the parties' own and the shared components minimise",
+        objective_iterations="number of iterations",
     ),
     define_line(
         "own from shared",
@@ -334,128 +336,141 @@ MEASUREMENTS = (
     define_line(
         "missing values",
         _missing_values_text,
-        missing_share="of all values",
-        degrees_ahead="still to go: an estimate, no bound",
+        missing_share="share of all values that are missing",
+        degrees_ahead="estimated angle to the final components; not a bound",
     ),
-    define_line("gamma", "{gamma:.6g}", gamma="of the kernel"),
+    define_line("gamma", "{gamma:.6g}", gamma="scale of the kernel"),
     define_line(
         "privacy",
         _privacy_text,
-        epsilon="of the whole run, for one row",
-        delta="of the whole run, for one row",
-        honest_parties="parties that must add their share of the noise (`trust='distributed'`)",
+        epsilon="epsilon and delta of the whole run, for one row",
+        delta="epsilon and delta of the whole run, for one row",
+        honest_parties="number of parties that must add their share of the noise (`trust='distributed'`)",
     ),
     define_line(
         "noise / sensitivity",
         _sums_text("noise_multiplier_"),
-        **{f"noise_multiplier_{name}": "noise of this sum over its sensitivity" for name in NOISED_SUMS},
+        **{f"noise_multiplier_{name}": "noise of this sum divided by its sensitivity" for name in NOISED_SUMS},
     ),
     define_line(
         "rows clipped to",
         _sums_text("clipping_norm_"),
-        **{f"clipping_norm_{name}": "of a row in this sum, in the unit of the data" for name in CLIPPED_SUMS},
+        **{
+            f"clipping_norm_{name}": "largest length of a row in this sum, in the unit of the data"
+            for name in CLIPPED_SUMS
+        },
     ),
     define_line(
         "shells",
         "{shells} of distances from the centre, each with a sum of directions",
-        shells="how many shells of distances from the centre there are",
+        shells="number of shells of distances from the centre",
     ),
     define_line(
         "centre",
         "the mean direction of the rows from it is {mean_sign:.1g} long",
-        mean_sign="length of the rows' mean direction from the centre; 0 at their spatial median",
+        mean_sign="length of the rows' mean direction from the centre, which is 0 at their spatial median",
     ),
     define_line(
         "far off",
         "{rows_far_off:.2g} of the rows",
-        rows_far_off="share of the rows that count nothing since they lie far off along a direction",
+        rows_far_off="share of the rows with weight 0, because they lie far off along a direction",
     ),
     define_line(
         "parties' sums",
         "differ by {unlike_parties:.2g} of their median, at most by {most_unlike_party:.2g}",
-        unlike_parties="median difference of the parties' normalised sums, over their median",
-        most_unlike_party="the same of the party that differs most",
+        unlike_parties="median difference of the parties' normalised sums, divided by the size of their median",
+        most_unlike_party="the same number for the party that differs most",
     ),
     define_line(
-        "above the noise", _above_noise_text, components_above_noise="that stand out", kept_features="that stand out"
+        "above the noise",
+        _above_noise_text,
+        components_above_noise="number of components that stand out of the noise",
+        kept_features="number of features that stand out of the noise",
     ),
     define_line(
         "members",
         "{members} with {member_rows} rows; {members_here} took part in this run",
-        members="of the federation",
-        member_rows="of all members",
-        members_here="in this run",
+        members="number of members of the federation",
+        member_rows="number of rows of all members",
+        members_here="number of members that took part in this run",
     ),
     define_line(
-        "revision", _revision_text, revision="of the federation", unsaved_changes="operations since it was saved"
+        "revision",
+        _revision_text,
+        revision="revision of the stored federation",
+        unsaved_changes="number of changes since it was saved",
     ),
-    define_line("joined", _members_text("joined"), joined_members="new in this run"),
-    define_line("replaced", _members_text("replaced"), replaced_members="with other rows than before"),
-    define_line("appended", _members_text("appended"), appended_members="with more rows"),
-    define_line("unchanged", _members_text("unchanged"), unchanged_members="with the same rows"),
-    define_line("left", _members_text("left"), left_members="whose rows no longer count"),
-    define_line("absent", _members_text("absent"), absent_members="took no part; their rows count"),
+    define_line("joined", _members_text("joined"), joined_members="number of new members"),
+    define_line(
+        "replaced", _members_text("replaced"), replaced_members="number of members with other rows than before"
+    ),
+    define_line("appended", _members_text("appended"), appended_members="number of members that added rows"),
+    define_line("unchanged", _members_text("unchanged"), unchanged_members="number of members with the same rows"),
+    define_line("left", _members_text("left"), left_members="number of members whose rows no longer count"),
+    define_line(
+        "absent", _members_text("absent"), absent_members="number of members that took no part; their rows count"
+    ),
     define_line(
         "fixed point",
         _bound_text("fixed_point_variance_share", "rounds off {bound} of the variance at most", digits=1),
-        fixed_point_variance_share="of the variance, the most that fixed point rounds off (rows)",
+        fixed_point_variance_share="bound on the share of the variance that fixed point rounds off (methods for rows)",
     ),
     define_line(
         "fixed point",
         _bound_text("fixed_point_size_share", "rounds off {bound} of the largest size that a sum may have", digits=1),
-        fixed_point_size_share="the same of the largest size that a sum may have (columns)",
+        fixed_point_size_share="the same bound as a share of the largest size of a sum (methods for columns)",
     ),
     define_line(
         "secure aggregation",
         "pairwise masks, {pairwise_masked_parties} parties",
-        pairwise_masked_parties="parties in every sum",
+        pairwise_masked_parties="number of parties in every sum",
     ),
     define_line(
         "secure aggregation",
         "double masks, {double_masked_parties} of {expected_parties} parties",
-        double_masked_parties="parties in the sum",
-        expected_parties="parties at the start",
+        double_masked_parties="number of parties in the sum",
+        expected_parties="number of parties at the start",
     ),
     define_line(
         "left out",
         _left_out_text,
-        left_out_directions="directions over which the left-out variance is spread",
+        left_out_directions="number of directions over which the left-out variance is spread",
     ),
     define_line(
         "odd rows",
         _outlier_text,
-        rows_above_t_squared_limit="beyond the limit of T squared; 1 % of new normal rows are",
-        rows_above_spe_limit="beyond the limit of SPE; 0 from a party with few such rows",
+        rows_above_t_squared_limit="number of rows beyond the limit of T squared, which 1 % of normal rows exceed",
+        rows_above_spe_limit="number of rows beyond the limit of SPE; parties with few such rows count 0",
     ),
     define_line(
         "first variance",
         "{first_variance_low:.6g} to {first_variance_high:.6g} (95 %, by fourth moments)",
-        first_variance_low="lower end of its interval of 95 %, by fourth moments",
-        first_variance_high="upper end; infinity where there is none",
+        first_variance_low="lower end of the 95 % interval for the first variance, from fourth moments",
+        first_variance_high="upper end of this interval; infinity if there is no upper end",
     ),
     define_line(
         "squared error per row",
         "{squared_error_per_row:.6g} measured, {predicted_squared_error_per_row:.6g} predicted",
-        squared_error_per_row="after projection, measured by the parties on their own rows",
-        predicted_squared_error_per_row="the same by the eigenvalues",
+        squared_error_per_row="squared error after projection, which the parties measured on their own rows",
+        predicted_squared_error_per_row="squared error that the eigenvalues predict",
     ),
     define_line(
         "influence",
         _influence_text,
-        influence_component_share="of a component's variance, the most that one party holds",
-        influence_axis_degrees="the most that the first component turns without one party",
-        influence_subspace_degrees="the same of the space of the first components",
-        influence_components="how many these are, ten at most",
+        influence_component_share="largest share of a component's variance that one party holds",
+        influence_axis_degrees="largest angle by which the first component turns without one party",
+        influence_subspace_degrees="the same angle for the space of the first components",
+        influence_components="number of these first components, at most ten",
     ),
     define_line(
         "captured variance",
         "{captured_variance_share:.4%} of that of the pooled rows",
-        captured_variance_share="of the pooled rows' variance, in the components (simulations only)",
+        captured_variance_share="share of the pooled rows' variance in the components (simulations only)",
     ),
     define_line(
         "angle to pooled PCA",
         "{angle_to_pooled_max_degrees:.2g} max, {angle_to_pooled_mean_degrees:.2g} mean (degrees)",
         angle_to_pooled_max_degrees="largest angle to scikit-learn's PCA (simulations only)",
-        angle_to_pooled_mean_degrees="mean angle",
+        angle_to_pooled_mean_degrees="mean angle to scikit-learn's PCA (simulations only)",
     ),
 )

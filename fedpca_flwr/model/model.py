@@ -37,43 +37,50 @@ class PCAModel(FittedPCA):
     Parameters
     ----------
     components_ : ndarray of shape (k, d) or None
-        Rows are components by descending variance; the largest absolute loading of each is positive. None if the
-        parties hold different columns: each keeps the loadings of its own (`fedpca_flwr.model.loadings`). At the server
-        of a blind run (0, d): the parties have the components.
+        Components in the rows, by descending variance. The largest absolute loading of each component is positive.
+        None if the parties hold different columns, because each party keeps the loadings of its own columns
+        (`fedpca_flwr.model.loadings`). At the server of a blind run the shape is (0, d), because only the parties
+        have the components.
     mean_ : ndarray of shape (d,) or None
-        Zero if the run asked for ``center=false``. None if ``components_`` is None or empty.
+        Mean of all rows; zero if the run has ``center=false``. None if ``components_`` is None or empty.
     explained_variance_ : ndarray of shape (k,)
-        Divisor n - 1, in squared units of the (scaled) data. NaN, like the shares, singular values and noise below, if
-        no component of a private model stands out of its noise.
+        Variances of the components (divisor n - 1), in squared units of the data after scaling. If no component of a
+        private model stands out of its noise, they are NaN, like the shares, singular values and noise below.
     explained_variance_ratio_ : ndarray of shape (k,)
-        Shares of the TOTAL variance, not of the variance of the k components.
+        Variances of the components as shares of the total variance of all features.
     singular_values_ : ndarray of shape (k,)
+        Singular values of the components, as in scikit-learn.
     noise_variance_ : float
-        Mean of the min(n, d) - k variances left out (Tipping and Bishop 1999), as in scikit-learn.
+        Mean of the min(n, d) - k variances outside the components (Tipping and Bishop 1999), as in scikit-learn.
     n_samples_ : int or float
-        Rows of all parties; if rows have weights, the sum of the weights, a float.
+        Number of rows of all parties, or the sum of the weights if rows have weights.
     scale_ : ndarray of shape (d,) or None
-        Divides each centred feature (``scale=true``): 1 for features that do not vary, and only for these.
+        Divisors of the centred features with ``scale=true``: standard deviations, and 1 for features that do not
+        vary. None without scaling.
     scores_ : ndarray of shape (n, k) or None
-        If the parties hold different columns: the scores of the rows, which they share, in the order of the rows
-        (with an id column: in the order of its digests); the largest absolute score of each component is positive.
+        Scores of the parties' common rows if the parties hold different columns, in the order of the rows (with an id
+        column, in the order of the ids' digests). The largest absolute score of each component is positive.
     feature_names_in_ : ndarray of shape (d,) or None
-        Names of the features, if the run (`features`) or its caller (data frames) has them; sites send a digest.
+        Names of the features, if the run (key `features`) or its caller (data frames) has names. Sites send only a
+        digest of the names.
     covariance_ : ndarray of shape (d, d) or None
-        If rows may have missing values: the covariance by which these values are expected, in the unit of the data.
+        Covariance in the unit of the data, from which expected values of missing values follow. None unless rows may
+        have missing values.
     factors_ : ndarray of shape (q + 1, d) or None
-        Alternative to ``covariance_`` of a model of q factors: their loadings, and in the last row the noise variance.
+        Loadings of q factors, and the noise variances in the last row: a model with factors has these instead of
+        ``covariance_``.
     adjustment_ : Adjustment or None
-        Regression on covariates that is taken out of centred rows (``adjust_for``); new rows need the covariates too.
+        Regression on covariates, which the model subtracts from centred rows (``adjust_for``). New rows need the
+        covariates too.
     moments_ : SecondMoments or None
-        The moments of all rows, if the run kept them (``keep="moments"``). `save` leaves them out: they tell far
-        more than the model, and have a file of their own (`SecondMoments.save`).
+        Moments of all rows, if the run kept them (``keep="moments"``). `save` does not write the moments, because they
+        tell far more than the model. They have a file of their own (`SecondMoments.save`).
     log : dict
-        How the model was made: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, by
-        which a data frame of new rows is checked), ``parties``, ``rounds`` (bytes and seconds of each), ``notes``
-        (what a reader must know), ``measured`` (numbers by the names of ``docs/measurements.md``), and if the server
-        sees what each party adds ``influence`` (of each, as `fedpca_flwr.maths.influence.Influence` has it) and, if
-        any, ``other_units`` (see `fedpca_flwr.model.summary.unit_notes`).
+        Log of the run: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, for checks of
+        new rows), ``parties``, ``rounds`` (bytes and seconds of each round), ``notes`` (texts for the reader of the
+        model), and ``measured`` (numbers, see ``docs/measurements.md``). If the server sees the parties' moments, the
+        log also has ``influence`` (of each party, see `fedpca_flwr.maths.influence.Influence`) and, if a party has
+        other units, ``other_units`` (see `fedpca_flwr.model.summary.unit_notes`).
     """
 
     @classmethod
@@ -119,8 +126,7 @@ class PCAModel(FittedPCA):
         moments : Moments
             Moments of all rows.
         log_entries : mapping
-            Entries of the log beside those that follow from the moments: ``method``, ``columns``, ``parties``,
-            ``measured``.
+            Entries of the log that do not follow from the moments: ``method``, ``columns``, ``parties``, ``measured``.
         n_components : int, float or str
             Number of components, fraction of the variance, or "auto" (see `fedpca_flwr.model.solution.solve`).
         center : bool
@@ -128,7 +134,7 @@ class PCAModel(FittedPCA):
         scale : bool
             Divide each feature by its standard deviation (divisor n).
         error_bound : ndarray of shape (d,) or float, default 0.0
-            Bound on what rounding to fixed point took off the diagonal of the scatter.
+            Bound on the amount by which fixed-point rounding reduced the diagonal of the scatter.
 
         Returns
         -------
@@ -220,7 +226,7 @@ class PCAModel(FittedPCA):
         Returns
         -------
         sklearn.frozen.FrozenEstimator
-            With ``set_output`` and all else that transformers of scikit-learn have.
+            Transformer with ``set_output`` and all other methods of scikit-learn's transformers.
         """
         from sklearn.frozen import FrozenEstimator
 
@@ -232,7 +238,7 @@ class PCAModel(FittedPCA):
         Parameters
         ----------
         input_features : array-like of shape (d,), optional
-            Names of the features, which are checked.
+            Names of the features, which must be those of the model.
 
         Returns
         -------
@@ -247,7 +253,7 @@ class PCAModel(FittedPCA):
         Parameters
         ----------
         names : sequence of str of length d
-            Empty if the names are unknown: the model then stays as it is.
+            Names of the features. If it is empty, the method returns the model unchanged.
 
         Returns
         -------
@@ -262,12 +268,12 @@ class PCAModel(FittedPCA):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model without its moments to an ``.npz`` file, completely or not at all.
 
-        `moments_` are left out, with a warning if there are any.
+        If the model has `moments_`, the method warns that the file does not contain them.
 
         Parameters
         ----------
         path : str or path
-            ``.npz`` is appended if missing.
+            Path of the file. The method appends ``.npz`` if it is missing.
 
         Returns
         -------
@@ -295,8 +301,8 @@ class PCAModel(FittedPCA):
         ----------
         path : str or path
         most_bytes : int, optional
-            A file that unpacks to more bytes is refused before it is read; by default 4 times its size, or 1 GiB if
-            that is more.
+            Largest number of bytes to which the file may unpack; by default 4 times its size, and at least 1 GiB. A
+            larger file is refused before it is read.
 
         Returns
         -------
@@ -305,9 +311,9 @@ class PCAModel(FittedPCA):
         Raises
         ------
         DataError
-            If there is no such file.
+            If the file does not exist.
         ContractError
-            If the file holds something else, or is too large.
+            If the file does not hold a model, or is too large.
         """
         arrays, metadata = model_file.read(path, most_bytes)
         try:

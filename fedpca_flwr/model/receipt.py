@@ -1,4 +1,4 @@
-"""Receipt of a model: what each site that took part was shown at the end of a run, and has signed.
+"""Receipt of a model: the digests that each participating site received at the end of a run and signed.
 
 A receipt says "I was shown this model in this run", and not that the model is right. It is part of the model's log, so
 that it travels with the model. The manifest has one digest, or one value, for each thing that could be changed, so that
@@ -24,7 +24,7 @@ PURPOSE = "fedpca receipt 1: I was shown this model in this run"
 RECEIPT_KIND = "receipt"
 """Kind of the event in a site's journal that has the salt of its commitment."""
 MODEL_FIELDS = ("components", "mean", "scale", "variances", "total variance", "rows", "squared error")
-"""Parts of a model of which the manifest has a digest each."""
+"""Parts of a model, each of which has its own digest in the manifest."""
 
 
 class Manifest(BaseModel):

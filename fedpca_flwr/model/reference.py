@@ -20,12 +20,13 @@ from fedpca_flwr.model.model import PCAModel
 def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: bool = False) -> PCAModel:
     """Compute the reference model: the PCA of all parties' pooled rows, by a full SVD in float64.
 
-    Features go in by descending size: in another order LAPACK loses digits of small features beside huge features.
+    The function sorts features by descending size, because in another order LAPACK loses digits of small features
+    beside huge ones.
 
     Parameters
     ----------
     X : array-like of shape (n, d)
-        The model keeps the names of a data frame's columns.
+        Rows. The model keeps the names of a data frame's columns.
     n_components : int
         Number of components.
     center : bool, default True

@@ -47,23 +47,24 @@ def _moments_table(result: SecondMoments) -> DisplayTable:
 @display_as(_moments_table)
 @dataclass(frozen=True, eq=False)
 class SecondMoments:
-    """Count, mean and scatter (sum of products of centred rows) of rows, of all parties and optionally of each.
+    """Count, mean and scatter (sum of products of centred rows) of all parties' rows, and optionally of each party's.
 
     Parameters
     ----------
     moments : Moments
-        Moments of all rows together, about their mean.
+        Moments of all rows about their common mean.
     features : tuple of str, default ()
         Names of the d features; empty if the names are unknown.
     parties : mapping of str to Moments, optional
         Moments of each party, if the run kept them (``keep="parties"``).
     error_bound : ndarray of shape (d,), optional
-        Bound on what a secure sum in fixed point rounded off the diagonal of the scatter; zero in clear.
+        Bound on the amount by which the fixed-point rounding of a secure sum reduced the diagonal of the scatter; zero
+        in clear.
 
     Raises
     ------
     ConfigError
-        If there are not d different names.
+        If there are names, but not d different ones.
 
     Examples
     --------
@@ -97,7 +98,7 @@ class SecondMoments:
         Parameters
         ----------
         rows : array-like of shape (n, d)
-            An array or a data frame, whose column names are kept.
+            Array or data frame. The moments keep the column names of a data frame.
 
         Returns
         -------
@@ -106,7 +107,7 @@ class SecondMoments:
         Raises
         ------
         DataError
-            If the rows are no finite numbers.
+            If the rows are not finite numbers.
         """
         return cls(validate_moments("these rows", rows), column_names(rows))
 
@@ -134,7 +135,7 @@ class SecondMoments:
 
     @property
     def covariance(self) -> Array:
-        """Covariance of the features (divisor n - 1), shape (d, d); a single row has none, and raises a `DataError`."""
+        """Covariance of the features (divisor n - 1), shape (d, d); a single row raises a `DataError`."""
         if self.n_samples < 2:
             raise DataError("these are the moments of 1 row, expected at least 2: one row has no covariance")
         return self.scatter / (self.n_samples - 1)
@@ -269,7 +270,7 @@ class SecondMoments:
     def subtract(self, part: SecondMoments) -> SecondMoments:
         """Return the moments of the rows that remain after a part of the rows is removed.
 
-        Digits that the two share are lost: `without` loses none.
+        The subtraction loses digits if the part is most of the rows. `without` loses none.
 
         Parameters
         ----------
@@ -301,9 +302,9 @@ class SecondMoments:
         return SecondMoments(rest, self.features or part.features, error_bound=self.error_bound + part.error_bound)
 
     def without(self, party: str) -> SecondMoments:
-        """Return the moments of all parties but a named party, as a new sum over the remaining parties.
+        """Return the moments of all parties except one, as a new sum over the remaining parties.
 
-        Nothing is subtracted, so no digit is lost.
+        The method subtracts nothing, so no digit is lost.
 
         Parameters
         ----------
@@ -344,7 +345,7 @@ class SecondMoments:
         Parameters
         ----------
         path : str or path
-            ``.npz`` is appended if missing.
+            Path of the file. The method appends ``.npz`` if it is missing.
 
         Returns
         -------
@@ -379,9 +380,9 @@ class SecondMoments:
         Raises
         ------
         DataError
-            If there is no such file.
+            If the file does not exist.
         ContractError
-            If the file holds something else.
+            If the file does not hold moments.
         """
         target = files.archive_path(path, "a set of moments")
         if not target.exists():

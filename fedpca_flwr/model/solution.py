@@ -95,21 +95,21 @@ class Solution:
     pairs : Eigenpairs
         Leading eigenpairs of the scatter of all rows.
     mean : ndarray of shape (d,)
-        Subtracted from a row.
+        Mean that is subtracted from rows.
     total : float
         Trace of the scatter.
     rows : int or float
-        Rows of all parties; the sum of their weights, a float, if they have weights.
+        Number of rows of all parties, or the sum of their weights if rows have weights.
     scale : ndarray of shape (d,), optional
-        Divides each centred feature.
+        Scale that divides each centred feature.
     adjustment : Adjustment, optional
-        Taken out of centred rows before they are scaled.
+        Regression that is subtracted from centred rows before scaling.
     notes : sequence of str
-        What a reader of the model must know.
+        Texts for the reader of the model.
     measurements : mapping of str to float
         Numbers by the names of `fedpca_flwr.model.measurements`.
     evidence : object, optional
-        What the statistics add (`fedpca_flwr.questions.rows_run.Evidence`).
+        Results of the statistics (`fedpca_flwr.questions.rows_run.Evidence`).
     """
 
     pairs: Eigenpairs

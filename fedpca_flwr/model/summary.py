@@ -1,4 +1,4 @@
-"""Texts of a model: its summary, its line, its page in a notebook, and notes that a reader of the model must know."""
+"""Texts of a model: its summary, its line, its page in a notebook, and notes for the reader of the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_NAMED_PARTIES = 6  # of more parties a summary tells only the number
 
 
 ASSURANCES = ("certified angle", "angle bound", "missing values", "privacy")
-"""Lines of a summary that say how far an approximate model is from the exact one, the first of which is the best."""
+"""Lines of a summary on the distance of an approximate model from the exact one, the most reliable first."""
 
 
 def summary(model: FittedPCA, *, short: bool = False) -> str:
@@ -42,7 +42,7 @@ def summary(model: FittedPCA, *, short: bool = False) -> str:
     """
     log = model.log
     if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
-        raise ContractError(f"the model's history has no '{lacking[0]}': a summary is of what a run has made")
+        raise ContractError(f"the model's history has no '{lacking[0]}': only models that a run made have a summary")
     if short:
         return _short_summary(model)
     parties = log["parties"]
@@ -86,7 +86,7 @@ def _shares_text(model: FittedPCA) -> str:
 
 
 def _short_summary(model: FittedPCA) -> str:
-    """Write what the model is, how much variance it explains and how sure that is, a line each."""
+    """Write three lines: what the model is, how much variance it explains, and how certain this is."""
     log, lines = model.log, dict(measurements.measurement_lines(model))
     assurances = [f"{label} {lines[label]}" for label in ASSURANCES if label in lines]
     sure = ["the components of all rows together, up to rounding"] if log["exact"] else assurances[:1]
@@ -180,8 +180,9 @@ def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> li
         )
         overflow = f", and {len(units) - MAX_NOTE_FEATURES} more features" if len(units) > MAX_NOTE_FEATURES else ""
         notes.append(
-            f"{party} seems to have features in another unit than the others: {shown}{overflow}. The deviation differs "
-            "by the same factor as the mean. Ask that site: if so, this model is of no use, scaled or not"
+            f"{party} seems to have features in another unit than the others: {shown}{overflow}. The deviation "
+            "differs by the same factor as the mean. Ask this site. If the unit is another one, this model is "
+            "useless, scaled or not"
         )
     return notes
 
@@ -209,7 +210,7 @@ SHRINKAGE_NOTE_LIMIT = 0.95  # a note tells of scores that are smaller than this
 
 
 def shrinkage_notes(model: FittedPCA) -> list[str]:
-    """Write a note if there are no more rows than features, and scores of new rows are much too small.
+    """Write a note if a model has at most as many rows as features, and scores of new rows are much too small.
 
     Parameters
     ----------
@@ -225,7 +226,7 @@ def shrinkage_notes(model: FittedPCA) -> list[str]:
     if model.n_samples_ > model.n_features_in_ or not shrinkage.size or shrinkage.min() >= SHRINKAGE_NOTE_LIMIT:
         return []
     return [
-        f"scores of new rows lie at {shrinkage.min():.2f} to {shrinkage.max():.2f} of where those of these rows do "
-        "(shrinkage_), if what is left out is noise of one level (correlated variants: prune first); "
-        "analyses.projected(model, X) corrects them"
+        f"scores of new rows are {shrinkage.min():.2f} to {shrinkage.max():.2f} times as large as those of the rows "
+        "of this run (shrinkage_), if the variance outside the components is noise of equal size in all features "
+        "(prune correlated variants first); analyses.projected(model, X) corrects the scores"
     ]

@@ -28,10 +28,11 @@ from fedpca_flwr.errors import (
 )
 
 MAX_MESSAGE_CHARACTERS = 4000
-"""Characters of the text of a client's error."""
+"""Largest number of characters of a client's error text."""
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
-"""What that text never holds: a site sends none (`fedpca_flwr.errors`), so who does runs other code."""
+"""Characters that a site's error text never contains (`fedpca_flwr.errors`). A client that sends them runs other
+code."""
 
 
 class PartyInfo(Config):
@@ -136,7 +137,7 @@ class Reply:
 
     @property
     def member(self) -> str:
-        """Name of the party that stays the same over several runs: its name, or else "partition 3"."""
+        """Name of the party that is the same in several runs: its name, or for example "partition 3" without a name."""
         return self.name or f"partition {self.party}"
 
 
@@ -200,8 +201,8 @@ def parse_info(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
         raise ContractError(f"{error}; do all parties run the same version?") from None
     if isinstance(info, ErrorReport) and CONTROL_CHARACTERS.search(info.message):
         raise ContractError(
-            f"{info.sender}: the message of its error holds control characters, expected text and line feeds; does it "
-            "run the same version?"
+            f"{info.sender}: the message of its error contains control characters, expected text and line feeds; does "
+            "this party run the same version?"
         )
     return info
 
@@ -227,12 +228,12 @@ def make_reply(result: FitRes, info: PartyInfo) -> Reply:
         If the message states fewer rows than one.
     """
     if result.num_examples < 1:
-        raise ContractError(f"{info.sender}: it says that it has {result.num_examples} rows, expected at least 1")
+        raise ContractError(f"{info.sender}: it reports {result.num_examples} rows, expected at least 1")
     return Reply(info.partition_id, info.name, info.sender, result.num_examples, result.parameters.tensors)
 
 
 MAX_FEATURES = 2**24
-"""A claim beyond this is refused before anything of that size is made."""
+"""Largest size that a client may claim. A larger claim is refused before arrays of that size are created."""
 
 
 def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAError]:
@@ -257,7 +258,7 @@ def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAErro
 
 
 def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same_features: bool) -> list[FedPCAError]:
-    """Return all faults in the clients' statements at the start of a run, such as different features.
+    """Return all faults in the clients' statements at the start of a run, such as different numbers of features.
 
     Parameters
     ----------

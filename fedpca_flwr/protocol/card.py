@@ -34,7 +34,7 @@ class PCAOptions(Config):
     )
 
     n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10
-    """How many components, or the fraction of the variance that they must exceed."""
+    """Number of components, or the fraction of the variance that they must exceed."""
 
     def product_columns(self, public: Public) -> int:
         """Return about how many columns a run multiplies with a party's scatter (d, d) in total.
@@ -135,7 +135,7 @@ def _require_count(value: object) -> object:
     if value == "auto" or (isinstance(value, float) and 0 < value < 1):
         raise PydanticCustomError(
             "count",
-            "expected a whole number from 1: a fraction, and 'auto', are for methods that know all variances "
+            "expected a whole number from 1. Only methods that know all variances take a fraction or 'auto' "
             "(docs/which-method.md)",
         )
     return value
@@ -145,29 +145,29 @@ class CountOptions(PCAOptions):
     """Options of a method that takes a number of components, but no fraction of the variance."""
 
     n_components: Annotated[Count, BeforeValidator(_require_count)] = 10
-    """How many components."""
+    """Number of components."""
 
 
 class CentreOptions(PCAOptions):
     """Options of a method that may skip the subtraction of the pooled mean (``center=False``)."""
 
     center: bool = True
-    """Subtract the pooled mean."""
+    """Subtract the mean of all rows."""
 
 
 class ScaleOptions(CentreOptions):
     """Options of a method that can scale features, with variances known before the products begin."""
 
     scale: bool = False
-    """Divide each feature by its pooled standard deviation (z-scores)."""
+    """Divide each feature by its standard deviation over all rows (z-scores)."""
 
 
 class ScaledOptions(ScaleOptions):
     """Options of a method that knows all variances, and so takes a fraction of variance or 'auto'."""
 
     n_components: Annotated[ComponentChoice, Field(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # wider than the type of the base class
-    """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
-    unrelated features of the same variances (parallel analysis)."""
+    """Number of components, or the fraction of the variance that they must exceed, or 'auto': the components whose
+    variances exceed those of unrelated features with the same variances (parallel analysis)."""
 
     @property
     def solve_options(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class ScaledOptions(ScaleOptions):
         """Refuse n_components='auto' without centring: 'auto' compares variances."""
         if self.n_components == "auto" and not self.center:
             raise PydanticCustomError(
-                "auto", "'n-components' is 'auto', which needs center=true: it is about variances"
+                "auto", "'n-components' is 'auto', which needs center=true, because it compares variances"
             )
         return self
 
@@ -188,8 +188,8 @@ class MomentsOptions(ScaledOptions):
     """Options of a method whose server has count, mean and scatter of all rows, and may keep the moments."""
 
     keep: Literal["nothing", "moments", "parties"] = "nothing"
-    """'moments': keep the moments of all rows at the server (docs/statistics.md); 'parties': in clear also each
-    party's."""
+    """Moments that the server stores with the model (docs/statistics.md): those of all rows ('moments'), and in clear
+    also those of each party ('parties')."""
 
     @override
     def stored_moments_count(self, parties: int) -> int:
@@ -252,9 +252,11 @@ class MethodCard:
     """Number of rounds before the parties project their rows. This text, `upload`, `server_sees` and `disclosure` are
     about a run in clear."""
     options: type[PCAOptions]
-    """Class of the method's own options, which `method` holds beside the name; `n_components` is a key of every run."""
+    """Class of the method's own options. The key `method` holds them after the name; `n_components` is a key of every
+    run."""
     script: Callable[[RunConfig, Any], Questions]
-    """Function of the run-config and the options that returns the run's script, without what the transport adds."""
+    """Function of the run-config and the options that returns the run's script, without the questions of the
+    transport."""
     reference: str
     """Publication of the method."""
     upload: str
@@ -262,19 +264,21 @@ class MethodCard:
     server_sees: str
     """Numbers that the server sees, in a few words."""
     disclosure: Disclosure
-    """All that others learn of a party."""
+    """Texts on everything that others learn about a party."""
     summed_disclosure: Disclosure | None = None
-    """All that others learn of the parties together, if only sums open; None if that is what `disclosure` says."""
+    """Texts on everything that others learn about all parties together, if they see only sums; None if these are the
+    texts of `disclosure`."""
     pools_moments: bool = False
     """Whether the server adds up the parties' moments, or factors of them. If the server sees the moments, the model
     states the influence of each party."""
     result: str = ""
-    """Text that a reader of the result must know besides `exact`."""
+    """Sentences without the last period that a reader of the result must know besides `exact`."""
     examples: Sequence[Mapping[str, Any]] = ({},)
-    """Options with which the method runs, the necessary ones first. Every question that a run may ask is in the script
-    of an example: docs/security/questions.md is made of these."""
+    """Options with which the method runs, beginning with the required options. The scripts of the examples contain
+    every question that a run may ask; docs/security/questions.md lists them."""
     successors: Sequence[str] = ()
-    """Methods of the registry as which a run continues after its own questions, and once more as another."""
+    """Methods of the registry with which a run may continue after its own questions, at most with two of them in
+    turn."""
     incomplete: bool = False
     """Whether rows may have missing values."""
     mixed: bool = False
@@ -282,11 +286,11 @@ class MethodCard:
     weighted: bool = False
     """Whether rows may have weights (`fedpca_flwr.stages.weights`)."""
     rotatable: bool = False
-    """Whether the server needs nothing but the pooled scatter, so that rotated features give it rotated components
-    (run-config ``blind``)."""
+    """Whether the server needs only the pooled scatter. Rotated features then give rotated components (run-config
+    ``blind``)."""
     differentially_private: bool = False
-    """Whether all that leaves a party is differentially private: then its messages tell no number of rows, and its
-    answer in the last round is constant."""
+    """Whether everything that leaves a party is differentially private. A party's messages then contain no number of
+    rows, and its answer in the last round is constant."""
     split: Literal["rows", "columns"] = "rows"
     """Data of a party: some rows of all features, or all rows of some features."""
     exposes: Literal["", "distribution", "scores", "inner products"] = ""
@@ -297,8 +301,8 @@ class MethodCard:
     open_membership: bool = False
     """Whether members of the federation may be absent from a run."""
     local_components: Literal["", "iterates", "personal"] = ""
-    """Whether each party projects its rows with different components: with iterates that have not met those of the
-    other parties, or with personal components, which need not meet."""
+    """Whether each party projects its rows with its own components: "iterates" that have not converged to those of the
+    other parties, or "personal" components, which need not converge."""
     non_mean_centre: bool = False
     """Whether rows have another centre than their mean, and are divided by other deviations."""
     variance_base: str = ""
@@ -309,8 +313,9 @@ class MethodCard:
     """Data that the answers need besides functions of the moments of all rows that take part: sums over groups of
     rows, or single rows. The vault of a party offers these to methods that need them, and to no others."""
     beyond_moments: str = ""
-    """Why a party's answers tell more than count, mean and scatter of all its rows that take part; empty if they do
-    not. Such a method exposes something, unless noise hides it, or a site's `gaps` decide which rows it reads."""
+    """Reason why a party's answers show more than count, mean and scatter of all its rows that take part; empty if they
+    show no more. Such a method must declare `exposes`, unless noise hides the rows, or a site's key `gaps` decides
+    which rows take part."""
 
     @property
     def pools_rows(self) -> bool:
@@ -359,9 +364,10 @@ class Stage:
     """
 
     Options: ClassVar[type[PCAOptions]] = PCAOptions
-    """What a user may choose."""
+    """Class of the stage's options."""
     option_names: ClassVar[tuple[str, ...]] = ()
-    """Of these, or where it has none of the keys of every run, those of which one that is not its default names it."""
+    """Names of options (or, for a stage without options, of keys of a run). A run selects the stage if one of them
+    differs from its default."""
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
     """Options with which a method's script has all questions of the stage, as `MethodCard.examples`."""
     needs: ClassVar[Sequence[Literal["groups", "rows"]]] = ()  # as `MethodCard.needs`

@@ -1,4 +1,4 @@
-"""`PCAClient`: a party's half of every method. It answers its script and nothing else, and its errors hold no data.
+"""`PCAClient`: a party's half of every method. It answers its script's questions only, and its errors hold no data.
 
 A party does not trust the server: whoever holds the server may ask anything, in any order, any number of times. The
 party compares every question with the run's script (`fedpca_flwr.protocol.question`) and notes the question before it
@@ -50,7 +50,7 @@ MAX_STORED_REPLY_BYTES = 2**26
 
 
 class Site(Protocol):
-    """Interface of what `PCAClient` needs from its site: configuration, rows, journal and permission."""
+    """Interface of a site for `PCAClient`: configuration, rows, journal and permission."""
 
     run_id: str
     state: State
@@ -238,7 +238,7 @@ class PartyClient(NumPyClient):
         return self
 
     def reply_fields(self, phase: str) -> list[str]:
-        """Return the names of the arrays in the reply to a question of the script; none beside the report of an error.
+        """Return the names of the arrays in the reply to a question of the script; empty for the report of an error.
 
         Parameters
         ----------
@@ -397,7 +397,7 @@ class PCAClient(PartyClient):
 
     @cached_property
     def uses_fixed_point(self) -> bool:
-        """True if sums are taken of fixed-point integers, whose range follows from `bound`."""
+        """True if the run adds fixed-point integers, whose range follows from `bound`."""
         return self.transport.sums_only and not self.card.differentially_private
 
     # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
@@ -470,18 +470,18 @@ class PCAClient(PartyClient):
         minimum, members = self.site.config.minimum, set(parties.split())
         if len(members) < minimum or str(self.site.node.partition_id) not in members:
             raise ContractError(
-                f"the server names {len(members)} parties that take part; the run needs at least 'minimum' = {minimum} "
-                "of them, and this one"
+                f"the server names {len(members)} parties that take part; the run needs at least 'minimum' = "
+                f"{minimum} parties, and this party must be one of them"
             )
         previous = self.journal.load_secret("parties")
         if previous is None:
             self.journal.store_secret("parties", parties.encode())
             logger.info("run %s: %s parties take part: %s", self.site.run_id, len(members), " ".join(sorted(members)))
         elif previous != parties.encode():
-            raise ContractError("the server names other parties that take part than with its first question")
+            raise ContractError("the parties that the server names are not those of its first question")
 
     def _permit_sizes(self, nbytes: int, largest: int) -> None:
-        """Refuse a reply of too many bytes, or whose largest array needs more memory than there is."""
+        """Refuse a reply that has too many bytes, or whose largest array does not fit into memory."""
 
         def alternatives(max_bytes: int) -> str:
             """Return the end of an error that lists methods with replies of at most `max_bytes`."""

@@ -35,13 +35,13 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
     """
     if config.features and card.split != "rows":
         raise ConfigError(
-            f"run-config: 'features' names the columns of all sites, and with '{card.name}' each has others: leave it "
-            "out"
+            f"run-config: 'features' names columns that all sites have, but with '{card.name}' each site has other "
+            "columns: leave 'features' out"
         )
     if config.minimum and not card.pools_rows:
         raise ConfigError(
-            f"run-config: 'minimum' is {config.minimum}, and '{card.name}' needs all parties; methods that do not: "
-            f"{_methods_with('pools_rows', methods)}"
+            f"run-config: 'minimum' is {config.minimum}, but '{card.name}' needs all parties; methods that do not "
+            f"need all: {_methods_with('pools_rows', methods)}"
         )
     for key, field in {"weights": "weighted", "levels": "mixed", "blind": "rotatable"}.items():
         if getattr(config, key) and not getattr(card, field):
@@ -50,13 +50,13 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
                     f"run-config: '{key}' is set, and '{card.name}' takes none: {options.unavailable[key]}"
                 )
             raise ConfigError(
-                f"run-config: '{key}' is {value_text(getattr(config, key))}, and '{card.name}' takes none; methods "
-                f"that do: {_methods_with(field, methods)}"
+                f"run-config: '{key}' is {value_text(getattr(config, key))}, but '{card.name}' does not take this "
+                f"key; methods that do: {_methods_with(field, methods)}"
             )
     if config.levels and not (options.scaled and options.centred):
         raise ConfigError(
-            "run-config: 'levels' is set, and indicators are divided by the roots of their proportions: set scale=true "
-            "and center=true"
+            "run-config: 'levels' is set, so the run must divide indicators by the roots of their proportions: set "
+            "scale=true and center=true"
         )
     if config.max_share:
         _require_visible_shares(config, card, methods)
@@ -67,8 +67,8 @@ def _require_visible_shares(config: RunConfig, card: MethodCard, methods: Mappin
     prefix = f"run-config: 'max-share' is {config.max_share:g}, but"
     if config.secure_aggregation:
         raise ConfigError(
-            f"{prefix} secure-aggregation=true shows the server sums over all parties and no party's share; set one of "
-            "the two only"
+            f"{prefix} secure-aggregation=true shows the server only sums over all parties, so it cannot see a "
+            "party's share; set only one of the two"
         )
     if not card.pools_moments:
         raise ConfigError(

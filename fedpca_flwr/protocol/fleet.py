@@ -89,7 +89,9 @@ def require_registered(superlink: str, certificate: Path | None, key: Path) -> N
         from flwr.supernode.fleet_http_client import FleetHttpClient
         from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
     except ImportError as error:
-        raise FedPCAError(f"this version of Flower cannot be asked ({error}); 'flwr supernode list' knows") from None
+        raise FedPCAError(
+            f"this version of Flower does not answer the question ({error}); 'flwr supernode list' shows the nodes"
+        ) from None
     private = _load_private_key(key)
     version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
     interceptors = (version, NodeAuthHttpInterceptor(private, private.public_key()))
@@ -106,7 +108,7 @@ def require_registered(superlink: str, certificate: Path | None, key: Path) -> N
         except httpx.HTTPError as error:
             raise FedPCAError(f"{superlink} does not answer ({type(error).__name__}): is it a SuperLink?") from None
     raise FedPCAError(
-        f"{superlink} does not know the key {key}: the coordinator runs 'flwr supernode register {key.name}.pub'"
+        f"{superlink} does not know the key {key}: ask the coordinator to run 'flwr supernode register {key.name}.pub'"
     )
 
 
@@ -117,5 +119,5 @@ def _load_private_key(key: Path) -> ec.EllipticCurvePrivateKey:
     except (OSError, ValueError) as error:
         raise ConfigError(f"the key {key} cannot be read ({type(error).__name__}): 'site node-key' makes one") from None
     if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"the key {key} is none that Flower takes: 'site node-key' makes one")
+        raise ConfigError(f"the key {key} is not a key that Flower accepts: 'site node-key' makes one")
     return private

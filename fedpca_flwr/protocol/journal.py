@@ -1,4 +1,4 @@
-"""Journal of a party: what the party must remember of a run, whatever happens to its process.
+"""Journal of a party: the record of a run that must survive the end of the party's process.
 
 `Journal` is the interface: the position in the script, and the secrets of the run. `StateJournal` stores these in the
 state that Flower keeps for a party over the rounds of a run, in a simulation and on a site alike. The journal in a
@@ -27,7 +27,7 @@ CONFIGURATION_CHANGED_TEXT = (
 
 
 REPLY_NAME = "reply"
-"""Name of the secret that holds the last reply until the next question: a reply that is lost can be sent again."""
+"""Name of the secret that stores the last reply until the next question, so that a lost reply can be sent again."""
 
 PermitQuestion = Callable[[Sequence[str]], None]
 """Function of the phases that were answered before; it raises an error to refuse the question."""
@@ -130,7 +130,7 @@ class Journal(ABC):
 
     @abstractmethod
     def evidence(self) -> tuple[list[str], str]:
-        """Return what this journal can prove of the run so far.
+        """Return the digests by which this journal can prove the course of the run.
 
         Returns
         -------
@@ -258,7 +258,7 @@ class State:
         """Return the list of arrays under this name; an error says that an earlier question is missing."""
         record = self.records.get(name)
         if not isinstance(record, ArrayRecord):
-            raise ContractError(f"the server asked for what follows '{name}', which this party was not asked for")
+            raise ContractError(f"the server's question follows '{name}', but it did not ask this party '{name}'")
         return record.to_numpy_ndarrays()
 
     def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
@@ -277,7 +277,7 @@ class State:
             del self.records[name]
 
     def clear(self) -> None:
-        """Delete all lists of arrays at the end of a run: they may hold values of single rows."""
+        """Delete all lists of arrays at the end of a run, because they may contain values of single rows."""
         for name in list(self.records):
             self.drop(name)
 
@@ -329,7 +329,7 @@ class StateJournal(Journal):
 
     @override
     def progress(self, digest: str, configuration: bytes) -> Progress:
-        """Compare with the digests that the state holds."""
+        """Compare a question with the digests in the state."""
         record = self.record
         if record["ended"] or (record.get("digest"), record.get("configuration")) != (digest, configuration):
             return "new"

@@ -23,10 +23,11 @@ it holds the sum and a reply. Flower takes as much to join a reply, and so does 
 """
 
 MAX_HELD_REPLIES = 9
-"""Replies as which the server's sums of replies in clear count, at most: a running sum and those of random groups."""
+"""Number of replies in clear whose memory the server's sums need at most: a running sum and the sums of random
+groups."""
 
 CONTAINER_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
-"""Where Linux says what a container may use."""
+"""Files of Linux with the memory limit of a container."""
 
 
 @cache
@@ -47,7 +48,8 @@ def available_memory() -> int | None:
 
 
 Alternatives = Callable[[Public, int, int], str]
-"""From what is public, a party's rows, and bytes of a reply: which methods send no more, as the end of an error."""
+"""Function of the public parameters, the number of a party's rows, and a number of bytes, that names methods with
+smaller replies, as the end of an error's text."""
 
 
 def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
@@ -164,8 +166,8 @@ def require_party_memory(method: str, largest: int, alternatives: Callable[[int]
     available, nbytes = available_memory(), site_memory(largest)
     if available is not None and nbytes > available:
         raise ConfigError(
-            f"run-config: 'method' is '{method}', which needs about {nbytes:,} bytes of memory here, more than this "
-            f"site has{alternatives(int(available / SITE_FACTOR))}",
+            f"run-config: 'method' is '{method}', which needs about {nbytes:,} bytes of memory at this site, more "
+            f"than the site has{alternatives(int(available / SITE_FACTOR))}",
             local=f"{available:,} bytes",
         )
 
@@ -193,6 +195,6 @@ def require_server_memory(method: str, script: Questions, public: Public, altern
     if available is not None and nbytes > available:
         raise ConfigError(
             f"run-config: 'method' is '{method}', whose replies of {public.features:,} features need about {nbytes:,} "
-            f"bytes of memory at the server, {factor:g} times a reply; it has {available:,}"
+            f"bytes of memory at the server, {factor:g} times a reply; the server has {available:,}"
             f"{alternatives(public, public.features + 1, int(available / factor))}"
         )

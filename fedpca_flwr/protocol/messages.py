@@ -34,7 +34,7 @@ from fedpca_flwr.protocol.client import PartyClient
 from fedpca_flwr.protocol.quorum import PCA_KEY
 
 ACTION = "fedpca"
-"""Action of our messages, by which Flower tells an app's functions apart."""
+"""Action name of this project's messages, by which Flower selects a function of the app."""
 
 QUERY = f"{MessageType.QUERY}.{ACTION}"
 TRAIN = f"{MessageType.TRAIN}.{ACTION}"
@@ -101,7 +101,7 @@ class Node(ClientProxy):
 
 
 class GridNodes(SimpleClientManager):
-    """Nodes of a grid, as many as are connected whenever they are listed.
+    """Nodes of a grid, which lists the nodes that are connected at the time.
 
     Parameters
     ----------

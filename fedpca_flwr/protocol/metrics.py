@@ -38,7 +38,7 @@ GAUGES = {
     "waited_seconds": "time that the server waited for each party's replies in the latest run",
     "epsilon": "privacy spent: at the server by the latest run, at a site by all of its runs",
 }
-"""Fields of the latest record that are gauges, with their help."""
+"""Fields of the latest record that are gauges, with their help texts."""
 COUNTERS = {
     "status": ("fedpca_runs", "runs by how they ended"),
     "refused": ("fedpca_refusals", "runs that an error or a refusal ended, by its kind"),

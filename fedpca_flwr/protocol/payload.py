@@ -1,4 +1,4 @@
-"""Payloads: named fields with shapes and dtypes, checked once, where they arrive.
+"""Payloads: named fields with shapes and dtypes, which are checked once, on arrival.
 
 A method declares the fields of each phase. The party checks its own reply before sending, and the server checks every
 reply before adding up, so that a fault is named where it arises and again where it would do harm.
@@ -26,7 +26,7 @@ HEADER_BYTES = 128
 """Bytes of an array in a message besides its numbers."""
 
 ORTHONORMALITY_TOLERANCE = 1e-5
-"""Largest difference of inner products of orthonormal vectors from 0 and 1: vectors may travel in float32."""
+"""Largest difference of inner products of orthonormal vectors from 0 and 1. It allows for vectors in float32."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,16 @@ class Field:
     name: str
     """Name of the field."""
     shape: tuple[str, ...]
-    """Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
+    """Lengths of the axes, in symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows
+    ``"n(n+1)/2"``, without diagonal
     ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
     decoder can judge, other symbols as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many),
     digits a fixed length; ``()`` a scalar."""
     dtype: str = "float64"
     """Allowed dtype, or several: ``"float32 or float64"``."""
     kind: str = "real"
-    """Condition on the values, which are finite: a count is at least 1, a packed scatter is positive semidefinite as
-    far as its entries can tell, a size is not negative."""
+    """Condition on the values, which must be finite. A count is at least 1, a size is not negative, and a packed
+    scatter passes simple tests for a positive semidefinite matrix."""
     optional: bool = False
     """Whether an empty array may stand for "all zeros"."""
     constant: str = ""
@@ -301,7 +302,7 @@ def check_together(
     sizes: Mapping[str, int],
     earlier_claims: Mapping[str, int | None] = MappingProxyType({}),
 ) -> None:
-    """Check all replies to a question; replies whose number of features is not the commonest are at fault.
+    """Check all replies to a question. Replies whose number of features is not the most frequent one are faulty.
 
     Parameters
     ----------
@@ -381,4 +382,6 @@ def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
         if diagonal.min() < 0:
             raise ContractError(f"{name} has a negative diagonal: it is not a scatter")
         if max(-low, high) > diagonal.max() * (1 + 1e-9):
-            raise ContractError(f"{name} has an entry larger than its diagonal: it is not positive semidefinite")
+            raise ContractError(
+                f"{name} has an entry that its diagonal does not allow: it is not positive semidefinite"
+            )

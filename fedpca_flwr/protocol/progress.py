@@ -1,4 +1,4 @@
-"""Progress of a run for somebody who waits: a line for each round that names what is awaited.
+"""Progress of a run: log lines for each round that name the parties without an answer.
 
 The lines are records of the logger `fedpca_flwr.progress`. Whoever shows the lines adds a handler: the ServerApp prints
 each line, `fedpca_flwr.simulations.progress` shows the latest while a run from Python takes long.
@@ -13,7 +13,7 @@ LOGGER.setLevel(logging.INFO)
 
 
 def log_progress(text: str, *values: object) -> None:
-    """Log a line for people who wait, which holds only information that the server has.
+    """Log a line on the progress of the run, with information of the server only.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Provenance of a model: what the server can say of the run that made it, for the model's log."""
+"""Provenance of a model: entries of its log on the run that made it, as far as the server knows the run."""
 
 import platform
 from importlib import metadata
@@ -13,7 +13,7 @@ PACKAGES = ("fedpca-flwr", "flwr", "numpy", "scipy")
 
 
 def describe_run(grid: Grid, settings: str) -> dict[str, Any]:
-    """Return what the server can say of a run at its start, for the model's log.
+    """Return the log entries about a run that the server knows at the start of the run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Questions of a run: what the server requests, what a party replies, and in which order.
+"""Questions of a run: their requests, their replies and their order.
 
 A `Question` is declared in one place, with its request, its reply, a party's answer, and limits on the sum of the
 answers. Server and parties read the same declaration, and neither knows the other. The server's half of a method is a
@@ -77,7 +77,7 @@ fields are. No row leaves."""
 
 
 def no_sizes(public: Public) -> Mapping[str, int]:
-    """Return an empty mapping, for a question whose shapes have no symbols besides ``d`` and ``n``.
+    """Return an empty mapping, for a question whose shapes have no symbols other than ``d`` and ``n``.
 
     Parameters
     ----------
@@ -103,14 +103,16 @@ class Question:
     answer: Answer | None = None
     """Function that computes the reply. None for a question of a transport, which the transport answers."""
     sizes: Callable[[Public], Mapping[str, int]] = no_sizes
-    """Function of the public parameters: values of the symbols in shapes, besides ``d`` and ``n``."""
+    """Function of the public parameters that returns the values of further symbols in shapes, besides ``d`` and
+    ``n``."""
     limits: Callable[[Fields, Public], SumLimits] | None = None
-    """Function of the request and the public parameters: limits on the sum of the replies. A question without limits
-    is no sum, and is refused if only sums may be shown."""
+    """Function of the request and the public parameters that returns limits on the sum of the replies. A question
+    without limits is not a sum, and is refused if the server may see only sums."""
     share_limits: Callable[[Fields, Public], SumLimits] | None = None
-    """Limits, as of `limits`, on a single reply that the server sees; None: it is not compared with limits."""
+    """Function, as `limits`, that returns limits on a single reply that the server sees. With None a reply has no
+    limits."""
     suggestion: str = ""
-    """For a question without limits: choice for runs that may show sums only, as the end of an error."""
+    """For a question without limits: advice for runs that may show only sums, as the end of an error's text."""
     words: int | Callable[[Mapping[str, int]], Mapping[str, Digits]] = 1
     """Number of 64-bit words for each value of the sum; or function of the symbols' values that returns, by field, the
     digits of the values (a word for fields that are not named)."""
@@ -129,7 +131,7 @@ class Question:
     optional: bool = False
     """Whether a run may leave the question out."""
     in_clear: bool = False
-    """Whether replies tell nothing of anyone's values (only the number of rows, say), so that they travel in clear with
+    """Whether replies contain nothing about values, only for example the number of rows. They then travel in clear with
     every transport."""
     needs: Literal["", "groups", "rows", "files"] = ""
     """Data that the answer needs besides functions of the moments of all rows that take part: sums over groups of rows,
@@ -350,9 +352,9 @@ class Round:
     method : str
         Name and options of the method whose question this is, if the run has chosen a method on its way.
     consume : callable, optional
-        Function of the fields of a checked reply and of its sender, called on arrival, with one reply at a time and in
-        any order. It need not be called. A reply that it consumed keeps only fields of a few numbers. A reply that it
-        refuses by a `ContractError` is stored.
+        Function of a checked reply's fields and of its sender. It is called when a reply arrives, with one reply at a
+        time and in any order, and may not be called at all. Of a reply that it consumed only short fields are stored.
+        If it raises a `ContractError`, the reply is stored as a whole.
     """
 
     phase: str
@@ -364,14 +366,14 @@ class Round:
 
 @dataclass(frozen=True)
 class SumRound(Round):
-    """Question of which the program needs only the sum of all replies; in clear, `consume` sees each reply.
+    """Question for which the program needs only the sum of all replies. In clear, `consume` sees each reply.
 
     Parameters
     ----------
     phase, request, party_requests, method, consume
         Attributes of a `Round`, with the same meaning.
     estimate : mapping of str to ndarray
-        The server's estimate of the sum: only the residual of a field from its estimate must be within limits.
+        Estimate of the sum by the server. Only the difference between a field and its estimate must be within limits.
     """
 
     estimate: Fields = field(default_factory=dict)
@@ -420,4 +422,5 @@ class Total(Mapping[str, Array]):
 
 Program = Generator[Round, Any, Any]
 """Generator that yields a `Round` and continues with the replies in order of the partitions, or yields a `SumRound` and
-continues with a `Total`, or with None if no sum can be had (in the last round of a run from which a party has left)."""
+continues with a `Total`, or with None if no sum is possible (in the last round of a run from which a party has
+left)."""

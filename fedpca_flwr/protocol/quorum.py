@@ -1,4 +1,4 @@
-"""Quorum of a run: exactly the expected parties, each once a round, and errors that name absent or faulty parties.
+"""Quorum of a run: each expected party answers once in each round, and errors name absent or faulty parties.
 
 Only a run with ``survivors`` continues without parties that do not answer, while enough others do.
 
@@ -29,13 +29,13 @@ Results = list[tuple[ClientProxy, Any]]
 """Flower's results of one round: `FitRes` by client."""
 
 PCA_KEY = "fedpca"
-"""Key in the config of every question, which marks the message as ours; its value is the name of the PCA."""
+"""Key in the config of every question, which marks a message of this project; its value is the name of the PCA."""
 
 DEFAULT_PCA_NAME = "pca"
 """Name of the only PCA of a Flower run."""
 
 MAX_NAMED_PARTIES = 10
-"""Parties that a line about waiting names."""
+"""Largest number of parties that a line about waiting names."""
 
 
 class Quorum:
@@ -175,7 +175,7 @@ class Quorum:
         admission.raise_all(admission.duplicate_faults(party_infos))
         members = Counter(reply.member for reply in replies) if self.open_membership else {}
         if duplicates := [member for member, times in members.items() if times > 1]:
-            raise QuorumError(f"several clients say they are '{duplicates[0]}': give each a name of its own")
+            raise QuorumError(f"several clients have the name '{duplicates[0]}': give each client its own name")
         if missing := self._missing_parties({reply.party for reply in replies}, infos):
             reasons = sorted({failure_reason(failure) for failure in failures}) or ["no reply"]
             self._drop(missing, "; ".join(reasons), self.config.survivors)
@@ -308,7 +308,7 @@ class Quorum:
             sorted(f"node {cid}: {statement}" for cid, statement in statements.items() if isinstance(statement, str))
         )
         if not party_infos and not faults:
-            raise QuorumError(f"no client said what it holds ({silent})")
+            raise QuorumError(f"no client described its data ({silent})")
         self.partition_by_client = {cid: info.partition_id for cid, info in infos.items()}
         self._names.update({info.partition_id: info.name for info in party_infos})
         if party_infos:
@@ -336,7 +336,7 @@ class Quorum:
             return failure_reason(failure, "join-deadline")
 
     def _missing_parties(self, answered: set[int], infos: Sequence[PartyInfo | ErrorReport]) -> list[int]:
-        """Return the expected partitions that have not answered; -1 for each party not yet known."""
+        """Return the expected partitions that have not answered, with -1 for each unknown party."""
         if not self.open_membership:
             return sorted(set(range(self.initial_parties)) - set(self.dropped) - answered)
         expected_parties = {party["party"] for party in self._parties}

@@ -17,7 +17,7 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
 ENTRY_POINT_GROUP = "fedpca_flwr.methods"
-"""Of entry points: methods of other packages."""
+"""Group of entry points in which other packages name their methods."""
 
 
 class Method(NamedTuple):
@@ -124,8 +124,8 @@ class Registry(Mapping[str, Method]):
             if self[card.name].strategy is method:
                 return card.name
             raise ConfigError(
-                f"the card of the class {method.__name__} has the name '{card.name}', which another method has; give "
-                "the card another"
+                f"the card of the class {method.__name__} has the name '{card.name}', which another method already "
+                "has; give the card another name"
             )
         if self._classes.get(card.name) is not method:
             own_card = {"card": self._compose(card), "__module__": method.__module__, "__doc__": method.__doc__}
@@ -254,10 +254,10 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def _require_method(kind: type) -> MethodCard:
-    """Return the card of a strategy's class; refuse a class that is no method, by what it lacks."""
+    """Return the card of a strategy's class; refuse a class that is not a method, and list what it lacks."""
     expected = "expected a class derived from fedpca_flwr.questions.method.Strategy, with a card and 'aggregate'"
     if not issubclass(kind, PCAStrategy):
-        raise ConfigError(f"the class {kind.__name__} is no method, {expected}")
+        raise ConfigError(f"the class {kind.__name__} is not a method, {expected}")
     card = getattr(kind, "card", None)
     if not isinstance(card, MethodCard):
         raise ConfigError(f"the class {kind.__name__} has no 'card', {expected}: card = method.MethodCard(...)")

@@ -31,10 +31,10 @@ FAILURE_REASONS = (
     ("stopped responding", "its process died"),
     ("Node Unavailable", "its node is offline"),
 )
-"""Flower's texts, and what we say instead."""
+"""Texts of Flower's errors, and the texts that replace them."""
 
 EXCEPTION_CLASS = re.compile(r"^RuntimeError <class '(?:\w{1,40}\.){0,9}(\w{1,40})'>")
-"""Start of Flower's reason for an exception of an app; the exception's own text may quote rows, and is never told."""
+"""Start of Flower's reason for an exception of an app. The exception's own text may quote rows and is never shown."""
 
 
 def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
@@ -61,10 +61,11 @@ def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
 
 
 MAX_SAFE_MAGNITUDE = 1e140
-"""The square root of what float64 holds, nearly: of larger numbers it may not hold the products."""
+"""About the square root of the largest float64. Products of larger numbers may overflow."""
 
 MIN_OUTLIER_DIGITS = 10.0
-"""Decimal digits by which a party's numbers must be off those of the others to be named for it."""
+"""Orders of magnitude by which a party's numbers must differ from those of other parties for an error to name the
+party."""
 
 
 def max_magnitude(fields: Fields) -> float:
@@ -152,7 +153,7 @@ class Magnitudes:
             raise ContractError(self._failure_text(phase, type(error).__name__)) from error
 
     def explain(self, error: FedPCAError, *, at_server: bool = False) -> FedPCAError:
-        """Return the error, extended by the party whose numbers differ by many orders of magnitude.
+        """Return the error with the name of the party whose numbers differ by many orders of magnitude.
 
         Other parties may have computed with these numbers.
 
@@ -192,7 +193,7 @@ class Magnitudes:
         return max(deviations, default=(0.0, "", ""))
 
     def _failure_text(self, phase: str, kind: str) -> str:
-        """Return why the server cannot compute with a round's replies, and whose are out of scale."""
+        """Return the reason why the server cannot compute with a round's replies, and the party out of scale."""
         failure = f"the server cannot compute with the replies to '{phase}' ({kind})"
         if self.sums_only:
             return (
@@ -347,7 +348,7 @@ class ReplyCollector:
         result.parameters = Parameters([], "")
 
     def mark_consumed(self, replies: Sequence[Reply]) -> None:
-        """Set on each consumed reply its number of bytes and its small fields, which were kept.
+        """Set the number of bytes and the stored small fields of each consumed reply.
 
         Parameters
         ----------

@@ -72,7 +72,7 @@ def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
             continue
         must_equal = is_constant or (entry.constant_or_zero and is_stored and value.any())
         if must_equal and not np.array_equal(state[name][0], value):
-            raise ContractError(f"{SERVER}: '{entry.name}' is not what an earlier question of this run said")
+            raise ContractError(f"{SERVER}: '{entry.name}' differs from the value in an earlier question of this run")
 
 
 def max_questions(script: Questions, public: Public) -> int:

@@ -25,7 +25,7 @@ FIRST_POLL_SECONDS = 0.1
 """Seconds."""
 
 POLL_FRACTION = 0.1
-"""Of the time waited so far: a reply is found at most so much later than it came."""
+"""Share of the waiting time by which the server may notice a reply late."""
 
 FIRST_REPEAT_SECONDS = 300.0
 """Seconds without a reply after which a message is sent again, or a quarter of the round's time if that is less.
@@ -37,10 +37,10 @@ RETRY_SECONDS = 30.0
 """Seconds for which the grid's connection may fail, each time that it is asked, before the run ends."""
 
 FINAL_ERRORS = ("RunNotRunningException",)
-"""Flower's errors after which asking again is of no use."""
+"""Flower's errors after which another attempt is useless."""
 
 FIRST_REMINDER_SECONDS = 30.0
-"""Seconds of a round after which a line names the parties that have not answered; twice as many until the next."""
+"""Seconds of a round after which a line names the parties that have not answered. The time to the next line doubles."""
 
 
 @contextmanager
@@ -194,7 +194,7 @@ class ReplyPoller:
                             entry.reply.set_exception(error)
 
     def _deliver(self, pending: list[PendingReply]) -> None:
-        """Hand over the replies that are there, and None where the deadline has passed."""
+        """Pass on the replies that have arrived, and None for each message whose deadline has passed."""
         entries = {id_: entry for entry in pending for id_ in entry.ids}
         for reply in self._grid.pull_messages(list(entries)):
             entry = entries[reply.metadata.reply_to_message_id]
@@ -226,7 +226,7 @@ def _is_pending(reply: Message) -> bool:
 
 
 def _in_order_of_arrival(pending: list[Future[Message | None]]) -> Iterator[Message]:
-    """Yield the replies on arrival, but for late replies."""
+    """Yield the replies on arrival, without late replies."""
     completed = as_completed(pending)
     del pending  # so that no reply is held once it is yielded
     for future in completed:
@@ -239,7 +239,7 @@ def _in_order_of_arrival(pending: list[Future[Message | None]]) -> Iterator[Mess
 
 @contextmanager
 def remind(log_awaited: Callable[[], None]) -> Iterator[None]:
-    """Log during a with statement, ever more rarely, whose replies are still awaited.
+    """Log during a with statement, at growing intervals, which parties have not replied.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ class PCAServer(Server):
 
     @override
     def fit(self, num_rounds: int, timeout: float | None) -> tuple[History, float]:
-        """Run rounds until the strategy is done, whatever `num_rounds` says; return an empty history, and seconds."""
+        """Run rounds until the strategy has ended, for any `num_rounds`; return an empty history, and seconds."""
         started = time.monotonic()
         strategy, manager = self.strategy, self.client_manager()
         self.parameters = strategy.initialize_parameters(client_manager=manager)

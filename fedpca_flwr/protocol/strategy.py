@@ -146,9 +146,9 @@ class PCAStrategy(Strategy):
 
     card: ClassVar[MethodCard]
     party: ClassVar[type[PCAClient]]
-    """The method's client."""
+    """Class of the method's client."""
     factory: ClassVar[Factory]
-    """Makes its halves; `fedpca_flwr.strategies` hands it in."""
+    """Factory of both halves of the transport, which `fedpca_flwr.strategies` sets."""
     __signature__: ClassVar[KeywordSignature] = KeywordSignature()
 
     def __init__(self, **keywords: Any) -> None:
@@ -309,7 +309,7 @@ class PCAStrategy(Strategy):
         all_notes = [*notes, *certainty.notes]
         if not self.sees_single_replies:
             sums = self.options.sum_disclosures.items()
-            all_notes += [f"the sums of '{word}' tell of single parties: {text}" for word, text in sums]
+            all_notes += [f"the sums of '{word}' tell the server about single parties: {text}" for word, text in sums]
         all_notes += self.transport.notes(self.quorum)
         if config.bound and not config.secure_aggregation:
             idle = f"'bound' is {config.bound:g} and had no effect"
@@ -345,7 +345,7 @@ class PCAStrategy(Strategy):
         """
         if self._model is None or not self.done:
             raise ContractError(
-                f"'{self.card.name}' has no model: {len(self.round_log)} rounds were made, and this run takes up "
+                f"'{self.card.name}' has no model yet: {len(self.round_log)} rounds have ended, and this run needs up "
                 f"to {self.rounds}; give Flower's server num_rounds=strategy.rounds"
             )
         return self._model.named(self.config.feature_names)
@@ -386,7 +386,9 @@ class PCAStrategy(Strategy):
     def _run_config(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run-config for this method from Python keywords, such as n_components=3."""
         if not hasattr(cls, "factory"):  # a class of another package, which needs no registry to be defined
-            raise ContractError(f"{cls.__name__} cannot be made before the registry: import fedpca_flwr.strategies")
+            raise ContractError(
+                f"{cls.__name__} cannot be created before the registry: first import fedpca_flwr.strategies"
+            )
         values = {key.replace("_", "-"): value for key, value in keywords.items()}
         return make_run_config(cls.card.name, cls.card.options, {**values, "method": cls.card.name})
 
@@ -396,7 +398,9 @@ class PCAStrategy(Strategy):
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Return empty parameters; refuse a strategy that has run already."""
         if self._program is not None:
-            raise ContractError(f"this strategy of '{self.card.name}' has run already: make a new one for another run")
+            raise ContractError(
+                f"this strategy of '{self.card.name}' has already run: make a new strategy for another run"
+            )
         return ndarrays_to_parameters([])
 
     def __repr__(self) -> str:

@@ -55,7 +55,7 @@ class Party(Protocol):
         """
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to unmask a sum that lacks `dropped` parties, if that breaks a promise such as its noise.
+        """Refuse to unmask a sum without `dropped` parties, if this breaks a promise, for example on noise.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ class Transport(ABC):
 
     @abstractmethod
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the script: the method's questions as sent, and questions that exchange keys, say.
+        """Return the script: the method's questions as they travel, and further questions, for example for keys.
 
         Parameters
         ----------

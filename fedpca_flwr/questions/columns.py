@@ -95,7 +95,7 @@ ALIGNMENT_FIELDS = (
     Field("features", (), "int64", kind="count"),
     Field("ids", ("n",), "uint64", optional=True),
 )
-"""Fields that each party reports of its rows, so that all parties have the same."""
+"""Fields in which each party describes its rows; the rows of all parties must be the same."""
 
 ENERGY = Field("energy", (), kind="size")
 
@@ -191,7 +191,7 @@ def measures_question(
     answer: Answer = _local_energy,
     centred: bool = False,
 ) -> Question:
-    """Return the question for sums over all entries of all parties' columns, such as the sum of squares.
+    """Return the question for sums over all entries of all parties' columns, for example the sum of squares.
 
     The sums are of the entries (``sum``), of their squares (``energy``), or of their squared deviations (``spread``)
     from the ``level`` of the request.
@@ -368,7 +368,7 @@ def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
 
 
 def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Generator[Round, Any, Total | None]:
-    """Store the energy (sum of squares) of all columns in the run, and return the opened sums if there are any.
+    """Store the energy (sum of squares) of all columns for the run, and return the opened sums, if any.
 
     Parameters
     ----------

@@ -66,13 +66,13 @@ class KernelOptions(ColumnsOptions):
     """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
     ``linear``: x'y."""
     gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
-    """0: 1 / (m var X)."""
+    """Scale of the kernel. With 0 it is 1 / (m var X) of all m columns together."""
     coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
-    """Of ``sigmoid`` and ``polynomial``."""
+    """Constant of the kernels ``sigmoid`` and ``polynomial``."""
     degree: Annotated[Count, Limits(examples=[1, 2, 3])] = 3
-    """Of ``polynomial``."""
+    """Degree of the kernel ``polynomial``."""
     center: bool = False
-    """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
+    """Each party subtracts the means of its own columns first. The kernel matrix is always centred."""
 
     @property
     def function(self) -> Kernel:
@@ -98,7 +98,7 @@ class ColumnsClient(PCAClient):
 
     @cached_property
     def local_columns(self) -> Columns:
-        """Columns of this party, centred and scaled as the run says."""
+        """Columns of this party, centred and scaled by the options of the run."""
         return prepare_columns(self.data, center=self.options.centres_columns, scale=self.options.scale)
 
     def describe_rows(self) -> Fields:
@@ -172,7 +172,7 @@ class ScoresSolution:
 
 
 Fitting = Generator[Round, Any, ScoresSolution]
-"""The server's half of a method: yields its questions, and returns its result."""
+"""Server's half of a method: a generator that yields questions and returns the result."""
 
 
 class ColumnsRun(PCAStrategy):

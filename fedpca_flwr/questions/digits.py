@@ -1,4 +1,4 @@
-"""Number of digits in which a sum is asked for: few digits if they resolve the variance, else more.
+"""Number of digits of a secure sum: few digits if these resolve the variance, and more otherwise.
 
 Limits are public, and far above sums of most rows (`fedpca_flwr.questions.row_limits`). So a question whose values
 travel in few digits is paired with another question for the same sum in more digits. The run asks one of the two. Which

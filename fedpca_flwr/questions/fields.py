@@ -84,7 +84,7 @@ def truncated_questions(rank: Callable[[Public], int]) -> Questions:
     Parameters
     ----------
     rank : callable
-        From the public parameters of the run to the number of rows of the factor.
+        Function of the public parameters that returns the number of rows of the factor.
 
     Returns
     -------

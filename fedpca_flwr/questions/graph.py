@@ -65,11 +65,11 @@ from fedpca_flwr.questions.rows_client import Party, Projection, RowsClient
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 GRAPH_DISCLOSURE = Disclosure(
-    "all that passes, since it relays: number of rows, mean and total variance of each party, its iterates, its "
-    "components and their variances; differences of iterates are products of its covariance with blocks that the "
-    "server knows",
-    "number of rows, mean and total variance of **every** party; the iterates of neighbours; the pooled components and "
-    "mean",
+    "all that the party sends, because the server relays it: number of rows, mean, total variance, iterates, "
+    "components and their variances; differences of iterates are products of the party's covariance with blocks that "
+    "the server knows",
+    "the number of rows, mean and total variance of **every** party, the iterates of their neighbours, the pooled "
+    "components and mean",
     "sizes and times of messages, which show the graph",
 )
 """Who learns what of a party, of a method whose parties talk to their neighbours."""
@@ -82,16 +82,16 @@ class GraphOptions(CountOptions):
     """Options of the decentralised methods: components, graph, iterations and step size."""
 
     graph: Literal["ring", "grid", "star", "complete", "erdos-renyi"] = "ring"
-    """Who is whose neighbour."""
+    """Graph of the parties: each party exchanges numbers with its neighbours."""
     edge_probability: Annotated[float, Limits(gt=0, le=1, examples=[0.5, 1.0])] = 0.5
-    """Of an Erdős-Rényi graph, which `seed` draws."""
+    """Probability of each edge of the graph 'erdos-renyi', which is drawn with `seed`."""
     iterations: Annotated[Count, Limits(examples=[1, 5, 20])] = 500
-    """One round each."""
+    """Number of iterations; each is one round."""
     step_size: Annotated[
         Annotated[float, Limits(gt=0, le=100)] | Literal["auto"], Limits(examples=["auto", 0.05, 0.2, 1.0])
     ] = "auto"
-    """Against the pooled scatter with trace one: a number as published, or 'auto', from the parties' largest eigenvalue
-    and the graph."""
+    """Step size for a pooled scatter of trace 1, as in the papers. 'auto' computes it from the parties' largest
+    eigenvalue and the graph."""
 
     @override
     def product_columns(self, public: Public) -> int:

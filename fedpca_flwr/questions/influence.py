@@ -1,4 +1,4 @@
-"""Influence of each party on a model, where the server sees what each party added to the model.
+"""Influence of each party on a model, if the server sees the moments of each party.
 
 A party's message is its own claim: nobody can check the claim against rows. But a party that turns a component to its
 liking must hold much of the component, and that shows.
@@ -211,7 +211,7 @@ class Contributions:
 
 @dataclass(frozen=True)
 class AddedContributions:
-    """Sums of random groups of parties' scatters, kept in place of each party's scatter to detect impossible ones.
+    """Sums of random groups of parties' scatters, which replace each party's scatter and reveal impossible ones.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Moments of members who return from run to run: moments that the server has already are not sent again.
+"""Moments of members who return from run to run. A party does not send moments that the server already has.
 
 In clear each member sends a digest of its moments first. Where only sums are shown, the server asks first who takes
 part, and the sums of all follow. With survivors there is no such sum: the difference of two sums over different parties

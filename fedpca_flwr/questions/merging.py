@@ -40,9 +40,9 @@ from fedpca_flwr.questions import columns
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsStrategy, ScoresSolution
 
 MERGE_DISCLOSURE = Disclosure(
-    "number of rows and of columns, energy of its columns, its leading local scores in each period and their "
-    "eigenvalues, the energies of the merged directions",
-    "the merged scores of all rows; with `graph` the leading local scores of neighbours",
+    "its numbers of rows and columns, the energy of its columns, its own leading scores in each period with their "
+    "eigenvalues, and its energies of the merged directions",
+    "the merged scores of all rows; with `graph` also the neighbours' own leading scores",
     "sizes and times of messages, which show the graph",
 )
 """Disclosure of methods that merge the parties' directions."""
@@ -63,13 +63,13 @@ class MergeOptions(ColumnsOptions):
     """Options of VFedPCA and VFedAKPCA: variant, periods, weights, and who merges the parties' directions."""
 
     variant: Literal["corrected", "faithful"] = "corrected"
-    """``faithful``: as the authors' program (`fedpca_flwr.maths.columns`), without ``center``."""
+    """Corrected method, or the authors' program ('faithful'), which does not centre columns."""
     periods: Annotated[Count, Limits(examples=[1, 2, 4])] = 10
-    """Communication periods for each component."""
+    """Number of merges for each component."""
     weight_scaling: bool = False
-    """Boost the larger weights (the paper's equation 15)."""
+    """Increase the larger weights (the paper's equation 15)."""
     graph: Literal["server", "complete", "ring", "star"] = "server"
-    """Who merges: the server, or every party what it has from its neighbours."""
+    """Who merges the vectors: the server, or each party those of its neighbours in this graph."""
 
     @property
     def faithful(self) -> bool:

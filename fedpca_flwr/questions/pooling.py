@@ -117,7 +117,7 @@ class Evidence:
 
 
 Fitting = Generator[Round, Any, Solution]
-"""The server's half of a method: yields its questions, and returns its result."""
+"""Server's half of a method: a generator that yields questions and returns the result."""
 
 
 class PooledMoments(NamedTuple):

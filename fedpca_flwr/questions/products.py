@@ -34,7 +34,7 @@ DIAGONAL = Field("diagonal", ("d",), kind="size")
 SCALE = Field("scale", ("d",), kind="positive", optional=True, constant="scale")
 
 BLOCKS_KEY = "blocks"
-"""Key in a party's state: columns (d, b) of the blocks that it was asked about."""
+"""Key in a party's state: columns (d, b) of the blocks in earlier questions."""
 
 FLOAT_DTYPES = "float32 or float64"
 

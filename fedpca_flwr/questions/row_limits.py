@@ -32,7 +32,7 @@ MAX_ROWS = 2**32
 """Largest number of rows of all parties together, or sum of their weights."""
 
 FIRST_WORDS = 4
-"""Words of 64 bits for each value of sums whose size nobody knows yet."""
+"""Number of 64-bit words for each value of sums whose size is still unknown."""
 
 WIDE_DIGITS: Digits = (1,) * FIRST_WORDS
 """Digits of a value in `FIRST_WORDS` whole words."""

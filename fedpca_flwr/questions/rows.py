@@ -84,13 +84,13 @@ def refuse_impossible_sums() -> Iterator[None]:
 
 
 WITHIN_DISCLOSURE = (
-    "the scatter that lies between the sites' means, a matrix of a rank below their number; of three sites it shows "
-    "the plane in which their means lie, and with other runs more"
+    "the scatter between the sites' means, a matrix whose rank is below the number of sites. With three sites it shows "
+    "the plane in which their means lie; together with other runs it shows more"
 )
-"""Text: what the sum of scatters about own means tells of single sites (`PCAOptions.sum_disclosures`)."""
+"""Text on what the sum of scatters about own means tells about single sites (`PCAOptions.sum_disclosures`)."""
 
 SUM_PARTS, SCATTER_PARTS = 13, 3
-"""Numbers that a party's sums about zero, and its products, consist of: each is rounded by itself."""
+"""How many floats make up a party's sum about zero, and a product. Each float is rounded separately."""
 
 TWO_FLOATS_SHARE = 2.0**-100
 """Share of a sum of products about zero that two floats do not hold."""
@@ -99,10 +99,11 @@ MIN_RESIDUAL_SHARE = 1e-8
 """Smallest share of the variance that covariates may leave, for which all digits are asked for."""
 
 MAX_INFLUENCE_BYTES = 2**30
-"""Bytes of all parties' scatters together up to which scatters are stored for the parties' influence alone."""
+"""Bytes of all parties' scatters up to which the server stores scatters only to compute the parties' influence."""
 
 MAX_STORED_PARTIES = 6
-"""Parties whose scatters are stored whatever their size: the running sum and those of groups would take as much."""
+"""Number of parties up to which the server stores each scatter, whatever its size, because running sums of groups would
+take as much memory."""
 
 
 # The questions
@@ -261,7 +262,7 @@ def projection_questions(
 ) -> Questions:
     """Return the last question: every party projects its own rows and replies with the squared error that remains.
 
-    A method that is private by noise replies a constant, in clear.
+    The parties of a method that is private by noise reply with a constant, in clear.
 
     Parameters
     ----------
@@ -395,12 +396,12 @@ def pooled_moments(
     ----------
     run : RowsStrategy
     within : bool
-        Whether the scatter between the parties' means is left out.
+        Leave out the scatter between the parties' means.
     retain_all : bool
-        Whether covariates or parties may explain most of the variance: then all that the parties send in clear is
-        stored, however much, and of sums all digits are asked for.
+        Whether covariates or parties may explain most of the variance. The server then stores all moments that the
+        parties send in clear, whatever their size, and asks for all digits of sums.
     joined : ndarray of shape (d,) or float
-        Where only sums are shown: diagonal of a scatter that this scatter is added to.
+        With secure sums: diagonal of a scatter to which this scatter will be added.
 
     Returns
     -------

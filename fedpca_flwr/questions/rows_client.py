@@ -140,7 +140,7 @@ class Observer:
 
 
 Closing = Generator[Round, Any, Fields]
-"""Questions between the fit and the last round; returns what the last round says besides."""
+"""Generator of questions between the fit and the last round, which returns further fields for the last round."""
 
 
 class RowsStage(Stage):
@@ -369,7 +369,7 @@ class RowsStage(Stage):
         yield from ()
 
     def release(self, model: PCAModel) -> PCAModel:
-        """Return what the server keeps of the model at the end; all of it by default.
+        """Return the model that the server keeps at the end; by default the complete model.
 
         Parameters
         ----------

@@ -151,7 +151,7 @@ class BoundAnswer(Account):
         return f"rows {'within' if self.within else 'beyond'} {self.bound:g}"
 
     def implies(self, bound: float) -> bool:
-        """Check that this answer already tells whether the rows are within another bound.
+        """Return whether this answer already shows whether the rows are within another bound.
 
         Parameters
         ----------

@@ -39,7 +39,7 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """Sentence that says whether the journal's chain of digests is intact, and its last digest."""
+        """Sentence on whether the journal's chain of digests is intact, with the last digest."""
         if self.gap:
             return f"event {self.gap} is missing, was added or was changed; what follows it proves nothing"
         last = self.events[-1].chain if self.events else "none"
@@ -107,7 +107,7 @@ class Audit:
         return list(runs.values())
 
     def status(self) -> str:
-        """Return two lines of text for each run: what was asked, how much was sent, how the run ended.
+        """Return two lines of text for each run: its questions, the bytes sent, and how the run ended.
 
         Returns
         -------
@@ -148,7 +148,7 @@ class Audit:
                     stream.write(json.dumps(event._asdict()).encode() + b"\n")
         except OSError as error:
             raise ConfigError(
-                f"{file} cannot be written ({error.strerror}); name a file in a folder that can"
+                f"{file} cannot be written ({error.strerror}); name a file in a folder that allows writing"
             ) from None
 
 

@@ -109,7 +109,9 @@ def read_bim(file: Path) -> list[Variant]:
     """
     if not file.is_file():
         raise DataError(
-            "there is no .bim file with the variants beside the .bed file, or where it is named", local=str(file)
+            "the .bim file with the variants does not exist, neither beside the .bed file nor where the node-config "
+            "names it",
+            local=str(file),
         )
     variants = []
     for number, line in enumerate(read_text(file, errors="replace").splitlines(), start=1):
@@ -336,11 +338,11 @@ def select_common_variants(files: Sequence[str], *, ambiguous: bool, exclude: st
     common, lines = common_variants({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
     selected = exclude_regions(common, exclude)
     if exclude:
-        lines.append(f"{len(common) - len(selected)} variants lie in the regions of {exclude}, and are left out")
+        lines.append(f"{len(common) - len(selected)} variants lie in the regions of {exclude} and are left out")
     for line in [*lines, f"{len(selected)} variants in all files"]:
         print(line, file=sys.stderr)
     if not selected:
-        raise DataError("the files have no variant in common; are their positions of the same genome build?")
+        raise DataError("the files have no variant in common; do their positions belong to the same genome build?")
     return selected
 
 
@@ -422,11 +424,12 @@ def read_bed(
     people = len(read_fam(file.with_suffix(".fam")))
     # then for each variant 2 bits a person, rounded up to whole bytes
     if file.stat().st_size != len(MAGIC) + len(local) * -(-people // 4):
-        raise DataError("the .bed file does not have the size that its .bim and .fam say", local=str(file))
+        raise DataError("the size of the .bed file does not fit its .bim and .fam files", local=str(file))
     with open(file, "rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
             raise DataError(
-                "the .bed file does not begin as one whose variants follow one another; plink2 --make-bed writes such",
+                "the .bed file does not begin like a file that stores variant after variant; plink2 --make-bed writes "
+                "such a file",
                 local=str(file),
             )
     selected = local
@@ -437,7 +440,11 @@ def read_bed(
         _require_complete_match(selected, match, ambiguous=ambiguous)
         swapped = list(compress(selected, match.swapped))
         if swapped:
-            logger.info("%d variants have swapped alleles here, and are turned: %s", len(swapped), join_names(swapped))
+            logger.info(
+                "%d variants have swapped alleles at this site; their counts are reversed: %s",
+                len(swapped),
+                join_names(swapped),
+            )
     blocks = partial(_read_blocks, file, match, people, len(local))
     return Blocks(blocks, len(selected), PackedCalls.dtype, count=people, lazy=True), list(map(str, selected))
 
@@ -483,7 +490,8 @@ def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambig
     if texts:
         raise DataError(
             f"of the {len(target)} variants in the list that node-config 'variants' names, {'; '.join(texts)} (the "
-            "site's log names them). 'python -m fedpca_flwr site variants' makes a list of those that all sites have",
+            "site's log names them). 'python -m fedpca_flwr site variants' makes a list of the variants that all "
+            "sites have",
             local="; ".join(join_names(variants) for variants in faults.values() if variants),
         )
 

@@ -119,7 +119,9 @@ def _host_names(hosts: list[str], days: int) -> list[x509.GeneralName]:
     wrong = [host for host, name in zip(hosts, names, strict=True) if name is None]
     if wrong or not hosts:
         text = ", ".join(map(repr, wrong)) or "none"
-        raise ConfigError(f"host is {text}, expected names (in ASCII: xn--... for others) or addresses without a port")
+        raise ConfigError(
+            f"host is {text}, expected host names in ASCII (xn--... for other characters) or addresses without a port"
+        )
     return [name for name in names if name is not None]
 
 

@@ -54,7 +54,7 @@ class Event(NamedTuple):
 
 
 def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]:
-    """Yield the journal's events in order, of which all given fields have the given values.
+    """Yield in order the journal's events whose fields have the given values.
 
     Parameters
     ----------
@@ -188,8 +188,8 @@ def chain_end(database: sqlite3.Connection) -> tuple[int, str]:
     rows = database.execute("SELECT events, last FROM chain").fetchall()
     if len(rows) != 1:
         raise StoreError(
-            "the journal is damaged: it has lost the digest of its last event; restore it from a copy, or name another "
-            "folder"
+            "the journal is damaged: the digest of its last event is missing; restore the journal from a copy, or "
+            "name another folder"
         )
     return int(rows[0][0]), str(rows[0][1])
 
@@ -215,8 +215,8 @@ def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file
     chains = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
     if number and chains != [(digest,)]:
         raise StoreError(
-            f"{file} lacks its event {number}, which this run has seen in it: an older journal, or another, was put in "
-            "its place. Put the newest one back; once no run is under way, begin anew"
+            f"{file} lacks its event {number}, which this run has read before: somebody replaced the journal by an "
+            "older or another one. Put the newest journal back. Once no run is under way, you may start a new one"
         )
 
 
@@ -296,6 +296,6 @@ def require_intact(database: sqlite3.Connection, file: Path) -> None:
     """
     if gap := first_gap(database):
         raise StoreError(
-            f"{file} is damaged: its event {gap} is missing or was changed; restore it from a copy, or name another "
-            "folder"
+            f"{file} is damaged: its event {gap} is missing or was changed; restore the journal from a copy, or name "
+            "another folder"
         )

@@ -15,7 +15,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Rows, select_columns
 
 INEXACT_ADVICE = "subtract a whole number near all of them first, or leave the column out if it is an identifier"
-"""What to do about whole numbers that float64 does not hold."""
+"""Advice in an error about whole numbers that float64 cannot represent."""
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def require_extra(name: str, requirement: str) -> Iterator[None]:
         yield
     except ImportError:
         raise ConfigError(
-            f"{requirement}, which this Python does not have; pip install '.[{name}]' in the repository"
+            f"{requirement}, which is not installed; run pip install '.[{name}]' in the repository"
         ) from None
 
 
@@ -120,7 +120,7 @@ class ColumnSelection:
         included = set(selected) if self.columns and (strict or selected) else set(range(width))
         features = sorted(included - excluded)
         if strict and width and not features:
-            raise DataError("every column is left out, expected at least one that is a feature")
+            raise DataError("every column is left out, expected at least one feature")
         return features
 
 
@@ -226,8 +226,8 @@ def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     if lacking or surplus or len(local_names) > len(features):
         raise DataError(
             f"this site's data lack {len(lacking)} of the run's {len(features)} features (run-config 'features'), and "
-            f"have {len(local_names) - len(features) + len(lacking)} columns besides: rename them, or leave out what "
-            "the run does not name",
+            f"have {len(local_names) - len(features) + len(lacking)} other columns: rename columns, or leave out "
+            "those that the run does not name",
             local=f"lacking: {labels_text(lacking) or 'none'}; besides: {labels_text(surplus) or 'none'}",
         )
     positions = np.array(order)

@@ -1,4 +1,4 @@
-"""The commands of `python -m fedpca_flwr site`: what whoever runs a site does beside the runs.
+"""Commands of `python -m fedpca_flwr site`, for whoever runs a site.
 
 The command line's options and help are made of each function's signature and docstring, by `fedpca_flwr.cli`.
 """
@@ -42,7 +42,7 @@ def journal(
     export: Annotated[Path | None, Option(metavar="FILE")] = None,
     check: bool = False,
 ) -> Report:
-    """Show what this site was asked and has sent, and whether a line of its journal was changed.
+    """Show the questions to this site and the bytes it sent, and whether a line of its journal was changed.
 
     Print a site's journal as a table, and whether the chain of its lines' digests is whole. The exit code is 1 if a
     line is missing, was added, changed or moved. The digest of the last line, kept elsewhere, shows later that nobody
@@ -83,7 +83,7 @@ def journal(
 
 
 def status(folder: Path) -> Report:
-    """Show what became of each run at this site.
+    """Show how each run ended at this site.
 
     Print of each run in a site's journal what it was, when, how much was asked and has left, and how it ended. The exit
     code is 1 if a line of the journal is not as it was written.
@@ -105,7 +105,7 @@ def status(folder: Path) -> Report:
 
 
 def levels(files: list[str], categories: str = "", label: str = "", min_rows: int = 10) -> None:
-    """Print the levels of a file's columns of categories, or put together what several sites have printed.
+    """Print the levels of a file's columns of categories, or combine the levels that several sites printed.
 
     Of a site's .csv or .parquet file print, as JSON, the levels that at least --min-rows rows have, which the site
     reads before it hands them to the others. Of .json files that sites have printed print all levels together, for the
@@ -134,7 +134,7 @@ def levels(files: list[str], categories: str = "", label: str = "", min_rows: in
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
     elif len(files) > 1:
-        raise ConfigError(f"--categories names columns of one table, and {len(files)} files are given")
+        raise ConfigError(f"--categories names columns of one table, but the command has {len(files)} files")
     else:
         united = table_levels(files[0], categories, label, min_rows)
     print(json.dumps(united, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""A model beside journals of sites: whether server and sites tell the same of a run, question by question.
+"""Comparison of a model with the journals of sites, question by question.
 
 The model's log and each journal have the SHA-256 of every question and reply. Where both are equal, the site was asked
 what the server says that it asked, and the server received what the site sent. That a reply is right is not shown.
@@ -24,7 +24,7 @@ TABLE_HEAD = ("", "question", "asked", "answered", "time at the site", "bytes")
 
 
 class Exchange(NamedTuple):
-    """Question and its answer, as one side knows them.
+    """Question and its answer, in the record of the server or of a site.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ EVENT_KINDS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass
 class Comparison:
-    """Model beside journals of its sites, question by question, and all differences.
+    """Page that compares a model with journals and lists all differences.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Comparison:
     faults: list[str] = field(default_factory=list)
 
     def add(self, path: Path, journal: Audit) -> None:
-        """Lay a site's journal beside the model.
+        """Compare a site's journal with the model.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ class Comparison:
             self.faults.append(f"{path}: {journal.verdict}")
         numbers = sorted({event.party for event in events})
         if not numbers:
-            self.faults.append(f"{path}: the journal has nothing of run {run}")
+            self.faults.append(f"{path}: the journal has no entry about run {run}")
         statuses = {entry["party"]: entry["status"] for entry in journal.runs() if entry["run"] == run}
         parties = [
             {
@@ -199,7 +199,7 @@ class Comparison:
         if content["without journal"]:
             lines.append(f"No journal was given of: {printable_text(', '.join(content['without journal']))}.")
         if not self.faults:
-            lines.append("All that the model and these journals both tell of the run is the same.")
+            lines.append("All entries that the model and these journals share about the run are equal.")
         return "\n".join([*lines, *(f"- {printable_text(fault)}" for fault in self.faults)])
 
     def _run_texts(self) -> dict[str, str]:
@@ -249,7 +249,7 @@ def _verdict(server: str, site: str) -> str:
 
 
 def main(model: Path, journals: Annotated[list[Path], Argument()]) -> Report:
-    """Lay a model beside the journals of its sites, and say what matches.
+    """Compare a model with the journals of its sites, and print the result.
 
     Print, as a page in Markdown, what the server and each site tell of the run that made a model: each question and
     each answer by its digest, the settings, times and bytes. The exit code is 1 if anything differs. That a reply is
@@ -276,8 +276,8 @@ def main(model: Path, journals: Annotated[list[Path], Argument()]) -> Report:
     history = history_of(loaded.log, *loaded.components_.shape)
     if history.provenance is None:
         raise ConfigError(
-            f"{model} does not say which run made it: it was computed in one process, or by a version before 0.3; give "
-            "the model of a run on sites"
+            f"{model} does not say which run made it, because it was computed in one process or by a version before "
+            "0.3; name the model of a run on sites"
         )
     comparison = Comparison(history, history.provenance)
     for path in journals:

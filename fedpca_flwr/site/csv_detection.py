@@ -48,7 +48,7 @@ OTHER_FILE_STARTS = (
     *((start, "HTML or XML: save the table as CSV") for start in (b"<!", b"<?", b"<html", b"<HTML", b"<table")),
     *((start, "JSON: save the table as CSV") for start in (b'{"', b"[{", b"[[")),
 )
-"""Beginnings of files of other kinds, with what to do."""
+"""Beginnings of files of other kinds, with advice for the error."""
 
 CONTROL_BYTES = re.compile(rb"[\0-\x08\x0e-\x1f]")
 """Bytes that no text has. Names of columns may begin as files of other kinds do."""
@@ -100,7 +100,7 @@ def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name
         separator = declared or _detect_separator(sample, keys, selection)
         if name.lower().endswith((".tsv", ".tsv.gz")) and not declared and separator in (",", ";"):
             raise DataError(
-                f"the .tsv file has '{separator}' between its cells, and no tab: say delimiter='{separator}'"
+                f"the .tsv file has '{separator}' between its cells, and no tab: set delimiter='{separator}'"
             )
         csv_format = replace(base, separator=separator, decimal=keys.decimal or ".", thousands=keys.thousands)
         if not keys.decimal and separator != ",":
@@ -117,12 +117,12 @@ def _detect_encoding(open_: Opener, declared: str) -> str:
     for magic, kind in OTHER_FILE_STARTS:
         plausible = magic.startswith(TEXT_FILE_STARTS) or CONTROL_BYTES.search(start[:4096])
         if plausible and start.lstrip().startswith(magic):
-            raise DataError(f"the .csv file is no CSV, but {kind}")
+            raise DataError(f"the .csv file is not CSV, but {kind}")
     from_mark = next((name for mark, name in BYTE_ORDER_MARKS if start.startswith(mark)), "")
     if not from_mark and not declared and b"\0" in start[:4096]:
         raise DataError(
-            "the .csv file holds bytes that are no text; if it is UTF-16 without its mark, say encoding='utf-16-le' or "
-            "'utf-16-be', or save it as UTF-8"
+            "the .csv file contains bytes that are not text; if it is UTF-16 without a byte order mark, set "
+            "encoding='utf-16-le' or 'utf-16-be', or save it as UTF-8"
         )
     candidates = list(filter(None, [declared or from_mark])) or ["utf-8", "cp1252"]
     for name in candidates:
@@ -132,10 +132,10 @@ def _detect_encoding(open_: Opener, declared: str) -> str:
             continue
         return from_mark if from_mark == "utf-8-sig" and codecs.lookup(name).name == "utf-8" else name
     if declared:
-        raise ConfigError("the .csv file is not in the encoding that its site says ('encoding')", local=declared)
-    raise DataError(
-        "the .csv file is in an encoding that is not known: say which (encoding='cp1250'), or save it as UTF-8"
-    )
+        raise ConfigError(
+            "the .csv file is not in the encoding that the node-config names ('encoding')", local=declared
+        )
+    raise DataError("the encoding of the .csv file is unknown: set it (encoding='cp1250'), or save the file as UTF-8")
 
 
 def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelection) -> str:
@@ -152,8 +152,8 @@ def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelecti
         raise csv.Error
     if len(best) > 1:
         raise DataError(
-            f"the .csv file may be separated by {' or '.join(map(repr, best))}, and its numbers would be others: say "
-            "which (delimiter=';'), or write it with one of them only, and with decimal points"
+            f"the separator of the .csv file may be {' or '.join(map(repr, best))}, with different numbers: set it "
+            "(delimiter=';'), or write the file with only one of these characters, and with decimal points"
         )
     return best[0]
 
@@ -230,13 +230,13 @@ def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: 
         return len(commas) > len(points)
     if commas and not points and all(map(COMMA_GROUPS.fullmatch, commas)):
         raise DataError(
-            "the .csv file has commas in its numbers that may be decimal ones or stand between thousands: say which "
+            "the .csv file has commas in its numbers that may be decimal commas or separate thousands: set which "
             "(decimal=',' or thousands=','), or write numbers with a decimal point"
         )
     if points and not commas and grouped & ungrouped and all(map(POINT_GROUPS.fullmatch, points)):
         raise DataError(
-            "the .csv file has points in its numbers that may be decimal ones or stand between thousands: three digits "
-            "follow each of them, and other numbers of these columns have none. Say which (decimal='.', or decimal=',' "
-            "and thousands='.')"
+            "the .csv file has points in its numbers that may be decimal points or separate thousands: three digits "
+            "follow each point, and other numbers of these columns have no point. Set which (decimal='.', or "
+            "decimal=',' and thousands='.')"
         )
     return len(commas) > len(points)

@@ -67,7 +67,8 @@ FAULT_KINDS = (
     ),
     ("a line of units or of more names", re.compile(r"(?!)"), "remove it, or say how it begins (comment='...')"),
 )
-"""What cells hold that are no numbers, how that is known, and what to do. The last two are known by their columns."""
+"""Kinds of cells that are not numbers, the pattern of each kind, and advice. The last two kinds are recognised by their
+columns."""
 
 
 def fault_kind(cell: str) -> str:

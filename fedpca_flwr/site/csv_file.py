@@ -255,8 +255,8 @@ def _require_no_totals(table: CsvTable, end: bytes) -> None:
         counts = Counter(position for row in rows for position in labels if row[position] == cells[position])
     if 1 in counts.values():  # a label that also occurs in other rows is an ordinary category
         raise DataError(
-            "the last line of the .csv file holds totals, as a column that is left out says: remove it, or say how it "
-            "begins (comment='Total')"
+            "the last line of the .csv file contains totals, as a left-out column shows: remove the line, or set how "
+            "it begins (comment='Total')"
         )
 
 
@@ -277,8 +277,8 @@ def _require_closed_quotes(table: CsvTable) -> None:
                 as_row = len(cells) == table.width and line.count('"') % 2 == 0  # the last one closes the quote
                 if as_row and all(csv_format.is_number(cells[position]) for position in table.features):
                     raise DataError(
-                        "the .csv file has a cell in quotes that goes on over lines that look like rows: is a quote "
-                        "not closed?",
+                        "the .csv file has a cell in quotes that contains lines which look like rows: does a closing "
+                        "quote lack?",
                         local=f"line {number}",
                     )
             lines_before += len(lines)

@@ -29,7 +29,7 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 
 @dataclass(frozen=True)
 class CsvKeys:
-    """Keys of a node-config that say how a .csv file is written; an empty key is detected from the file.
+    """Keys of a node-config for the format of a .csv file. The value of an empty key is detected from the file.
 
     Parameters
     ----------
@@ -69,7 +69,9 @@ class CsvKeys:
             if expected:
                 raise ConfigError(f"'{key}' is not allowed, expected {expected}", local=repr(getattr(self, key)))
         if self.thousands and (self.thousands == self.decimal or (self.thousands == "." and not self.decimal)):
-            raise ConfigError("'decimal' and 'thousands' must be different signs; with thousands='.' say decimal=','")
+            raise ConfigError(
+                "'decimal' and 'thousands' must be different characters; with thousands='.' set decimal=','"
+            )
 
     @property
     def separator(self) -> str:
@@ -109,9 +111,7 @@ class CsvKeys:
         """
         for key, value in asdict(self).items():
             if value not in (None, "") and key not in ("missing", *allowed):
-                raise ConfigError(
-                    f"'{key}' says how a text is written, as .csv files are, and {kind} are not written so"
-                )
+                raise ConfigError(f"'{key}' describes text files such as .csv files, and {kind} are not text files")
 
 
 def _is_encoding(name: str) -> bool:
@@ -286,6 +286,6 @@ def refuse_long_cells() -> Iterator[None]:
         yield
     except csv.Error as error:
         raise DataError(
-            f"the .csv file has a cell of more than {csv.field_size_limit():,} characters: is a quote not closed?",
+            f"the .csv file has a cell of more than {csv.field_size_limit():,} characters: is a closing quote missing?",
             local=type(error).__name__,
         ) from None

@@ -97,7 +97,7 @@ def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelecti
             if len(rows) > SAMPLE_LINES or (len(rows) > 5 and sum(map(len, row)) * len(rows) > SAMPLE_BYTES):
                 break
     if not rows:
-        raise DataError("the .csv file has no cell that holds anything")
+        raise DataError("all cells of the .csv file are empty")
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     width, start = len(first), start + csv_format.skipped_lines
     names = Header([cell.strip() for cell in first], width, start)
@@ -113,7 +113,7 @@ def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelecti
     if non_numbers:
         raise DataError(
             f"the first line of the .csv file is neither all names nor all numbers: {HEADER_ADVICE}. Leave out a "
-            "column of labels (node-config 'label' or 'leave-out'), by its number from 0 where no column has a name"
+            "column of labels (node-config 'label' or 'leave-out'), by its number from 0 if columns have no names"
         )
     with refuse_long_cells():
         lines = list(itertools.islice(csv_format.lines(), end))
@@ -125,7 +125,7 @@ def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelecti
         decimals = np.array([max(len(cell.partition(csv_format.decimal)[2]) for cell in row) for row in cells])
         reason = header_evidence(values[0], values[1:], decimals)
     if reason:
-        raise DataError(f"the first line of the .csv file holds numbers that may be names ({reason}): {HEADER_ADVICE}")
+        raise DataError(f"the first line of the .csv file has numbers that may be names ({reason}): {HEADER_ADVICE}")
     note = "the first line of the .csv file holds numbers and is taken for a row: say header=true if it holds names"
     return Header([], width, csv_format.skipped_lines, note)
 

@@ -35,7 +35,7 @@ from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks
 from fedpca_flwr.site.columns import INEXACT_ADVICE, ColumnSelection, column_position, require_extra
 
 MAX_PASS_SECONDS = 3600.0
-"""After so long a pass over the rows of a query is given up: what the database takes, and this site between blocks."""
+"""Time after which a pass over the rows of a query fails: time of the database, and of this site between blocks."""
 
 TOO_LONG_TEXT = (
     f"the query's rows took longer than {MAX_PASS_SECONDS:,.0f} s to read; make what it joins and sorts less, or name "
@@ -151,7 +151,8 @@ EXACT_TYPES |= {"INTEGER", "UINTEGER"}
 """Types that DuckDB itself rounds correctly. HUGEINT it does not, nor DECIMAL in 1.5: these go through their text."""
 
 LARGE_INTEGER_TYPES = re.compile(r"U?(BIG|HUGE)INT|DECIMAL\(\d+,0\)")
-"""Types of DuckDB with whole numbers that float64 may not hold: these become infinite, which no whole number is."""
+"""Types of DuckDB with whole numbers that float64 may not represent. Such numbers become infinite, so that they are
+recognised."""
 
 LARGE_INTEGER_SQL = (
     "CASE WHEN {0} IS NULL THEN CAST('NaN' AS DOUBLE) WHEN TRY_CAST(%s AS HUGEINT) = {0} THEN %s "
@@ -236,7 +237,9 @@ class DuckDB(Session):
         """Return the columns of a SELECT with the SQL that converts each exactly; "" if not numeric."""
         statements = self.connection.extract_statements(select)
         if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
-            raise ConfigError("node-config: 'query' is not one SELECT; a site's rows are what one gives")
+            raise ConfigError(
+                "node-config: 'query' is not a single SELECT; set it to one SELECT that returns the site's rows"
+            )
         relation = self.connection.sql(select)
         columns = []
         for name, type_name in zip(relation.columns, map(str, relation.types), strict=True):
@@ -307,7 +310,7 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
     try:
         parameters = conninfo_to_dict("postgresql://" + url.partition("://")[2])
     except psycopg.Error:  # its text may quote the user
-        raise ConfigError("node-config: 'data' is a url that libpq does not take; try it with psql") from None
+        raise ConfigError("node-config: 'data' is a url that libpq does not accept; try the url with psql") from None
     connection = None
     try:
         options = {**KEEPALIVE_OPTIONS, "client_encoding": "utf8", **parameters}
@@ -331,8 +334,8 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
         local = f"{type(error).__name__} {code}".strip()
         if connection.broken:
             raise DataError(
-                "the connection to the database was lost while the query was read; see that it runs and can be "
-                "reached, then run again",
+                "the connection to the database was lost while the site read the query's result; check that the "
+                "database runs and can be reached, and run again",
                 local=local,
             ) from None
         # class 42: syntax or access errors, raised before any row is read
@@ -430,17 +433,19 @@ class Query:
         self.ids: list[str] = []  # as the last pass found them, without surrounding spaces
         self.digest = ""  # SHA-256 of the rows and ids of the first pass, from the end of it on
         if not self._features:
-            raise DataError("the query gives no column that is a feature")
+            raise DataError("the query returns no column that is a feature")
         texts = [columns[position] for position in self._features if not columns[position].number_sql]
         if texts:
             raise DataError(
                 f"of the query's {len(columns)} columns, {len(texts)} are not numbers (the site's log names "
-                "them): leave them out, or make numbers of them in the query; one may be named as 'label'",
+                "them): leave them out, or convert them to numbers in the query; 'label' may name one of them",
                 local=", ".join(f"{column.name} ({column.type_name})" for column in texts),
             )
         doubled = sorted({name for name in self.names if self.names.count(name) > 1})
         if doubled:
-            raise DataError("the query gives several columns of one name: name each anew", local=", ".join(doubled))
+            raise DataError(
+                "the query returns several columns with the same name: give each its own name", local=", ".join(doubled)
+            )
 
     def blocks(self) -> Iterator[Array]:
         """Yield blocks (m, d) of all rows, and compare the digest of the rows with the first pass.

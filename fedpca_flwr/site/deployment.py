@@ -274,7 +274,7 @@ class Deployment:
                 if result := condition():
                     return result
             time.sleep(0.3)
-        raise FedPCAError(f"waited {TIMEOUT_SECONDS:.0f} s for {awaited} in vain; the logs are in {self.folder}")
+        raise FedPCAError(f"{awaited} did not appear within {TIMEOUT_SECONDS:.0f} s; the logs are in {self.folder}")
 
 
 def kill_process(process: subprocess.Popen[bytes]) -> None:
@@ -343,9 +343,11 @@ def rehearse(
     """
     folder = require_writable_folder(folder).resolve()
     if any(folder.iterdir()):
-        raise ConfigError(f"the folder {folder} is not empty; name one that is, or a new one")
+        raise ConfigError(f"the folder {folder} is not empty; name an empty or a new folder")
     if not (app / "pyproject.toml").exists():
-        raise ConfigError(f"{app.resolve()} is not this project's folder: go there, or name it with --app")
+        raise ConfigError(
+            f"{app.resolve()} is not this project's folder: go to the project's folder, or name it with --app"
+        )
     hospitals = _hospital_configs(folder, data, dropout)
     n_sites = len(hospitals)
     show(f"1. {n_sites} sites have rows and identities of their own, in {folder}")
@@ -367,7 +369,7 @@ def rehearse(
         status, _ = running.result()
     if status != COMPLETED_STATUS:
         raise FedPCAError(
-            f"the run ended as '{status}'; its log stands above, those of SuperLink and sites in {folder}"
+            f"the run ended as '{status}'; its log is above; the logs of SuperLink and sites are in {folder}"
         )
     show("4. everything is stopped; each site that took part has its scores (scores0.csv, ...)")
     model, journal = str(folder / "model"), shlex.quote(str(folder / "journal0"))
@@ -386,13 +388,13 @@ def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list
         rows = np.delete(dataset.data, SKEWED_COLUMNS, axis=1)
         data = write_site_files(folder, names, [rows[start:end] for start, end in pairwise(SITE_BOUNDARIES)])
     if missing := [str(file) for file in data if not file.is_file()]:
-        raise ConfigError(f"--data names files that are not there: {', '.join(missing)}")
+        raise ConfigError(f"--data names files that do not exist: {', '.join(missing)}")
     if len(data) < MIN_SITES:
         raise ConfigError(f"--data names {len(data)} files, expected {MIN_SITES} or more, one for each site")
     if dropout and min_survivors(len(data)) == len(data):
         raise ConfigError(
-            f"with {len(data)} sites nobody may drop out, since a secure sum goes on with more than two thirds of the "
-            "sites only: name four files or more, or leave out --dropout"
+            f"with {len(data)} sites no site may drop out, because a secure sum continues only with more than two "
+            "thirds of the sites: name at least four files, or leave out --dropout"
         )
     return [{**site, "min-rows": 50, "secure-only": True} for site in make_site_configs(folder, "hospital", data)]
 

@@ -1,4 +1,4 @@
-"""Command `site doctor`: find what would keep a site out of a run, before its first run."""
+"""Command `site doctor`: check a site before its first run for faults that would keep it out of a run."""
 
 import getpass
 import os
@@ -158,8 +158,8 @@ def _require_links(folder: Path) -> None:
             file.with_name("link").hardlink_to(file)
     except (OSError, NotImplementedError) as error:
         raise ConfigError(
-            f"the folder {folder} cannot be used ({getattr(error, 'strerror', error)}): a journal needs a folder where "
-            "this account may make files, on a disk with hard links; a share of a network often has none"
+            f"the folder {folder} cannot be used ({getattr(error, 'strerror', error)}): a journal needs a folder in "
+            "which this account may create files, on a disk with hard links; network shares often have no hard links"
         ) from None
 
 
@@ -176,7 +176,8 @@ def _check_owner(site: SiteSetup) -> str:
     if len(accounts) > 1 or (local != "root" and not accounts <= {local}):
         texts = ", ".join(f"'{name}' belongs to {account}" for name, account in owners.items() if account)
         raise ConfigError(
-            f"{texts}; this is {local}: let the account that runs the site own them all (chown), and run this as it"
+            f"{texts}; this is {local}: make the account that runs the site their owner (chown), and run this command "
+            "with that account"
         )
     return f"the site's files belong to {', '.join(accounts) or 'nobody yet'}"
 
@@ -189,14 +190,14 @@ def _time_start(site: SiteSetup) -> str:
     text = f"this app starts in {seconds:.1f} s"
     if seconds > MAX_START_SECONDS:
         raise ConfigError(
-            f"{text}, and Flower gives up after 30: run this site by 'site node', which starts once, or from a faster "
-            "disk"
+            f"{text}, and Flower gives up after 30: run this site with 'site node', which starts once, or from a "
+            "faster disk"
         )
     return f"{text}; a SuperNode without 'site node' does so for each message"
 
 
 def _list_open_rules(site: SiteSetup) -> str:
-    """Return what the site's rules leave open, by the keys that would close it."""
+    """Return notes on what the site's rules allow, with the keys that would forbid it."""
     node, min_rows = _parse_node_config(site), NodeConfig.model_fields["min_rows"].default
     open_rules = {
         "it also answers in clear (secure-only)": not node.secure_only,
@@ -270,11 +271,12 @@ def _check_superlink(site: SiteSetup) -> str:
     except ssl.SSLCertVerificationError as error:
         raise FedPCAError(
             f"the certificate of {site.superlink} is not one that {site.root_certificates} vouches for "
-            f"({error.verify_message}): get ca.crt from the coordinator, and call the SuperLink by a name in it"
+            f"({error.verify_message}): get ca.crt from the coordinator, and use a name of the SuperLink that its "
+            "certificate contains"
         ) from None
     except (OSError, HTTPException) as error:
         raise FedPCAError(
-            f"{site.superlink} cannot be reached ({error}): is the SuperLink up, the port open?"
+            f"{site.superlink} cannot be reached ({error}): does the SuperLink run, and is the port open?"
         ) from None
     if end is None:
         certificate = "without TLS, for rehearsals only"
@@ -291,8 +293,8 @@ def _clock_text(date: str | None) -> str:
     ahead = time.time() - parsedate_to_datetime(date).timestamp()
     if not -MAX_BEHIND_SECONDS <= ahead <= MAX_AHEAD_SECONDS + 1:  # that date has whole seconds
         raise FedPCAError(
-            f"this clock is {ahead:.0f} s ahead of the SuperLink's, {-MAX_BEHIND_SECONDS} to {MAX_AHEAD_SECONDS} are "
-            "allowed: set it by NTP"
+            f"this clock is {ahead:.0f} s ahead of the SuperLink's clock; {-MAX_BEHIND_SECONDS} to "
+            f"{MAX_AHEAD_SECONDS} s are allowed: set the clock by NTP"
         )
     return f"this clock is within {abs(ahead) + 1:.0f} s of its"
 
@@ -313,7 +315,7 @@ def main(
     root_certificates: Path | None = None,
     auth_supernode_private_key: Path | None = None,
 ) -> Report:
-    """Look for what would keep this site out of a run.
+    """Check this site for faults that would keep it out of a run.
 
     Print a line for each thing that a run needs of this site, right or with what to do. The exit code is 1 if something
     is to be done. Name the site's file, or for a SuperNode without one its options.

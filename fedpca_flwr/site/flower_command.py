@@ -23,7 +23,7 @@ MAX_LOOK_SECONDS = 10.0  # between two looks at whether a run has ended, after i
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")  # Flower's log has colours even without a terminal
 COMPLETED_STATUS = "finished:completed"
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""All words behind the app are for `flwr run`."""
+"""Words of the command line after the app, which `flwr run` receives."""
 
 
 class FinishedRun(NamedTuple):
@@ -205,7 +205,9 @@ def program_path(name: str, environment: Mapping[str, str]) -> str:
     """
     path = shutil.which(name, path=environment.get("PATH"))
     if path is None:
-        raise ConfigError(f"the program '{name}' is not there; install this project into the environment that you use")
+        raise ConfigError(
+            f"the program '{name}' is not installed; install this project into the environment that you use"
+        )
     return path
 
 

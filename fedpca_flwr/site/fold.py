@@ -1,4 +1,4 @@
-"""The rows that a site holds out of some sums: the site draws them itself, once for given rows.
+"""Rows that a site holds out of some sums. The site draws them itself, once for the same rows.
 
 Whoever knew the sums over many different four fifths of the rows could solve for each row. So no run has a say in the
 draw: the draw follows from the secret of the site's journal, which the operating system's randomness made, and from the
@@ -42,14 +42,14 @@ def require_fold(node: NodeConfig, rows: int) -> None:
         return
     if 0 < rows // 5 < node.min_rows:
         raise DisclosureError(
-            "a fifth of this site's rows, which it would hold out to choose 'mu', is fewer rows than its own minimum "
-            f"(node-config 'min-rows' = {node.min_rows}): the sums over all rows and over the others would differ by "
-            f"these few; {ALTERNATIVE}"
+            "a fifth of this site's rows, which the run would hold out to choose 'mu', is fewer rows than the site's "
+            f"minimum (node-config 'min-rows' = {node.min_rows}): the difference of the sums over all rows and over "
+            f"the other rows would show these few rows; {ALTERNATIVE}"
         )
     if not node.journal:
         raise ConfigError(
-            "this site's node-config names no 'journal', by which every run over the same rows holds the same ones out "
-            f"to choose 'mu': give it one, or {ALTERNATIVE}"
+            "this site's node-config names no 'journal'. With a journal every run over the same rows holds out "
+            f"the same rows to choose 'mu': set 'journal', or {ALTERNATIVE}"
         )
 
 
@@ -101,10 +101,10 @@ def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.boo
         conflicts = [note for note in near if abs(HeldOut.parse(note.content).rows - len(rows)) < node.min_rows]
         if conflicts or any(earlier.content != entry for earlier in same):
             raise DisclosureError(
-                "this site has held other rows out to choose 'mu', of the same rows or of all but a few of them, it "
-                "may be fewer than its own minimum (node-config 'min-rows'): what several such sums leave out tells of "
-                f"single rows; {ALTERNATIVE}; if all rows are new, set repeat='refuse-same' in its node-config"
-                + ALLOW_ADVICE
+                "an earlier run held out other rows to choose 'mu', of the same or nearly the same rows, which may "
+                "differ by fewer rows than the site's minimum (node-config 'min-rows'): several such sums together "
+                f"tell about single rows; {ALTERNATIVE}; if all rows are new, set repeat='refuse-same' in its "
+                "node-config" + ALLOW_ADVICE
             )
 
     journal.remember(HeldOut.kind, rows_digest.hex(), decide_once(node, entry, judge))

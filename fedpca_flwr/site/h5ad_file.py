@@ -49,7 +49,7 @@ def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[
                 local=f"layer '{layer}', layers {list(source.get('layers', {}))} of {file}",
             )
         if not layer and "X" not in source:
-            raise DataError("the .h5ad file has no X; name a layer of it as node-config 'layer'", local=str(file))
+            raise DataError("the .h5ad file has no X; set node-config 'layer' to one of its layers", local=str(file))
         matrix, variables = _open_matrix(source, layer), source["var"]
         width, dtype, sparse = matrix.shape[1], matrix.dtype, not isinstance(matrix, h5py.Dataset)
         if hasattr(variables, "dtype"):  # before anndata 0.7: names are in the first field of its records

@@ -54,7 +54,7 @@ class RowStore:
         self._files: dict[str, int] = {}
 
     def receive(self) -> None:
-        """Take the rows that processes of messages have read, in place of those before (in the site's process)."""
+        """Store the rows that a process of a message has read, in place of earlier rows (in the site's process)."""
         while True:
             try:
                 message, descriptors, _, _ = socket.recv_fds(self._resident_end, MAX_MESSAGE_BYTES, len(NAMES))
@@ -102,7 +102,7 @@ class RowStore:
 
 
 resident: RowStore | None = None
-"""The store of this process: that of a site's process, or of a message that it answers; None: nothing is held."""
+"""Store of this process: of a site's process, or of the process of a message; None if no rows are in memory."""
 
 
 class RowCopy:
@@ -212,7 +212,7 @@ class RowCopy:
 
     def _stop(self, why: str) -> None:
         """Log why the rows are not held, and copy no more."""
-        logger.warning("the rows are not held in memory (%s): each message reads the file", why)
+        logger.warning("the rows are not in memory (%s): every message reads the file", why)
         self._close()
         self._files = None
 

@@ -298,7 +298,8 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
         if isinstance(private_key, Ed25519PrivateKey):
             return private_key
     raise ConfigError(
-        f"node-config: the file of 'identity' holds no Ed25519 private key in PEM; make one with '{KEYS_COMMAND}'",
+        "node-config: the file of 'identity' does not contain an Ed25519 private key in PEM; make a key with "
+        f"'{KEYS_COMMAND}'",
         local=path,
     )
 

@@ -28,10 +28,10 @@ from fedpca_flwr.state.store import LockedError, Schema, Store, StoreError, utc_
 logger = logging.getLogger("fedpca_flwr.client")
 
 SECRETS_TIMEOUT = timedelta(days=1)
-"""Silence after which a run loses its secrets, once another run begins."""
+"""Seconds without a question after which a run loses its secrets when another run begins."""
 
 MAX_SECRETS = 1000
-"""Secrets of all runs above which those of silent runs are dropped before another run begins."""
+"""Largest number of secrets of all runs. Above it, the secrets of silent runs are deleted before another run begins."""
 
 SECRET_BLOCK_BYTES = 2**20
 """Bytes of a secret that are written at once: the last reply may be large."""

@@ -57,7 +57,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 AppFor = Callable[[ConfigError | None], ClientApp]
-"""Function of why a run's app is refused that returns the app to answer with; None: it is not refused."""
+"""Function of the reason why a run's app is refused, which returns the app that answers; None if no app is refused."""
 
 
 def run_site(config: Path, app_for: AppFor) -> None:
@@ -199,7 +199,7 @@ class SiteProcess:
         return supported_task_types & {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, task_type: TaskType | None = None, **connection: Any) -> None:
-        """Return at once: a process can be forked at any time.
+        """Return immediately, because a process can be forked at any time.
 
         Parameters
         ----------

@@ -29,7 +29,9 @@ def _read_npz(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
             return _select_columns(sparse_rows(sparse.load_npz(file)), selection), []
         key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
         if key is None:
-            raise DataError(f"the .npz file holds {len(archive.files)} arrays and none is named 'X'", local=str(file))
+            raise DataError(
+                f"the .npz file contains {len(archive.files)} arrays, and none has the name 'X'", local=str(file)
+            )
         try:
             rows = archive[key]
             if not isinstance(rows, np.ndarray):  # NumPy returns bytes for a member that is no array

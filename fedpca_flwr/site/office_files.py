@@ -29,8 +29,8 @@ def _import_pandas(suffix: str) -> Iterator[Any]:
         package = {".xlsx": "openpyxl", ".xls": "xlrd", ".sav": "pyreadstat"}.get(suffix)
         packages = " and ".join(filter(None, ("pandas", package)))
         raise ConfigError(
-            f"a {suffix} file needs {packages}, which this Python does not have: pip install '.[tables]' in the "
-            f"repository ({error.name or 'a package'} is missing), or save the table as .csv"
+            f"a {suffix} file needs {packages}, which is not installed: run pip install '.[tables]' in the repository "
+            f"({error.name or 'a package'} is missing), or save the table as .csv"
         ) from None
 
 
@@ -58,7 +58,9 @@ def read_spreadsheet(file: Path) -> CsvText:
     if not frame.size:
         raise DataError("the first sheet of the workbook is empty")
     if any(isinstance(cell, int) and abs(cell) >= 2**53 for row in frame.to_numpy() for cell in row):
-        raise DataError("the sheet holds whole numbers of more than 15 digits, which Excel has rounded: leave them out")
+        raise DataError(
+            "the sheet has whole numbers of more than 15 digits, which Excel has rounded: leave these columns out"
+        )
     note = f"of a workbook of {len(sheets)} sheets the first is read" if len(sheets) > 1 else ""
     return CsvText(_csv_opener(frame.itertuples(index=False, name=None)), generated=True, note=note)
 

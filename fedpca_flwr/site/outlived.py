@@ -1,4 +1,4 @@
-"""A watch that ends a ClientApp whose SuperNode is gone: nobody takes its answer, and it would hold journal and memory.
+"""Watch that ends a ClientApp after the end of its SuperNode, so that the app frees journal and memory.
 
 Flower's own watch interrupts the main thread, which notices only after its present call into BLAS or SQLite, and takes
 a SuperNode that was killed but not yet waited for by its parent as living. This watch reads Linux' list of processes

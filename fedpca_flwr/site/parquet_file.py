@@ -50,7 +50,9 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
     features = [position for position in positions if column_names[position] not in index]
     names = [column_names[position] for position in features]
     if not features or any(name.startswith("__index_level_") for name in names):
-        raise DataError("the .parquet file has an unnamed index as a column, or no feature: write it without its index")
+        raise DataError(
+            "the .parquet file has an unnamed index as a column, or no feature: write the table without its index"
+        )
     by_kind: dict[str, list[object]] = {}
     for position, name in zip(features, names, strict=True):
         if kind := arrow_non_numeric_kind(schema.field(position).type):
@@ -58,8 +60,8 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
     if by_kind:
         advice = "; ".join(f"{kind} ({NON_NUMERIC_KINDS[kind]})" for kind in by_kind)
         raise DataError(
-            f"the .parquet file has columns that are not numbers: {advice}. Or leave them out, or name one as "
-            "node-config 'label'",
+            f"the .parquet file has columns that are not numbers: {advice}. Or leave them out, or set node-config "
+            "'label' to one of them",
             local="; ".join(f"{kind} in {labels_text(columns)}" for kind, columns in by_kind.items()),
         )
     require_unique_names(names, "the .parquet file has columns of the same name; give each a name of its own")

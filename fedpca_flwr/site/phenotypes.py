@@ -44,7 +44,7 @@ def read_phenotypes(path: str, names: list[str], data: str, rows: int) -> Array:
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise DataError("there is no file where this site's node-config names its 'phenotypes'", local=path)
+        raise DataError("the file that this site's node-config names as 'phenotypes' does not exist", local=path)
     lines = [line for line in read_text(file).splitlines() if line.strip()]
     delimiter = next((sign for sign in "\t," if lines and sign in lines[0]), r"\s+")
     header, *cells = [[cell.strip() for cell in re.split(delimiter, line)] for line in lines] or [[""]]
@@ -65,8 +65,8 @@ def read_phenotypes(path: str, names: list[str], data: str, rows: int) -> Array:
             raise ValueError
     except ValueError:
         raise DataError(
-            "a line of this site's file of phenotypes has not as many cells as the header, or a cell that is no finite "
-            "number; NA, -9 and nothing are missing values",
+            "a line of this site's file of phenotypes has another number of cells than the header, or a cell that is "
+            "not a finite number; missing values are NA, -9 and empty cells",
             local=path,
         ) from None
     n_ids = next((n for n, ids in ((2, ["FID", "IID"]), (1, ["IID"])) if header[:n] == ids), 0)
@@ -80,8 +80,8 @@ def read_phenotypes(path: str, names: list[str], data: str, rows: int) -> Array:
         return np.array([of_person.get(person, np.full(len(names), np.nan)) for person in people])
     if len(table) != rows:
         raise DataError(
-            "this site's file of phenotypes has another number of lines than the data have rows; give a line for each "
-            "row, or of a .bed file the columns FID and IID",
+            "this site's file of phenotypes does not have one line for each row of the data; write one line for each "
+            "row, or for a .bed file add the columns FID and IID",
             local=path,
         )
     return table

@@ -1,4 +1,4 @@
-"""Rules of a site's own node-config: what they refuse before anything is answered, except for sizes after compression.
+"""Rules of a site's own node-config. They refuse a run before any answer, except for sizes after compression.
 
 Further refusals are made where the facts are known:
 
@@ -54,20 +54,21 @@ def permit_site_bound(site_bound: float, rows: Rows, bound: float) -> None:
     """
     if bound < site_bound:
         raise DisclosureError(
-            f"the run's 'bound' is {bound:g}, below what this site says publicly of its values, {site_bound:g} "
-            "(node-config 'bound'); run with this or a larger one, which costs nothing"
+            f"the run's 'bound' is {bound:g}, below the bound that this site states for its values, {site_bound:g} "
+            "(node-config 'bound'); run with this bound or a larger one, which costs nothing"
         )
     if max_magnitude(rows) > site_bound:
         raise DataError(
-            f"this site's data hold values beyond what its own node-config says of them ('bound' = {site_bound:g}, in "
-            "size); the site must correct it"
+            f"this site's data have values larger in size than its own node-config states ('bound' = {site_bound:g}); "
+            "the site must correct this key"
         )
 
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-5  # of one run, where a site with a file of its own does not say
 
 EXPOSURES = ("nothing", "distribution", "scores", "inner products")
-"""What a run may show of single rows, the least first; their distribution is what moments do not tell of them."""
+"""Kinds of information about single rows that a run may show, the least first. Their distribution is information beyond
+moments."""
 
 
 def require_files(node: NodeConfig) -> None:
@@ -137,7 +138,7 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
 
 
 def permit_sight(node: NodeConfig, *, blind: bool) -> None:
-    """Refuse a run whose server sees sums of the rows as they are, if the site allows rotated rows only.
+    """Refuse a run whose server sees sums of rows that are not rotated, if the site allows only rotated rows.
 
     Parameters
     ----------
@@ -180,9 +181,9 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
     if unpermitted:
         words = ", ".join(map(repr, unpermitted))
         raise DisclosureError(
-            f"in a secure sum {words} tells of single sites: the server learns {'; '.join(unpermitted.values())}. This "
-            f"site's node-config does not permit that: name {words} in 'allowed-methods', beside '{card.name}' and all "
-            "others that it allows, or run what adds up"
+            f"the secure sums of {words} tell the server about single sites: it learns "
+            f"{'; '.join(unpermitted.values())}. This site's node-config does not permit that: name {words} in "
+            f"'allowed-methods', with '{card.name}' and all other methods that the site allows, or run another method"
         )
 
 
@@ -239,7 +240,7 @@ def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
         limit = site_limit if site_limit is not None else default if node.data else math.inf
         if value > limit:
             raise DisclosureError(
-                f"the run's {key} is {value:g}, this site allows at most {limit:g} (node-config 'max-{key}')"
+                f"the run's {key} is {value:g}, but this site allows at most {limit:g} (node-config 'max-{key}')"
             )
 
 
@@ -266,14 +267,16 @@ def permit_split(node: NodeConfig, card: MethodCard, split: str, weights: str = 
     """
     if split not in ("", card.split):
         raise ConfigError(
-            f"the method '{card.name}' is for data split by {card.split}, but this party's are split by "
-            f"{split} (node-config 'split', or in a simulation 'partition'); choose a method for these"
+            f"the method '{card.name}' is for data split by {card.split}, but this party's data are split by {split} "
+            f"(node-config 'split', or in a simulation 'partition'); choose a method for data split by {split}"
         )
     rounded = f"this site tells a rounded number of rows (node-config 'round-rows' = {node.round_rows}), and"
     if card.split == "columns" and node.round_rows > 1:
         raise DisclosureError(f"{rounded} the method '{card.name}' needs all rows at every party")
     if weights and node.round_rows > 1:
-        raise DisclosureError(f"{rounded} the sum of its weights cannot be rounded so; run without 'weights'")
+        raise DisclosureError(
+            f"{rounded} the sum of its weights cannot be rounded like a number of rows; run without 'weights'"
+        )
 
 
 def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
@@ -296,8 +299,8 @@ def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
     unknown = [column for column in columns if column not in node.category_names]
     if unknown:
         raise DisclosureError(
-            f"the run declares levels of {', '.join(map(repr, unknown))} (run-config 'levels'), and this site's "
-            "node-config names no such column as 'categories': name it there, or run without",
+            f"the run declares levels of {', '.join(map(repr, unknown))} (run-config 'levels'), but this site's "
+            "node-config does not name these columns as 'categories': name them there, or run without 'levels'",
             local=f"categories: {node.categories or 'none'}",
         )
 
@@ -323,8 +326,8 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
     """
     if table.names[-len(names) :] != tuple(names):
         raise DataError(
-            "the run declares levels of columns (run-config 'levels'), and the last columns of this site's data are "
-            "not their indicators; fedpca_flwr.data.categories.encoded makes them",
+            "the run declares levels of columns (run-config 'levels'), but the last columns of this site's data are "
+            "not the indicators of these levels; fedpca_flwr.data.categories.encoded makes indicators",
             local=f"expected: {', '.join(names)}",
         )
     totals, largest, first_indicator = np.zeros(len(names)), np.zeros(len(names)), len(table.names) - len(names)
@@ -332,14 +335,14 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
     for chunk, weights in pair_with_weights(rows, chunks(rows)):
         indicators = chunk[:, first_indicator:]
         if not ((indicators == 0) | (indicators == 1)).all():
-            raise DataError("the columns of indicators (run-config 'levels') hold other values than 0 and 1")
+            raise DataError("the columns of indicators (run-config 'levels') have values other than 0 and 1")
         indicators = indicators if weights is None else indicators * weights[:, None]
         totals, largest = totals + indicators.sum(axis=0), np.maximum(largest, indicators.max(axis=0))
     if (totals < node.min_rows * largest).any():
         raise DisclosureError(
-            "this site has levels of categories that fewer rows have than its own minimum (node-config 'min-rows' = "
-            f"{node.min_rows}), or of which one row has a larger share of the weights than each of so many equal ones: "
-            "count them as 'other', or run without 'weights'"
+            "this site has levels of categories with fewer rows than the site's minimum (node-config 'min-rows' = "
+            f"{node.min_rows}), or in which one row has too large a share of the weights: count these levels as "
+            "'other', or run without 'weights'"
         )
 
 
@@ -363,8 +366,8 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
     """
     if rows < node.min_rows:
         raise DisclosureError(
-            f"this site has fewer rows than the {node.min_rows} below which it takes no part in a run "
-            f"(node-config 'min-rows' = {node.min_rows}); bring more rows, or lower it: 1 allows any number of rows"
+            f"this site has fewer rows than its own minimum for a run (node-config 'min-rows' = {node.min_rows}); add "
+            "rows, or lower 'min-rows': 1 allows any number of rows"
         )
     if weights is None:
         return
@@ -373,9 +376,9 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
     # the sum over the largest weight, and Kish's effective sample size: sum(w)^2 / sum(w^2)
     if min(total, total**2 / float(shares @ shares)) * (1 + 1e-9) < node.min_rows:
         raise DisclosureError(
-            "the weights of this site's rows make sums of in effect fewer rows than its own minimum (node-config "
-            f"'min-rows' = {node.min_rows}), or one row has a larger share than each of so many equal ones: bring more "
-            "rows, run with weights that are less unequal, or lower the minimum"
+            "the weights of this site's rows leave sums with effectively fewer rows than the site's minimum "
+            f"(node-config 'min-rows' = {node.min_rows}), or give one row too large a share: add rows, run with more "
+            "equal weights, or lower the minimum"
         )
 
 
@@ -398,7 +401,7 @@ def permit_values(node: NodeConfig, table: Table) -> None:
     few = (observed > 0) & (observed < _min_observed(node, table))
     if few.any():
         raise DisclosureError(
-            f"this site has features of which so few values are there that they are of fewer rows than its own minimum "
+            f"this site has features with values in fewer rows than the site's minimum "
             f"(node-config 'min-rows' = {node.min_rows}; a feature without any value is allowed)",
             local=columns_text(few, table.names),
         )
@@ -432,9 +435,9 @@ def permit_calls(node: NodeConfig, table: Table) -> None:
     """
     if node.data and node.gaps != "all" and table.missing.any():
         raise DisclosureError(
-            "this site's genotypes have missing calls, and a server that chooses the frequencies could read whoever "
-            "alone lacks a call. Fill the calls before, or leave such variants out, or set gaps='all' in the "
-            "node-config if this site is content with that"
+            "this site's genotypes have missing calls, and a server that chooses the frequencies could read the "
+            "genotypes of a person who alone lacks a call. Impute the calls first, or leave such variants out, or set "
+            "gaps='all' in the node-config to accept this"
         )
 
 
@@ -469,8 +472,8 @@ def permit_pairs(node: NodeConfig, table: Table) -> None:
         few[block] |= ((pairs > 0) & (pairs < min_rows)).any(axis=1)
     if few.any():
         raise DisclosureError(
-            "this site has pairs of features that are there together in fewer rows than its own minimum (node-config "
-            f"'min-rows' = {node.min_rows}; none at all is allowed)",
+            "this site has pairs of features that have values together in fewer rows than the site's minimum "
+            f"(node-config 'min-rows' = {node.min_rows}; none at all is allowed)",
             local=columns_text(few, table.names),
         )
 
@@ -494,7 +497,7 @@ def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str
     """
     if nbytes > node.max_reply_bytes:
         raise DisclosureError(
-            f"the reply would have {nbytes:,} bytes, this site allows {node.max_reply_bytes:,} "
+            f"the reply would have {nbytes:,} bytes, but this site allows {node.max_reply_bytes:,} "
             f"(node-config 'max-reply-bytes'){alternatives(node.max_reply_bytes)}"
         )
 
@@ -516,12 +519,12 @@ def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> N
     """
     if node.data and not node.journal and (sums_only or card.differentially_private):
         raise ConfigError(
-            "this site's node-config names no 'journal', the folder in which it keeps what it was asked and has "
-            "answered; with secure aggregation, and for a private method, a site needs one"
+            "this site's node-config names no 'journal', the folder in which a site records questions and "
+            "answers; with secure aggregation, and for a private method, a site needs a journal"
         )
     if node.data and node.epsilon_budget is None and card.differentially_private:
         raise ConfigError(
-            "this site's node-config names no 'epsilon-budget', the most that all private runs together may spend "
-            f"of its rows' privacy; a site with data of its own needs one for the method '{card.name}', since the "
-            "average of ever more runs has no noise left"
+            "this site's node-config names no 'epsilon-budget', the largest epsilon that all private runs "
+            f"together may spend; a site with data of its own needs it for the method '{card.name}', because the "
+            "noise averages out over many runs"
         )

@@ -112,9 +112,9 @@ def permit_columns(journal: Journal, min_rows: int, rows: Rows, names: Sequence[
     columns = conspicuous(rows, min_rows).text(names)
     if columns:
         raise DisclosureError(
-            "this site has columns in which few of its rows differ from all others, so that moments would tell these "
-            "rows. Leave such columns out at all sites, correct what is mistyped, or bring more rows; if this site is "
-            "content with what moments tell of such rows, set rare-values='allow' in its node-config",
+            "this site has columns in which few of its rows differ from all others, so moments would show these rows. "
+            "Leave such columns out at all sites, correct typing errors, or add rows; to accept that moments show "
+            "such rows, set rare-values='allow' in this site's node-config",
             local=columns,
         )
     journal.store_secret(PERMITTED_NAME, settings)

@@ -38,10 +38,10 @@ FORMATS = {
     **dict.fromkeys((".xlsx", ".xls"), SPREADSHEET),
     **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".xpt"), STATISTICS),
 }
-"""By the ending of a file's name, how its rows are read."""
+"""Functions that read a file, by the ending of its name."""
 
 DATABASE_READERS = {POSTGRESQL: read_query, DUCKDB: read_query}
-"""By the kind of a database, how the rows of a query are read."""
+"""Functions that read the rows of a query, by the kind of the database."""
 
 
 def file_suffix(path: str | os.PathLike[str]) -> str:
@@ -62,7 +62,7 @@ def file_suffix(path: str | os.PathLike[str]) -> str:
 
 
 RowsHook = Callable[[Blocks], Blocks]
-"""Takes rows as a file gives them, and returns the same rows, of which it may keep a copy."""
+"""Function that receives rows as a file gives them and returns the same rows, of which it may store a copy."""
 
 
 def keep_nothing(rows: Blocks) -> Blocks:
@@ -110,43 +110,45 @@ def read(
 ) -> Table:
     """Read and check the rows of a data file (such as .csv), as a site of a run does.
 
-    The keys are those of a site's node-config (`NodeConfig`). No error has a value or a path in its text.
+    The parameters are keys of a site's node-config (`NodeConfig`). The text of an error never contains a value or a
+    path.
 
     Parameters
     ----------
     path : str or path
-        A file whose ending is one of `FORMATS` (docs/data.md).
+        File in one of the formats of docs/data.md (`FORMATS`), which its ending names.
     label, ids : str
-        A column that is no feature, by name or number from 0.
+        Column of class labels, and column of row ids, by name or number from 0. Neither is a feature.
     layer : str
         Layer of an .h5ad file.
     variants : str
         List of variants (.bim) for a .bed file.
     columns, leave_out : str, or sequence of str
-        Columns that alone are features, and columns that are no features: names, numbers from 0, or patterns
-        (``gene_*``).
+        Columns that are features (by default all), and columns that are not: names, numbers from 0, or patterns such
+        as ``gene_*``.
     header : bool, optional
-        Whether the first line of a text or a sheet has names. None: recognised, or refused.
+        Whether the first line of a text file or a sheet has the names of the columns. With None the function detects
+        it, or raises an error if it cannot tell.
     delimiter, decimal, thousands, encoding : str
-        How a text is written; empty: recognised. ``"tab"`` is a delimiter, too.
+        Format of a text file. With an empty text the function detects it. ``delimiter`` may be ``"tab"``.
     comment, missing : str, or sequence of str
-        Beginnings of lines that are no rows, and marks of missing values: ``"NA, -999, ?"``.
+        Beginnings of comment lines, and marks of missing values, such as ``"NA, -999, ?"``.
     ambiguous : bool
-        Whether variants of a .bed file may look the same on both strands.
+        Whether a .bed file may have variants whose alleles look the same on both strands.
     texts : sequence of str
-        Columns of categories, which are left out (`read_texts`).
+        Columns of categories, which the function does not read (`read_texts` reads them).
     keep : callable
-        Given the rows as they are read in blocks, returns the same rows.
+        Function that receives the rows as they are read in blocks, stores them in another place, and returns them.
 
     Returns
     -------
     Table
-        The rows, float64 with NaN for missing values or of the dtype of the file, and the names of their columns.
+        Rows and names of columns. Rows are float64 with NaN for missing values, or have the dtype of the file.
 
     Raises
     ------
     ConfigError, DataError
-        If a key does not fit the file, or the file cannot be read, or could be read in two ways.
+        If a parameter does not fit the file, or if the file cannot be read or could be read in two ways.
     """
     selection = ColumnSelection(label, ids, texts, _join_items(columns), _join_items(leave_out))
     csv_keys = CsvKeys(header, delimiter, decimal, thousands, encoding, _join_items(comment), _join_items(missing))
@@ -199,7 +201,9 @@ def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
         return rows
     blocks = as_blocks(rows, CACHE_ELEMENTS)
     if blocks.sparse:
-        raise ConfigError("'missing' names numbers, and the rows of the file are sparse: write NaN in their place")
+        raise ConfigError(
+            "'missing' names numbers, but the rows of the file are sparse: write NaN instead of these numbers"
+        )
     dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float64)
     values = np.array(marks).astype(dtype)
 

@@ -128,14 +128,14 @@ def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     if unknown:
         raise DataError(
             f"{len(unknown)} people in the list that node-config 'apart' names are not in this site's .fam file: "
-            "write family and person id as they are there",
+            "write family and person ids as in that file",
             local=join_names(unknown),
         )
     return table._replace(excluded=np.isin(people, sorted(listed_names)))
 
 
 def main(file: Path, kinship: float = SECOND_DEGREE_KINSHIP) -> Report:
-    """Print whom of a .bed file to leave out so that nobody is related.
+    """Print the people of a .bed file to leave out, so that no two others are related.
 
     Print family and person id of the people of one .bed file who have relatives in it, so many that none remain without
     them (KING's robust kinship), for this site's node-config 'apart'. Relatives at other sites are not found.

@@ -1,4 +1,4 @@
-"""Rules about repeated runs: several runs reveal about the same rows what a single run does not.
+"""Rules about repeated runs, because several runs over the same rows reveal more than a single run.
 
 Two answers in clear over rows of which one was removed differ by that row, and so do answers with and without weights,
 where one row has another weight than all others. Two secure sums over the same rows, the second without a party, differ
@@ -69,8 +69,8 @@ def require_budget(
     after = gaussian_epsilon(compose_multipliers([*other_multipliers, run_multiplier]), delta)
     if after > epsilon * (1 + 1e-9):
         raise DisclosureError(
-            f"this site's privacy budget does not allow the run: with it epsilon would be {after:.4g} at delta "
-            f"{delta:g} ({spent:.4g} without it), allowed is {epsilon:g} (node-config 'epsilon-budget')"
+            f"this site's privacy budget does not allow the run: with this run epsilon would be {after:.4g} at delta "
+            f"{delta:g} ({spent:.4g} without this run), but the site allows {epsilon:g} (node-config 'epsilon-budget')"
         )
 
 
@@ -129,7 +129,7 @@ def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], S
     """
 
     def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
-        """Call `judge` as the site's key `repeat` says, and return the entry unless noted already."""
+        """Call `judge` according to the site's key `repeat`, and return the entry unless it is already noted."""
         if node.repeat != "allow":
             judge(same, other_notes if node.repeat == "refuse" else [])
         return "" if entry in [note.content for note in same] else entry
@@ -188,21 +188,21 @@ def _require_same_choices(now: OpenedSum, earlier: OpenedSum, note: Note) -> Non
     """Refuse a run over the same rows, but other parties, weights or levels, than before."""
     if earlier.members and now.members and earlier.members != now.members:
         raise DisclosureError(
-            f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this "
-            f"one is over {len(now.members)}, not the same ones ({_run_text(note)}): the difference of the two sums "
-            "would be the share of those that are in one of them only. Run with the same parties" + ALLOW_ADVICE
+            f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this sum is over "
+            f"{len(now.members)} parties that are not the same ({_run_text(note)}): the difference of the two sums "
+            "would show the part of the parties that are in only one sum. Run with the same parties" + ALLOW_ADVICE
         )
     if earlier.weights != now.weights:
         raise DisclosureError(
-            f"this site has answered about the same rows with other weights, or without ({_run_text(note)}): the "
-            "difference of the two answers would be of the rows whose weights differ, which may be one. Run with the "
-            "same 'weights'" + ALLOW_ADVICE
+            f"this site has answered about the same rows with other weights, or without weights ({_run_text(note)}): "
+            "the difference of the two answers would show the rows whose weights differ, perhaps a single row. Run "
+            "with the same 'weights'" + ALLOW_ADVICE
         )
     if earlier.levels and now.levels and earlier.levels != now.levels:
         raise DisclosureError(
             f"this site has answered about the same rows with other levels of their categories ({_run_text(note)}): "
-            "the difference of the two answers would be of the rows whose levels differ, which may be one. Run with "
-            "the same 'levels', or without" + ALLOW_ADVICE
+            "the difference of the two answers would show the rows whose levels differ, perhaps a single row. Run "
+            "with the same 'levels', or without 'levels'" + ALLOW_ADVICE
         )
 
 
@@ -330,8 +330,8 @@ class RepeatRules:
             if node.repeat != "allow" and max(len(earlier_answers), len(tried)) >= MAX_BOUND_ANSWERS:
                 raise DisclosureError(
                     f"this site has told of {MAX_BOUND_ANSWERS} values of 'bound' whether its rows are within them, "
-                    "and tells no more: of enough of them its largest value would follow. Run with one that it has "
-                    "accepted; a generous 'bound' costs nothing" + ALLOW_ADVICE
+                    "and does not answer again: enough such answers would show its largest value. Run with a 'bound' "
+                    "that the site has accepted; a generous 'bound' costs nothing" + ALLOW_ADVICE
                 )
             return now.text()
 
@@ -341,7 +341,8 @@ class RepeatRules:
             self.journal.store_secret("bound", bound_text)
         if not now.within:
             raise DataError(
-                f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
+                f"this site's data have values larger in size than the run's 'bound' = {bound:g}; run with a larger "
+                "'bound'"
             )
 
     def permit_slopes(self, slopes_digest: str) -> None:
@@ -364,16 +365,16 @@ class RepeatRules:
             """Refuse if an earlier run over the same rows had another digest of slopes."""
             if any(earlier.content != slopes_digest for earlier in same):
                 raise DisclosureError(
-                    "this site's rows were in a secure sum with harmonise='variances' by other slopes or deviations: "
-                    "some of these together would tell each party's share. Run with the same 'adjust-for' and 'bound'"
-                    + ALLOW_ADVICE
+                    "this site's rows were in a secure sum with harmonise='variances' and other slopes or deviations: "
+                    "several such sums together would show each party's part. Run with the same 'adjust-for' and "
+                    "'bound'" + ALLOW_ADVICE
                 )
 
         if self.journal.data_key:
             self._remember("harmonised", decide_once(self.node, slopes_digest, judge))
 
     def permit_blind(self, settings: str) -> None:
-        """Refuse a blind run over the same rows with other settings than in an earlier one, also if that broke off.
+        """Refuse a blind run over the same rows as an earlier blind run, even an incomplete one, with other settings.
 
         Two spectra of the same rows, with and without a covariate or in other units, give squared loadings
         (`tests/attacks/test_blind.py`). Rows that are nearly the same are refused as for every secure sum.
@@ -395,7 +396,7 @@ class RepeatRules:
                 if note.content != settings:
                     raise DisclosureError(
                         f"this site's rows were in a blind run with other settings ({_run_text(note)}): the variances "
-                        "of both together would tell squared loadings. Run with the same options and keys; "
+                        "of both runs together would show squared loadings. Run with the same options and keys; "
                         "'n-components' and 'seed' may differ" + ALLOW_ADVICE
                     )
 
@@ -442,8 +443,8 @@ class RepeatRules:
             return
         if not self.node.journal:
             raise ConfigError(
-                "this site's node-config names no 'journal', the folder in which it counts what runs may ask about its "
-                "rows; with may-show='scores' a site needs one"
+                "this site's node-config names no 'journal', the folder in which a site counts the questions "
+                "about its rows; with may-show='scores' a site needs a journal"
             )
         if self.journal.load_secret(PRODUCTS_KIND) is None:  # else this run is counted
             self._remember(PRODUCTS_KIND, decide)

@@ -18,7 +18,7 @@ from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.site.vault import Vault
 
 NAME = "rotated moments"
-"""Name of the moments in the state of the run: what was sent is sent again, and checked, as it was."""
+"""Name of the moments in the state of the run, so that repeated answers equal the first."""
 
 
 @dataclass(frozen=True)

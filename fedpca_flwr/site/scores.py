@@ -42,8 +42,8 @@ def require_score_file(scores: str, data: str) -> None:
         raise ConfigError(f"node-config: 'scores' ends in '{suffix}', expected {' or '.join(SCORE_FILES)}")
     if suffix == ".eigenvec" and Path(data).suffix != ".bed":
         raise ConfigError(
-            "node-config: 'scores' ends in '.eigenvec', which names people by the .fam file beside a .bed file, but "
-            "'data' is no .bed file; expected .npy or .csv"
+            "node-config: 'scores' ends in '.eigenvec', which takes people's names from the .fam file beside a .bed "
+            "file, but 'data' is not a .bed file; expected .npy or .csv"
         )
 
 

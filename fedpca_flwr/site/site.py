@@ -1,4 +1,4 @@
-"""`Site`: a single party's rows, rules, files and journal. Its rules are its own: no run can change them."""
+"""`Site`: the rows, rules, files and journal of one party. No run can change the rules of a site."""
 
 from __future__ import annotations
 

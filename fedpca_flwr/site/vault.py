@@ -41,8 +41,7 @@ class Vault:
     state : State
         Arrays that last for the run.
     columns : int
-        Approximate number of columns that the scatter will be multiplied with in the run; 0: the scatter is needed
-        once.
+        Approximate number of columns with which the run will multiply the scatter; 0 if the run needs the scatter once.
     parties : int
         Number of parties that store a scatter each.
     threads : int
@@ -77,7 +76,7 @@ class Vault:
     def moments(self) -> Moments:
         """Return count, mean and scatter (sum of outer products of the centred rows) of the rows.
 
-        The scatter is stored for the run if that is worth its memory; else count, mean and diagonal are stored.
+        The vault stores the scatter for the run if this is worth the memory, and else count, mean and diagonal.
 
         Returns
         -------
@@ -209,9 +208,9 @@ class Vault:
         Parameters
         ----------
         mean : array of shape (d,)
-            Subtracted from the rows.
+            Mean that is subtracted from the rows.
         scale : array of shape (d,) or (0,)
-            Divides the rows; empty: no scaling.
+            Scale that divides the rows; empty for no scaling.
         components : array of shape (k, d)
             Orthonormal components.
 

@@ -43,7 +43,7 @@ def commitment_faults(receipt: Receipt, path: Path, journal: Audit) -> list[str]
         before = [event for event in journal.events if event.number < witness.number]
         answers = [e.digest for e in before if (e.run, e.party, e.kind) == (witness.run, witness.party, "answer")]
         if commitment(bytes.fromhex(witness.digest), answers) != entry.get("answers"):
-            faults.append(f"{label} has other answers in its journal than those to which it is committed")
+            faults.append(f"{label} has other answers in its journal than those to which it committed itself")
         if before[-1].chain != entry.get("head"):
             faults.append(f"{label} had another journal when it signed")
     return faults
@@ -87,7 +87,7 @@ def main(
     members: Annotated[Path, Option()],
     journals: Annotated[list[Path] | None, Argument()] = None,
 ) -> Report:
-    """Check what the sites of a run have signed about a model.
+    """Check the signatures of a run's sites about a model.
 
     Print, as a page in Markdown, who took part, what was asked, what the model claims and which site stands for it. No
     network is needed. The exit code is 1 if the model, the receipt or a journal was changed.
@@ -119,7 +119,7 @@ def main(
     except ValidationError as error:
         raise ContractError(f"{model}: its receipt is damaged ({error.error_count()} faults)") from None
     if receipt is None:
-        raise ConfigError(f"{model} has no receipt: give the run's method the option receipt=true")
+        raise ConfigError(f"{model} has no receipt: set the option receipt=true of the run's method")
     keys = read_member_keys(str(members), count_members(str(members)))
     faults = receipt_faults(loaded, receipt, keys, members_digest(keys).hex())
     for path in journals or []:

@@ -15,7 +15,7 @@ SYSTEM_LOG = Path("/dev/log")
 SYSTEM_LOG_SECONDS = 1.0
 PRIORITY = 14  # of a line of a user's program: facility 1, severity 6
 COMMAND_SECONDS = 30.0
-"""Time after which a command is killed: a message waits for it."""
+"""Time after which a command is killed, because a message waits for it."""
 
 
 def show_log() -> None:
@@ -32,14 +32,14 @@ class SystemLog(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a line, or say in the site's own log why it is not sent."""
+        """Send a line, or write to the site's own log why the line was not sent."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
                 connection.settimeout(SYSTEM_LOG_SECONDS)
                 line = f"<{PRIORITY}>fedpca[{os.getpid()}]: {record.getMessage()}"
                 connection.sendto(line.encode(), str(SYSTEM_LOG))
         except (OSError, AttributeError) as error:  # AttributeError: there are no such sockets on this system
-            logger.warning("a line of the journal does not go to the system's log %s (%s)", SYSTEM_LOG, error)
+            logger.warning("a line of the journal could not be sent to the system's log %s (%s)", SYSTEM_LOG, error)
 
 
 def send_journal_to_system_log() -> None:

@@ -47,8 +47,8 @@ def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table
     """
     if node.data and config.weights and config.weights != node.weights:
         raise DisclosureError(
-            f"the run's 'weights' is '{config.weights}', and this site's node-config says of no such column that it "
-            "has weights: set its own 'weights' to the same column, or run without"
+            f"the run's 'weights' is '{config.weights}', but this site's node-config does not name this column of "
+            "weights: set its own 'weights' to the same column, or run without 'weights'"
         )
     name = node.weights or config.weights
     d = table.rows.shape[1]
@@ -72,9 +72,11 @@ def _require_weights(weights: Array, name: str) -> None:
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if wrong.size:
         raise DataError(
-            f"{wrong.size} rows have a weight that is missing or negative, expected numbers from 0: correct them, or "
-            "give rows that should not count the weight 0",
+            f"{wrong.size} rows have a weight that is missing or negative, expected numbers from 0: correct these "
+            "weights, or give the weight 0 to rows that should not count",
             local=f"column '{name}', rows (from 0): {', '.join(map(str, wrong[:MAX_ROWS_NAMED].tolist()))}",
         )
     if not weights.any():
-        raise DataError("all weights of this site's rows are 0, expected some that are above", local=f"column '{name}'")
+        raise DataError(
+            "all weights of this site's rows are 0, expected some weights above 0", local=f"column '{name}'"
+        )

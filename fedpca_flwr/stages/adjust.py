@@ -200,9 +200,11 @@ class AdjustOptions(PCAOptions):
     """Options of the adjustment stage: covariates and differences between parties to remove before the method."""
 
     adjust_for: str = ""
-    """Columns (names, or numbers from 0, with commas between them) that are regressed out of all others first."""
+    """Columns (names, or numbers from 0, with commas between them) that the run first regresses out of all other
+    columns."""
     harmonise: Annotated[Literal["nothing", "means", "variances"], Limits(examples=[])] = "nothing"
-    """'means': nothing is left between the parties' means; 'variances': all parties' features also vary alike."""
+    """Differences between parties to remove: those of their means, or those of their means and variances
+    ('variances')."""
 
     @property
     def covariates(self) -> list[str]:
@@ -290,7 +292,7 @@ class Adjust(RowsStage):
         """Disclosure of single sites by sums of scatters about own means, if means are harmonised."""
         if not self.options.within:
             return {}
-        deviations = "; and a scatter that each site has divided by its own deviations"
+        deviations = ". It also learns a scatter that each site has divided by its own deviations"
         return {"harmonise": WITHIN_DISCLOSURE + deviations * (self.options.harmonise == "variances")}
 
     @override

@@ -46,8 +46,8 @@ WORD = "association"
 """Word by which a site permits these sums (node-config `allowed-methods`); also the key of the model's log."""
 
 DISCLOSURE = (
-    "sums of each feature over people with a phenotype, weighted by it: who has a person's genotypes can tell whether "
-    "the person is among them (Homer et al. 2008)"
+    "sums of each feature over people with a phenotype, weighted by the phenotype. Whoever has a person's genotypes "
+    "can tell from these sums whether the person is one of these people (Homer et al. 2008)"
 )
 MAX_TRAIT = 2.0**30
 """Largest absolute value of phenotypes and covariates."""
@@ -74,12 +74,12 @@ class AssociationOptions(PCAOptions):
     """Options of the association: kind of model, and names of columns in the sites' files of phenotypes."""
 
     associate: Annotated[Literal["nothing", "linear", "logistic"], Limits(examples=[])] = "nothing"
-    """Regress a phenotype on each feature beside components and covariates; 'logistic' of 0 and 1 by a score test
-    (docs/association.md)."""
+    """Regress a phenotype on each feature, with components and covariates: by least squares ('linear'), or a phenotype
+    of 0 and 1 by a score test ('logistic') (docs/association.md)."""
     phenotype: str = ""
-    """With `associate`: column of the sites' files of phenotypes (node-config 'phenotypes')."""
+    """Column of the phenotype in the sites' files (node-config 'phenotypes'), with `associate`."""
     phenotype_covariates: str = ""
-    """With `associate`: further columns of these files, with commas between them."""
+    """Columns of covariates in these files, with commas between them, with `associate`."""
 
 
 class Association(RowsStage):
@@ -270,7 +270,7 @@ def sum_units(bound: float, components: Array, mean: Array, scale: Array) -> tup
 
 
 def _limits(request: Fields, public: Public) -> SumLimits:
-    """Return limits of all sums: features, scores and traits are within 1, and a linear model is what it is."""
+    """Return limits of all sums: features, scores and traits are within 1."""
     linear = 1 + float(np.abs(request["coefficients"]).sum()) if public.options.associate == "linear" else 1.0
     limits = {"score": linear, "information": 1.0}
     limits |= {"cross": 1.0} if "columns" in request else {"people": 1.0, "squares": linear**2}

@@ -74,7 +74,7 @@ from fedpca_flwr.site.vault import Vault
 from fedpca_flwr.transports.blind import SEALED, SEALED_FIELD, open_sum, sealed_sizes, secret_key
 
 MAX_FEATURES = 4096
-"""Features up to which a party draws the rotation, a matrix of so many rows and columns."""
+"""Largest number of features for which a party draws the rotation, a square matrix."""
 
 NOISE = 2.0**-44
 """Standard deviation of the noise in an entry of the rotated scatter, as a share of the trace (docs/security/blind.md
@@ -105,7 +105,7 @@ COMPONENTS = Field("components", ("<=k", "d"), kind="orthonormal rows", constant
 SHARES = Field("shares", ("<=k",), constant="shares")
 
 SUMS_NAME, MOTION_NAME = "first sums", "motion"
-"""Names in a party's state of the run: count, mean and squares; and what is done with rows, and their rank."""
+"""Names in a party's state of the run: count, mean and squares; the treatment of rows, and their rank."""
 
 
 class Blind(RowsStage):
@@ -123,14 +123,14 @@ class Blind(RowsStage):
 
     @override
     def method_config(self, config: RunConfig) -> RunConfig:
-        """Return the run-config as the stages that the options select change it."""
+        """Return the run-config with the changes of the stages that the options select."""
         for stage in _stages(self.options):
             config = stage.method_config(config)
         return config
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Refuse what a blind run does not have, and return its questions in place of the method's."""
+        """Refuse options that a blind run does not support, and return its questions in place of the method's."""
         require_plain(self.options)
         for stage in _stages(self.options):
             questions = stage.script(config, questions)  # which refuses options that do not go together
@@ -171,7 +171,7 @@ class Blind(RowsStage):
 
     @override
     def info(self, party: RowsClient) -> dict[str, Any]:
-        """Return what the stages that the options select add to the party's description."""
+        """Return the entries that the stages of the options add to the party's description."""
         return {name: value for stage in _stages(self.options) for name, value in stage.info(party).items()}
 
     @override
@@ -229,7 +229,7 @@ class Blind(RowsStage):
 
     @override
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
-        """Let the parties multiply what they have sent with the components, and hand the sum back."""
+        """Let the parties multiply the sums that they have sent with the components, and return the sum to them."""
         fields = {"components": np.ascontiguousarray(self._pairs.vectors.T), "shares": self._pairs.values}
         products: Total = yield SumRound("check", fields)
         following = np.asarray(self._pairs.following)
@@ -528,7 +528,7 @@ def _stored_sums(party: RowsClient) -> tuple[Head, Array]:
 
 
 def _store_motion(party: RowsClient, columns: NDArray[np.int64], products: Array) -> None:
-    """Compute what is done with rows, and store it for the run."""
+    """Compute the treatment of rows (centre, slopes, units), and store it for the run."""
     motion, rank = make_motion(party.public, *_stored_sums(party), columns, products)
     party.site.state[MOTION_NAME] = [
         *(motion.units, motion.total, rank),
@@ -537,7 +537,7 @@ def _store_motion(party: RowsClient, columns: NDArray[np.int64], products: Array
 
 
 def _stored_motion(party: RowsClient) -> tuple[Motion, int]:
-    """Return what is done with rows, and the rank, as stored for the run."""
+    """Return the treatment of rows, and the rank, as stored for the run."""
     units, total, rank, columns, slopes, explained = party.site.state[MOTION_NAME]
     centre, _ = _stored_sums(party)
     return Motion(centre, units, float(total), Adjustment(columns, slopes), explained.astype(bool)), int(rank)
@@ -565,7 +565,7 @@ def _local_products(party: RowsClient, request: Fields) -> Fields:
 
 
 def require_components(party: RowsClient, request: Fields, rank: int) -> None:
-    """Refuse components that are not orthonormal eigenvectors of the sum of what the parties have sent.
+    """Refuse components that are not orthonormal eigenvectors of the sum that the parties have sent.
 
     Parameters
     ----------
@@ -636,7 +636,7 @@ def _finish(party: RowsClient, request: Fields) -> Fields:
 
 
 def party_model(party: RowsClient, pairs: Eigenpairs, motion: Motion) -> PCAModel:
-    """Make the model of a blind run as a party has it.
+    """Make the model of a blind run for a party.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Limits for odd rows in the last round, and sums that tell more than the moments.
+"""Limits for outlying rows in the last round, and sums that show more than the moments.
 
 A site that knows the variances of the scores, and the limits of T2 and SPE, judges each of its rows by itself, and
 nothing leaves the site. How many rows are beyond the limits, and the fourth moments of the scores, do leave the site:
@@ -29,21 +29,21 @@ from fedpca_flwr.site import scores
 from fedpca_flwr.site.scores import LIMIT_LEVEL
 
 ABOVE, FOURTH = Field("above", ("2",), "int64"), Field("fourth", ("k",), kind="size")
-"""How many rows exceed the limit of T2, and of SPE; sums of the fourth powers of scores of variance 1."""
+"""Number of rows that exceed the limit of T2, and of SPE; sums of the fourth powers of scores of variance 1."""
 
 
-COUNTS_DISCLOSURE = "which counts of a site are below its own minimum of rows, since these are left out of the sum"
-"""Text: what the sum of counts tells of single sites (`PCAOptions.sum_disclosures`)."""
+COUNTS_DISCLOSURE = "which counts of a site are below the site's `min-rows`, because the sum leaves these counts out"
+"""Text on what the sum of counts tells about single sites (`PCAOptions.sum_disclosures`)."""
 
 
 class OddRowOptions(PCAOptions):
     """Options of the outlier stage: limits for single rows, and fourth moments of the scores."""
 
     outliers: Literal["nothing", "sites", "counts"] = "nothing"
-    """'sites': each site with `scores` has T squared, SPE and their limits for each of its rows; 'counts': the
-    server is also told how many rows exceed them (docs/statistics.md)."""
+    """Outlier statistics (docs/statistics.md): each site with `scores` writes T squared, SPE and their limits for its
+    rows ('sites'), and also tells the server how many rows exceed the limits ('counts')."""
     fourth_moments: bool = False
-    """Ask for the scores' fourth moments, for intervals that allow for heavy tails (docs/statistics.md)."""
+    """Compute the scores' fourth moments, for confidence intervals that allow for heavy tails (docs/statistics.md)."""
 
 
 class RowObserver(Observer):

@@ -63,7 +63,7 @@ class ReceiptOptions(PCAOptions):
     """Options of the receipt."""
 
     receipt: bool = False
-    """Let each site sign at the end which model it was shown (docs/receipt.md)."""
+    """Each site signs at the end which model it received (docs/receipt.md)."""
 
 
 class ReceiptStage(RowsStage):

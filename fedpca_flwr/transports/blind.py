@@ -172,7 +172,7 @@ def _context_name(phase: str) -> str:
 
 
 def _pad(secret: bytes, context: bytes, member: int, size: int) -> Elements:
-    """Return the pad of a party, which all parties know and the server does not."""
+    """Return the pad of a party, which is known to all parties but not to the server."""
     return secret_elements(_derived_key(secret, b"pad", context, member.to_bytes(8, "little")), size)
 
 
@@ -253,7 +253,7 @@ class SealedSum:
 
 
 class BlindServer(Blind, MaskedServer):
-    """Server's side of the blind transport, which relays encrypted contributions and adds up what it cannot read."""
+    """Server's side of the blind transport: relays encrypted contributions, and adds numbers that it cannot read."""
 
     @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
@@ -267,7 +267,7 @@ class BlindServer(Blind, MaskedServer):
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
-        """Return the note on what the server saw, and what a colluding party shows it."""
+        """Return the note on the numbers that the server saw, and those that a colluding party would show it."""
         return [DISCLOSURE_NOTE]
 
     def _relay_contributions(self) -> Program:
@@ -281,7 +281,7 @@ class BlindServer(Blind, MaskedServer):
 
 
 class BlindParty(Blind, MaskedParty):
-    """Party's side of the blind transport, which makes the secret with the others, and seals integers with it."""
+    """Party's side of the blind transport: agrees on the secret with other parties, and seals integers with it."""
 
     @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:

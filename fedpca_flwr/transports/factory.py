@@ -30,10 +30,10 @@ from fedpca_flwr.transports.recommendation import alternatives, transports_of
 DEFAULTS = RunConfig()
 
 SLIP_RATIO = 0.8
-"""Similarity, as `difflib` measures it, from which a key of an app is taken for a slip of a site's key."""
+"""Similarity (`difflib`) above which a key of an app counts as a misspelt key of a site."""
 
 APP_ROWS_PLACEHOLDER = "rows of the app"
-"""What stands for the file of a party whose rows an app has loaded."""
+"""Text in place of a file for a party whose rows an app has loaded."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class MaskedServer(Masked, ServerTransport):
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
-        """Return the note on what the server saw, and how many parties must collude with it to see more."""
+        """Return the note on the numbers that the server saw, and on the collusion by which it would see more."""
         max_colluders = int(neighbours.MAX_COLLUDING_SHARE * quorum.initial_parties)
         whom = (
             f"more than {max_colluders} of the parties"

@@ -1,4 +1,4 @@
-"""Graph of parties that share masks: complete up to `MAX_COMPLETE_PARTIES`, else a graph that nobody can choose.
+"""Graph of parties that share masks: complete up to `MAX_COMPLETE_PARTIES`, else random and chosen by no party.
 
 Bell, Bonawitz, Gascon, Lepoint and Raykova, Secure Single-Server Aggregation with (Poly)Logarithmic Overhead (CCS
 2020): masks with O(log K) neighbours hide what masks with all K parties hide while the honest parties are connected in
@@ -25,10 +25,10 @@ from fedpca_flwr.transports.pairwise_masks import digest_pieces, keystream
 from fedpca_flwr.transports.signed import NO_ANSWER_TEXT
 
 MAX_COMPLETE_PARTIES = 50
-"""Up to so many parties masks with everybody cost less than a round more."""
+"""Largest number of parties for which masks with every other party cost less than one more round."""
 
 MAX_COLLUDING_SHARE = Fraction(2, 3)
-"""Of the parties, at most, may collude with the server."""
+"""Largest share of the parties that may collude with the server."""
 
 SECURITY_BITS = 40
 """The honest parties are apart with a probability of at most 2^-40."""

@@ -1,4 +1,4 @@
-"""Signatures on what parties say to each other in a run, through a server that nobody trusts (Ed25519, RFC 8032).
+"""Signatures on the parties' messages to each other through an untrusted server (Ed25519, RFC 8032).
 
 A signature is of one run, one configuration and one list of members, so it cannot be taken from another run, and sites
 with different lists do not believe each other. The server has none of the sites' private keys: it can relay a party's

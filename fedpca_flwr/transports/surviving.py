@@ -180,7 +180,7 @@ class SurvivingServer(Surviving, ServerTransport):
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
-        """Return notes on the parties that dropped out, and on what the server saw."""
+        """Return notes on the parties that dropped out, and on the numbers that the server saw."""
         inside = {party["party"] for party in self._summed_parties}
         absent = [name for party, name in sorted(quorum.dropped.items()) if party not in inside]
         dropout_note = f"the PCA of {len(inside)} of {quorum.initial_parties} parties: {', '.join(absent)} dropped out"
@@ -230,7 +230,7 @@ class SurvivingServer(Surviving, ServerTransport):
         return decode_total(layout, opened, len(survivors))
 
     def _sum_last_round(self, question: Round, run: Run) -> Program:
-        """Sum the last round under pairwise masks if all survivors remain: a smaller sum would show who left."""
+        """Sum the last round under pairwise masks if all survivors remain; a smaller sum would show who left."""
         total = MaskedSum(self.method_questions[question.phase].layout(question.request, run.public))
         replies = yield Round(question.phase, question.request, consume=total.add)
         if len(replies) < len(self._summed_parties):

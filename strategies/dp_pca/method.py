@@ -1,18 +1,18 @@
-"""DP-PCA: (epsilon, delta)-differentially private components of directions or of clipped rows (Gaussian mechanism).
+"""DP-PCA: (epsilon, delta)-differentially private components, from noisy sums of directions or of clipped rows.
 
-Take DP-PCA where the components must not tell about single rows. docs/private-by-noise.md compares the releases, and
-docs/security/privacy.md says what holds, and against whom. The option ``release`` says what a row u counts as:
+Take DP-PCA if even people who receive the components must not learn whether a given row was used.
+docs/security/privacy.md states the guarantee and its limits, and docs/private-by-noise.md compares the values of the
+option ``release``:
 
-* ``shells``: a row counts by its direction from a private centre, so that one row changes the sum of ``uu'`` by 1
-  whatever the data. There is one sum for each of a few shells of distances (`fedpca_flwr.maths.shells`), and the server
-  weighs the sums by their mean squared distances. Variances are estimates, from a release of their own. A party sends
-  up to 6 sums of d (d + 1) / 2 numbers in 6 rounds, for d features.
-* ``directions``: one shell. The components are those of the covariance only where the distribution is elliptical.
-* ``joint``: rows clipped about zero, their sum and their second moment at once, in one round.
+* ``shells``: each row counts by its direction u from a private centre, so one row changes the sum of ``uu'`` by at most
+  1. Each shell of distances from the centre has a sum of its own, and the server weights the sums by the shells' mean
+  squared distances (`fedpca_flwr.maths.shells`). Variances are estimates from a separate release.
+* ``directions``: one shell for all rows. The components are those of the covariance only if the distribution is
+  elliptical.
+* ``joint``: the sum and the second moment of rows clipped about zero, in one round.
 
-The server corrects the eigenvalues of the noisy second moment for the noise (`fedpca_flwr.maths.private_scatter`). Each
-row is in one party's replies only, so each party's epsilon is the run's (`BUDGET_SHARES` of its party splits it). The
-result is approximate.
+The server corrects eigenvalues for the noise (`fedpca_flwr.maths.private_scatter`). A row is in the replies of one
+party only, so epsilon of a party is epsilon of the run.
 """
 
 import math
@@ -48,18 +48,19 @@ CARD = method.MethodCard(
     name="dp-pca",
     title="Differentially private PCA",
     exact=False,
-    result="by directions of rows in shells (or clipped rows) and noise",
-    rounds="6; `release='joint'` 1",
-    upload="1 to 6 times d(d+1)/2, + 2d + 3,000 + k; `joint` d(d+1)/2 + d + 1",
+    result="Directions (or clipping) and noise change the components",
+    rounds="6; 1 with `release='joint'`",
+    upload="1 to 6 times d(d+1)/2, and 2d + 3,000 + k, for d features; with `joint` d(d+1)/2 + d + 1",
     server_sees="noisy sums",
     disclosure=method.Disclosure(
-        "a noisy number of rows (its own with `count='public'`, and with `relation='replace-one'`: a site with "
-        "data of its own must allow these), noisy sums: how many of its rows are how far from a centre, their "
-        "directions by shells of distances, squares of their scores (or of its clipped rows and their products)",
+        "a noisy number of rows, and noisy sums: counts of its rows by distance from a centre, sums of their "
+        "directions for each shell of distances, and squares of their scores (with `joint`, sums of its clipped rows "
+        "and of their products). With `count='public'` or `relation='replace-one'`, which a site with data of its own "
+        "must allow, it learns the true number of rows",
         "the noisy centre, the components",
     ),
     summed_disclosure=method.Disclosure(
-        "the noisy numbers of rows, sums and products", "the noisy centre, the components"
+        "the noisy number of rows and the same noisy sums", "the noisy centre, the components"
     ),
     options=DPOptions,
     script=dp_script,

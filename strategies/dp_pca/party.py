@@ -91,24 +91,25 @@ class DPOptions(method.Options):
     epsilon: Annotated[
         Annotated[float, Limits(gt=0, le=100)] | Literal["infinity"], Limits(examples=[0.1, 1.0, 100.0, "infinity"])
     ] = 1.0
-    """Epsilon of the run, for one row. ``infinity``, in simulations only: no noise and no clipping."""
+    """Epsilon of the run, for one row. In simulations, 'infinity' runs without noise and clipping."""
     delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
     """Delta of the run, for one row."""
     relation: privacy.Relation = "add-remove"
-    """Which data sets are neighbours."""
+    """Relation of neighbouring data sets: one row more or less, or one row replaced."""
     release: Annotated[Literal["shells", "directions", "joint"], BeforeValidator(_refuse_removed_release)] = "shells"
-    """What a row counts as: see above. Only ``joint`` needs a clip."""
+    """Sums that the parties release: see above."""
     clip: LengthBound | None = None
-    """Length to which rows are shortened; ``joint`` requires this option."""
+    """Length to which ``joint`` shortens rows; ``joint`` requires this option. Choose it without a look at the data."""
     trust: Annotated[Literal["local", "distributed"], Limits(examples=[])] = "local"
-    """'local': each party adds all noise; 'distributed': each party adds a share."""
+    """Noise of a party: all noise ('local'), or a share of the noise ('distributed')."""
     honest_parties: Annotated[int, Limits(ge=0)] = 0
-    """Smallest number of parties that add their share and keep the share from the server; ``distributed`` requires this
-    option."""
+    """Smallest number of parties that add their share of the noise and do not show it to the server; ``distributed``
+    requires this option."""
     count: Literal["noised", "public"] = "noised"
-    """'noised': a party sends a noisy number of rows; 'public', as with ``replace-one``: the true number."""
+    """Number of rows that a party sends: noisy, or true ('public'). With ``replace-one`` it is always true."""
     noise_seed: Annotated[int, Limits(ge=0, examples=[1, 2, 3])] = 0
-    """Simulation only, not private: the same noise each time; 0: the system's randomness."""
+    """Seed of the noise, for simulations only, because such a run is not private. With 0 the noise comes from the
+    operating system."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,21 +1,16 @@
-"""Personalised PCA: each party's own components, drawn towards components that all share (Ozkara et al. 2023).
+"""Personalised PCA: each party has its own components, drawn towards shared components (Ozkara et al. 2023).
 
-Take personalised PCA where sites differ so much that each wants components of its own. The server sends the shared
-components V (d x k). Each party i computes its own components U_i (d x k) for V, keeps U_i, and returns its projector
-times V, d k numbers, of which the server needs only the sum (`fedpca_flwr.maths.personalised`). With the centred rows
-Y_i of party i and a strength c::
+Take personalised PCA if sites differ so much that each one wants components of its own. The server sends the shared
+components V (d x k). Each party i, with the centred rows Y_i, computes and keeps its own components U_i (d x k), and
+returns its projector times V (`fedpca_flwr.maths.personalised`). With a strength c::
 
     U_i = leading eigenvectors of Y_i'Y_i + c V V',     V <- orth(sum U_i U_i'V)
 
-V starts as the PCA of all rows, as in SUB-IT, and takes at most ``iterations`` rounds. ``mu`` says how strongly V
-draws: c is mu times the k-th eigenvalue of the pooled scatter over the number of parties. By default the run chooses
-``mu`` by the least error on a fifth of each party's rows, held out; a second pass with all rows follows. What that
-shows of the fifth, a site with a file of its own must allow (``may-show="distribution"``); with a fixed ``mu`` the run
-shows moments only.
-
-The mean is that of all rows. A party centres by its own mean and moves the sums, so its answers are functions of count,
-mean and scatter, whatever the server sends (`fedpca_flwr.maths.own_rows`). The result is approximate where
-``iterations`` end before V rests.
+V starts as the PCA of all rows. The strength c is ``mu`` times the k-th eigenvalue of the pooled scatter, divided by
+the number of parties. By default the run first chooses the ``mu`` with the smallest error on a fifth of each party's
+rows, held out. A site with a file of its own must allow this choice (``may-show="distribution"``), because it shows
+more than moments of these rows. With a fixed ``mu`` the run shows functions of count, mean and scatter only, whatever
+the server sends (`fedpca_flwr.maths.own_rows`). All rows are centred by their common mean.
 """
 
 import math
@@ -49,20 +44,20 @@ CARD = method.MethodCard(
     name="personalised",
     title="Personalised PCA",
     exact=False,
-    result="each party's own components, drawn towards shared ones",
-    rounds="some 5, then at most `iterations`; twice to choose `mu`",
-    upload="d b, then d k in each iteration (six times to choose `mu`)",
+    result="The iteration may end before V converges",
+    rounds="about 5, then at most `iterations`; twice as many to choose `mu`",
+    upload="d b in each of the first rounds for d features, then d k in each iteration (6 d k to choose `mu`)",
     server_sees="products with d x b blocks, each party's own components",
     disclosure=method.Disclosure(
-        "number of rows, mean, variances, products of its covariance with blocks of vectors; in each iteration "
-        "its projector times the shared components, from which its own components follow; variance of its rows in "
-        "the shared components, what its own leave, and how far they are",
+        "its number of rows, mean, variances, and products of its covariance with blocks of vectors; in each "
+        "iteration its projector times the shared components, from which its own components follow; the variance of "
+        "its rows in the shared components, the error of its own components, and their distance from the shared ones",
         "the shared components and mean",
     ),
     summed_disclosure=method.Disclosure(
-        "number of rows, mean, variances, products of the scatter with the blocks, shared components, errors and "
-        "distances",
-        "mean, variances and number of rows of all; the shared components",
+        "the number of rows, mean, variances, products of the scatter with the blocks, the shared components, errors "
+        "and distances",
+        "the number, mean and variances of all rows; the shared components",
     ),
     options=PersonalisedOptions,
     script=personalised_script,

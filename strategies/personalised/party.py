@@ -38,8 +38,8 @@ REPORT_FIELDS = (
 )
 
 SITE_DISCLOSURE = (
-    "sums of the sites' own projectors times blocks that it chooses, and of a fold of each site's rows; with one block "
-    "after another these tell which subspaces the sites have"
+    "sums of the sites' own projectors times blocks that the server chooses, and sums over a fold of each site's rows. "
+    "Sums for many blocks tell which subspaces the sites have"
 )
 """Text: disclosure of single sites by the sums (`PCAOptions.sum_disclosures`)."""
 
@@ -78,11 +78,13 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
         Literal["held-out", "infinity"] | Annotated[float, Limits(ge=0)],
         Limits(examples=["held-out", "infinity", 0.0, 0.5, 1e6]),
     ] = "held-out"
-    """How strongly the shared components draw each party's own; 0: local PCA, ``"infinity"``: PCA of all rows."""
+    """Strength with which the shared components draw each party's own: 0 is local PCA, 'infinity' the PCA of all rows,
+    and 'held-out' lets the run choose."""
     solver: Literal["closed-form", "stiefel"] = "closed-form"
-    """Eigenvectors, or the gradient steps of the paper's Algorithm 1."""
+    """Way to compute each party's components: by eigenvectors, or by the gradient steps of the paper's Algorithm 1
+    ('stiefel')."""
     iterations: Annotated[method.Count, Limits(examples=[1, 5])] = 20
-    """Largest number of iterations for V in each pass."""
+    """Largest number of iterations for the shared components in each pass."""
 
     @property
     @override

@@ -1,17 +1,11 @@
-"""ROBUST: components that a tenth of the rows cannot move, wherever the rows are, by sums.
+"""ROBUST: components that a tenth of the rows cannot move, wherever these rows are.
 
-Take ROBUST where nobody has looked at the rows for errors, or where their tails are heavy; docs/robust.md has the cost
-and what a site must allow. The components are those of the covariance of all rows but those that lie far off along a
-direction. These directions are those of the rows' signs about their spatial median, and of the signs of whitened rows
-(`fedpca_flwr.maths.spatial_signs`). The run looks for rows far off twice, the second time with the rows that are left.
-It looks along at most `MAX_DIRECTIONS` directions and orders all of them by their variances, so the first components
-are the same for any ``n-components``. The result is approximate.
-
-The server looks for the median by one question a step, which asks for sums of the rows' directions from its centre and
-of inverse distances: d + 2 numbers for d features in each of some 10 rounds. 13 more rounds send one sum of d (d + 1) /
-2 numbers and, of m directions, some 2 m (m + 1) + 800 m. Counts of how large the scores are along the directions, and
-how far rows are from the components, give spreads and variances by medians. ``robust-parties`` takes the components of
-the parties whose normalised sums are near the spatial median of all.
+Take ROBUST if nobody has looked for errors in the rows, or if their distributions have heavy tails; docs/robust.md has
+the cost and what a site must allow. The components are those of the covariance of all rows except rows that lie far off
+along some direction. The run looks along the eigenvectors of the rows' signs about their spatial median, and of the
+signs of whitened rows (`fedpca_flwr.maths.spatial_signs`), at most 200. It looks twice, the second time
+among the rows that are left. ``robust-parties`` uses only parties whose normalised sums are near the spatial median of
+all parties' sums.
 """
 
 from collections.abc import Generator, Sequence
@@ -56,15 +50,15 @@ CARD = method.MethodCard(
     name="robust",
     title="Robust PCA by spatial signs",
     exact=False,
-    result="components and variances that a tenth of the rows cannot move; for elliptical rows those of the covariance",
-    rounds="13, and some 10 to the centre",
-    upload="d(d+1)/2, d + 2 in each step; of m = d or 200 directions 2m(m+1) and 800 m",
+    result="For elliptical distributions, components and variances are those of the covariance",
+    rounds="13, and about 10 for the centre",
+    upload="d + 2 in each step for d features, then d(d+1)/2, and 2m(m+1) + 800 m for m = min(d, 200) directions",
     server_sees="each party's spatial median, sums of its rows' directions, how large its scores are",
     disclosure=method.Disclosure(
-        "number of rows, their spatial median (with `scale` median absolute deviations); for each centre that the "
-        "server names, the sum of the rows' directions from it and of their inverse distances; the sum of products of "
-        "directions; how many rows have scores of which size along at most 200 directions, none of fewer than "
-        "`min-rows`; sum and products of the scores of rows that are not far off",
+        "the number of rows and their spatial median (with `scale` also median absolute deviations); for each centre "
+        "that the server names, the sums of the rows' directions from it and of their inverse distances; the sum of "
+        "products of directions; counts of the rows by the size of their scores along at most 200 directions, without "
+        "counts below `min-rows`; the sum and products of the scores of rows that are not far off",
         "the pooled centre and scales; the components and variances",
     ),
     options=RobustOptions,

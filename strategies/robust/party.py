@@ -38,8 +38,8 @@ SPREADS_KEY = "robust: own spreads"
 
 
 SITE_DISCLOSURE = (
-    "sums of the sites' own medians and of counts that each site bounds by its own rows, and directions of rows about "
-    "centres that it chooses: with one centre after another these tell where a site's rows lie"
+    "sums of the sites' own medians, sums of counts that each site bounds by its own rows, and sums of the rows' "
+    "directions from centres that the server chooses. Sums for many centres tell where a site's rows lie"
 )
 """Text: disclosure of single sites by the sums (`PCAOptions.sum_disclosures`)."""
 
@@ -50,10 +50,10 @@ class RobustOptions(method.Options):
     scale: bool = False
     """Divide each feature by its median absolute deviation."""
     robust_parties: bool = False
-    """In clear only: bound each party's weight, and take the median of the parties' sums. For parties that
-    are alike."""
+    """In clear only: bound each party's weight, and use the median of the parties' sums. This option is for parties
+    that are alike."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 30
-    """Largest number of steps to the median; the model says how far it still was."""
+    """Largest number of steps to the median. A model that stops there states the remaining distance."""
 
     @property
     @override

@@ -141,4 +141,4 @@ def test_answered_runs_over_the_same_rows_are_counted(tmp_path):
     for run_id in (1, 2):
         assert len(asked_for(tmp_path / "3", 4, run_id, journal="", repeat="allow")[2]) == 4
     said, _, _ = asked_for(tmp_path / "3", 1, 3, journal="")
-    assert (said["error"], "with may-show='scores' a site needs one" in said["message"]) == ("ConfigError", True)
+    assert (said["error"], "with may-show='scores' a site needs a journal" in said["message"]) == ("ConfigError", True)

@@ -66,7 +66,9 @@ def test_runs_of_constant_numbers_are_answered(run, tmp_path):
 def test_a_number_that_changes_within_a_run_is_refused(run, phase, name, value, tmp_path):
     ended, message = played(tmp_path, run, phase, {name: value})
     assert ended == phase
-    assert f"'{name}' is not what an earlier question of this run said" in message or "ended its part" in message
+    assert (
+        f"'{name}' differs from the value in an earlier question of this run" in message or "ended its part" in message
+    )
 
 
 NEIGHBOUR = np.eye(D)[:, :2] @ np.array([[1.0], [1e-9]])

@@ -34,7 +34,7 @@ def test_two_chips_do_not_isolate_a_shared_person(tmp_path):
     run = {"method": "p-cov", "n-components": 2, "genotypes": True}
     node = {"min-rows": 10, "gaps": "all"}
     shared = HostileSession(tmp_path / "shared", G, run, **node)
-    assert "pairs of features that are there together in fewer rows" in shared.refusal("alleles", [])
+    assert "pairs of features that have values together in fewer rows" in shared.refusal("alleles", [])
     G[80] = np.nan  # nobody on both: the pair tells nothing
     assert HostileSession(tmp_path / "apart", G[:80], run, **node).ask("alleles", [])[0]
 

@@ -156,7 +156,7 @@ def test_every_run_holds_out_the_same_rows(tmp_path):
     assert (drawn(tmp_path, X[order], run_id=99) == found[0][order]).all()
     assert len({drawn(tmp_path / str(site), X).tobytes() for site in range(3)}) == 3  # each site draws its own
     drawn(tmp_path / "more", X[:57])
-    with pytest.raises(DisclosureError, match="has held other rows out to choose 'mu'.*run with mu=<number>"):
+    with pytest.raises(DisclosureError, match="held out other rows to choose 'mu'.*run with mu=<number>"):
         drawn(tmp_path / "more", X, run_id=2)
     drawn(tmp_path / "more", X, run_id=3, repeat="refuse-same")
     drawn(tmp_path / "more", rows(65, 4), run_id=4)  # as many more as it answers about
@@ -169,7 +169,7 @@ def test_a_site_without_a_journal_holds_nothing_out(tmp_path):
     session = HostileSession(tmp_path, X, {"method": "personalised", "n-components": 1}, journal="")
     said = session.client.get_properties({})
     assert said["error"] == "ConfigError"
-    assert "names no 'journal', by which every run over the same rows holds the same ones out" in said["message"]
+    assert "names no 'journal'. With a journal every run over the same rows holds out the same rows" in said["message"]
 
 
 def test_another_fold_of_the_same_rows_is_refused(tmp_path, monkeypatch):
@@ -177,7 +177,7 @@ def test_another_fold_of_the_same_rows_is_refused(tmp_path, monkeypatch):
     X = rows(60, 4)
     drawn(tmp_path, X)
     monkeypatch.setattr("fedpca_flwr.site.fold.first_fifth", lambda digests: np.arange(60) < 12)
-    with pytest.raises(DisclosureError, match="has held other rows out"):
+    with pytest.raises(DisclosureError, match="held out other rows"):
         drawn(tmp_path, X, run_id=2, repeat="refuse-same")
     drawn(tmp_path, X, run_id=3, repeat="allow")
 

@@ -113,7 +113,7 @@ def test_a_second_sum_without_a_party_is_refused(tmp_path, runs, node):
     options = {**SECURE, "n_components": 2}
     for parties, method in runs[:-1]:
         finish(sites(tmp_path, parties, method, options=options, **node))
-    said = "^client 0: this site's rows were in a secure sum over 3 parties already.* share of those that are in one of"
+    said = "^client 0: this site's rows were in a secure sum over 3 parties already.* parties that are in only one"
     with pytest.raises(DisclosureError, match=said):
         finish(sites(tmp_path, *runs[-1], options=options, **node))
 
@@ -127,7 +127,7 @@ def test_every_site_refuses_and_tells_nothing_but_why(summed):
         finish(server)
     (text,) = {reply.metrics["message"] for reply in replies}
     assert [reply.parameters.tensors for reply in replies] == [[]] * 2
-    assert "the difference of the two sums would be the share of those that are in one of them only" in text
+    assert "the difference of the two sums would show the part of the parties that are in only one sum" in text
     assert unnamed(text, *map(len, PARTIES)) == [len(part) for part in PARTIES]
 
 
@@ -136,13 +136,15 @@ def test_sums_of_other_survivors_are_refused_first(tmp_path):
     finish(sites(tmp_path, PARTIES, options=SURVIVING))
     server = without(sites(tmp_path, PARTIES, options=SURVIVING), 3)
     replies = replies_to(server, "reveal")
-    with pytest.raises(DisclosureError, match="over 4 parties already, and this one is over 3"):
+    with pytest.raises(DisclosureError, match="over 4 parties already, and this sum is over 3"):
         finish(server)
     assert [(reply.metrics["error"], reply.parameters.tensors) for reply in replies] == [("DisclosureError", [])] * 3
     # Four sums of three of four parties each are four equations for four shares; the same three tell nothing new.
     for _ in range(2):
         finish(without(sites(tmp_path / "2", PARTIES, options=SURVIVING), 3))
-    with pytest.raises(DisclosureError, match="over 3 parties already, and this one is over 3, not the same ones"):
+    with pytest.raises(
+        DisclosureError, match="over 3 parties already, and this sum is over 3 parties that are not the same"
+    ):
         finish(without(sites(tmp_path / "2", PARTIES, options=SURVIVING), 2))
 
 
@@ -154,7 +156,9 @@ def test_a_sum_with_a_replaced_member_is_refused(summed):
     for party in range(3):
         context_of(server, party).node_config["identities"] = str(summed / "list")
     context_of(server, 2).node_config["identity"] = own
-    with pytest.raises(DisclosureError, match="over 3 parties already, and this one is over 3, not the same ones"):
+    with pytest.raises(
+        DisclosureError, match="over 3 parties already, and this sum is over 3 parties that are not the same"
+    ):
         finish(server)
 
 
@@ -312,7 +316,7 @@ def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
     for bound in (100.0, 200.0, 300.0, 400.0):
         run(bound)
     for bound in (1.0, 0.5, 0.25, 1.0):
-        with pytest.raises(DataError, match=r"hold values beyond the run's 'bound' = (1|0.5|0.25) "):
+        with pytest.raises(DataError, match=r"have values larger in size than the run's 'bound' = (1|0.5|0.25);"):
             run(bound)
     run(50.0)
     with pytest.raises(DisclosureError, match="has told of 3 values of 'bound' whether its rows are within them"):
@@ -327,7 +331,7 @@ def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
 def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
     """Three tiny bounds locked a site out of secure sums until somebody changed its node-config."""
     for bound in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3):
-        with pytest.raises(DisclosureError, match=r"'bound' is .*, below what this site says publicly.*, 1000 "):
+        with pytest.raises(DisclosureError, match=r"'bound' is .*, below the bound that this site states.*, 1000 "):
             at_bound(tmp_path, bound, bound=1000.0)
     for bound in (1000.0, 2000.0):
         finish(sites(tmp_path, THREE[:2], options={**SECURE, "bound": bound}, bound=1000.0))
@@ -341,7 +345,7 @@ def test_a_bound_is_of_the_journal_or_public(tmp_path):
             at_bound(tmp_path, bound, bound=0.5)
         said.add(str(caught.value))
     assert len(said) == 1
-    assert "hold values beyond what its own node-config says of them ('bound' = 0.5" in said.pop()
+    assert "have values larger in size than its own node-config states ('bound' = 0.5" in said.pop()
     # It could not remember how often it did.
     with pytest.raises(ConfigError, match="node-config names no 'journal'"):
         finish(sites(tmp_path / "2", THREE[:2], options={**SECURE, "bound": 0.1}, journal=""))

@@ -87,7 +87,7 @@ def test_a_mistyped_rule_of_a_site_is_refused_with_its_name(slip, key):
 def test_a_strategy_is_for_one_run():
     strategy, _ = by_messages("p-cov", n_components=2)
     components = strategy.model.components_
-    with refused(ContractError, "'p-cov' has run already"):
+    with refused(ContractError, "'p-cov' has already run"):
         strategy.start(LocalGrid(client_app(rows_of, "p-cov", n_components=2), 3))
     assert strategy.model.components_ is components
     assert repr(strategy) == "FedPCA(PooledCovariance(n_components=2))"

@@ -296,7 +296,7 @@ def test_shrinkage_follows_the_formula():
     X = planted(60, 300, [30.0])
     model = run("qr-pca", np.array_split(X, 2), n_components=1)
     np.testing.assert_allclose(analyses.projected(model, X) * model.shrinkage_, model.transform(X))
-    assert any("scores of new rows lie at 0." in note for note in model.log["notes"])
+    assert any("scores of new rows are 0." in note for note in model.log["notes"])
     # gamma = 4, level 1: a component of 12 stands for l with l + 4 l / (l - 1) = 12.
     found = inference.score_shrinkage(np.array([12.0, 4.0]), 12.0 + 4.0 + 4.0 * 98, 101, 400)
     spike = (9 + np.sqrt(81 - 48)) / 2

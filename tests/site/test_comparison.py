@@ -122,7 +122,7 @@ def test_a_journal_of_another_run_is_named(tmp_path, capsys):
     _, journals = finished_run(tmp_path / "other")
     number = PCAModel.load(model).log["provenance"]["run"]
     code, page = audited(capsys, model, journals[:1])
-    assert (code, f"the journal has nothing of run {number}" in page) == (1, True)
+    assert (code, f"the journal has no entry about run {number}" in page) == (1, True)
 
 
 def test_a_model_that_no_run_on_sites_made_is_refused(tmp_path, capsys):

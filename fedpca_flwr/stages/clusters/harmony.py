@@ -40,8 +40,8 @@ MIN_MOVED_SHARE = 1e-3
 MIN_IMPROVEMENT = 1e-4
 """Share of the objective; a correction that lowers the objective by a smaller share is the last."""
 
-SITE_DISCLOSURE = "how many of each site's rows are in each cluster, and the sums of their scores"
-"""Text: what the sums tell of single sites (`PCAOptions.sum_disclosures`)."""
+SITE_DISCLOSURE = "how many of each site's rows are in each cluster, and the sums of these rows' scores"
+"""Text on what the sums tell about single sites (`PCAOptions.sum_disclosures`)."""
 
 STEP_FIELDS = (
     Field("centres", ("<=t", "<=m", "<=k")),

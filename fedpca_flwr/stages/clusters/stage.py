@@ -42,13 +42,14 @@ MAX_STEPS = 100
 """Largest number of steps of k-means, and of a mixture."""
 
 MIN_SHOWN_ROWS = 10
-"""Smallest cluster of which the model says the number of rows."""
+"""Smallest number of rows of a cluster that the model states."""
 
 MIN_DENSITY_GAIN = 1e-9
 """Smallest gain of a step in the mean logarithm of the density; a smaller gain ends the fit of a mixture."""
 
 AXIS_FIELDS = {"components", "scale"}
-"""Fields that scores are computed with. A site receives them once in a run: others would tell more of the same row."""
+"""Fields from which a party computes scores. A site receives them once in a run, because further ones would show more
+about the same row."""
 
 MIXTURE_FIELDS = (
     Field("weights", ("<=m",), kind="size", optional=True),
@@ -61,9 +62,9 @@ class ClusterOptions(PCAOptions):
     """Options of the clustering stage: the number of clusters, and the algorithm."""
 
     clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
-    """Find so many clusters among the scores of all rows, if sites allow it (docs/clusters.md); 0: none."""
+    """Number of clusters to find among the scores of all rows, if sites allow it (docs/clusters.md). 0 finds none."""
     clustering: Literal["k-means", "mixture", "harmony"] = "k-means"
-    """About centres, a mixture of normal distributions, or those of Harmony (docs/single-cells.md)."""
+    """Algorithm: k-means, a mixture of normal distributions, or Harmony (docs/single-cells.md)."""
 
 
 class Clusters(RowsStage):

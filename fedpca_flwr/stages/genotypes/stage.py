@@ -68,7 +68,7 @@ FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True, constant=
 Where only sums open, all requests have the frequencies, since these limit the sums."""
 
 PRUNED = Field("left_out", ("d",), kind="size", optional=True, constant="left out")
-"""Field beside the frequencies where a run prunes: 1 for a variant that counts for nothing, else 0."""
+"""Field that a run with pruning sends with the frequencies: 1 for a left-out variant, else 0."""
 
 CHECKED_KEY = "genotypes checked"
 """Key in a party's state for the run: set once a pass over all rows has shown that they are genotypes."""
@@ -105,14 +105,15 @@ class GenotypeOptions(PCAOptions):
     """Options of the genotype stage: whether rows are genotypes, and how variants are pruned by linkage."""
 
     genotypes: Annotated[bool, Limits(examples=[])] = False
-    """Rows are genotypes: 0, 1 or 2 copies of an allele, or missing (docs/genotypes.md)."""
+    """Whether the values are genotypes: 0, 1 or 2 copies of an allele, or missing (docs/genotypes.md)."""
 
     prune: Annotated[float, Limits(ge=0, lt=1, examples=[])] = 0.0
-    """With genotypes=true: leave out variants whose squared correlation with a neighbour is above this; 0: none."""
+    """With `genotypes`: largest squared correlation of two neighbouring variants. The run leaves out one of two that
+    exceed it. 0 keeps all variants."""
     prune_window: Annotated[int, Limits(ge=2, le=10_000, examples=[])] = 200
-    """Variants in a window, in which all pairs are compared."""
+    """Number of variants in a window. All pairs of variants in a window are compared."""
     prune_step: Annotated[int, Limits(ge=1, examples=[])] = 25
-    """Variants by which the window moves, at most as many as it has."""
+    """Number of variants by which the window moves, at most `prune-window`."""
 
 
 REQUIRED_OPTIONS = {"scale": False, "center": True, "keep": "nothing", "adjust_for": "", "harmonise": "nothing"}
