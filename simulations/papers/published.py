@@ -30,11 +30,11 @@ HEAD = """# Published experiments, repeated
 
 This page is for readers of the papers and design notes from which the methods come. The notes are not in this
 repository. `python -m fedpca_flwr.simulations.papers all --output FOLDER` repeats the experiments, and writes a report
-with figures for each paper. The tables give our numbers, and in brackets the published numbers. The file
-`simulations/papers/numbers.json` has all our numbers.
+with figures. The file `simulations/papers/numbers.json` has all our numbers.
 
 - *Reproduced*: our numbers or curves are those of the paper or note.
-- *In shape*: our numbers or curves differ, and the page says why.
+- *In shape*: our numbers or curves differ, and the page says why. If the paper or note prints numbers, a table gives
+  our numbers, and the printed numbers in brackets.
 - *Cannot be*: the data were not published, or were not available.
 - *Not run*: the command takes hours, or needs data that were not available."""
 
@@ -223,10 +223,10 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
     parts = [HEAD]
     for seed in every:
         entries = [(exhibit, numbers.get(seed.paper, {}).get(exhibit.what, {})) for exhibit in seed.shows]
-        listed = [entry for entry in entries if entry[0].state_text(entry[1]) in STATES[:2] and entry[0].compared]
-        lines = [[exhibit.what, exhibit.state, exhibit.numbers_text(ours), exhibit.why] for exhibit, ours in listed]
+        listed = [entry for entry in entries if entry[0].state_text(entry[1]) == "in shape" and entry[0].compared]
+        lines = [[exhibit.what, exhibit.numbers_text(ours), exhibit.why] for exhibit, ours in listed]
         parts.append(f"## {seed.title}\n\n{seed.text.strip()}")
-        parts += [table(["experiment", "state", "ours (published)", "reason"], lines)] if lines else []
+        parts += [table(["in shape", "ours (published)", "reason"], lines)] if lines else []
         further = [(exhibit.state_text(ours), exhibit) for exhibit, ours in entries if (exhibit, ours) not in listed]
         items = [line for state in (*STATES, "not run") for line in _state_lines(state, further)]
         parts += ["\n".join(items)] if items else []
