@@ -202,7 +202,8 @@ def _state_lines(state: str, entries: Iterable[tuple[str, Exhibit]]) -> list[str
     for entry_state, exhibit in entries:
         if entry_state == state:
             groups.setdefault(exhibit.why * with_reason, []).append(exhibit.what)
-    return [f"- *{state.capitalize()}*: {'; '.join(group)}. {why}".rstrip() for why, group in groups.items()]
+    lines = ((why.removesuffix("."), "; ".join(group)) for why, group in groups.items())
+    return [f"- *{state.capitalize()}*: {f'{why} ({names})' if why else names}." for why, names in lines]
 
 
 def page(every: Sequence[Seed], numbers: Numbers) -> str:
