@@ -128,6 +128,8 @@ def test_the_first_command_prints_what_the_readme_says():
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != "CONTRIBUTING.md"])
 def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(METHODS, "_classes", {})  # a page's class of a method is no method of other tests
+    monkeypatch.setattr(METHODS, "_loaded_methods", dict(METHODS._loaded_methods))
     run("p-cov", cut(rows(60), 40, 20), n_components=2).save("model")  # as the first command does
     for example in blocks(page, "python"):
         names = {}
