@@ -26,17 +26,17 @@ from fedpca_flwr.state.files import atomic_file, require_writable_folder
 STATES = ("reproduced", "in shape", "cannot be")
 OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
 
-HEAD = """# What the seeds show, and ours
+HEAD = """# Published experiments, repeated
 
-This page is for whoever knows the experiments of the papers and design notes (the seeds) from which the methods come.
-The notes are not in this repository. `python -m fedpca_flwr.simulations.papers all --output FOLDER` repeats the
-experiments and
-writes a report with figures for each seed. The tables have our numbers, and in brackets those of the seed.
-`simulations/papers/numbers.json` has our numbers for curves that are printed without numbers, too.
+This page is for readers of the papers and design notes from which the methods come. The notes are not in this
+repository. `python -m fedpca_flwr.simulations.papers all --output FOLDER` repeats the experiments, and writes a report
+with figures. The file `simulations/papers/numbers.json` has all our numbers.
 
-- *Reproduced*: our numbers or curves are those of the seed. *In shape*: they differ, and the last column says why.
-- *Cannot be*: the data were not published, or cannot be had. *Not run*: the command takes hours for it, or needs data
-  that were not there."""
+- *Reproduced*: our numbers or curves are those of the paper or note.
+- *In shape*: our numbers or curves differ, and the page says why. If the paper or note prints numbers, a table gives
+  our numbers, and the printed numbers in brackets.
+- *Cannot be*: the data were not published, or were not available.
+- *Not run*: the command takes hours, or needs data that were not available."""
 
 Numbers = dict[str, dict[str, dict[str, float]]]
 """Numbers by paper, by table or figure, and by name."""
@@ -195,13 +195,15 @@ def numbers_outside(seed: Seed, reproduced: Mapping[str, Mapping[str, float]]) -
                 yield f"{what} is {value:.6g}, expected from {number.low:g} to {number.high:g}"
 
 
-def _state_line(state: str, entries: Iterable[tuple[str, Exhibit]]) -> str:
-    """Write the line of all tables and figures with a state, with the reasons unless reproduced or not run."""
+def _state_lines(state: str, entries: Iterable[tuple[str, Exhibit]]) -> list[str]:
+    """Return a line for each reason of a state, with its tables and figures; no reasons if reproduced or not run."""
     with_reason = state not in ("reproduced", "not run")
-    why = {exhibit.what: exhibit.why * with_reason for entry_state, exhibit in entries if entry_state == state}
-    groups = [(reason, list(group)) for reason, group in groupby(why, key=lambda what: why[what])]
-    texts = (f"{' and '.join(group)} ({reason})" if reason else "; ".join(group) for reason, group in groups)
-    return f"- {state.capitalize()}: {'; '.join(texts)}."
+    groups: dict[str, list[str]] = {}
+    for entry_state, exhibit in entries:
+        if entry_state == state:
+            groups.setdefault(exhibit.why * with_reason, []).append(exhibit.what)
+    lines = ((why.removesuffix("."), "; ".join(group)) for why, group in groups.items())
+    return [f"- *{state.capitalize()}*: {f'{why} ({names})' if why else names}." for why, names in lines]
 
 
 def page(every: Sequence[Seed], numbers: Numbers) -> str:
@@ -222,13 +224,13 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
     parts = [HEAD]
     for seed in every:
         entries = [(exhibit, numbers.get(seed.paper, {}).get(exhibit.what, {})) for exhibit in seed.shows]
-        listed = [entry for entry in entries if entry[0].state_text(entry[1]) in STATES[:2] and entry[0].compared]
-        lines = [[exhibit.what, exhibit.state, exhibit.numbers_text(ours), exhibit.why] for exhibit, ours in listed]
+        listed = [entry for entry in entries if entry[0].state_text(entry[1]) == "in shape" and entry[0].compared]
+        lines = [[exhibit.what, exhibit.numbers_text(ours), exhibit.why] for exhibit, ours in listed]
         parts.append(f"## {seed.title}\n\n{seed.text.strip()}")
-        parts += [table(["what", "state", "ours (theirs)", "why"], lines)] if lines else []
+        parts += [table(["in shape", "ours (published)", "reason"], lines)] if lines else []
         further = [(exhibit.state_text(ours), exhibit) for exhibit, ours in entries if (exhibit, ours) not in listed]
-        states = [state for state in (*STATES, "not run") if state in dict(further)]
-        parts += ["\n".join(_state_line(state, further) for state in states)] if states else []
+        items = [line for state in (*STATES, "not run") for line in _state_lines(state, further)]
+        parts += ["\n".join(items)] if items else []
     return "\n\n".join(parts) + "\n"
 
 
