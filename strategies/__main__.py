@@ -143,7 +143,9 @@ def options_page() -> str:
     keys = table(("key", *OPTION), _options(RunConfig, RunConfig.keys()))
     parts = [PAGE, f"## Keys of every run\n\n{keys}\n", "## Options of several methods\n"]
     for methods, rows in itertools.groupby(_shared_options().items(), key=itemgetter(1)):
-        parts.append(f"Of {', '.join(methods)}:\n\n{table(('option', *OPTION), (row for row, _ in rows))}\n")
+        parts.append(
+            f"These are options of {', '.join(methods)}:\n\n{table(('option', *OPTION), (row for row, _ in rows))}\n"
+        )
     sums = "".join(
         f"- `{word}`, for the option `{option}`: {text}.\n" for word, (option, text) in _shared_sums().items()
     )
@@ -199,8 +201,8 @@ def _added_questions() -> dict[str, str]:
     for name, method in METHODS.items():
         for travel in EXAMPLE_CONFIGS:
             for options, text in _scripts(method, travel).items():
-                if text.startswith("*as first*, "):
-                    texts.setdefault(options, set()).add(text.removeprefix("*as first*, "))
+                if text.startswith("*those of the first line*, "):
+                    texts.setdefault(options, set()).add(text.removeprefix("*those of the first line*, "))
                     methods.setdefault(options, set()).add(name)
     return {options: min(texts[options]) for options in texts if len(methods[options]) > 1 == len(texts[options])}
 
@@ -234,7 +236,9 @@ def _scripts(method: Method, travel: str) -> dict[str, str]:
         unpruned = text.replace(PRUNING, "`alleles`").replace("frequencies, left_out", "frequencies")
         if unpruned not in full:  # else the page says at its head what `prune` changes
             full.append(text)
-            short = text.replace(f"{first}, ", "*as first*, ", 1) if text.startswith(f"{first}, ") else text
+            short = (
+                text.replace(f"{first}, ", "*those of the first line*, ", 1) if text.startswith(f"{first}, ") else text
+            )
             texts[format_method("", changes).strip()] = short
     if card.successors and texts:
         texts = {

@@ -142,7 +142,9 @@ def sign_sums(centred: Iterable[Array], d: int, floor: float) -> SignSums:
 
 
 def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
-    """Sum the outer products ``u u'`` of the unit directions u of centred rows, over chunks: n sign covariances.
+    """Sum the outer products ``u u'`` of the unit directions u of centred rows, in chunks.
+
+    The sum over n rows is n times their sign covariance.
 
     Parameters
     ----------

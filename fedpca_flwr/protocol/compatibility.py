@@ -47,7 +47,8 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
         if getattr(config, key) and not getattr(card, field):
             if key in options.unavailable:
                 raise ConfigError(
-                    f"run-config: '{key}' is set, and '{card.name}' takes none: {options.unavailable[key]}"
+                    f"run-config: '{key}' is {value_text(getattr(config, key))}, but '{card.name}' does not take this "
+                    f"key: {options.unavailable[key]}"
                 )
             raise ConfigError(
                 f"run-config: '{key}' is {value_text(getattr(config, key))}, but '{card.name}' does not take this "

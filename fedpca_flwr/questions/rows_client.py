@@ -442,7 +442,7 @@ class RowsClient(PCAClient):
 
     @override
     def require_ready(self) -> None:
-        """Refuse a run whose options conflict, or whose sums or stages this party's rows do not fit."""
+        """Refuse a run with conflicting options, or with sums or stages that do not fit this party's rows."""
         assert self.script  # or options contradict each other
         if self.uses_fixed_point:
             permit_fixed_point(self)

@@ -106,7 +106,7 @@ def test_the_minimum_of_rows_is_the_same_for_weights_in_any_unit(unit):
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [
-        ("em", {}, "p-cov, ap-cov, sub-it, compressed"),
+        ("em", {}, "p-cov"),
         ("p-cov", {"keep": "moments"}, "keep"),
         ("p-cov", {"n_components": "auto"}, "n_components='auto'"),
         ("sub-it", {"warm_start": "svd"}, "warm_start"),
