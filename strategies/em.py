@@ -23,7 +23,7 @@ from typing_extensions import override
 from fedpca_flwr.config.run_config import ComponentChoice
 from fedpca_flwr.maths import eigen, moments
 from fedpca_flwr.maths.factor_em import FactorEM
-from fedpca_flwr.maths.gaussian_em import GaussianEM
+from fedpca_flwr.maths.gaussian_em import Gaussian, GaussianEM
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import incomplete, method
@@ -202,7 +202,7 @@ CARD = method.MethodCard(
     pools_moments=True,
     needs=("groups",),
     examples=({}, {"model": "factors"}),
-    reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Varadhan and Roland 2008; for "
+    reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Walker and Ni 2011; for "
     "factors Tipping and Bishop 1999, Henderson and Varadhan 2019",
     beyond_moments="a group of rows for each pattern of gaps",
 )
@@ -238,17 +238,16 @@ class EM(method.Strategy):
 
     The parties add up the expected deviations from m and their expected products. At the server (the M-step) the
     expected mean and scatter of the n rows, with a ``prior`` of unrelated features that is worth so many rows, make the
-    next m and S. SQUAREM accelerates the iteration [3]_.
+    next m and S. Anderson's method accelerates the iteration [3]_, on m and the logarithm of S.
 
     With ``model='factors'``, ``x = m + W e + noise`` with q columns in W and noise variance s, the next model is one
-    step of subspace iteration on the expected scatter [4]_, accelerated by Anderson's method.
+    step of subspace iteration on the expected scatter [4]_, accelerated by the same method.
 
     References
     ----------
     .. [1] Dempster, Laird and Rubin 1977, Maximum likelihood from incomplete data via the EM algorithm.
     .. [2] Little and Rubin 2002, Statistical Analysis with Missing Data, section 11.2.
-    .. [3] Varadhan and Roland 2008, Simple and globally convergent methods for accelerating the convergence of any EM
-       algorithm.
+    .. [3] Walker and Ni 2011, Anderson acceleration for fixed-point iterations.
     .. [4] Tipping and Bishop 1999, Probabilistic principal component analysis.
     """
 
@@ -283,14 +282,13 @@ class EM(method.Strategy):
 
     def _fit_covariance(self, observed: incomplete.ObservedValues) -> EMProgram:
         """Run EM rounds for a Gaussian model with full covariance until the components converge."""
-        options, steps, k = self.options, 0, self.options.n_components
-        previous: method.Array | None = None  # components (d, k) of the step before
+        options, k = self.options, self.options.n_components
+        estimates: list[float] = []  # of the degrees that the components have to go, after each step
         em = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
             model = em.model
             pooled = yield from incomplete.pooled_expected(self, observed, model)
             error_bounds = pooled.error_bounds * observed.spread**2
-            steps += 1
             with refuse_impossible_sums():
                 em.add(pooled.sums)
             expected = observed.in_data_units(em.mean, em.scatter)
@@ -299,16 +297,10 @@ class EM(method.Strategy):
             units = {"scale": options.scale, "center": True}
             indicators = self.config.indicators
             solution = method.solve(expected, diagonal, n_components=k, indicators=indicators, **units)
-            vectors = solution.pairs.vectors
-            if not observed.missing_share:
-                remaining_degrees = 0.0
-            elif em.steps_ahead is None or previous is None or previous.shape != vectors.shape:
-                remaining_degrees = 90.0
-            else:
-                remaining_degrees = min(90.0, em.steps_ahead * float(eigen.principal_angles(previous, vectors).max()))
-            if remaining_degrees <= options.tolerance or steps == options.max_rounds:
+            estimates.append(_degrees_ahead(em, model, solution, observed.deviation))
+            remaining_degrees = max(estimates[-3:]) if observed.missing_share else 0.0
+            if remaining_degrees <= options.tolerance or len(estimates) == options.max_rounds:
                 break
-            previous = vectors
         self.expected = expected
         self.contributions = incomplete.party_moments(pooled, observed, model.mean)
         self.party_names = [
@@ -359,6 +351,16 @@ class EM(method.Strategy):
     def projected_rows(self, model: method.PCAModel) -> int:
         """Return the number of rows of all parties, including rows without any value."""
         return self.all_rows
+
+
+def _degrees_ahead(em: GaussianEM, model: Gaussian, solution: method.Solution, deviation: method.Array) -> float:
+    """Estimate how far the components have to go: the turn of the last step, from a model, times the steps ahead."""
+    if em.steps_ahead is None:
+        return 90.0
+    unit = deviation / (1.0 if solution.scale is None else solution.scale)
+    vectors = solution.pairs.vectors
+    before = eigen.leading_eigenpairs(em.scatter_of(model) * np.outer(unit, unit), vectors.shape[1]).vectors
+    return min(90.0, em.steps_ahead * float(eigen.principal_angles(before, vectors).max()))
 
 
 def _notes(observed: incomplete.ObservedValues, remaining_degrees: float, options: EMOptions) -> list[str]:

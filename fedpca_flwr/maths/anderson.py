@@ -1,14 +1,19 @@
 """Anderson acceleration of a fixed point iteration.
 
-Anderson acceleration serves an iteration that raises a function, as EM raises the likelihood (Anderson 1965). From the
-last points x_i, with residuals f_i = G(x_i) - x_i, the iteration goes to the combination with the smallest residual::
+Anderson acceleration serves an iteration that converges slowly, as EM does (Anderson 1965). From the last points x_i,
+with residuals f_i = G(x_i) - x_i, the iteration goes to the combination with the smallest residual::
 
     x <- G(x) - (dG) c,    c = argmin | f - (dF) c |
 
-with the columns of dF and dG the differences of residuals and images. Near the fixed point this is GMRES. If the
-function is lower at a point than before, the iteration returns to the last image and forgets its history: without this
-rule it may come to rest at saddle points (Walker and Ni 2011, SIAM Journal on Numerical Analysis 49; with restarts and
-monotonicity for EM: Henderson and Varadhan 2019, Journal of Computational and Graphical Statistics 28).
+with the columns of dF and dG the differences of residuals and images. Near the fixed point this is GMRES. An iteration
+may raise a function, as EM raises the likelihood. If the function is lower at a point than before, the iteration goes
+back to the last image and forgets its history: without this rule it may come to rest at saddle points (Walker and Ni
+2011, SIAM Journal on Numerical Analysis 49; with restarts and monotonicity for EM: Henderson and Varadhan 2019, Journal
+of Computational and Graphical Statistics 28). Where nobody computes the function, the residual may not grow too much.
+
+**How far it is to the end.** If the map were linear, with the matrix J, the distance would be ``(I - J)^-1 f``. The
+differences dX of the points and dF give the largest eigenvalue of ``(I - J)^-1`` among the directions that the
+iteration has seen: the number of plain steps, each as large as f, that remain.
 """
 
 from collections.abc import Callable
@@ -18,16 +23,19 @@ from scipy.linalg import svd
 
 from fedpca_flwr.maths.arrays import Array
 
-MAX_DIFFERENCES = 10  # how many differences are remembered
-# singular values of the differences below the root of this, relative to the first, count little: they are rounding
-DAMPING = 1e-10
+MAX_DIFFERENCES = 7  # how many differences are remembered
+# singular values of the differences below the root of this, relative to the first, count little: along these
+# directions the map is not linear enough, or there is only rounding
+DAMPING = 1e-6
+MAX_GROWTH = 3.0  # of the residual, from the least since the last restart, where no function is computed
 OBJECTIVE_SLACK = 1e-9  # share of the function's size by which rounding may make it seem lower
 
 
 class Anderson:
     """An accelerated fixed point iteration x <- g(x), whose map g and objective the caller computes.
 
-    `point` is the point whose image the iteration needs next. It always satisfies ``is_valid``.
+    `point` is the point whose image the iteration needs next. It always satisfies ``is_valid``. `steps_ahead` estimates
+    how many plain steps of the last step's size remain; it is None without a history.
 
     Parameters
     ----------
@@ -39,22 +47,29 @@ class Anderson:
 
     def __init__(self, start: Array, is_valid: Callable[[Array], bool]) -> None:
         self.point = start  # whose image is wanted next
+        self.steps_ahead: float | None = None
         self._is_valid = is_valid
         self._points: list[Array] = []
         self._images: list[Array] = []
         self._best_objective = -np.inf
 
-    def add(self, image: Array, objective: float) -> None:
+    def add(self, image: Array, objective: float | None = None) -> None:
         """Take the image g(x) of the current point x and its objective, and choose the next point.
 
         Parameters
         ----------
         image : ndarray of shape (p,)
             Image of `point`.
-        objective : float
-            Value of the function at `point`, which the iteration raises.
+        objective : float, optional
+            Value of the function at `point`, which the iteration raises. Without it the residual must not grow beyond
+            `MAX_GROWTH`.
         """
-        if self._points and objective < self._best_objective - OBJECTIVE_SLACK * abs(self._best_objective):
+        if objective is None:
+            objective, lowest = -float(np.linalg.norm(image - self.point)), MAX_GROWTH * self._best_objective
+        else:
+            lowest = self._best_objective - OBJECTIVE_SLACK * abs(self._best_objective)
+        self.steps_ahead = None
+        if self._points and objective < lowest:
             self.point = self._images[-1]
             self._points, self._images = [], []
             return
@@ -65,14 +80,19 @@ class Anderson:
         self.point = candidate if self._is_valid(candidate) else image
 
     def _combine(self) -> Array:
-        """Return the combination of the last images whose residual, the same combination of g(x) - x, is smallest."""
-        images = np.array(self._images).T
-        residuals = images - np.array(self._points).T
+        """Return the combination of the last images whose residual, the same combination of g(x) - x, is smallest.
+
+        It also estimates the steps that remain.
+        """
+        images, points = np.array(self._images).T, np.array(self._points).T
+        residuals = images - points
         steps = np.diff(residuals)
         sizes = np.linalg.norm(steps, axis=0)
         equal = sizes == 0  # or so near to each other that the squares of what parts them are 0
         steps[:, equal], sizes[equal] = 0.0, 1.0
         U, s, Vt = svd(steps / sizes, full_matrices=False, check_finite=False)
-        weights = np.divide(s, s**2 + DAMPING * s[0] ** 2, out=np.zeros_like(s), where=s > 0)
-        combined: Array = images[:, -1] - np.diff(images) @ (Vt.T @ (weights * (U.T @ residuals[:, -1])) / sizes)
+        weights = np.divide((1 + DAMPING) * s, s**2 + DAMPING * s[0] ** 2, out=np.zeros_like(s), where=s > 0)
+        inverse = (Vt.T * weights) @ U.T / sizes[:, None]  # of the differences of residuals
+        self.steps_ahead = max(1.0, float(np.linalg.eigvals(-inverse @ np.diff(points)).real.max()))
+        combined: Array = images[:, -1] - np.diff(images) @ (inverse @ residuals[:, -1])
         return combined

@@ -1,6 +1,6 @@
-"""EM for a Gaussian model of rows with missing values, and a way to accelerate an EM iteration.
+"""EM for a Gaussian model of rows with missing values.
 
-**EM** (`GaussianEM`). With mean m and covariance S of n rows, the E-step at the parties
+With mean m and covariance S of n rows, the E-step at the parties
 (`fedpca_flwr.maths.incomplete_rows`) gives the sums ``a`` of the expected deviations from m, and ``A`` of their
 expected products. The M-step at the server is::
 
@@ -11,81 +11,23 @@ observed standard deviations, in which ``prior I`` is the textbook's ridge prior
 Schafer 1997, Analysis of Incomplete Multivariate Data, section 5.2.3) that the features are uncorrelated, worth so many
 rows. Without the prior, S may become singular if few rows are complete, and fits their accidents.
 
-**SQUAREM** (`Squarem`) accelerates a fixed point iteration that converges slowly, as EM does if many values are
-missing; here of m and the Cholesky factor of S. A cycle has two steps of the map G, an extrapolation along them, and a
-third step that stabilises the cycle::
-
-    r = G(x) - x,    v = (G(G(x)) - G(x)) - r,    a = |r| / |v|,    x <- G(x + 2 a r + a^2 v)
-
-The step length a is 1 / (1 - rate) for a single linear rate, and 1 gives G(G(x)), the plain iteration (scheme S3 of
-Varadhan and Roland 2008, Scandinavian Journal of Statistics 35; the sign of a is turned). An extrapolation that leaves
-the valid region, or from which the map moves further than it did at the cycle's start, is given up for G(G(x)).
+The iteration converges slowly where many values are missing, or where a few rows decide about a feature and some of
+these have gaps. So it is accelerated (`fedpca_flwr.maths.anderson`), on m and the logarithm of S: variances that shrink
+by a constant factor in each step are a straight path there, and every point has a positive definite S. On 1,797 digits
+with 5 % of their values missing it takes 45 steps to 0.01 degrees; on the Cholesky factor of S it takes 70, and SQUAREM
+(Varadhan and Roland 2008) is 1.7 degrees away after 80.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import eigh
 
+from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.gap_groups import GappedRows
 from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, completed_sums, invert_covariance
 from fedpca_flwr.maths.moments import pack, unpack_symmetric
-
-
-class Squarem:
-    """Accelerated fixed-point iteration (SQUAREM) whose map is evaluated by the caller.
-
-    `point` is the point whose image the iteration needs next; it always satisfies ``is_valid``. After the second step
-    of a cycle, `steps_ahead` estimates how many such steps remain; otherwise it is None.
-
-    Parameters
-    ----------
-    start : ndarray of shape (p,)
-        First point.
-    is_valid : callable
-        Predicate that says whether a point can be mapped.
-    """
-
-    def __init__(self, start: Array, is_valid: Callable[[Array], bool]) -> None:
-        self.point = start
-        self.steps_ahead: float | None = None
-        self._is_valid = is_valid
-        self._path = [start]  # the cycle's first point x, then its images G(x) and G(G(x)) under the map G
-        self._first_step = np.inf  # length of the cycle's first step
-
-    def add(self, image: Array) -> None:
-        """Take the map's value at `point`, and choose the next point by the SQUAREM extrapolation.
-
-        Parameters
-        ----------
-        image : ndarray of shape (p,)
-            Value of the fixed-point map at `point`.
-        """
-        start, *images = self._path
-        self.steps_ahead = None
-        if not images:
-            self._path.append(image)
-            self._first_step = float(np.linalg.norm(image - start))
-            self.point = image
-            return
-        next_start = image  # of a new cycle
-        if len(images) == 2:
-            # `point` was extrapolated: refuse it if the map moves it further than the start of the cycle
-            if float(np.linalg.norm(image - self.point)) > self._first_step:
-                next_start = images[-1]  # G(G(x)), the plain iteration
-        else:
-            # r = G(x) - x, v = (G(G(x)) - G(x)) - r, length = |r| / |v| (scheme S3 of Varadhan and Roland 2008)
-            r = images[0] - start
-            v = (image - images[0]) - r
-            bend = float(np.linalg.norm(v))
-            self.steps_ahead = length = max(1.0, self._first_step / bend) if bend > 0 else 1.0
-            candidate = start + 2 * length * r + length**2 * v
-            if length > 1 and self._is_valid(candidate):
-                self._path.append(image)
-                self.point = candidate
-                return
-        self._path, self.point = [next_start], next_start
 
 
 class Gaussian(NamedTuple):
@@ -174,15 +116,31 @@ class GaussianEM:
         self.model = Gaussian(start, np.eye(start.size))
 
         def has_positive_covariance(point: Array) -> bool:
-            """Return whether a vector of a mean and a Cholesky factor gives an invertible covariance."""
-            return invert_covariance(_from_vector(point, start.size).covariance) is not None
+            """Return whether a vector of a mean and a logarithm gives an invertible covariance of finite numbers."""
+            covariance = _from_vector(point, start.size).covariance
+            return bool(np.isfinite(covariance).all()) and invert_covariance(covariance) is not None
 
-        self._squarem = Squarem(_to_vector(self.model), has_positive_covariance)
+        self._anderson = Anderson(_to_vector(self.model), has_positive_covariance)
 
     @property
     def steps_ahead(self) -> float | None:
-        """Estimated number of EM steps that remain, or None within a cycle of the acceleration."""
-        return self._squarem.steps_ahead
+        """Estimated number of EM steps of the last one's size that remain, or None without a history of steps."""
+        return self._anderson.steps_ahead
+
+    def scatter_of(self, model: Gaussian) -> Array:
+        """Compute the scatter from which an M-step would make a model's covariance.
+
+        Parameters
+        ----------
+        model : Gaussian
+            The model.
+
+        Returns
+        -------
+        ndarray of shape (d, d)
+            The scatter, without the prior.
+        """
+        return (self.rows + self.prior) * model.covariance - self.prior * np.eye(self.mean.size)
 
     @property
     def fitted_model(self) -> Gaussian:
@@ -198,22 +156,28 @@ class GaussianEM:
         ----------
         sums : Expected
             Sums over all rows of the E-step under `model`.
+
+        Raises
+        ------
+        ValueError
+            If no rows can have these sums.
         """
         step = sums.first / self.rows
         self.mean = self.model.mean + step
         self.scatter = sums.second - self.rows * pack(np.outer(step, step))
-        self._squarem.add(_to_vector(self.fitted_model))
-        self.model = _from_vector(self._squarem.point, self.mean.size)
+        self._anderson.add(_to_vector(self.fitted_model))
+        self.model = _from_vector(self._anderson.point, self.mean.size)
 
 
 def _to_vector(model: Gaussian) -> Array:
-    """Concatenate the mean and the lower triangle of the covariance's Cholesky factor in a vector."""
-    factor = np.linalg.cholesky(model.covariance)
-    return np.concatenate([model.mean, factor[np.tril_indices(model.mean.size)]])
+    """Concatenate the mean and the packed logarithm of the covariance in a vector."""
+    values, vectors = eigh(model.covariance, check_finite=False)
+    if not values[0] > 0:  # of NaN, too
+        raise ValueError("the expected scatter is not positive semidefinite")
+    return np.concatenate([model.mean, pack((vectors * np.log(values)) @ vectors.T)])
 
 
 def _from_vector(point: Array, d: int) -> Gaussian:
-    """Return the Gaussian model of a vector that holds d means and then a triangular Cholesky factor."""
-    factor = np.zeros((d, d))
-    factor[np.tril_indices(d)] = point[d:]
-    return Gaussian(point[:d], factor @ factor.T)
+    """Return the Gaussian model of a vector that holds d means and then the packed logarithm of a covariance."""
+    values, vectors = eigh(unpack_symmetric(point[d:], d), check_finite=False)
+    return Gaussian(point[:d], (vectors * np.exp(values)) @ vectors.T)

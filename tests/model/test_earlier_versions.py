@@ -57,7 +57,9 @@ def test_a_model_of_before_is_that_of_today(method, options, parties, tmp_path):
         if now is None:
             assert getattr(model, name) is None, name
         else:
-            np.testing.assert_allclose(getattr(model, name), now, rtol=1e-7, atol=1e-9, err_msg=name)
+            # EM's steps are other ones today, and both iterations end within the tolerance of 0.01 degrees
+            rtol, atol = (1e-6, 1e-6) if method == "em" else (1e-7, 1e-9)
+            np.testing.assert_allclose(getattr(model, name), now, rtol=rtol, atol=atol, err_msg=name)
     assert (model.n_samples_, model.n_features_in_) == (today.n_samples_, today.n_features_in_)
     assert model.summary().splitlines()[0] == today.summary().splitlines()[0]
     again = PCAModel.load(model.save(tmp_path / "again.npz"))

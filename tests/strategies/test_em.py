@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import scale
 
@@ -548,6 +548,17 @@ def test_the_next_factor_or_the_noise_follows():
             np.testing.assert_array_equal(solution.pairs.values, square * fitted.values[:k])
     for k, requested, count in ((2, 0, 12), (2, 3, 3), (39, 0, 39), (2, 39, 39)):
         assert em._factor_count(k, requested, 150, 40) == count
+
+
+def test_pixels_that_few_rows_have_do_not_hold_the_iteration_up():
+    """A gap in one of the few rows that decide about a pixel makes EM slow: SQUAREM stood still until max-rounds."""
+    rows = load_digits().data[::3, 8:40]
+    rows = rows[:, rows.std(axis=0) > 0]
+    parties = np.array_split(holes(rows, 0.05, 0), 2)
+    model, last = (fit("em", parties, n_components=5, tolerance=tolerance) for tolerance in (0.01, 1e-6))
+    assert model.log["measured"]["degrees_ahead"] <= 0.01
+    assert model.rounds < 60
+    assert principal_angles(model.components_.T, last.components_.T).max() < 0.02
 
 
 def test_factors_end_after_two_small_turns(monkeypatch):
