@@ -107,7 +107,8 @@ def test_hard_inputs_keep_within_the_figure(name, what):
     panels = [axes for axes in figure.axes if axes.get_visible()]
     boxes = [axes.get_window_extent() for axes in panels]
     legends = [legend.get_window_extent() for legend in figure.legends]
-    assert not [legend for legend in legends if any(legend.overlaps(box) for box in boxes)]
+    titles = [text.get_window_extent() for text in figure.texts]
+    assert not [legend for legend in legends if any(legend.overlaps(box) for box in boxes + titles)]
     assert sum(box.width * box.height for box in boxes) > 0.25 * np.prod(figure.bbox.size)  # the rest is names
     names = [len(legend.get_texts()) for legend in figure.legends]
     names += [len(of) for axes in panels for of in (axes.texts, axes.get_yticklabels(), axes.get_xticklabels())]
