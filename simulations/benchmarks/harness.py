@@ -376,9 +376,9 @@ def plot(
     with importlib.import_module("matplotlib").rc_context({**style.STYLE, **as_text}):
         rows = looks.get("rows", 1)
         columns = len(panels) // rows
-        figure = figures.Figure(figsize=(max(6.0, 2.4 * columns), 1.8 + 1.2 * rows), layout="constrained")
+        figure = figures.Figure(figsize=(max(6.0, 2.3 * columns), 1.8 + 1.2 * rows), layout="constrained")
         grid = figure.subplots(rows, columns, sharex="col", sharey=True, squeeze=False)
-        entries: dict[str, Any] = {}
+        entries, bars = dict[str, Any](), dict[str, Any]()
         for axes, (title, curves) in zip(grid.flat, panels.items(), strict=True):
             steps = sorted({point[0] for points in curves.values() for point in points})
             places = range(len(steps)) if looks.get("equal_steps") else steps
@@ -390,7 +390,7 @@ def plot(
                 if ends:
                     axes.errorbar(x, y, yerr=np.abs(np.subtract(ends, y)), fmt="none", ecolor=colour, capsize=3)
                     bar = {"ls": "none", "marker": "|", "markersize": 12, "color": style.GREY}
-                    entries["bar"] = lines.Line2D([], [], label="lowest to highest draw", **bar)
+                    bars["draws"] = lines.Line2D([], [], label="lowest to\nhighest draw", **bar)
             axes.set_xticks(places, [_size_text(value) for value in steps], minor=False)
             axes.set_xticks([], minor=True)
             if "ticks" in looks:
@@ -398,7 +398,7 @@ def plot(
             axes.set_title(title, fontsize=8)
         figure.supxlabel(labels[0], fontsize=9)
         figure.supylabel(labels[1], fontsize=9)
-        figure.legend(handles=list(entries.values()), loc="outside upper center", ncols=4)
+        style.add_legend(figure, [*entries.values(), *bars.values()])
         figure.savefig(file, metadata={"Date": None})
 
 

@@ -115,6 +115,15 @@ def test_hard_inputs_keep_within_the_figure(name, what):
     assert max(names) <= max(MAX_NAMES, 61 if name in ("manhattan", "biplot", "variables") else 0)
 
 
+@pytest.mark.engine
+def test_names_of_odd_rows_do_not_cover_each_other():
+    figure = FIGURES["outlier_map"]["rows far off"]()
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) > 6
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+
+
 def test_short_names_are_short_and_differ():
     names = [*long_names("serum", 30), "short", "a" * 40 + "b" + "a" * 40, "a" * 81, "short"]
     short = short_names(names)
