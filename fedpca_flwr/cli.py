@@ -40,7 +40,7 @@ COMMANDS = {
     "site journal": ("fedpca_flwr.site.commands.journal", "Show what this site was asked and has sent."),
     "site status": ("fedpca_flwr.site.commands.status", "Show what became of each run at this site."),
     "site doctor": ("fedpca_flwr.site.doctor.main", "Look for what would keep this site out of a run."),
-    "site worth": ("fedpca_flwr.simulations.worth.main", "Foretell from a site's own rows what joining would add."),
+    "site worth": ("fedpca_flwr.simulations.worth.main", "Forecast from a site's own rows what joining would add."),
     "site variants": ("fedpca_flwr.site.bed_file.variants", "Print the variants that several .bim files share."),
     "site relatives": ("fedpca_flwr.site.relatives.main", "Print whom to leave out so that nobody is related."),
     "site levels": ("fedpca_flwr.site.commands.levels", "Print the levels of columns, or those of several sites."),

@@ -469,9 +469,9 @@ HEADS = {
 """Heads of the columns of results, by key of a record, in the order of the table."""
 
 COUNTS_NOTE = (
-    "Rounds and bytes are those of the fit, bytes the mean over the clients. The last round, "
-    "in which each client gets the components and says its squared error, is not among them; the bytes down in the "
-    "summary of a run have it, too."
+    "Rounds and bytes are those of the fit, and bytes are means over the clients. They leave out the last round, in "
+    "which each client gets the components and reports its squared error. The bytes down in the summary of a run "
+    "include the last round."
 )
 """Note of a table: which rounds and bytes are counted."""
 

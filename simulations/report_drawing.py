@@ -28,8 +28,9 @@ MAX_FAR_MODELS = 1
 """Number of models, the farthest off, that are overlaid beside the first model. More make a large page."""
 
 FRONT_CAPTION = (
-    "Bytes up, the mean over the clients, against error. Down and to the left is better: no other run has "
-    "fewer bytes and a smaller angle than one on the front."
+    "Bytes up, the mean over the clients, against error. Points further down and to the left are better. No other run "
+    "has fewer bytes and a smaller angle than a run on the front. A bar is the 95 % interval of an angle that is a "
+    "mean over seeds. An interval that reaches zero is drawn to a third of its mean."
 )
 
 FiguresWithText = Iterable[tuple[Figure, str]]
@@ -136,10 +137,11 @@ def run_figures(records: Sequence[Record]) -> FiguresWithText:
     tuple of Figure and str
         The figure and the text below.
     """
-    points: dict[str, list[tuple[float, float]]] = {}
+    points: dict[str, list[tuple[float, float, float]]] = {}
     for record in records:
         if record["max angle"] is not None:
-            points.setdefault(record["method"], []).append((record["MB up"], record["max angle"]))
+            half_width = record.get("intervals", {}).get("max angle", 0.0)
+            points.setdefault(record["method"], []).append((record["MB up"], record["max angle"], half_width))
     if points:
         yield plots.bytes_against_error(points), FRONT_CAPTION
 
@@ -172,13 +174,17 @@ def model_figures(folder: Path, records: Sequence[Record]) -> FiguresWithText:
     if not models:
         return
     if setting["components"] >= 2:
-        text = "Rows in the first two components: open marks by the pooled PCA, crosses by the federated model"
-        ending = "; the first model, and that which is farthest off." if len(models) > MAX_FAR_MODELS + 1 else "."
-        yield plots.projection_grid(reference, _select_models(records, models), rows, source.labels), text + ending
-    yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
+        text = "Rows in the first two components. Open marks are by the pooled PCA, and crosses by the federated model."
+        if len(models) > MAX_FAR_MODELS + 1:
+            text += " The first model is shown, and the model with the largest angle."
+        yield plots.projection_grid(reference, _select_models(records, models), rows, source.labels), text
+    yield (
+        plots.scree({"pooled": reference, **models}),
+        "The share of the variance that each component explains, as each model reports it.",
+    )
     row_setting = {**setting, "method": "p-cov"}
     clients = name_parties(setting["dataset"], parties_of(row_setting, source))
-    yield plots.heterogeneity(clients, reference), "How different the clients are."
+    yield plots.heterogeneity(clients, reference), "How much the clients differ."
 
 
 def pool_figures(record: Record) -> FiguresWithText:
@@ -203,7 +209,9 @@ def pool_figures(record: Record) -> FiguresWithText:
     rows = source.all_rows()
     if rows.shape[1] <= MAX_BAND_FEATURES:
         moments = SecondMoments.of(rows)
-        text = "Eigenvalues of the covariance, the band of unrelated features, and where each rule would stop."
+        text = (
+            "Eigenvalues of the covariance, the band of unrelated features, and the number of components of each rule."
+        )
         yield analysis_plots.how_many(analyses.how_many(moments)), text
         model = analyses.pca(moments, record["components"])
         if "left_out_directions" in model.log["measured"]:

@@ -22,8 +22,8 @@ MAX_PANELS = 9
 """Number of panels that a figure has at most."""
 
 SEEDS_NOTE = (
-    "Results of several seeds are means with 95 % intervals of the mean (Student's t); where there is no ±, the "
-    "seeds agree in all digits that are shown."
+    "Results of several seeds are means with 95 % intervals of the mean (Student's t). A result without ± is the same "
+    "for all seeds, in all digits that are shown."
 )
 """Note of a table with means over seeds."""
 

@@ -1,4 +1,4 @@
-"""The command `site worth`: what a site's components gain from rows of others, foretold from its own rows alone."""
+"""The command `site worth`: a forecast, from a site's own rows alone, of what its components gain from others' rows."""
 
 import io
 import os
@@ -28,46 +28,51 @@ from fedpca_flwr.state.files import atomic_file
 from fedpca_flwr.strategies import METHODS
 
 ASSUMPTION = (
-    "This assumes that the others' rows are of the same kind: drawn independently from the same population as this "
-    "site's. It cannot know whether they are."
+    "The forecast assumes that the rows of the other sites are drawn independently from the same population as this "
+    "site's rows. The command cannot check this assumption."
 )
 DEFINITION = (
-    "Distance: the root of the summed squared sines of the angles between the subspaces of both sets of components; "
-    "degrees: the angle of each, if all were alike; in brackets what holds in 90 % of cases"
+    "The distance is the root of the sum of the squared sines of the angles between two sets of components. The "
+    "degrees are the angle of each component, if all angles were equal. The brackets have an interval that holds in "
+    "90 % of cases."
 )
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Is it worth joining?</title>
 <style>
+:root {{ color-scheme: light dark; }}
 body {{ font: 11pt/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }}
-table {{ border-collapse: collapse; width: 100%; }} td + td {{ white-space: nowrap; }}
+table {{ border-collapse: collapse; width: 100%; }} th, td {{ vertical-align: top; }}
 th, td {{ text-align: left; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid #aaa; }}
 h1 {{ margin-bottom: 0; }} h2 {{ font-size: 12pt; margin: 1rem 0 0; }} p, ul {{ margin: .3rem 0; }}
 svg {{ width: 100%; height: auto; }} @media print {{ body {{ font-size: 9pt; margin: 0; }} svg {{ width: 80%; }} }}
 </style>
 </head><body><h1>Is it worth joining?</h1>
-<p>{site}What a joint principal component analysis (PCA) would add to this site's own, foretold from its own rows.</p>
+<p>{site}This page forecasts how much more precise the components of a principal component analysis (PCA) become if this
+site joins other sites. The forecast uses this site's own rows alone.</p>
 <p><strong>{answer}</strong></p>
-<table><tr><th>this site's components</th><th>rows</th><th>distance</th><th>degrees</th></tr>
+<table><tr><th>components compared</th><th>rows</th><th>distance</th><th>degrees</th></tr>
 {lines}
 </table>
-<p>{definition}. 0 degrees: the same components; 90 degrees: nothing in common.</p>
+<p>{definition} At 0 degrees the components are the same. At 90 degrees they have nothing in common.</p>
 {figure}
 <h2>What was computed, and what left the site</h2>
-<p>The site's own computer looked at {n:,} rows of {d:,} features, and foretold {k} components{scaled}. Nothing left the
-site, and nobody else was asked. This page holds no row, no value and no component: only the numbers that it shows.</p>
-<h2>What it assumes</h2>
-<ul><li>{assumption} Where populations differ, joint components describe the mixture, and this page says nothing about
-how far this site's own are from it.</li>
-<li>One row stands for one independent case. Several rows of one person make the forecast too good.</li>
-<li>Features, their units and their coding are the same at all sites.</li></ul>
-<h2>What it does not say</h2>
-<p>How useful the components are to anybody, and what joining reveals: the latter is in the project's SECURITY.md. A
-smaller angle is a more certain description, no more.</p>
-<h2>How</h2>
-<p>By fourth moments of the site's scores, with the correction of random matrix theory for many features. The page
-docs/worth.md of the project has the formula and how often its intervals hold on known populations.
-fedpca-flwr {version}, {day}.</p></body></html>
+<p>A computer of the site read {n:,} rows of {d:,} features, and made the forecast for {k} components{scaled}. Nothing
+left the site, and nobody else was asked. This page holds no row, no value and no component. It holds only the numbers
+that it shows.</p>
+<h2>What the forecast assumes</h2>
+<ul><li>{assumption} If the sites' populations differ, the joint components describe the mixture of all populations. The
+forecast does not say how far this site's own components are from those of the mixture.</li>
+<li>Each row is an independent case. If a person has several rows, the forecast is too optimistic.</li>
+<li>All sites have the same features, with the same units and the same coding.</li></ul>
+<h2>What the forecast does not say</h2>
+<p>A smaller angle means that the components are known more precisely. The forecast does not say how useful the
+components are, or what the site gives away by joining. The file SECURITY.md of the project says what a site gives
+away.</p>
+<h2>How the forecast is computed</h2>
+<p>The forecast follows from fourth moments of the site's scores, with the correction of random matrix theory for many
+features. The page docs/worth.md of the project has the formula, and says how often the intervals hold for populations
+that are known. fedpca-flwr {version}, {day}.</p></body></html>
 """
 
 
@@ -124,7 +129,7 @@ def main(
     run_config: str = "method='p-cov'",
     output: Annotated[Path | None, Option(metavar="FILE.html")] = None,
 ) -> Report:
-    """Foretell from this site's own rows how much nearer its components come to the population's by joining.
+    """Forecast from this site's own rows how much nearer its components come to the population's by joining.
 
         python -m fedpca_flwr site worth --config site.toml --rows 5000 --output worth.html
 
@@ -168,16 +173,16 @@ def main(
     error = estimate_subspace_error(X, k, scale=scale)
     n, joined = len(X), len(X) + rows
     forecasts = [
-        ("alone, to the population's", n, error.distance(n)),
-        (f"with {rows:,} rows of others, to the population's", joined, error.distance(joined)),
-        ("alone, to those of all these rows", n, error.distance(n, joined)),
+        ("this site alone, and the population", n, error.distance(n)),
+        (f"with {rows:,} rows of others, and the population", joined, error.distance(joined)),
+        (f"this site alone, and with {rows:,} rows of others", n, error.distance(n, joined)),
     ]
     cases = [Case(title, count, distance, as_degrees(distance, k)) for title, count, distance in forecasts]
     texts = [case.texts for case in cases]
     lines = [f"{title}: distance {distance}, {degrees} degrees" for title, _, distance, degrees in texts]
     lines += [DEFINITION, ASSUMPTION]
     if output:
-        site = f"{escape(node.name)}. " if node.name else ""
+        site = f"Site: {escape(node.name)}. " if node.name else ""
         with atomic_file(output) as stream:
             stream.write(write_page(error, cases, X.shape, k, scale=scale, site=site).encode())
         lines.append(f"written: {output}")
@@ -215,7 +220,7 @@ def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
     k = options.n_components
     if not isinstance(k, int) or config.weights or options.stages or not options.centred:
         raise ConfigError(
-            "only a PCA of centred rows that each count once is foretold, with a number of components: name "
+            "a forecast needs a PCA of centred rows that each count once, with a number of components: name "
             "n-components, and leave 'weights' and all options but scale=true out of the run-config"
         )
     table = apply_steps(local_table(node, config), node, config)
@@ -254,8 +259,9 @@ def write_page(
     return PAGE.format(
         site=site,
         answer=(
-            f"Alone, this site's components are expected to lie {alone} degrees from those of the population; together "
-            f"with {cases[1].rows - cases[0].rows:,} rows of others of the same kind {joined} degrees."
+            f"The components of this site alone are expected to differ by {alone} degrees from the components of the "
+            f"population. With {cases[1].rows - cases[0].rows:,} rows of other sites, the expected difference is "
+            f"{joined} degrees."
         ),
         lines="\n".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in case.texts)}</tr>" for case in cases),
         definition=DEFINITION,
@@ -271,7 +277,7 @@ def write_page(
 
 
 def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
-    """Draw the foretold angle against the number of all rows, with its interval, as SVG.
+    """Draw the forecast of the angle against the number of all rows, with its interval, as SVG.
 
     Parameters
     ----------
@@ -298,14 +304,17 @@ def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
     buffer = io.StringIO()
     with rc_context({**STYLE, "svg.fonttype": "none", "svg.hashsalt": "worth"}):
         figure, axes = canvas(7, 3)
-        axes.fill_between(counts, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="90 % of cases")
-        axes.plot(counts, median, color=COLOURS[0], label="foretold")
-        for case, marker, colour, label in zip(cases[:2], "os", COLOURS[2:], ("alone", "joined"), strict=False):
+        axes.fill_between(counts, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="holds in 90 % of cases")
+        axes.plot(counts, median, color=COLOURS[0], label="forecast")
+        for case, marker, colour, label in zip(
+            cases[:2], "os", COLOURS[2:], ("this site alone", "with the others"), strict=False
+        ):
             axes.plot(case.rows, case.degrees.median, marker, color=colour, markersize=8, label=label)
-        axes.set(xscale="log", ylim=(0, None), xlabel="rows of all sites", ylabel="degrees to the population's")
+        axes.set(xscale="log", ylim=(0, None), xlabel="rows of all sites together")
+        axes.set_ylabel("angle to the components\nof the population (degrees)")
         few_ticks(axes.xaxis, counts)
         axes.legend()
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(["Creator", "Date", "Format", "Type"]))
     svg = buffer.getvalue()
-    label = "Foretold angle to the population's components against the number of rows, falling"
+    label = "Forecast of the angle to the population's components, which falls with the number of rows"
     return f'<svg role="img" aria-label="{label}"{svg[svg.index("<svg") + len("<svg") :]}'

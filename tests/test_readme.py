@@ -10,7 +10,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
@@ -27,6 +26,7 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.__main__ import descriptions, pages
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
 from tests.families import cut, rows
+from tests.figures import docs_figures
 from tests.needed import need
 from tests.options import option_values
 
@@ -138,16 +138,15 @@ def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
         assert capsys.readouterr().out
 
 
-def test_the_readmes_figure_is_what_its_first_example_draws(monkeypatch, tmp_path):
+@pytest.mark.engine
+@pytest.mark.parametrize("name", docs_figures.FIGURES)
+def test_a_pages_figure_is_what_its_example_draws(name):
     """Its marks and words; where they stand depends on matplotlib's version."""
-    monkeypatch.chdir(tmp_path)
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), {})
-    drawn, shown = (path.read_text() for path in (tmp_path / "scores.svg", ROOT / "docs" / "scores.svg"))
-    assert drawn.count("<use ") == shown.count("<use ") > 178
+    drawn, shown = docs_figures.FIGURES[name](), (ROOT / "docs" / f"{name}.svg").read_text()
+    assert drawn.count("<use ") == shown.count("<use ") > 10
     words = [re.findall(r"<text[^>]*>([^<]+)<", text) for text in (drawn, shown)]
     assert words[0] == words[1]
-    assert len(shown) < 50_000
+    assert len(shown) < 80_000
 
 
 APPS = {path.stem: path.read_text() for path in ROOT.glob("simulations/examples/*/*.py")}

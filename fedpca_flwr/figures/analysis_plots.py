@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
 
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
 from fedpca_flwr.analyses.inputs import takes
@@ -19,6 +20,7 @@ from fedpca_flwr.figures.plots import MAX_PLOTTED_ROWS
 from fedpca_flwr.figures.style import (
     COLOURS,
     GREY,
+    PAPER,
     STYLE,
     add_legend,
     canvas,
@@ -78,7 +80,8 @@ def how_many(result: HowMany) -> Figure:
 def outlier_map(outliers: Outliers) -> Figure:
     """Draw each row's distance from the components (SPE) against T squared, with limits; outliers are crosses.
 
-    The oddest rows, at most `MAX_NAMED_ROWS`, are named by their labels, or else by their numbers from 0.
+    The oddest rows, at most `MAX_NAMED_ROWS`, are named by their labels, or else by their numbers from 0. A name has
+    no place where all places beside its row are taken by names of odder rows.
 
     Parameters
     ----------
@@ -107,14 +110,27 @@ def outlier_map(outliers: Outliers) -> Figure:
     axes.set(xscale="log", yscale="log")
     for axis, values in ((axes.xaxis, outliers.t_squared), (axes.yaxis, outliers.spe)):
         few_ticks(axis, values)
+    add_legend(figure, axes.get_legend_handles_labels()[0])
+    figure.draw_without_rendering()  # makes the layout, by which names are measured
     names = outliers.labels or range(exceeding.size)
+    occupied: list[Bbox] = []
     for row in outliers.oddest[:MAX_NAMED_ROWS].tolist():
         text = printable_text(str(names[row]))
         text = text if len(text) <= MAX_NAME_CHARACTERS else f"{text[: MAX_NAME_CHARACTERS - 1]}…"
-        place = outliers.t_squared[row], outliers.spe[row]
-        axes.annotate(text, place, (3, 3), textcoords="offset points", fontsize="small", parse_math=False)
-    add_legend(figure, axes.get_legend_handles_labels()[0])
+        occupied += _name_row(axes, text, (outliers.t_squared[row], outliers.spe[row]), occupied)
     return figure
+
+
+def _name_row(axes: Axes, name: str, point: tuple[float, float], occupied: Sequence[Bbox]) -> list[Bbox]:
+    """Write a name above or below its point, on the right or left; return its box, or nothing if there is no room."""
+    for offset, side in (((3, 3), "left"), ((-3, 3), "right"), ((3, -9), "left"), ((-3, -9), "right")):
+        how: dict[str, Any] = {"textcoords": "offset points", "ha": side, "fontsize": "small", "parse_math": False}
+        text = axes.annotate(name, point, offset, **how)
+        box = text.get_window_extent()
+        if not any(box.overlaps(other) for other in occupied):
+            return [box]
+        text.remove()
+    return []
 
 
 @takes("reading", Reading, "make one with analyses.read(moments, k)")
@@ -341,8 +357,9 @@ def _name_tips(axes: Axes, tips: Array, names: Sequence[str], avoid: Array | Non
     occupied = np.column_stack(
         [marks, np.broadcast_to(5 / (per_unit[1] - per_unit[0]), marks.shape)]
     )  # 5 dots of a mark
+    paper = {"facecolor": PAPER, "alpha": 0.7, "edgecolor": "none", "pad": 0.5}
     for tip, name in zip(tips, names, strict=True):
-        text = axes.annotate(name, (0, 0), ha="center", va="center", fontsize=8)
+        text = axes.annotate(name, (0, 0), ha="center", va="center", fontsize=8, bbox=paper)
         half = np.array(text.get_window_extent().size) / (per_unit[1] - per_unit[0]) / 2 + 0.01
         grid = np.stack(np.meshgrid(*(np.linspace(low + half, high - half, 61).T)), axis=-1).reshape(-1, 2)
         ideal = tip * (1 + 0.06 / max(np.hypot(*tip), 1e-9)) + np.sign(tip) * half * [1, 0]

@@ -21,6 +21,7 @@ from fedpca_flwr.model.tables import tables_by_name
 
 try:
     from matplotlib import rc_context
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
@@ -271,39 +272,44 @@ def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | 
 
 @takes("points", Mapping, "give pairs of MB and degrees by the method's name: {'sub-it': [(0.5, 1e-3)]}")
 @rc_context(STYLE)
-def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+def bytes_against_error(points: Mapping[str, Sequence[tuple[float, ...]]]) -> Figure:
     """Draw bytes sent per client against the largest angle to the exact components, with the Pareto front.
 
     The line joins the points that no other point beats in both numbers. Angles below `EXACT_ANGLE_DEGREES` are drawn as
-    equal, because they are only rounding.
+    equal, because they are only rounding. An interval that reaches zero ends at a third of its mean.
 
     Parameters
     ----------
-    points : mapping of str to sequence of (MB, degrees)
-        By method.
+    points : mapping of str to sequence of (MB, degrees) or (MB, degrees, half of the interval)
+        By method. The third number is half of the 95 % interval of an angle that is a mean over several runs.
 
     Returns
     -------
     Figure
     """
-    small = max(megabytes for pairs in points.values() for megabytes, _ in pairs) < 1
-    if small:
-        points = {name: [(1e3 * megabytes, angle) for megabytes, angle in pairs] for name, pairs in points.items()}
+    curves = {name: np.array([(*point, 0.0)[:3] for point in line]) for name, line in points.items()}
+    everything = np.concatenate(list(curves.values()))
+    unit = 1e3 if (small := everything[:, 0].max() < 1) else 1.0
+    sizes = unit * everything[:, 0]
     figure, axes = canvas(5.2, 4.2)
-    for name, pairs, (colour, marker) in zip(short_names(points), points.values(), looks(), strict=False):
-        sizes, degrees = np.transpose(pairs)
-        axes.loglog(sizes, np.maximum(degrees, EXACT_ANGLE_DEGREES), marker, color=colour, label=name, fillstyle="none")
-    front = _pareto_front([pair for pairs in points.values() for pair in pairs])
-    axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="front")
+    axes.set(xscale="log", yscale="log")
+    handles = list[Artist]()
+    for name, line, (colour, marker) in zip(short_names(curves), curves.values(), looks(), strict=False):
+        how = {"color": colour, "marker": marker, "label": name, "linestyle": "none"}
+        handles.append(_draw_intervals(axes, unit * line[:, 0], line[:, 1], line[:, 2], EXACT_ANGLE_DEGREES, how))
+    front = _pareto_front(everything[:, :2] * [unit, 1.0])
+    handles += axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="front")
     exact = f"exact: within {EXACT_ANGLE_DEGREES:g} degrees"
-    axes.axhspan(EXACT_ANGLE_DEGREES / 3, EXACT_ANGLE_DEGREES * 3, color=GREY, alpha=0.2, linewidth=0, label=exact)
+    band: dict[str, Any] = {"color": GREY, "alpha": 0.2, "linewidth": 0, "label": exact}
+    handles.append(axes.axhspan(EXACT_ANGLE_DEGREES / 3, EXACT_ANGLE_DEGREES * 3, **band))
     axes.set(
         xlabel=f"{'kB' if small else 'MB'} up per client",
         ylabel="largest angle to the exact components (degrees)",
-        ylim=(EXACT_ANGLE_DEGREES / 5, 10 * max(1e-3, *(angle for pairs in points.values() for _, angle in pairs))),
+        xlim=(sizes.min() / 1.3, 1.3 * sizes.max()),
+        ylim=(EXACT_ANGLE_DEGREES / 5, 10 * max(1e-3, everything[:, 1:].sum(axis=1).max())),
     )
-    few_ticks(axes.xaxis, np.array([size for pairs in points.values() for size, _ in pairs]))
-    add_legend(figure, axes.get_legend_handles_labels()[0])
+    few_ticks(axes.xaxis, sizes)
+    add_legend(figure, handles + _interval_entries(everything[:, 2]))
     return figure
 
 
@@ -315,7 +321,7 @@ def results_over(
     ylabel: str,
     angles: bool = False,
 ) -> Figure:
-    """Draw means of several methods along an axis, with bars for the intervals of the means.
+    """Draw means of several methods along an axis, with bars for the 95 % intervals of the means.
 
     Methods stand side by side at each position. An axis that spans more than a factor of ten is logarithmic. On such an
     axis an interval that reaches zero ends at a third of its mean.
@@ -323,7 +329,7 @@ def results_over(
     Parameters
     ----------
     panels : mapping of str to mapping of str to sequence of (position, mean, half of the interval)
-        Points by the name of the method, by the title of a panel.
+        Points by the name of the method, by the title of a panel. The interval is that of 95 % confidence.
     xlabel, ylabel : str
         Labels of the axes.
     angles : bool, default False
@@ -362,21 +368,40 @@ def results_over(
     for axes in grid[::columns]:
         axes.set_ylabel(ylabel)
     entries = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    add_legend(figure, list(entries.values()))
+    add_legend(figure, list(entries.values()) + _interval_entries(points[:, 2]))
     return figure
+
+
+def _interval_entries(half_widths: Array) -> list[Line2D]:
+    """Return the entry of a legend that says what bars are; none if no interval has a width."""
+    text = "bar: 95 % interval\nof the mean"
+    how: dict[str, Any] = {"linestyle": "none", "marker": "|", "markersize": 14, "color": GREY}
+    return [Line2D([], [], label=text, **how)] if half_widths.any() else []
 
 
 def _draw_means(axes: Axes, line: Array, positions: Array, shift: float, floor: float, how: dict[str, Any]) -> None:
     """Draw the means of a method with their intervals, shifted by a share of the distance between positions."""
     x, means, half_widths = line.T
-    low, shown = means - half_widths, means.clip(min=floor)
-    if axes.get_yscale() == "log":
-        low = np.where(low > max(floor, 0.0), low, shown / 3)  # one that reaches zero has no end on such an axis
-    low, high = np.where(means > floor, [low, means + half_widths], floor)
     gap = np.diff(np.log(positions) if axes.get_xscale() == "log" else positions).min(initial=np.inf)
     step = 0.15 * shift * (gap if np.isfinite(gap) else 1.0)
     x = x * np.exp(step) if axes.get_xscale() == "log" else x + step
-    axes.errorbar(x, shown, yerr=[shown - low, high - shown], capsize=3, linewidth=1.2, fillstyle="none", **how)
+    _draw_intervals(axes, x, means, half_widths, floor, {"linewidth": 1.2, **how})
+
+
+def _draw_intervals(
+    axes: Axes, x: Array, means: Array, half_widths: Array, floor: float, how: Mapping[str, Any]
+) -> Line2D:
+    """Draw means with their intervals as bars; means below the floor are drawn at the floor, without a bar.
+
+    Return the entry of the legend.
+    """
+    low, shown = means - half_widths, means.clip(min=floor)
+    if axes.get_yscale() == "log":
+        low = np.where(low > max(floor, 0.0), low, shown / 3)  # one that reaches zero has no end on such an axis
+    low, high = np.where((means > floor) & (half_widths > 0), [low, means + half_widths], shown)
+    if half_widths.any():
+        axes.errorbar(x, shown, yerr=[shown - low, high - shown], fmt="none", ecolor=how["color"], capsize=3)
+    return axes.plot(x, shown, fillstyle="none", **how)[0]
 
 
 MAX_NAMED_PARTIES = 36
@@ -460,6 +485,7 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
         grid = figure.subplots(-(-count // columns), columns, squeeze=False).ravel()
         for axes in grid:
             axes.set_axis_off()
+            axes.set_anchor("S")  # below the title, which else is cut where an image fills its place
         for i, (axes, loadings) in enumerate(zip(grid, model.loadings()[0][:count], strict=False)):
             largest = np.abs(loadings).max() or 1.0
             if len(shape) == 2:
@@ -526,11 +552,11 @@ def _on_plane(points: Array) -> Array:
     return points if points.shape[1] > 1 else np.column_stack([points, np.arange(len(points))])
 
 
-def _pareto_front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the pairs (MB, degrees) that no other pair beats in both, by MB; exact angles count as equal."""
+def _pareto_front(pairs: Array) -> list[tuple[float, float]]:
+    """Return the pairs (size, degrees) that no other pair beats in both, by size; exact angles count as equal."""
     best, front = np.inf, []
-    for megabytes, degrees in sorted((megabytes, max(degrees, EXACT_ANGLE_DEGREES)) for megabytes, degrees in pairs):
+    for size, degrees in sorted((size, max(degrees, EXACT_ANGLE_DEGREES)) for size, degrees in pairs.tolist()):
         if degrees < best:
             best = degrees
-            front.append((megabytes, degrees))
+            front.append((size, degrees))
     return front

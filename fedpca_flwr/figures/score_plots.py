@@ -278,7 +278,7 @@ def _panels(
     ]
     for handle in (entries := _ellipse_entries(ellipses, drawn)):
         handle.set_color(COLOURS[3])
-    add_legend(figure, handles + entries, below=True)
+    add_legend(figure, handles + entries)
     return figure
 
 

@@ -6,7 +6,7 @@ which at most min(f, d) are not zero, with f = n - 1 degrees of freedom.
 **How many components.** `parallel_analysis` (Horn 1965), `broken_stick`, `components_for_share`, `minka`, the edges of
 `fedpca_flwr.maths.marchenko_pastur`, and `bi_cross_validation` of rows and features at once (Owen and Perry 2009). The
 last rule holds out the rows of a fold and a block of features: the data are ``[A B; C D]`` with A held out of both, and
-a rank-k approximation of D foretells :math:`A \approx B D_k^+ C`. Its error needs no row: with S the scatter of the
+a rank-k approximation of D predicts :math:`A \approx B D_k^+ C`. Its error needs no row: with S the scatter of the
 training rows, :math:`D_k^+ C` is the regression on the first k components,
 :math:`W_k = V_k \Lambda_k^{-1} V_k^T S_{DC}`, and with T the scatter of the validation rows, about the mean of the
 training rows,

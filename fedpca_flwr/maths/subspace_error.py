@@ -88,7 +88,7 @@ class SubspaceError:
     limit: float
 
     def distance(self, rows: float, population: float = np.inf) -> Distance:
-        """Foretell the distance between the components of some rows and those of the population they are drawn from.
+        """Forecast the distance between the components of some rows and those of the population they are drawn from.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ def estimate_subspace_error(X: Array, k: int, *, scale: bool = False) -> Subspac
     """
     n = len(X)
     if n < MIN_ROWS:
-        raise DataError(f"{n} rows are too few to foretell from; at least {MIN_ROWS} are needed")
+        raise DataError(f"{n} rows are too few for a forecast; at least {MIN_ROWS} are needed")
     values, V, S, Z2 = _scores(X, scale=scale)
     if not 1 <= k < values.size:
         raise DataError(
@@ -159,7 +159,7 @@ def estimate_subspace_error(X: Array, k: int, *, scale: bool = False) -> Subspac
     if unresolved.size:
         raise DataError(
             f"component {unresolved[0] + 1} of {k} is not resolved: {n} rows cannot tell it from those after component "
-            f"{k}, so nothing is foretold; choose another number of components, or more rows"
+            f"{k}, so there is no forecast; choose another number of components, or more rows"
         )
     deviations = S**2 - values if Z2 is None else S**2 - values * (Z2 @ V**2)
     slope = 2 * fourth / gaps

@@ -248,8 +248,8 @@ for (draw in seq_len(sizes[4])) {
   }
 }
 """
-COLOURS = {"p-cov": "0.6", "robust": "tab:blue", "ROBPCA": "tab:orange", "PcaLocantore": "tab:green"}
-"""Colours of the methods; the last two are those of R's rrcov."""
+MAP_METHODS = ("p-cov", "robust", "ROBPCA", "PcaLocantore")
+"""Methods that the map compares; the last two are those of R's rrcov."""
 
 
 @harness.benchmark("docs/robust.md", draws=1)
@@ -260,7 +260,7 @@ def _robust_map(draws: int = 40, figure: str = "") -> Lines:
     drawn by. ROBPCA and PcaLocantore are those of R's rrcov, where it is installed. The figure has the worst angles.
     """
     panels: dict[str, dict[str, harness.Points]] = {}
-    yield "d", "share", "direction", "distance", *COLOURS
+    yield "d", "share", "direction", "distance", *MAP_METHODS
     for cell in CELLS:
         samples = [_contaminate(np.random.default_rng([0, i]), cell, MAP_ROWS) for i in range(draws)]
         angles = {method: _robust_angles(method, samples, cell.k, parties=1) for method in ("p-cov", "robust")}
@@ -270,11 +270,12 @@ def _robust_map(draws: int = 40, figure: str = "") -> Lines:
             panel.setdefault(method, []).append((cell.distance, max(degrees)))
         cells = (
             f"{np.median(angles[method]):.0f}, {max(angles[method]):.0f}" if method in angles else "-"
-            for method in COLOURS
+            for method in MAP_METHODS
         )
         yield cell.d, f"{cell.share:.0%}", cell.direction, f"{cell.distance:g}", *cells
     labels = "distance in deviations", "worst of the largest angles (degrees)"
-    harness.plot(figure, panels, labels, rows=4, colours=COLOURS)
+    look = {"colours": {"p-cov": "0.6"}, "equal_steps": True, "ticks": (0, 45, 90)}
+    harness.plot(figure, panels, labels, rows=4, **look)
 
 
 def _contaminate(rng: Generator, cell: Cell, n: int) -> Array:

@@ -47,7 +47,7 @@ def _biobank(
     between 0.1 and 0.9, that of each population has a beta distribution with Fst 0.05, and a person of each site has a
     population at random. Variants are independent given the population, so that the covariance of the standardised
     genotypes is known: its leading eigenvectors are the truth. The distance to the truth is the root of the summed
-    squared sines of the angles. It is foretold from `sample` people of the first site alone, as `site worth` does.
+    squared sines of the angles. The forecast is made from `sample` people of the first site alone, as by `site worth`.
     Sites and server take turns in one process, and the memory of each is beyond its libraries; sites allow rare values.
     Files that are in the folder from an earlier run with the same sizes are drawn no more.
     """
@@ -57,7 +57,7 @@ def _biobank(
         seconds = harness.wall_seconds(partial(draw_sites, place, parties, people, variants, components + 1))
         yield f"{people:,} people, {variants:,} variants, {parties} sites, drawn in {seconds:.0f} s:\n"
         yield "what", "measured"
-        median, low, high = foretell(place, components, sample, people)
+        median, low, high = forecast(place, components, sample, people)
         usage = harness.isolate(measure_masked_run, place, parties, components, tolerance, threads)
         result = usage.value
         yield "wall seconds of the run", f"{result['seconds']:.0f}"
@@ -69,7 +69,7 @@ def _biobank(
         yield "peak MB of the server", f"{result['server'] / 1e6:.0f}"
         yield "certified angle, degrees", f"{result['certified']:.1g}"
         yield "distance to the truth", f"{result['distance']:.4f}"
-        yield f"foretold from {sample:,} people of one site", f"{median:.4f} ({low:.4f} to {high:.4f})"
+        yield f"forecast from {sample:,} people of one site", f"{median:.4f} ({low:.4f} to {high:.4f})"
         yield "largest angle to the truth, degrees", f"{result['angle']:.2f}"
 
 
@@ -115,8 +115,8 @@ def _pack(codes: Any) -> Any:
     return np.bitwise_or.reduce(quads << np.array([0, 2, 4, 6], np.uint8), axis=2)
 
 
-def foretell(folder: Path, components: int, sample: int, people: int) -> Distance:
-    """Foretell the distance of the components of all people to the truth, from some people of the first site.
+def forecast(folder: Path, components: int, sample: int, people: int) -> Distance:
+    """Forecast the distance of the components of all people to the truth, from some people of the first site.
 
     Parameters
     ----------

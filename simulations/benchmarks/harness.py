@@ -6,6 +6,7 @@ tuple after a text is the head of a table.
 """
 
 import importlib
+import itertools
 import json
 import logging
 import time
@@ -360,27 +361,49 @@ def plot(
     labels : Sequence of str
         Texts of the axes of abscissas and ordinates.
     **looks : Any
-        Number of ``rows`` of panels, ``scale`` of ordinates (linear) and ``colours`` by label.
+        Number of ``rows`` of panels, ``scale`` and ``ticks`` of ordinates, ``colours`` by label, and whether abscissas
+        stand at ``equal_steps`` instead of a logarithmic scale.
     """
     if not file:
         return
-    style, figures = (importlib.import_module(name) for name in ("fedpca_flwr.figures.style", "matplotlib.figure"))
+    style, figures, lines = (
+        importlib.import_module(name) for name in ("fedpca_flwr.figures.style", "matplotlib.figure", "matplotlib.lines")
+    )
     as_text = {"svg.fonttype": "none", "svg.hashsalt": "benchmarks"}  # small, and the same each time
+    look: dict[str, tuple[str, str]] = {}
+    for name, (colour, marker) in zip(dict.fromkeys(itertools.chain(*panels.values())), style.looks(), strict=False):
+        look[name] = looks.get("colours", {}).get(name, colour), marker
     with importlib.import_module("matplotlib").rc_context({**style.STYLE, **as_text}):
-        rows, colours = looks.get("rows", 1), looks.get("colours", {})
+        rows = looks.get("rows", 1)
         columns = len(panels) // rows
-        figure = figures.Figure(figsize=(max(6.0, 2.4 * columns), 1.8 + 1.2 * rows), layout="constrained")
-        grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        figure = figures.Figure(figsize=(max(6.0, 2.3 * columns), 1.8 + 1.2 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, sharex="col", sharey=True, squeeze=False)
+        entries, bars = dict[str, Any](), dict[str, Any]()
         for axes, (title, curves) in zip(grid.flat, panels.items(), strict=True):
-            for (label, points), colour, marker in zip(curves.items(), style.COLOURS, style.MARKERS, strict=False):
-                x, y, *ends = zip(*points, strict=True)
-                bars = np.abs(np.subtract(ends, y)) if ends else None
-                looks_of_curve = {"ls": "-", "marker": marker, "color": colours.get(label, colour), "label": label}
-                axes.errorbar(x, y, yerr=bars, capsize=3, **looks_of_curve)
-            axes.set(xscale="log", yscale=looks.get("scale", "linear"))
-            style.few_ticks(axes.xaxis, np.array([point[0] for points in curves.values() for point in points]))
+            steps = sorted({point[0] for points in curves.values() for point in points})
+            places = range(len(steps)) if looks.get("equal_steps") else steps
+            axes.set(xscale="linear" if looks.get("equal_steps") else "log", yscale=looks.get("scale", "linear"))
+            for label, points in curves.items():
+                sizes, y, *ends = zip(*points, strict=True)
+                x, (colour, marker) = [places[steps.index(size)] for size in sizes], look[label]
+                entries.setdefault(label, axes.plot(x, y, marker, ls="-", ms=5, color=colour, label=label)[0])
+                if ends:
+                    axes.errorbar(x, y, yerr=np.abs(np.subtract(ends, y)), fmt="none", ecolor=colour, capsize=3)
+                    bar = {"ls": "none", "marker": "|", "markersize": 12, "color": style.GREY}
+                    bars["draws"] = lines.Line2D([], [], label="lowest to\nhighest draw", **bar)
+            axes.set_xticks(places, [_size_text(value) for value in steps], minor=False)
+            axes.set_xticks([], minor=True)
+            if "ticks" in looks:
+                axes.set_yticks(looks["ticks"])
             axes.set_title(title, fontsize=8)
         figure.supxlabel(labels[0], fontsize=9)
         figure.supylabel(labels[1], fontsize=9)
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+        style.add_legend(figure, [*entries.values(), *bars.values()])
         figure.savefig(file, metadata={"Date": None})
+
+
+def _size_text(size: float) -> str:
+    """Return a size in a few letters: 3000, 50k, 10M."""
+    if size >= 1e6:
+        return f"{size / 1e6:g}M"
+    return f"{size / 1e3:g}k" if size >= 1e4 else f"{size:g}"

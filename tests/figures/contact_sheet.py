@@ -186,6 +186,9 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "plain": lambda: plots.bytes_against_error(costs(["p-cov", "sub-it", "qr-pca"])),
         "names of 58 letters": lambda: plots.bytes_against_error(costs(LONG_METHODS)),
         "30 methods": lambda: plots.bytes_against_error(costs(METHODS)),
+        "means of few runs": lambda: plots.bytes_against_error(
+            {"p-cov": [(0.4, 0.0, 0.0)], "sub-it": [(0.1, 9.0, 3.0), (0.2, 0.7, 0.9)]}
+        ),
         "one exact point": lambda: plots.bytes_against_error({"p-cov": [(0.2, 0.0)]}),
     },
     "results_over": {

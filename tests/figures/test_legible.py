@@ -107,11 +107,21 @@ def test_hard_inputs_keep_within_the_figure(name, what):
     panels = [axes for axes in figure.axes if axes.get_visible()]
     boxes = [axes.get_window_extent() for axes in panels]
     legends = [legend.get_window_extent() for legend in figure.legends]
-    assert not [legend for legend in legends if any(legend.overlaps(box) for box in boxes)]
+    titles = [text.get_window_extent() for text in figure.texts]
+    assert not [legend for legend in legends if any(legend.overlaps(box) for box in boxes + titles)]
     assert sum(box.width * box.height for box in boxes) > 0.25 * np.prod(figure.bbox.size)  # the rest is names
     names = [len(legend.get_texts()) for legend in figure.legends]
     names += [len(of) for axes in panels for of in (axes.texts, axes.get_yticklabels(), axes.get_xticklabels())]
     assert max(names) <= max(MAX_NAMES, 61 if name in ("manhattan", "biplot", "variables") else 0)
+
+
+@pytest.mark.engine
+def test_names_of_odd_rows_do_not_cover_each_other():
+    figure = FIGURES["outlier_map"]["rows far off"]()
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) > 6
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
 
 
 def test_short_names_are_short_and_differ():

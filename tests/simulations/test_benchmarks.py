@@ -118,7 +118,9 @@ def test_growth_has_a_line_a_point_and_an_exponent_a_method(monkeypatch, tmp_pat
     assert all(cell.split("; ")[1] == "1" for cell in (lines[0][1], lines[0][3]))  # rounds of p-cov and qr-pca
     assert cells(thin)[1] == ["exponent", "-", "-", "-"]  # of one point there is none
     assert [cell.split("; ")[1] for cell in cells(tall)[0][2:]] == ["refused"] * 2  # squares of rows
-    assert "CPU seconds" in (tmp_path / "growth.svg").read_text()
+    drawing = (tmp_path / "growth.svg").read_text()
+    assert "CPU seconds" in drawing
+    assert all(f">{method}<" in drawing for method in ("p-cov", "vertical")), "the legend names methods of all panels"
     assert growth.exponent([(10, 1.0), (100, 2.0), (1000, 200.0)]) == "2.00"  # between the two largest
 
 

@@ -84,8 +84,8 @@ def test_figures_runs_and_what_each_client_has_are_on_the_page(comparison):
     assert text.count('<p class="lead">Exact, in the fewest rounds') == 2
     assert "<h2>All settings: the largest angle (degrees)</h2>" in text
     record = next(record for record in read_records(page.parent) if record["method"] == "p-cov")
-    assert text.count("<h3>What each client has in p-cov</h3>") == 2
-    assert text.count("angle of the first without it (degrees)") == 2
+    assert text.count("<h3>Share of each client in the result of p-cov</h3>") == 2
+    assert text.count("angle of the first component without the client (degrees)") == 2
     for one in PCAModel.load(page.parent / record["model"]).log["influence"]:
         assert f"<td>{one['party']}</td>" in text
         assert f"<td>{max(one['component_shares']):.2%}</td><td>{one['angles_degrees'][0]:.3g}</td>" in text
@@ -113,9 +113,9 @@ def test_secure_runs_say_what_the_server_saw(tmp_path, monkeypatch, page):
     assert [name for kind, name in kinds if "secure" in kind.split()] == ["p-cov"]
     assert len(kinds) == 3
     assert '<input type="checkbox" value="secure" disabled>' in page.read_text()
-    assert "<code>--bound</code> makes some" in page.read_text()
+    assert "<code>--bound</code> adds such runs" in page.read_text()
     assert '<input type="checkbox" value="secure">' in secure
-    assert "<code>--bound</code> makes some" not in secure
+    assert "<code>--bound</code> adds such runs" not in secure
     short = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details>", secure)
     assert len(short) == 2
     for summary, error in short:
@@ -193,7 +193,7 @@ def test_a_foreign_models_wrong_influence_is_left_out(tmp_path, monkeypatch):
     model.log["influence"][0]["rows_share"] = PAYLOAD
     model.save(tmp_path / record["model"])
     text = report.write_report(tmp_path, [record]).read_text()
-    assert "What each client has" not in text
+    assert "Share of each client" not in text
     assert "onerror" not in text
 
 

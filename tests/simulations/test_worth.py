@@ -43,7 +43,7 @@ def test_angles_alone_and_joined_are_those_of_the_mathematics(worth, scale):
     ):
         np.testing.assert_allclose(line[:3], expected, rtol=0.06)
         np.testing.assert_allclose(line[3:], np.rad2deg(np.arcsin(np.array(expected) / np.sqrt(4))), rtol=0.06)
-    assert "same kind" in out
+    assert "same population" in out
     content = json.loads(worth(DIGITS, f"n-components=4 method='p-cov scale={str(scale).lower()}'", "--json")[1])
     assert [case["rows"] for case in content] == [300, 5300, 300]
     np.testing.assert_allclose(content[0]["distance"]["median"], error.distance(300).median)
@@ -61,11 +61,11 @@ def test_the_page_is_whole_and_holds_no_row(worth, tmp_path):
     assert str(page) in out
     assert not (tmp_path / "j").exists(), "nothing is noted, as nothing is asked"
     assert "St John's & co. " in words
-    assert "300 rows of 64 features, and foretold 4 components. Nothing left the site" in words
+    assert "300 rows of 64 features, and made the forecast for 4 components. Nothing left the site" in words
     for line in out.splitlines()[:3]:
         for cell in re.findall(r"[\d.]+ \([\d.]+ to [\d.]+\)", line):
             assert cell in words
-    assert "same kind" in words
+    assert "same population" in words
     assert body.find(".//{http://www.w3.org/2000/svg}svg") is not None
     assert "123456" not in text
     assert "src=" not in text, "the page asks no other file"
