@@ -148,7 +148,7 @@ print(fedpca_flwr.__file__, model.log["method"], fitted.log["method"], record["m
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("decoys", DECOYS, ids=str)
+@pytest.mark.parametrize("decoys", [DECOYS[0], pytest.param(DECOYS[1], marks=pytest.mark.nightly)], ids=str)
 def test_the_wheels_commands_work_beside_decoys(installed, tmp_path, decoys):
     decoy(tmp_path, *decoys)
     where, *methods = said(installed, USE, tmp_path).splitlines()[-1].split()
@@ -181,13 +181,9 @@ run_simulation(app.server, app.client, 3, backend_config=resources)
 """
 
 
-BY_DAY = "components-then-model"  # `tests/test_readme.py` runs all of them by day, on a grid of its process
-
-
 @pytest.mark.engine
-@pytest.mark.parametrize(
-    "example", [name if name == BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in COMPONENTS]
-)
+@pytest.mark.nightly  # `tests/test_readme.py` runs all of them by day, on a grid of its process
+@pytest.mark.parametrize("example", COMPONENTS)
 def test_example_apps_run_from_the_wheel(installed, tmp_path, example):
     decoy(tmp_path, *DECOYS[0])
     name = example.replace("-", "_")

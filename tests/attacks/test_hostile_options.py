@@ -114,7 +114,9 @@ def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{about}{found}" if found else ""
 
 
-@pytest.mark.parametrize("first", range(0, 120, 20))
+@pytest.mark.parametrize(
+    "first", [0, 20, 40, *(pytest.param(first, marks=pytest.mark.nightly) for first in (60, 80, 100))]
+)
 def test_drawn_options_and_questions_find_nothing(first, tmp_path, monkeypatch):
     for seed in range(first, first + 20):
         with monkeypatch.context() as patch:

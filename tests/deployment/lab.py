@@ -1,12 +1,20 @@
 """The deployment of a rehearsal as tests use it, and a SuperLink that simulates."""
 
+import io
 import json
 import os
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from flwr.cli.app import app as flwr
+from typer.testing import CliRunner
+
+from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.site.deployment import HOST, Deployment
+from fedpca_flwr.site.flower_command import COLOUR_CODES, TIMEOUT_SECONDS, FlowerCommand
 from fedpca_flwr.strategies import METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +46,20 @@ def impatient(folder: Path, inherited: str = "") -> str:
     return f"{folder}{os.pathsep}{inherited}"
 
 
+class CommandHere(FlowerCommand):
+    """`flwr`, in this process: another would import Flower for each listing. Runs have processes, which tests read."""
+
+    def __call__(self, *arguments: str, on_line: Any = None, timeout: float = TIMEOUT_SECONDS) -> str:
+        if arguments[0] == "run":
+            return super().__call__(*arguments, on_line=on_line, timeout=timeout)
+        home = {"FLWR_HOME": self.environment["FLWR_HOME"]}
+        with patch.object(sys, "__stdout__", io.StringIO()) as listing:  # to which Flower returns for JSON
+            ended = CliRunner().invoke(flwr, arguments, env=home)
+        if ended.exit_code:
+            raise FedPCAError(f"flwr {' '.join(arguments)}: {ended.output}")
+        return COLOUR_CODES.sub("", ended.stdout + listing.getvalue())
+
+
 class Lab(Deployment):
     """Of this repository's app, in a folder that is made."""
 
@@ -46,6 +68,7 @@ class Lab(Deployment):
         super().__init__(folder, ROOT, node_configs)
         self.environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.5"  # looking costs the cores that messages wait for
         self.environment["PYTHONPATH"] = impatient(folder, self.environment.get("PYTHONPATH", ""))
+        self.flwr = CommandHere(self.environment)
 
     def with_sites(self, node_configs: list[dict[str, Any]]) -> "Lab":
         """Each SuperNode with the node-config of its number: it starts anew where it has another, or is stopped."""

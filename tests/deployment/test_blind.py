@@ -1,12 +1,10 @@
 """A blind run on a real SuperLink: three sites write the model, and the SuperLink's database holds nothing of it."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from fedpca_flwr import run
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.site.deployment import make_site_configs, write_site_files
@@ -54,10 +52,3 @@ def test_three_sites_have_a_model_that_the_link_does_not_have(tmp_path):
     for number in np.concatenate([models[0].components_.ravel(), models[0].mean_, models[0].explained_variance_]):
         assert np.float64(number).tobytes() not in database
         assert np.float64(-number).tobytes() not in database
-
-
-def test_the_workers_of_a_simulation_have_the_model():
-    """A worker has the stages of methods, too: without these it would send sums that open."""
-    options: dict[str, Any] = {"n_components": 3, "progress": False}
-    model = run("p-cov", HOSPITALS, engine="ray", secure_aggregation=True, bound=100.0, blind=True, **options)
-    assert principal_angles(model, run("p-cov", HOSPITALS, **options)).max <= 1e-8

@@ -90,7 +90,15 @@ def test_every_figure_of_the_package_is_here():
 MAX_NAMES = 45
 """Names that a single legend or axis has at most: 40, that of the rest, and those of ellipses."""
 
-HARD = [(name, what) for name, inputs in FIGURES.items() for what in inputs if what != "plain"]
+BY_NIGHT = {("scores", "30 parties of 58 letters"), ("scores", "30 classes")}
+"""The slowest. By day a hundred parties have as long a legend, other figures as long names, and as many classes."""
+
+HARD = [
+    pytest.param(name, what, marks=pytest.mark.nightly if (name, what) in BY_NIGHT else ())
+    for name, inputs in FIGURES.items()
+    for what in inputs
+    if what != "plain"
+]
 
 
 @pytest.mark.engine

@@ -16,7 +16,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.records import card_of
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
-from tests.harness import fit
+from tests.harness import CLUSTER_STEPS, fit
 from tests.properties.definitions import Matrix, centred, cut_rows, degrees, eigenpairs, spread_over
 from tests.properties.profiles import examples
 
@@ -63,7 +63,8 @@ def drawn(seed: int, name: str, options: dict[str, Any]) -> tuple[Matrix, list[M
 @pytest.mark.parametrize(("name", "options", "way"), SETS)
 @examples(2)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_numbers_are_what_they_say(name, options, way, tmp_path_factory, seed):
+def test_numbers_are_what_they_say(name, options, way, monkeypatch, tmp_path_factory, seed):
+    monkeypatch.setattr(*CLUSTER_STEPS)
     X, parties, k = drawn(seed, name, options)
     run = {key.replace("-", "_"): NARROW.get(key, value) for key, value in options.items()}
     if "state" in run:

@@ -11,7 +11,7 @@ from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.encoding import MaskedSum
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
-from tests.harness import fit, own
+from tests.harness import CLUSTER_STEPS, fit, own
 from tests.hostile import HostileSession
 from tests.options import option_values
 from tests.refusals import unnamed
@@ -85,6 +85,7 @@ CASES = {f"{name} {own}": (name, own) for name in SUMMING for own in option_sets
 
 @pytest.mark.parametrize(("method", "options"), CASES.values(), ids=CASES)
 def test_what_a_site_answers_by_default_adds_up(method, options, tmp_path, monkeypatch):
+    monkeypatch.setattr(*CLUSTER_STEPS)
     rows = pooled(method, options)
     ways = divisions(rows, CARDS[method].split)
     run = {"method": method, "n_components": 2, "secure_aggregation": True, "bound": BOUND, **own(method), **options}
