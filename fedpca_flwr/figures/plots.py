@@ -318,7 +318,7 @@ def results_over(
     """Draw means of several methods along an axis, with bars for the intervals of the means.
 
     Methods stand side by side at each position. An axis that spans more than a factor of ten is logarithmic. On such an
-    axis an interval that reaches zero ends at a third of its mean.
+    axis an arrow points down from a mean whose interval reaches zero, and the legend says so.
 
     Parameters
     ----------
@@ -343,6 +343,7 @@ def results_over(
     positions, means = np.unique(points[:, 0]), points[:, 1].clip(min=floor)
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     on_log = [values.min() > 0 and values.max() >= 10 * values.min() for values in (positions, means)]
+    endless = False
     for axes, (title, curves) in zip(grid, panels.items(), strict=False):
         axes.set(xscale="log" if on_log[0] else "linear", yscale="log" if on_log[1] else "linear", title=title)
         if angles and means.min() <= floor:
@@ -351,7 +352,7 @@ def results_over(
             if name in curves:
                 shift = (i - (len(names) - 1) / 2) / len(names)
                 how = {"color": colour, "marker": marker, "label": label}
-                _draw_means(axes, np.array(curves[name]), positions, shift, floor, how)
+                endless |= _draw_means(axes, np.array(curves[name]), positions, shift, floor, how)
         axes.set_xticks(positions, [f"{position:g}" for position in positions], minor=False)
         axes.xaxis.set_minor_formatter(NullFormatter())
     for axes in grid[len(panels) :]:
@@ -362,21 +363,35 @@ def results_over(
     for axes in grid[::columns]:
         axes.set_ylabel(ylabel)
     entries = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if endless:
+        entries[ENDLESS_TEXT] = Line2D([], [], linestyle="none", marker="$\\downarrow$", color=GREY, label=ENDLESS_TEXT)
     add_legend(figure, list(entries.values()))
     return figure
 
 
-def _draw_means(axes: Axes, line: Array, positions: Array, shift: float, floor: float, how: dict[str, Any]) -> None:
-    """Draw the means of a method with their intervals, shifted by a share of the distance between positions."""
+ENDLESS_TEXT = "the interval reaches 0"
+"""Entry of the legend for arrows that stand for the lower end of an interval on a logarithmic axis."""
+
+
+def _draw_means(axes: Axes, line: Array, positions: Array, shift: float, floor: float, how: dict[str, Any]) -> bool:
+    """Draw the means of a method with their intervals, shifted by a share of the distance between positions.
+
+    Returns whether an interval has an arrow instead of a lower end.
+    """
     x, means, half_widths = line.T
     low, shown = means - half_widths, means.clip(min=floor)
+    endless = np.zeros(len(line), dtype=bool)
     if axes.get_yscale() == "log":
-        low = np.where(low > max(floor, 0.0), low, shown / 3)  # one that reaches zero has no end on such an axis
+        endless = (low <= max(floor, 0.0)) & (means > floor)  # zero is not on such an axis
+        low = np.where(endless, shown, low)
     low, high = np.where(means > floor, [low, means + half_widths], floor)
     gap = np.diff(np.log(positions) if axes.get_xscale() == "log" else positions).min(initial=np.inf)
     step = 0.15 * shift * (gap if np.isfinite(gap) else 1.0)
     x = x * np.exp(step) if axes.get_xscale() == "log" else x + step
     axes.errorbar(x, shown, yerr=[shown - low, high - shown], capsize=3, linewidth=1.2, fillstyle="none", **how)
+    arrows: dict[str, Any] = {"uplims": True, "linestyle": "none", "linewidth": 1.2, "color": how["color"]}
+    axes.errorbar(x[endless], shown[endless], yerr=shown[endless] * 2 / 3, **arrows)
+    return bool(endless.any())
 
 
 MAX_NAMED_PARTIES = 36
