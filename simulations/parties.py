@@ -145,8 +145,12 @@ def _isolated_notes(parties: Parties, party_names: list[str]) -> list[str]:
     lines = [f"{text} ({name})" for name, text in zip(party_names, texts, strict=True) if text]
     if not lines:
         return []
-    what = "far from all others of their column: codes for missing values, or errors? docs/data.md says what to do"
-    return [f"{'; '.join(lines)} lie {what}"]
+    what = "codes for missing values, or errors? docs/data.md says what to do"
+    return [f"far from all others of their column: {'; '.join(lines)}; {what}"]
+
+
+WRONG_SIGN = re.compile(r"[^\w .-]")
+"""Sign that no name of a party has."""
 
 
 def is_name(key: object) -> bool:
@@ -161,7 +165,7 @@ def is_name(key: object) -> bool:
     -------
     bool
     """
-    return isinstance(key, str) and re.fullmatch(r"[\w .-]{1,64}", key) is not None
+    return isinstance(key, str) and 1 <= len(key) <= 64 and not WRONG_SIGN.search(key)
 
 
 def _require_parties(data: Any) -> None:
@@ -184,6 +188,11 @@ def _require_parties(data: Any) -> None:
         if wrong_keys:
             has_other_keys = any(not isinstance(key, str) for key in wrong_keys)
             texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" if has_other_keys else ""
+            wrong_signs = sorted(
+                {sign for key in wrong_keys if isinstance(key, str) for sign in WRONG_SIGN.findall(key)}
+            )
+            if wrong_signs:
+                texts += f"; leave out {labels_text(wrong_signs)}"
             raise ConfigError(
                 f"'parties' has the keys {labels_text(wrong_keys)}, expected names of the parties: at most 64 letters, "
                 f"digits, spaces, '.', '-' and '_'{texts}"

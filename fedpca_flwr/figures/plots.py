@@ -276,7 +276,7 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, ...]]]) -> Fi
     """Draw bytes sent per client against the largest angle to the exact components, with the Pareto front.
 
     The line joins the points that no other point beats in both numbers. Angles below `EXACT_ANGLE_DEGREES` are drawn as
-    equal, because they are only rounding. An interval that reaches zero ends at a third of its mean.
+    equal, because they are only rounding. An arrow points down from a mean whose interval reaches zero.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, ...]]]) -> Fi
         ylim=(EXACT_ANGLE_DEGREES / 5, 10 * max(1e-3, everything[:, 1:].sum(axis=1).max())),
     )
     few_ticks(axes.xaxis, sizes)
-    add_legend(figure, handles + _interval_entries(everything[:, 2]))
+    add_legend(figure, handles + _interval_entries(everything[:, 1:], EXACT_ANGLE_DEGREES, logarithmic=True))
     return figure
 
 
@@ -324,7 +324,7 @@ def results_over(
     """Draw means of several methods along an axis, with bars for the 95 % intervals of the means.
 
     Methods stand side by side at each position. An axis that spans more than a factor of ten is logarithmic. On such an
-    axis an interval that reaches zero ends at a third of its mean.
+    axis an arrow points down from a mean whose interval reaches zero, and the legend says so.
 
     Parameters
     ----------
@@ -368,15 +368,22 @@ def results_over(
     for axes in grid[::columns]:
         axes.set_ylabel(ylabel)
     entries = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    add_legend(figure, list(entries.values()) + _interval_entries(points[:, 2]))
+    add_legend(figure, list(entries.values()) + _interval_entries(points[:, 1:], floor, logarithmic=on_log[1]))
     return figure
 
 
-def _interval_entries(half_widths: Array) -> list[Line2D]:
-    """Return the entry of a legend that says what bars are; none if no interval has a width."""
-    text = "bar: 95 % interval\nof the mean"
-    how: dict[str, Any] = {"linestyle": "none", "marker": "|", "markersize": 14, "color": GREY}
-    return [Line2D([], [], label=text, **how)] if half_widths.any() else []
+def _interval_entries(points: Array, floor: float, *, logarithmic: bool) -> list[Line2D]:
+    """Return the entries of a legend that say what bars and arrows are, for means and half widths (n, 2)."""
+    how: dict[str, Any] = {"linestyle": "none", "markersize": 14, "color": GREY}
+    entries = [Line2D([], [], label="bar: 95 % interval\nof the mean", marker="|", **how)] if points[:, 1].any() else []
+    if logarithmic and _reaches_zero(*points.T, floor).any():
+        entries.append(Line2D([], [], label="the interval reaches 0", marker="$\\downarrow$", **how))
+    return entries
+
+
+def _reaches_zero(means: Array, half_widths: Array, floor: float) -> NDArray[np.bool_]:
+    """Return which intervals have no lower end on a logarithmic axis, which has no zero."""
+    return np.asarray((means > floor) & (half_widths > 0) & (means - half_widths <= max(floor, 0.0)))
 
 
 def _draw_means(axes: Axes, line: Array, positions: Array, shift: float, floor: float, how: dict[str, Any]) -> None:
@@ -393,15 +400,18 @@ def _draw_intervals(
 ) -> Line2D:
     """Draw means with their intervals as bars; means below the floor are drawn at the floor, without a bar.
 
-    Return the entry of the legend.
+    On a logarithmic axis an arrow points down where an interval reaches zero. Return the entry of the legend.
     """
-    low, shown = means - half_widths, means.clip(min=floor)
-    if axes.get_yscale() == "log":
-        low = np.where(low > max(floor, 0.0), low, shown / 3)  # one that reaches zero has no end on such an axis
-    low, high = np.where((means > floor) & (half_widths > 0), [low, means + half_widths], shown)
+    shown = means.clip(min=floor)
+    low, high = np.where((means > floor) & (half_widths > 0), [means - half_widths, means + half_widths], shown)
+    endless = _reaches_zero(means, half_widths, floor) & (axes.get_yscale() == "log")
+    bars: dict[str, Any] = {"fmt": "none", "ecolor": how["color"]}
+    entry = axes.plot(x, shown, fillstyle="none", **how)[0]
     if half_widths.any():
-        axes.errorbar(x, shown, yerr=[shown - low, high - shown], fmt="none", ecolor=how["color"], capsize=3)
-    return axes.plot(x, shown, fillstyle="none", **how)[0]
+        axes.errorbar(x, shown, yerr=[np.where(endless, 0.0, shown - low), high - shown], capsize=3, **bars)
+    if endless.any():
+        axes.errorbar(x[endless], shown[endless], yerr=shown[endless] * 2 / 3, uplims=True, **bars)
+    return entry
 
 
 MAX_NAMED_PARTIES = 36

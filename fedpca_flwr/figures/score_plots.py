@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from scipy.special import fdtri
 
@@ -25,6 +27,7 @@ from fedpca_flwr.figures.style import (
     looks,
     short_names,
     thin_rows,
+    wrapped_names,
 )
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
@@ -220,21 +223,22 @@ def _single(
     axes.set(xlabel=titles[0], ylabel=titles[1])
     axes.set_aspect("equal", adjustable="datalim")
 
-    def entries(
-        items: Sequence[str], of: NDArray[np.str_], paint: Sequence[str], shapes: Sequence[str]
-    ) -> list[Line2D]:
-        """Return entries of the legend with the number of rows of each item."""
-        texts = [f"{text} ({np.sum(of == item)} rows)" for item, text in zip(items, short_names(items), strict=True)]
-        look = zip(texts, paint, shapes, strict=True)
-        return [Line2D([], [], linestyle="none", markersize=5, marker=m, color=c, label=text) for text, c, m in look]
+    def texts(items: Sequence[str], of: NDArray[np.str_]) -> list[str]:
+        """Return the names of items with the number of rows of each."""
+        return [f"{text} ({np.sum(of == item)} rows)" for item, text in zip(items, wrapped_names(items), strict=True)]
 
-    if by_party:
-        handles = entries(order, classes, list(colours.values()), list(marks.values()))
-    else:
-        few = parties if 1 < len(parties) <= len(COLOURS) else []
-        handles = entries(order, classes, list(colours.values()), ["s"] * len(order))
-        handles += entries(few, names, [GREY] * len(few), [marks[name] for name in few])
-    add_legend(figure, handles + _ellipse_entries(ellipses, with_ellipse))
+    dot: dict[str, Any] = {"linestyle": "none", "markersize": 5}
+    few = list(parties) if by_party or 1 < len(parties) <= len(COLOURS) else []
+    handles: list[Artist] = [
+        Line2D([], [], marker=marks[name], color=colours[name] if by_party else GREY, label=text, **dot)
+        for name, text in zip(few, texts(few, names), strict=True)
+    ]
+    if not by_party:  # patches of colours, because a square is the mark of a party
+        patches = [
+            Patch(color=colours[item], label=text) for item, text in zip(order, texts(order, classes), strict=True)
+        ]
+        handles = [*patches, *handles]
+    add_legend(figure, [*handles, *_ellipse_entries(ellipses, with_ellipse)])
     return figure
 
 

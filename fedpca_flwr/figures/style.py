@@ -5,6 +5,7 @@ paper: no single colour of text is legible on white and on the dark pages of not
 with white and with #111 multiply to 18.9, which is less than 4.5 times 4.5. Needs the extra ``plots``.
 """
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, cycle
 from typing import Any
@@ -135,6 +136,25 @@ def short_names(names: Iterable[object], most: int = MAX_NAME_LETTERS) -> list[s
         text if len(firsts[text]) == 1 else f"{text[: most - 5]} ({firsts[text][whole]})"
         for text, whole in zip(cut, full, strict=True)
     ]
+
+
+def wrapped_names(names: Iterable[object]) -> list[str]:
+    """Return names for a legend: long names in several lines, or shortened if the legend would be too high.
+
+    Parameters
+    ----------
+    names : iterable of object
+        The names, which are written as texts.
+
+    Returns
+    -------
+    list of str
+        Names in lines of at most `MAX_NAME_LETTERS` letters. If all names together take more than `MAX_LEGEND_LINES`
+        lines, the names of `short_names`.
+    """
+    full = list(names)
+    wrapped = [textwrap.fill(text, MAX_NAME_LETTERS) for text in short_names(full, 3 * MAX_NAME_LETTERS)]
+    return wrapped if sum(text.count("\n") + 1 for text in wrapped) <= MAX_LEGEND_LINES else short_names(full)
 
 
 def markers() -> Iterator[str]:

@@ -69,7 +69,7 @@ def components_table(model: FittedPCA) -> pandas.DataFrame:
     if intervals is not None:
         ends = [f"{LEVEL * 100:.0f} percent interval from", f"{LEVEL * 100:.0f} percent interval to"]
         rows |= dict(zip(ends, intervals.T, strict=True))
-    values = np.vstack([components.T, *rows.values()])
+    values = np.vstack([components.T, *rows.values()]) + 0.0  # no -0.0, which a paper would print as -0.00
     table = library.DataFrame(values, index=[*features, *rows], columns=labels)
     common = communalities(model)
     if common is not None:

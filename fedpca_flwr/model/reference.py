@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import orth, svd
 
 from fedpca_flwr.data.frames import as_array, column_names
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
@@ -99,7 +100,19 @@ def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
     -------
     Angles
         Largest and mean angle, in degrees.
+
+    Raises
+    ------
+    ConfigError
+        If one of the two is no model.
     """
+    for name, value in (("model", model), ("reference", reference)):
+        if not isinstance(value, PCAModel):
+            raise ConfigError(
+                f"'{name}' is of type {type(value).__name__}, expected PCAModel; pooled_pca(rows, k) makes the model "
+                "of your rows; for an array V of components (k, d), take scipy.linalg.subspace_angles(V.T, "
+                "model.components_.T), which is in radians"
+            )
     degrees = eigen.principal_angles(_directions(model), _directions(reference))
     return Angles(float(degrees.max()), float(degrees.mean()))
 

@@ -217,15 +217,33 @@ class SecondMoments:
             lambda moments: maths.select_features(moments, places), self.names(places), self.error_bound[places]
         )
 
-    def scaled(self) -> SecondMoments:
-        """Return the moments of rows whose features are divided by their deviation (divisor n).
+    def scaled(self, divisors: ArrayLike | None = None) -> SecondMoments:
+        """Return the moments of rows whose features are divided by their deviation (divisor n), or by other numbers.
+
+        Parameters
+        ----------
+        divisors : array-like of shape (d,), optional
+            Positive numbers, such as the ``scale_`` of a model, which for indicators of categories are no deviations.
+            By default the deviations; constant features are divided by 1.
 
         Returns
         -------
         SecondMoments
-            Constant features are divided by 1.
+
+        Raises
+        ------
+        ConfigError
+            If ``divisors`` are not d positive finite numbers.
         """
-        unit = maths.safe_deviation(self.moments.diagonal(), self.n_samples, self.moments.mean)
+        if divisors is None:
+            unit = maths.safe_deviation(self.moments.diagonal(), self.n_samples, self.moments.mean)
+        else:
+            unit = np.asarray(divisors, dtype=np.float64)
+            if unit.shape != (self.n_features,) or not (np.isfinite(unit) & (unit > 0)).all():
+                raise ConfigError(
+                    f"'divisors' has shape {unit.shape}, expected {self.n_features} positive finite numbers, one for "
+                    "each feature; they are a model's 'scale_' after a run with scale=True"
+                )
         return self._transform_each(
             lambda moments: maths.rescale_features(moments, unit), self.features, self.error_bound / unit**2
         )

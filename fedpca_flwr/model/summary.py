@@ -49,10 +49,10 @@ def summary(model: FittedPCA, *, short: bool = False) -> str:
     by_columns = model.components_ is None
     rows = [] if by_columns else [party["rows"] for party in parties if party["rows"] is not None]
     local_rows_text = f", {sum(rows)} of them at these parties" if rows and sum(rows) != model.n_samples_ else ""
-    sizes_text = f", with {min(rows)} to {max(rows)} rows" if rows else ""
+    sizes_text = f", with {_range_text(rows, 'rows')}" if rows else ""
     if by_columns:
         widths = [party["features"] for party in parties]
-        sizes_text = f", with {min(widths)} to {max(widths)} features of the same rows"
+        sizes_text = f", with {_range_text(widths, 'features')} of the same rows"
     names = [party.get("name") for party in parties]
     names_text = f" ({', '.join(names)})" if all(names) and len(names) <= MAX_NAMED_PARTIES else ""
     traffic = []
@@ -73,6 +73,13 @@ def summary(model: FittedPCA, *, short: bool = False) -> str:
     lines += measurements.measurement_lines(model)
     lines += [("note", note) for note in log.get("notes", [])]
     return "\n".join(f"  {name:<22}{printable_text(text)}" for name, text in lines)
+
+
+def _range_text(sizes: Sequence[int], unit: str) -> str:
+    """Write the smallest and the largest size, or the size of all parties."""
+    if min(sizes) < max(sizes):
+        return f"{min(sizes)} to {max(sizes)} {unit}"
+    return f"{sizes[0]} {unit}{' each' if len(sizes) > 1 else ''}"
 
 
 def _shares_text(model: FittedPCA) -> str:

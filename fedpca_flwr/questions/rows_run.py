@@ -25,7 +25,7 @@ from fedpca_flwr.protocol.question import Program, Round, SumRound, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.influence import HIDDEN_UNITS_NOTE, influence_measurements, influence_notes
-from fedpca_flwr.questions.pooling import STORED_MOMENTS_NOTE, Evidence, Fitting
+from fedpca_flwr.questions.pooling import STORED_MOMENTS_NOTE, UNSCALED_MOMENTS_NOTE, Evidence, Fitting
 from fedpca_flwr.questions.rows_client import RowsClient, RowsStage
 
 
@@ -175,6 +175,8 @@ class RowsStrategy(PCAStrategy):
             notes.append(HIDDEN_UNITS_NOTE)
         if evidence.stored is not None:
             notes.append(STORED_MOMENTS_NOTE)
+            if solution.scale is not None:
+                notes.append(UNSCALED_MOMENTS_NOTE)
         log = self.history(self.certainty(pairs), notes, measured)
         if units:
             log["other_units"] = units

@@ -56,8 +56,8 @@ FAULT_KINDS = (
     (
         "texts",
         re.compile(r".*", re.DOTALL),
-        "leave the columns out ('leave-out'), encode them as numbers, name them as node-config 'categories', or one as "
-        "'label'",
+        "leave the columns out ('leave-out'), encode them as numbers, name them as node-config 'categories' (in Python "
+        "give `run` the frame of pandas.read_csv, and 'levels'), or name one as 'label'",
     ),
     (
         "words among numbers",

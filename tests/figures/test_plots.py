@@ -9,6 +9,8 @@ import polars as pl
 import pytest
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
+from matplotlib.markers import CARETDOWN, CARETDOWNBASE
+from matplotlib.patches import Patch
 from matplotlib.path import Path as MatplotlibPath
 from scipy import sparse
 
@@ -490,3 +492,30 @@ def test_the_names_of_a_module_of_plots_are_its_plots():
     for module in (plots, analysis_plots):
         assert dir(module) == sorted(module.__all__)
         assert all(callable(getattr(module, name)) for name in dir(module))
+
+
+def test_an_interval_that_reaches_zero_has_an_upper_end_and_an_arrow_on_a_logarithmic_axis():
+    """The fault: a lower end at a third of the mean, which no reader can tell from the end of an interval."""
+    panels = {"4 clients": {"fast-pca": [(0.1, 30.0, 40.0), (1.0, 3.0, 1.0)]}}
+    figure = plots.results_over(panels, xlabel="alpha", ylabel="largest angle", angles=True)
+    carets = [line for line in figure.axes[0].lines if line.get_marker() in (CARETDOWN, CARETDOWNBASE)]
+    assert [line.get_xydata()[:, 0].round(3).tolist() for line in carets] == [[0.1]]
+    bars = [item for item in figure.axes[0].collections if isinstance(item, LineCollection)]
+    ends = [path for item in bars for path in item.get_segments()]
+    np.testing.assert_allclose(sorted({end for path in ends for end in path[:, 1]}), [2, 4, 10, 30, 70])
+    assert texts_of(figure) == ["fast-pca", "bar: 95 % interval\nof the mean", "the interval reaches 0"]
+    above = {"4 clients": {"fast-pca": [(0.1, 30.0, 4.0), (1.0, 3.0, 1.0)]}}
+    assert texts_of(plots.results_over(above, xlabel="alpha", ylabel="largest angle", angles=True)) == [
+        "fast-pca",
+        "bar: 95 % interval\nof the mean",
+    ]
+
+
+def test_a_legend_has_whole_names_of_parties_and_no_mark_of_a_party_for_a_class():
+    names = [f"Hospital of the University of the {part} of the Country" for part in ("North", "South", "West")]
+    parties = dict(zip(names, PARTS, strict=True))
+    figure = plots.scores(parties, MODEL, labels=cut(LABELS, 180, 100, 20))
+    entries = [" ".join(text.split()) for text in texts_of(figure)]
+    assert entries[3:6] == [f"{name} ({len(part)} rows)" for name, part in parties.items()]
+    (legend,) = figure.legends
+    assert [isinstance(handle, Patch) for handle in legend.legend_handles[:6]] == [True] * 3 + [False] * 3

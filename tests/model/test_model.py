@@ -58,7 +58,7 @@ def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path
     parties = [{"name": "north", "rows": 180}, {"name": None, "rows": None}]
     text = dataclasses.replace(model, log={**model.log, "rounds": rounds, "parties": parties}).summary()
     assert "3,000 at most per party, 4,000 in all" in text
-    assert "2, with 180 to 180 rows" in text
+    assert "2, with 180 rows" in text
     assert "300 of 12 features, 180 of them at these parties" in text
     assert "of them" not in model.summary()
     none = pooled_pca(X, 5)
@@ -124,6 +124,8 @@ def test_metrics_of_the_truth_itself():
     about_zero = pooled_pca(X, 5, center=False)
     np.testing.assert_allclose(about_zero.total_variance, np.sum(X**2) / 299)
     np.testing.assert_allclose(about_zero.noise_variance_, np.sum(np.linalg.svd(X)[1][5:] ** 2) / 299 / 7)
+    with refused(ConfigError, "'reference'", "ndarray", "expected PCAModel"):
+        principal_angles(truth, truth.components_)
     labels = (truth.transform(X)[:, 0] > 0).astype(int)
     assert knn_accuracy(truth, X[::2], labels[::2], X[1::2], labels[1::2]) > 0.9
     assert knn_accuracy(truth, X[::2], labels[::2], X[1::2], 1 - labels[1::2]) < 0.1

@@ -4,10 +4,11 @@ import stat
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedpca_flwr import run
+from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.model import PCAModel
@@ -215,3 +216,17 @@ def test_what_rounding_misses_is_kept_in_its_unit_and_adds_up():
     np.testing.assert_array_equal(both.subtract(other).error_bound, [1.0, 4.0])
     with pytest.deprecated_call(match="error_bound"):  # by its former name
         assert both.missed is both.error_bound
+
+
+@pytest.mark.parametrize("options", [{}, {"levels": ["ward"]}], ids=["numbers", "categories"])
+def test_moments_over_the_models_scale_give_the_scaled_model(options):
+    """The fault: scale=True divides an indicator by its deviation, and the model by the root of its share of ones."""
+    table = pd.DataFrame(X, columns=list(NAMES))
+    if options:
+        table["ward"] = np.where(X[:, 0] > 0, "A", "B")
+    model = run("p-cov", [table[:50], table[50:]], n_components=2, scale=True, keep="moments", **options)
+    scaled = analyses.pca(model.moments_.scaled(model.scale_), 2)
+    np.testing.assert_allclose(scaled.explained_variance_, model.explained_variance_, rtol=1e-12)
+    assert "model.moments_.scaled(model.scale_)" in model.summary()
+    with refused(ConfigError, "'divisors'", "positive"):
+        model.moments_.scaled(-model.scale_)
