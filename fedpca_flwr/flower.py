@@ -201,6 +201,7 @@ class FedPCA(Strategy):
         """
         if self._nodes is None or server_round == 1:
             self._nodes = messages.GridNodes(grid)
+            self.strategy.quorum.ask_properties = self._nodes.ask_properties
             self.strategy.initialize_parameters(self._nodes)  # refuses a second run
         questions = self.strategy.configure_fit(server_round, Parameters([], ""), self._nodes)
         if not questions:

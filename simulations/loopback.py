@@ -5,7 +5,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.protocol.quorum import ask_in_threads
 from fedpca_flwr.protocol.server import PCAServer, numerical_libraries
 from fedpca_flwr.simulations.parties import Parties
 from fedpca_flwr.strategies import FACTORY
@@ -141,7 +142,7 @@ def assemble(
     large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in parties) >= WORTH_THREADS
     workers = max(threads, default=os.cpu_count() or 1) if large else 1
     server.set_max_workers(workers)
-    server.strategy.quorum.max_concurrent = workers
+    server.strategy.quorum.ask_properties = partial(ask_in_threads, max_workers=workers)
     run_id = secrets.randbits(62)  # as Flower's: a privacy ledger tells runs apart by it
     for i, rows in enumerate(parties):
         node = {**site_of_party(site, i), "partition-id": i, "num-partitions": len(parties)}

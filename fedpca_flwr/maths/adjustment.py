@@ -35,6 +35,7 @@ SIMILAR_RATIO = 2.0
 # in standard deviations: a smaller mean is a matter of how often a feature is zero, or of its sign
 MIN_MEAN_DEVIATIONS = 1.0
 MIN_PARTY_ROWS = 10  # mean and deviation of a party with fewer rows say little
+MAX_UNIT_PEERS = 100  # with whose units a party's are compared: all pairs of 10,000 parties take minutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +234,8 @@ class UnitMismatch(NamedTuple):
 def find_unit_mismatches(rows: Array, means: Array, deviations: Array) -> Sequence[UnitMismatch]:
     """Find features that a party seems to have in another unit (cm, not m) than most of its K - 1 peers.
 
-    If there are only two parties, the second one is named.
+    If there are only two parties, the second one is named. Of more than `MAX_UNIT_PEERS` peers, so many are compared,
+    spread evenly over the parties' numbers.
 
     Parameters
     ----------
@@ -251,11 +253,14 @@ def find_unit_mismatches(rows: Array, means: Array, deviations: Array) -> Sequen
     with np.errstate(all="ignore"):
         usable = (deviations > 0) & (np.abs(means) >= MIN_MEAN_DEVIATIONS * deviations)
         logs = np.where(usable, np.log(np.stack([np.abs(means), deviations])), np.nan)
+    signs = np.sign(means)
     mismatches: list[UnitMismatch] = []
     for party in large_parties[-1:] if len(large_parties) == 2 else large_parties:
         peers = large_parties[large_parties != party]
+        if peers.size > MAX_UNIT_PEERS:
+            peers = peers[np.linspace(0, peers.size - 1, MAX_UNIT_PEERS).astype(np.intp)]
         if peers.size:
-            differs = _peers_in_other_unit(logs, np.sign(means), int(party), peers)
+            differs = _peers_in_other_unit(logs, signs, int(party), peers)
             for feature in np.flatnonzero(differs.any(axis=0)):
                 typical = float(np.median(means[peers[differs[:, feature]], feature]))
                 mismatches.append(UnitMismatch(int(party), int(feature), float(means[party, feature]), typical))

@@ -60,30 +60,11 @@ def identify_run(grid: Grid) -> None:
 
 
 class Node(ClientProxy):
-    """Node of a grid, which states what data it holds; the questions of a round are sent together (`question_message`).
-
-    Parameters
-    ----------
-    node_id : int
-        Flower's id of the node.
-    grid : Grid
-        Flower's grid.
-    """
-
-    def __init__(self, node_id: int, grid: Grid) -> None:
-        super().__init__(str(node_id))
-        self.node_id = node_id
-        self._grid = grid
+    """Name of a grid's node. A question goes to all nodes together (`GridNodes.ask_properties`, `question_message`)."""
 
     @override
     def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
-        content = RecordDict({"config": ConfigRecord(dict(ins.config))})
-        question = Message(content, self.node_id, QUERY, group_id=str(group_id or ""), ttl=timeout)
-        replies = list(self._grid.send_and_receive([question], timeout=timeout))
-        if not replies:
-            raise TimeoutError("no reply within its deadline")
-        properties = dict(_content(replies[0]).config_records["party"])
-        return GetPropertiesRes(Status(Code.OK, ""), properties)  # type: ignore[arg-type]  # checked as a statement
+        raise NotImplementedError
 
     @override
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
@@ -116,7 +97,37 @@ class GridNodes(SimpleClientManager):
 
     @override
     def all(self) -> dict[str, ClientProxy]:
-        return {str(node_id): Node(node_id, self.grid) for node_id in self.grid.get_node_ids()}
+        return {str(node_id): Node(str(node_id)) for node_id in self.grid.get_node_ids()}
+
+    def ask_properties(self, clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float) -> list[Any]:
+        """Ask nodes for their statements, all at once, since a thread for each of 10,000 nodes is too many.
+
+        Parameters
+        ----------
+        clients : sequence of ClientProxy
+            The nodes.
+        question : GetPropertiesIns
+            Config of the question.
+        timeout : float
+            Seconds within which a node must answer.
+
+        Returns
+        -------
+        list
+            For each node its statement, or an exception.
+        """
+        messages = [
+            Message(RecordDict({"config": ConfigRecord(dict(question.config))}), int(client.cid), QUERY, ttl=timeout)
+            for client in clients
+        ]
+        answers: dict[str, Any] = {}
+        silence: Exception = TimeoutError("no reply within its deadline")
+        try:
+            for reply in self.grid.send_and_receive(messages, timeout=timeout):
+                answers[str(reply.metadata.src_node_id)] = _statement(reply)
+        except Exception as failure:  # of the grid
+            silence = failure
+        return [answers.get(client.cid, silence) for client in clients]
 
 
 def question_message(node: str, question: FitIns, fields: Sequence[str], server_round: int, ttl: float) -> Message:
@@ -224,6 +235,14 @@ def pca_name(message: Message) -> str | None:
         if PCA_KEY in records.get(record, {}):
             return str(records[record][PCA_KEY])
     return None
+
+
+def _statement(reply: Message) -> Any:
+    """Return a node's statement, unchecked, or the exception that came in its place."""
+    try:
+        return dict(_content(reply).config_records["party"])
+    except Exception as failure:  # of the node, its app, or a reply without our records
+        return failure
 
 
 def _content(reply: Message) -> RecordDict:

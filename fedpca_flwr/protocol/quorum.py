@@ -8,12 +8,12 @@ Flower samples whoever has registered when a round starts (6 of 10 in a trial), 
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from logging import WARNING
 from typing import Any
 
-from flwr.common import GetPropertiesIns, Scalar
+from flwr.common import GetPropertiesIns
 from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -36,6 +36,41 @@ DEFAULT_PCA_NAME = "pca"
 
 MAX_NAMED_PARTIES = 10
 """Largest number of parties that a line about waiting names."""
+
+AskProperties = Callable[[Sequence[ClientProxy], GetPropertiesIns, float], list[Any]]
+"""Function that asks clients for their properties within some seconds, and returns those of each, or an exception."""
+
+
+def ask_in_threads(
+    clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float, max_workers: int = 0
+) -> list[Any]:
+    """Ask clients for their properties, each in a thread.
+
+    Parameters
+    ----------
+    clients : sequence of ClientProxy
+        The clients.
+    question : GetPropertiesIns
+        Config of the question.
+    timeout : float
+        Seconds within which a client must answer.
+    max_workers : int
+        Number of clients that are asked at the same time; 0 for all.
+
+    Returns
+    -------
+    list
+        For each client its properties, or the exception that Flower raised.
+    """
+
+    def ask(client: ClientProxy) -> Any:
+        try:
+            return client.get_properties(question, timeout=timeout, group_id=0).properties
+        except Exception as failure:  # Flower raises what it likes here
+            return failure
+
+    with ThreadPoolExecutor(max_workers or max(1, len(clients))) as pool:
+        return list(pool.map(ask, clients))
 
 
 class Quorum:
@@ -68,8 +103,8 @@ class Quorum:
         Digest of the column names on which the parties agree; empty if no party has any.
     covariates : str
         Positions of the columns of ``adjust-for``, on which the parties agree.
-    max_concurrent : int
-        Number of clients that are asked at the same time when they join; 0 for all.
+    ask_properties : callable
+        Function that asks the clients that join for their statements, such as `ask_in_threads`.
     partition_by_client : dict of str to int
         The partition that each of Flower's clients claimed first.
     pca_name : str
@@ -90,7 +125,7 @@ class Quorum:
         self.simulated = False
         self.columns = ""
         self.covariates = ""
-        self.max_concurrent = 0
+        self.ask_properties: AskProperties = ask_in_threads
         self.partition_by_client: dict[str, int] = {}
         self.pca_name = DEFAULT_PCA_NAME
         self._names: dict[int, str] = {}  # of the parties, as far as they have said them
@@ -296,9 +331,11 @@ class Quorum:
         """
         clients = client_manager.all()
         new = sorted(set(clients) - set(statements))
-        with ThreadPoolExecutor(max_workers=self.max_concurrent or max(1, len(new))) as pool:
-            for cid, answer in zip(new, pool.map(self._ask_properties, [clients[cid] for cid in new]), strict=True):
-                statements[cid] = answer if isinstance(answer, str) else admission.parse_info(answer)
+        question = GetPropertiesIns({PCA_KEY: self.pca_name, "settings": self.settings})
+        answers = self.ask_properties([clients[cid] for cid in new], question, self.config.join_deadline)
+        for cid, answer in zip(new, answers, strict=True):
+            is_failure = isinstance(answer, BaseException)
+            statements[cid] = failure_reason(answer, "join-deadline") if is_failure else admission.parse_info(answer)
         infos = {cid: statement for cid, statement in statements.items() if isinstance(statement, PartyInfo)}
         party_infos = list(infos.values())
         faults = admission.reported_errors(
@@ -325,15 +362,6 @@ class Quorum:
             if missing := self._missing_parties({statement.partition_id for statement in party_infos}, party_infos):
                 self._drop(missing, silent, 0)
             log(WARNING, "the run has its %s clients, and goes on without others (%s)", self.expected, silent)
-
-    def _ask_properties(self, client: ClientProxy) -> Any:
-        """Return the metrics with a client's statement, or a text why the client does not answer."""
-        try:
-            config: dict[str, Scalar] = {PCA_KEY: self.pca_name, "settings": self.settings}
-            ins = GetPropertiesIns(config)
-            return client.get_properties(ins, timeout=self.config.join_deadline, group_id=0).properties
-        except Exception as failure:  # Flower raises what it likes here
-            return failure_reason(failure, "join-deadline")
 
     def _missing_parties(self, answered: set[int], infos: Sequence[PartyInfo | ErrorReport]) -> list[int]:
         """Return the expected partitions that have not answered, with -1 for each unknown party."""

@@ -126,7 +126,8 @@ class ReplyPoller:
     Flower's grid polls for each message separately, and sleeps for three seconds between polls, longer than most rounds
     take. Here the pause grows with the time waited, so that many parties with hours of work do not keep the SuperLink
     busy. A message whose reply does not come is sent again from time to time: a SuperNode whose reply the SuperLink
-    could not store does not send it again by itself, and a party answers the same question with the same bytes.
+    could not store does not send it again by itself, and a party answers the same question with the same bytes. While
+    other replies still come, no message is sent again: thousands of simulated parties wait for their turn.
 
     Parameters
     ----------
@@ -182,8 +183,8 @@ class ReplyPoller:
             waited = time.monotonic() - max(entry.since for entry in pending)
             time.sleep(max(FIRST_POLL_SECONDS, POLL_FRACTION * waited))
             try:
-                self._deliver(pending)
-                self._send_again(pending)
+                if not self._deliver(pending):
+                    self._send_again(pending)
                 self._failing_since = None
             except Exception as error:  # an error of the connection, which may pass
                 now = time.monotonic()
@@ -193,17 +194,20 @@ class ReplyPoller:
                         if not entry.reply.done():
                             entry.reply.set_exception(error)
 
-    def _deliver(self, pending: list[PendingReply]) -> None:
-        """Pass on the replies that have arrived, and None for each message whose deadline has passed."""
+    def _deliver(self, pending: list[PendingReply]) -> bool:
+        """Pass on the replies that have arrived, and None after a message's deadline; return whether a reply came."""
         entries = {id_: entry for entry in pending for id_ in entry.ids}
+        came = False
         for reply in self._grid.pull_messages(list(entries)):
             entry = entries[reply.metadata.reply_to_message_id]
             if not (entry.reply.done() or _is_pending(reply)):
                 entry.reply.set_result(reply)
+                came = True
         now = time.monotonic()
         for entry in pending:
             if not entry.reply.done() and now >= entry.until:
                 entry.reply.set_result(None)
+        return came
 
     def _send_again(self, pending: list[PendingReply]) -> None:
         """Send the messages again whose replies may have been lost."""

@@ -25,6 +25,7 @@ MODULES = {
     "memory": ("memory", "sparse"),
     "messages": ("compression", "front", "truncation"),
     "processes": ("processes",),
+    "parties": ("parties",),
     "peaks": ("peaks",),
     "privacy": ("intervals", "privacy"),
     "speed": ("all", "empty-method", "secure", "speed"),

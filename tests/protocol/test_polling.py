@@ -163,6 +163,12 @@ def test_a_slow_reply_is_not_asked_for_often(link):
     assert len(link.sent) <= 7
 
 
+def test_nothing_is_sent_again_while_replies_come(link):
+    """Thousands of simulated parties wait for their turn; each message sent again is one more to answer."""
+    arrival_times(link, range(400), timeout=400.5)
+    assert len(link.sent) == 400
+
+
 def test_a_link_that_fails_for_a_while_ends_nothing(link):
     """Also twice, with some good seconds between."""
     broken(link, 2, until=20)

@@ -323,6 +323,14 @@ def test_another_unit_is_as_large_a_factor_of_mean_and_deviation(parties, named)
     assert find_unit_mismatches(np.full(len(parties), 10.0), means, deviations) == named
 
 
+def test_a_party_of_many_is_compared_with_some_of_them():
+    """All pairs of 10,000 parties took minutes; a party between two units, which hides both, is one of the others."""
+    centres = np.ones((202, 1))
+    centres[[1, 201]] = [[30.0], [100.0]]
+    assert find_unit_mismatches(np.full(202, 10.0), centres, centres) == [(201, 0, 100.0, 1.0)]
+    assert find_unit_mismatches(np.full(7, 10.0), *[centres[[0, 2, 3, 4, 5, 1, 201]]] * 2) == []
+
+
 def dirichlet(X, y, parties, alpha, rng):
     shares = rng.dirichlet([alpha] * parties, y.max() + 1).cumsum(axis=1)
     of = (rng.random((len(y), 1)) > shares[y]).sum(axis=1)
