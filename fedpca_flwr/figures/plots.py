@@ -376,7 +376,7 @@ def _interval_entries(points: Array, floor: float, *, logarithmic: bool) -> list
     """Return the entries of a legend that say what bars and arrows are, for means and half widths (n, 2)."""
     how: dict[str, Any] = {"linestyle": "none", "markersize": 14, "color": GREY}
     entries = [Line2D([], [], label="bar: 95 % interval\nof the mean", marker="|", **how)] if points[:, 1].any() else []
-    if logarithmic and _reaches_zero(*points.T, floor).any():
+    if logarithmic and _reaches_zero(points[:, 0], points[:, 1], floor).any():
         entries.append(Line2D([], [], label="the interval reaches 0", marker="$\\downarrow$", **how))
     return entries
 
@@ -405,7 +405,7 @@ def _draw_intervals(
     shown = means.clip(min=floor)
     low, high = np.where((means > floor) & (half_widths > 0), [means - half_widths, means + half_widths], shown)
     endless = _reaches_zero(means, half_widths, floor) & (axes.get_yscale() == "log")
-    bars: dict[str, Any] = {"fmt": "none", "ecolor": how["color"]}
+    bars: dict[str, Any] = {"fmt": "none", "ecolor": how["color"], "color": how["color"]}
     entry = axes.plot(x, shown, fillstyle="none", **how)[0]
     if half_widths.any():
         axes.errorbar(x, shown, yerr=[np.where(endless, 0.0, shown - low), high - shown], capsize=3, **bars)
