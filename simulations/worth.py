@@ -33,8 +33,8 @@ ASSUMPTION = (
 )
 DEFINITION = (
     "The distance is the root of the sum of the squared sines of the angles between two sets of components. The "
-    "degrees are the angle of each component, if all angles were equal. The brackets have an interval that holds in "
-    "90 % of cases."
+    "degrees are the one angle that all these angles would have if they were equal and gave this distance. The "
+    "brackets have an interval that holds in 90 % of cases."
 )
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -89,7 +89,7 @@ else](server.md#what-a-site-answers). `python -m fedpca_flwr methods write` make
   for the numbers that the same question has in an earlier line of the same method.
 - x99 means that a run with default options may ask the question at most 99 times. A star means that the number of
   parties decides how often a run may ask the question.
-- *Deviations* stands for the questions {DEVIATIONS}. *As first* stands for all questions of
+- *Deviations* stands for the questions {DEVIATIONS}. *Those of the first line* stands for the questions on
   the first line of the same transport.
 - {", ".join(f"{group} stands for `{fields}`" for group, fields in FIELD_GROUPS.items())}.
 - The question `project` follows the method's questions in every run. With secure aggregation, `keys` comes before the

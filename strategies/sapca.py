@@ -70,9 +70,9 @@ class SAPCAOptions(method.CentreOptions):
     """Rank of a stream: n-components (``energy``), or from n-components on by the shares of the singular values
     (``paper``)."""
     share_low: Annotated[float, Limits(ge=0, lt=1)] = 0.01
-    """Share below which the rank falls, with ``paper`` (the paper's alpha)."""
+    """With ``paper``: the rank falls if the last singular value is a smaller share of the sum (the paper's alpha)."""
     share_high: Annotated[float, Limits(gt=0, le=1)] = 0.10
-    """Share above which the rank grows, with ``paper`` (the paper's beta)."""
+    """With ``paper``: the rank grows if the last singular value is a larger share of the sum (the paper's beta)."""
     tracked: Annotated[int, Limits(ge=0, examples=["k", "2k", "d", 100])] = 0
     """Number of tracked directions. With 0 it is 2 n-components (50 if n-components is a fraction)."""
     block_size: Annotated[method.Count, Limits(examples=[1, 7, 50])] = 50

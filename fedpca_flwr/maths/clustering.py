@@ -240,7 +240,7 @@ class MixtureSums:
         return cls(np.zeros(m), np.zeros((m, k)), np.zeros((m, k, k)), 0.0)
 
     def add(self, points: Array, mixture: Mixture) -> None:
-        """Add points, weighted by the responsibilities of a mixture's components.
+        """Add points to the sums, weighted by the responsibilities of a mixture's components.
 
         Parameters
         ----------

@@ -551,7 +551,7 @@ class FirstBlock:
         self._pending = block
 
     def locate_block(self, products: ProductBasis) -> None:
-        """Record the coordinates in the basis of the block multiplied after a restart, once the basis contains it.
+        """Record the coordinates of the first block after a restart, once the basis contains this block.
 
         Parameters
         ----------

@@ -509,7 +509,7 @@ def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
 
 
 def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
-    """Sum (distance / end)^2 over the rows of each range of distances from a centre ("shell"), for the range's end.
+    """Sum (distance / end)^2 over the rows of each shell, a range of distances from a centre up to an end.
 
     Each ratio of distances is at most 1 and is rounded to multiples of ``1 / GRID_STEPS``.
 

@@ -66,7 +66,7 @@ class RowStore:
             self._files = dict(zip(names, descriptors, strict=True))
 
     def load(self, source: str) -> Table | None:
-        """Return the table that is held of a source, with mapped rows (in the process of a message).
+        """Return the table that the site's process holds of a source; its rows are mapped into the message's process.
 
         Parameters
         ----------

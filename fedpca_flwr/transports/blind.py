@@ -177,7 +177,7 @@ def _pad(secret: bytes, context: bytes, member: int, size: int) -> Elements:
 
 
 class Blind(Masked):
-    """Base of both sides of the blind transport: rounds for a secret, then sealed sums and masked sums."""
+    """Base of both sides of the blind transport: sites agree on a secret, then send sealed and masked sums."""
 
     @override
     def uses_commitments(self, parties: int) -> bool:

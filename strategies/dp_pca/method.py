@@ -48,7 +48,7 @@ CARD = method.MethodCard(
     name="dp-pca",
     title="Differentially private PCA",
     exact=False,
-    result="Directions (or clipping) and noise change the components",
+    result="Noise, and the directions or clipped rows that are summed, change the components",
     rounds="6; 1 with `release='joint'`",
     upload="1 to 6 times d(d+1)/2, and 2d + 3,000 + k, for d features; with `joint` d(d+1)/2 + d + 1",
     server_sees="noisy sums",

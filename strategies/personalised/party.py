@@ -38,8 +38,8 @@ REPORT_FIELDS = (
 )
 
 SITE_DISCLOSURE = (
-    "sums of the sites' own projectors times blocks that the server chooses, and sums over a fold of each site's rows. "
-    "Sums for many blocks tell which subspaces the sites have"
+    "sums of the sites' own projectors times blocks that the server chooses, and sums over the rows that each "
+    "site held out of its fit. Sums for many blocks tell which subspaces the sites have"
 )
 """Text: disclosure of single sites by the sums (`PCAOptions.sum_disclosures`)."""
 
