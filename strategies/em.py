@@ -190,8 +190,8 @@ CARD = method.MethodCard(
     "`model='factors'` their products with d x q blocks, how often each feature has a value",
     disclosure=method.Disclosure(
         "the number of rows, in how many rows each two features both have values, the mean and variances of the values "
-        "that are not missing, and in each round the expected covariance under that round's model. So the "
-        "server learns more than the covariance of the rows ([missing values](../security/methods.md#missing-values-em))",
+        "that are not missing, and in each round the expected covariance under that round's model. So the server "
+        "learns more than the covariance of the rows ([missing values](../security/methods.md#missing-values-em))",
         "the number of all rows, the means and variances of the values that are not missing, the model's covariance in "
         "each round, and the components",
     ),
