@@ -298,7 +298,7 @@ class EM(method.Strategy):
             indicators = self.config.indicators
             solution = method.solve(expected, diagonal, n_components=k, indicators=indicators, **units)
             estimates.append(_degrees_ahead(em, model, solution, observed.deviation))
-            remaining_degrees = max(estimates[-3:]) if observed.missing_share else 0.0
+            remaining_degrees = max(estimates[-2:]) if observed.missing_share else 0.0
             if remaining_degrees <= options.tolerance or len(estimates) == options.max_rounds:
                 break
         self.expected = expected
