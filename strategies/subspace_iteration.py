@@ -197,7 +197,7 @@ CARD = method.MethodCard(
     name="sub-it",
     title="Subspace iteration",
     exact=True,
-    result="The run certifies the angle `tolerance`",
+    result="The run certifies an angle of at most `tolerance`",
     rounds="about 10, until certified; 1 more with `scale`",
     upload="d b in each round, for d features and b = k + 10",
     server_sees="each party's products with d x b blocks",

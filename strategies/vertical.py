@@ -148,7 +148,7 @@ CARD = method.MethodCard(
     name="vertical",
     title="Exact vertical PCA",
     exact=True,
-    result="The run certifies the angle `tolerance`. With `solver='merge'`, approximate",
+    result="The run certifies an angle of at most `tolerance`. With `solver='merge'`, approximate",
     rounds="1, then until certified; 2 with `gram`, 3 with `merge`",
     upload="3, then n b in each round for n rows and b = k + 5; with `gram` n(n+1)/2, with `merge` n `rank` + k",
     server_sees="scores of all rows; `gram` their inner products",

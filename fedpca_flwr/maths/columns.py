@@ -76,7 +76,7 @@ class Columns:
 
     @property
     def mean(self) -> Array:
-        """Means (f,) of the columns, each in a single float."""
+        """Means (f,) of the columns, each rounded to one float64."""
         return self.centre + self.remainder
 
     @cached_property

@@ -469,7 +469,7 @@ class PCAStrategy(Strategy):
         self._collector.receive(result)
 
     def log_awaited_parties(self, clients: Sequence[ClientProxy]) -> None:
-        """Log the names of the clients that have not answered in this round, and the seconds.
+        """Log the names of the clients that have not answered in this round, and how many seconds have passed.
 
         Parameters
         ----------

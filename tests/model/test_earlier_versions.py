@@ -57,8 +57,8 @@ def test_a_model_of_before_is_that_of_today(method, options, parties, tmp_path):
         if now is None:
             assert getattr(model, name) is None, name
         else:
-            # EM's steps are other ones today, and both iterations end within the tolerance of 0.01 degrees
-            rtol, atol = (1e-6, 1e-6) if method == "em" else (1e-7, 1e-9)
+            # EM's steps are other ones today, and both iterations end within 0.01 degrees (1.7e-4) of the end
+            rtol, atol = (2e-5, 2e-5) if method == "em" else (1e-7, 1e-9)
             np.testing.assert_allclose(getattr(model, name), now, rtol=rtol, atol=atol, err_msg=name)
     assert (model.n_samples_, model.n_features_in_) == (today.n_samples_, today.n_features_in_)
     assert model.summary().splitlines()[0] == today.summary().splitlines()[0]
