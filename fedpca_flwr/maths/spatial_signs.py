@@ -22,7 +22,6 @@ is (x - c) / floor. So one row never changes a sum by more than 2, and no faster
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -463,30 +462,38 @@ def tally(values: Array) -> NDArray[np.int64]:
     return np.bincount(positions.ravel(), minlength=BINS * values.shape[1]).reshape(-1, BINS)
 
 
-def merge_small_bins(counts: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
+def merge_small_bins(histograms: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
     """Merge neighbouring bins until each count is 0 or at least a minimum; merged counts go to the bin of their median.
 
     Parameters
     ----------
-    counts : ndarray of shape (BINS,)
-        A histogram.
+    histograms : ndarray of shape (m, BINS)
+        Histograms.
     min_count : int
         Smallest count of a bin that is not empty.
 
     Returns
     -------
-    ndarray of shape (BINS,)
-        The merged histogram.
+    ndarray of shape (m, BINS)
+        The merged histograms.
     """
+    merged, above = np.zeros_like(histograms), np.cumsum(histograms, axis=1)
+    rows = above[:, -1]
+    # a sorted array for all histograms: each begins above the end of the one before
+    bases = (rows.max() + 1) * np.arange(len(rows))
+    edges = (above + bases[:, None]).ravel()
+
+    def bins_of(values: NDArray[np.int64], which: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bins of values by their place in the order of all values of a histogram."""
+        return np.asarray(np.searchsorted(edges, values + bases[which], side="right") - above.shape[1] * which)
+
     # over the values in order, from ``start`` to ``end``: whole bins until there are enough, the rest in the last
-    merged, above = np.zeros_like(counts), np.cumsum(counts).tolist()
-    rows, start = above[-1], 0
-    while start < rows:
-        end = above[bisect_right(above, min(start + min_count, rows) - 1)]
-        if rows - end < min_count:
-            end = rows
-        merged[bisect_right(above, (start + end - 1) // 2)] += end - start
-        start = end
+    start = np.zeros_like(rows)
+    while (which := np.flatnonzero(start < rows)).size:
+        end = above[which, bins_of(np.minimum(start[which] + min_count, rows[which]) - 1, which)]
+        end = np.where(rows[which] - end < min_count, rows[which], end)
+        merged[which, bins_of((start[which] + end - 1) // 2, which)] += end - start[which]
+        start[which] = end
     return merged
 
 

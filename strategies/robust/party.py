@@ -330,7 +330,7 @@ class RobustClient(method.Client):
         """
         min_rows = self.site.node.min_rows
         counts = sum(tallies, np.zeros((1, spatial_signs.BINS), dtype=np.int64))
-        return np.array([spatial_signs.merge_small_bins(histogram, min_rows) for histogram in counts], dtype=np.float64)
+        return spatial_signs.merge_small_bins(counts, min_rows).astype(np.float64)
 
     def count_survivors(self, parts: Iterable[tuple[method.Array, method.Array]]) -> method.Array:
         """Return histograms of values of the rows that are no outliers, or of all rows if outliers are too few.
