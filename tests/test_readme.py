@@ -144,10 +144,11 @@ def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
 def test_a_pages_figure_is_what_its_example_draws(name):
     """Its marks and words; where they stand depends on matplotlib's version."""
     drawn, shown = docs_figures.FIGURES[name](), (ROOT / "docs" / f"{name}.svg").read_text()
-    assert drawn.count("<use ") == shown.count("<use ") > 10
+    fewest, largest = (178, 50_000) if name == "scores" else (10, 80_000)
+    assert drawn.count("<use ") == shown.count("<use ") > fewest
     words = [re.findall(r"<text[^>]*>([^<]+)<", text) for text in (drawn, shown)]
     assert words[0] == words[1]
-    assert len(shown) < 80_000
+    assert len(shown) < largest
 
 
 APPS = {path.stem: path.read_text() for path in ROOT.glob("simulations/examples/*/*.py")}

@@ -100,7 +100,7 @@ def test_offsets_and_divisions_change_nothing(model_options, way):
     parties = [np.column_stack([np.round(part * 4) / 4, part[:, 0] * 0]) for part in parties_of_three()]
     near = fit("em", parties, **model_options, **way)
     divided = [fit("em", [np.vstack(parties)[i::7] for i in range(7)], **model_options, **way)]
-    for size in (1e8, 1e15):
+    for size in (1e3, 1e8, 1e12, 1e14, 1e15):
         shifted = [part + size * np.array([1, -1, 0, 0.5, 1, -0.25, 1]) for part in parties]
         divided.append(fit("em", shifted, **model_options, **way | ({"bound": 10 * size} if way else {})))
     for other in divided:
