@@ -173,10 +173,10 @@ def sapca_script(config: method.RunConfig, options: SAPCAOptions) -> method.Ques
 
 def _answer_summary(party: method.Client, request: method.Fields) -> method.Fields:
     """Track a party's rows in a single pass; return mean, measures and, if due, directions of their subspace."""
-    options, d = party.options, party.data.shape[1]
+    options, d = party.options, party.selection.shape[1]
     r = options.tracked_directions(d)
     tracker = streams.Tracker(d, options.make_rule(), tracked=r, forgetting=options.forgetting, center=options.center)
-    for block in row_chunks(party.data, options.block_size):
+    for block in row_chunks(party.selection.rows, options.block_size):
         tracker.update(block)
     local = _subspace_fields(tracker.subspace, tracker.rank, r)
     return {**_store_subspace(party, local, level=0), "measures": local["measures"], "mean": local["mean"]}
@@ -198,7 +198,7 @@ def _store_subspace(party: method.Client, local: method.Fields, *, level: int) -
     """Store a party's subspace and tree level, and return the subspace or, before the party's turn, an empty one."""
     party.site.state["subspace"] = [*(local[name] for name in EMPTY_SUBSPACE), np.asarray(level)]
     sends = sends_at_level(party.site.node.partition_id, level, party.public.parties, party.options.topology)
-    return {**(local if sends else EMPTY_SUBSPACE), "count": np.asarray(len(party.data))}
+    return {**(local if sends else EMPTY_SUBSPACE), "count": np.asarray(len(party.selection))}
 
 
 def _require_subspace(fields: method.Fields, sender: str) -> None:
@@ -311,7 +311,7 @@ class SAPCAClient(method.Client):
     def require_ready(self) -> None:
         """Refuse forgetting under which too few of the site's rows keep weight."""
         super().require_ready()
-        rows, options = len(self.data), self.options
+        rows, options = len(self.selection), self.options
         blocks_after = (rows - 1) // options.block_size - np.arange(rows) // options.block_size
         permit_rows(self.site.node, rows, np.power(options.forgetting**2, blocks_after))
 

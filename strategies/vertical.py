@@ -140,7 +140,7 @@ def _answer_product(party: method.Client, request: method.Fields) -> method.Fiel
 
 def _answer_merge(party: method.Client, request: method.Fields) -> method.Fields:
     """Return the leading left singular vectors of a party's columns, times their singular values (n, r)."""
-    rank = party.options.directions_sent(len(party.data))
+    rank = party.options.directions_sent(len(party.selection))
     return {"directions": algebra.leading_directions(party.local_columns.X, rank)}
 
 

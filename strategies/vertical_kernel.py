@@ -119,12 +119,16 @@ def _compared_columns(party: method.Client) -> method.Array:
     Distances do not change when the columns are centred, but lose fewer digits, and their limit is smaller.
     """
     of_distances = party.options.function.uses_distances
-    return algebra.prepare_columns(party.data, scale=party.options.scale).X if of_distances else party.local_columns.X
+    return (
+        algebra.prepare_columns(party.selection.rows, scale=party.options.scale).X
+        if of_distances
+        else party.local_columns.X
+    )
 
 
 def _answer_landmarks(party: method.Client, request: method.Fields) -> method.Fields:
     """Return a party's part of the squared distances, or inner products, of all rows with the landmark rows."""
-    landmark_rows, rows = request["places"], len(party.data)
+    landmark_rows, rows = request["places"], len(party.selection)
     if landmark_rows.max() >= rows or len(set(landmark_rows.tolist())) < landmark_rows.size:
         raise method.ContractError(
             f"the server's {landmark_rows.size} landmarks are not different ones of the {rows} rows"

@@ -128,7 +128,7 @@ class VerticalScoresClient(method.Client):
     @cached_property
     def fitted_loadings(self) -> Loadings:
         """Loadings that this party stored in the earlier run, refused if they do not fit the new rows' columns."""
-        path, width = self.site.node.loadings, self.data.shape[1]
+        path, width = self.site.node.loadings, self.selection.shape[1]
         if not path:
             raise method.ConfigError(
                 "this site's node-config names no 'loadings': the file that a run with the method 'vertical' wrote here"
@@ -168,7 +168,9 @@ class VerticalScoresClient(method.Client):
     def local_columns(self) -> Columns:
         """Columns of the new rows, centred and scaled by the stored loadings' means and scales."""
         none = np.zeros_like(self.fitted_loadings.mean)
-        return Columns(self.data, self.fitted_loadings.mean, none, self.fitted_loadings.scale, none.astype(bool))
+        return Columns(
+            self.selection.rows, self.fitted_loadings.mean, none, self.fitted_loadings.scale, none.astype(bool)
+        )
 
 
 class VerticalScores(method.Run):

@@ -330,24 +330,9 @@ def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
     return np.column_stack([values / (1 + step), upper])
 
 
-def fourth_powers(scores: Array, variances: Array) -> Array:
-    """Sum the fourth powers of each component's scores divided by their standard deviation.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n, k)
-        Scores of rows in k components.
-    variances : ndarray of shape (k,)
-        Variance of each component's scores.
-
-    Returns
-    -------
-    ndarray of shape (k,)
-        Sum over the rows for each component; 0 if it has no variance.
-    """
-    unit = np.where(variances > MIN_VARIANCE_SHARE * variances.max(initial=0.0), variances, np.inf)
-    sums: Array = np.sum((scores**2 / unit) ** 2, axis=0)
-    return sums
+def variance_units(variances: Array) -> Array:
+    """Return the unit (k,) of the squared scores of each component: its variance; infinite if it has none."""
+    return np.where(variances > MIN_VARIANCE_SHARE * variances.max(initial=0.0), variances, np.inf)
 
 
 def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> Array:

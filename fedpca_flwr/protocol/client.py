@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Protocol
@@ -47,6 +47,25 @@ PENDING_KEY = "pending"
 
 MAX_STORED_REPLY_BYTES = 2**26
 """Size up to which a reply is stored; a larger reply that is lost ends the run at its deadline."""
+
+
+class PartyRows(Protocol):
+    """Rows of a party as its answers may use them: their number and features, and themselves where a card says so."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of features."""
+
+    @property
+    def count(self) -> int | float:
+        """Number of rows, or the sum of their weights."""
+
+    @property
+    def rows(self) -> Rows:
+        """The rows (n, d)."""
 
 
 class Site(Protocol):
@@ -85,19 +104,8 @@ class Site(Protocol):
             The options.
         """
 
-    def data(self, split: str) -> Rows:
-        """Return the party's rows (n, d) that take part.
-
-        Parameters
-        ----------
-        split : {"rows", "columns"}
-            Data of a party: rows of all features, or all rows of some features.
-
-        Returns
-        -------
-        rows of shape (n, d)
-            The rows, dense, sparse or in blocks.
-        """
+    def select(self, split: str, needs: Collection[str] = ()) -> PartyRows:
+        """Return the party's rows that take part, as answers may use them."""
 
     def public(self, split: str, options: PCAOptions) -> Public:
         """Return the parameters of the run that server and parties know.
@@ -153,18 +161,8 @@ class Site(Protocol):
             Function of the largest size in bytes that returns the end of the error.
         """
 
-    def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None:
-        """Refuse sums over the party's rows (n, d) if values of a few single rows could be read from the sums.
-
-        Parameters
-        ----------
-        card : MethodCard
-            Card of the method.
-        rows : rows of shape (n, d)
-            The party's rows.
-        sums_only : bool
-            Whether the server sees nothing but sums.
-        """
+    def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
+        """Refuse sums over selected rows if values of a few single rows could be read from the sums."""
 
     def permit_bound(self, split: str) -> None:
         """Refuse a run if any value of the party's rows is larger than the run's `bound`.
@@ -187,13 +185,7 @@ class Site(Protocol):
         """
 
     def note_clear(self, card: MethodCard) -> None:
-        """Record in the journal that an answer leaves in clear, readable for the server by itself.
-
-        Parameters
-        ----------
-        card : MethodCard
-            Card of the method.
-        """
+        """Record in the journal that answers over the selected rows leave in clear."""
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
         """Return an error as the metrics of a reply, without data, and write the details to the site's log.
@@ -381,9 +373,10 @@ class PCAClient(PartyClient):
         return {**self.earlier_questions, **self.transport.script(self.card.name, self.questions)}
 
     @property
-    def data(self) -> Rows:
-        """Rows of this party that take part (n, d)."""
-        return self.site.data(self.card.split)
+    def selection(self) -> PartyRows:
+        """Rows of this party that take part."""
+        columns = self.card.split == "columns"  # whose answers are products of a party's own columns
+        return self.site.select(self.card.split, self.card.needs or ("rows",) * columns)
 
     @cached_property
     def journal(self) -> Journal:
@@ -409,8 +402,8 @@ class PCAClient(PartyClient):
             if server_settings := str(config.get("settings", "")):
                 require_same_settings(shared_settings(self.card.name, self.options, self.site.config), server_settings)
             self._permit()
-            self._permit_sizes(*max_reply_cost(self.script, self.public, len(self.data)))
-            return {**self.info(), "features": int(self.data.shape[1])}
+            self._permit_sizes(*max_reply_cost(self.script, self.public, len(self.selection)))
+            return {**self.info(), "features": self.selection.shape[1]}
         except Exception as error:
             return self._report_error(error)
 
@@ -431,7 +424,7 @@ class PCAClient(PartyClient):
                 self._permit_parties(str(config.get("parties", "")))
             request = self._accept_question(phase, parameters, digest)
             self.store_request(request)
-            rows = len(self.data)
+            rows = len(self.selection)
             arrays = self._answer(phase, request, rows)
             hides_rows = self.card.differentially_private or self.transport.sums_only
             reply = arrays, 1 if hides_rows else rows, self.info()
@@ -457,7 +450,8 @@ class PCAClient(PartyClient):
         self.site.permit(self.card, self.options, sums_only=self.transport.sums_only)
         self.require_ready()
         if self._sums_rows:
-            self.site.permit_moments(self.card, self.data, sums_only=self.transport.sums_only)
+            assert len(self.selection)
+            self.site.permit_selections(self.card, sums_only=self.transport.sums_only)
 
     def _permit_parties(self, parties: str) -> None:
         """Refuse a question of a run in which too few parties take part, or other parties than at its first question.
@@ -485,7 +479,7 @@ class PCAClient(PartyClient):
 
         def alternatives(max_bytes: int) -> str:
             """Return the end of an error that lists methods with replies of at most `max_bytes`."""
-            return self.alternatives(self.public, len(self.data), max_bytes)
+            return self.alternatives(self.public, len(self.selection), max_bytes)
 
         self.site.permit_size(nbytes, alternatives)
         require_party_memory(self.card.name, largest, alternatives)

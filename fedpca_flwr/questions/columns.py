@@ -344,7 +344,7 @@ def keep_scores_questions(scores: Callable[[Fields], Array], *request: Field) ->
         """Store the scores that follow from the request, and return the number of rows."""
         with np.errstate(all="ignore"):
             party.write_scores(scores(request))
-        return {"count": np.asarray(len(party.data))}
+        return {"count": np.asarray(len(party.selection))}
 
     question, reply = Payload(request), Payload((COUNT,))
     project = Question(request=question, reply=reply, answer=keep, sizes=component_sizes, in_clear=True, closing=True)

@@ -90,7 +90,7 @@ class ColumnsClient(PCAClient):
         """Refuse fixed-point sums that this site does not permit, too many columns, or too many products."""
         if self.uses_fixed_point:
             permit_fixed_point(self)
-            if self.data.shape[1] > MAX_COLUMNS // self.site.node.num_partitions:
+            if self.selection.shape[1] > MAX_COLUMNS // self.site.node.num_partitions:
                 raise DataError(
                     f"this site has more columns than its part of {MAX_COLUMNS:,}, the most in a secure sum"
                 )
@@ -99,7 +99,7 @@ class ColumnsClient(PCAClient):
     @cached_property
     def local_columns(self) -> Columns:
         """Columns of this party, centred and scaled by the options of the run."""
-        return prepare_columns(self.data, center=self.options.centres_columns, scale=self.options.scale)
+        return prepare_columns(self.selection.rows, center=self.options.centres_columns, scale=self.options.scale)
 
     def describe_rows(self) -> Fields:
         """Return the numbers of rows and columns of this party, and digests of its row ids.
@@ -112,7 +112,7 @@ class ColumnsClient(PCAClient):
             ``count``, ``features``, and ``ids`` (n,), empty where the site names no ids.
         """
         self._permit_products(counted=True)
-        n, f = self.data.shape
+        n, f = self.selection.shape
         ids = np.empty(0, np.uint64) if self.site.table.ids is None else self.site.table.ids
         return {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
 
@@ -135,8 +135,8 @@ class ColumnsClient(PCAClient):
 
         With ``counted`` the products are added to the site's count. A sum has a column or more of each other party.
         """
-        node, columns = self.site.node, self.data.shape[1]
-        products = self.options.max_gram_columns(len(self.data))
+        node, columns = self.site.node, self.selection.shape[1]
+        products = self.options.max_gram_columns(len(self.selection))
         if node.data and node.may_show == "scores" and products:
             columns += self.transport.parties_per_sum(node.num_partitions) - 1
             repeats = self.site.repeats(self.card.split)

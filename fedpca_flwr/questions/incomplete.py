@@ -260,7 +260,7 @@ def _local_observed(party: IncompleteClient, request: Fields) -> Fields:
     For a model with a covariance, the counts are of the rows that have both features of each pair.
     """
     rows, patterns = party.gapped, party.gapped.patterns
-    if excluded := len(party.raw_rows) - len(party.data):
+    if excluded := party.patterns.of.size - len(party.selection):
         logger.warning(
             "%d rows take no part in this run, since fewer rows than 'min-rows' = %d share their gaps, or to make "
             "the number of rows a multiple of 'round-rows'; they get scores",
@@ -275,7 +275,7 @@ def _local_observed(party: IncompleteClient, request: Fields) -> Fields:
         counts = {"pairs": moments.pack((patterns.counts[:, None] * observed).T @ observed)}
     values = rows.observed_moments
     total = values.counts * values.mean + values.counts * values.remainder
-    return {"count": np.asarray(len(party.data)), "empty": np.asarray(empty), **counts, "sum": total}
+    return {"count": np.asarray(len(party.selection)), "empty": np.asarray(empty), **counts, "sum": total}
 
 
 def _local_deviations(party: IncompleteClient, request: Fields) -> Fields:

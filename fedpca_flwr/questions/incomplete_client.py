@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedpca_flwr.errors import ContractError, DisclosureError
@@ -18,6 +17,8 @@ from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER
 from fedpca_flwr.questions.rows_client import Projection, RowsClient
+from fedpca_flwr.site.selection import Selection
+from fedpca_flwr.site.vault import require_near
 
 CHUNK_ELEMENTS = 2**22
 """Elements of a chunk of rows, each pattern of which is factored: larger chunks have fewer patterns a row."""
@@ -40,7 +41,7 @@ class IncompleteClient(RowsClient):
         """Refuse the run if fewer than ``min-rows`` rows are left without those of rare patterns of missing values."""
         super().require_ready()
         node = self.site.node
-        if len(self.data) < node.min_rows:
+        if len(self.selection) < node.min_rows:
             raise DisclosureError(
                 f"of this site's rows fewer than its own minimum (node-config 'min-rows' = {node.min_rows}) are left "
                 "without those whose gaps too few of its rows share; fill what is rarely missing, or leave such "
@@ -51,12 +52,12 @@ class IncompleteClient(RowsClient):
 
     def _permit_levels(self) -> None:
         """Refuse levels that, among the rows with the same gaps, some rows have but fewer than ``min-rows``."""
-        indicators = slice(self.data.shape[1] - self.site.config.indicators, None)
-        patterns, included = self._patterns
+        indicators = slice(self.selection.shape[1] - self.site.config.indicators, None)
+        patterns = self.gapped.patterns
         counts = np.zeros((len(patterns.missing), self.site.config.indicators))
-        of = patterns.of[included]
+        of = patterns.of
         start = 0
-        for chunk in chunks(self.data, CHUNK_ELEMENTS):
+        for chunk in chunks(self.selection.rows, CHUNK_ELEMENTS):
             np.add.at(counts, of[start : start + len(chunk)], chunk[:, indicators])
             start += len(chunk)
         if ((counts > 0) & (counts < self.site.node.min_rows)).any():
@@ -66,37 +67,34 @@ class IncompleteClient(RowsClient):
                 "what is rarely missing, count such levels as 'other', or set gaps='all' in its node-config"
             )
 
-    @cached_property
-    def _patterns(self) -> tuple[Patterns, NDArray[np.bool_]]:
-        """Patterns of missing values of this party's rows, and a mask of the rows that take part."""
-        node, patterns = self.site.node, Patterns.from_rows(self.raw_rows)
-        if not node.data or node.gaps == "all":
-            return patterns, np.ones(patterns.of.size, dtype=bool)
-        return patterns, patterns.common_rows(node.min_rows, node.round_rows)
+    @property
+    def patterns(self) -> Patterns:
+        """Patterns of missing values of all rows."""
+        return self.site.common_gaps[0]
 
     @cached_property
-    def data(self) -> Rows:
+    @override
+    def participants(self) -> Selection:
         """Rows of this party that take part: without rows whose pattern of missing values is too rare at the site.
 
-        A sum over such a group would be of these few rows. The server chooses the model, so it can make a model in
-        which all expected values but those of a single pattern are known.
+        Whoever compares such sums with those of all rows knows these rows.
         """
-        included = self._patterns[1]
-        return self.raw_rows if included.all() else select_rows(self.raw_rows, included)
+        included = self.site.common_gaps[1]
+        return self.site.select(self.card.split, self.needs, mask=None if included.all() else included)
 
     @cached_property
     def gapped(self) -> GappedRows:
         """Rows that take part, grouped by their pattern of missing values."""
-        patterns, included = self._patterns
-        return GappedRows(self.data, patterns._replace(of=patterns.of[included]))
+        mask = self.participants.mask
+        of = self.patterns.of if mask is None else self.patterns.of[mask]
+        return GappedRows(self.participants.rows, self.patterns._replace(of=of))
 
     @property
     @override
     def scored_rows(self) -> Rows:
         """Rows that take part and have a value; all others have scores of zero, or gaps that too few rows share."""
-        patterns, included = self._patterns
-        included = included & ~patterns.without_values[patterns.of]
-        return self.raw_rows if included.all() else select_rows(self.raw_rows, included)
+        empty = self.gapped.patterns.without_values[self.gapped.patterns.of]
+        return select_rows(self.participants.rows, ~empty) if empty.any() else self.participants.rows
 
     @override
     def projection(self, request: Fields) -> Projection:
@@ -138,6 +136,13 @@ class FilledProjection(Projection):
         for chunk in chunks(rows, CHUNK_ELEMENTS):
             deviations = np.subtract(chunk, self.mean, dtype=np.float64)
             yield fill_rows(deviations, self.covariance, self.factors) / (self.scale if self.scale.size else 1.0)
+
+    @override
+    def require_near(self) -> None:
+        """Refuse a centre of the server at which observed values would be rounded."""
+        values = self.gapped.observed_moments
+        distance = (values.mean - self.mean) + values.remainder
+        require_near(distance, values.squares, np.maximum(values.counts, 1), values.mean)
 
     @override
     def squared_error(self) -> float:

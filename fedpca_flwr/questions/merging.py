@@ -283,7 +283,7 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
     if period > options.isolated_periods and options.starts_from_merged:
         start = direction
     else:  # the same for every party, so that the order of parties has no effect
-        rng, n = np.random.default_rng((party.site.config.seed, component, period)), len(party.data)
+        rng, n = np.random.default_rng((party.site.config.seed, component, period)), len(party.selection)
         start = rng.random(n) if options.faithful else rng.standard_normal(n)
     value, vector = options.local_direction(X, start)
     state["block"], state["own"], state["steps"] = [X], [value, vector], [steps + 1]
@@ -306,7 +306,7 @@ def _local_merged(party: ColumnsClient, request: Fields) -> Array:
 def _local_directions(party: ColumnsClient) -> Array:
     """Return the merged directions (n, components so far) that a party has stored."""
     state = party.site.state
-    return state["found"][0] if "found" in state else np.empty((len(party.data), 0))
+    return state["found"][0] if "found" in state else np.empty((len(party.selection), 0))
 
 
 def _with_direction(party: ColumnsClient, u: Array) -> Array:

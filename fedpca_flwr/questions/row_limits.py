@@ -21,7 +21,6 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, packed_size
-from fedpca_flwr.maths.rows import weighted_count
 from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.client import PCAClient
@@ -128,7 +127,7 @@ def permit_fixed_point(party: PCAClient) -> None:
     if party.site.config.bound:
         require_bound(party.site.config)
         party.site.permit_bound(party.card.split)
-    require_max_rows(weighted_count(party.data), party.site.node.num_partitions)
+    require_max_rows(party.selection.count, party.site.node.num_partitions)
 
 
 def require_max_rows(rows: float, parties: int) -> None:

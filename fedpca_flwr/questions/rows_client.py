@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Rows, centred_chunks, weighted_count
+from fedpca_flwr.maths.rows import Rows, centred_chunks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution
@@ -31,6 +30,7 @@ from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.pooling import Fitting, Pooling
 from fedpca_flwr.questions.row_limits import PooledCentre, permit_fixed_point
 from fedpca_flwr.site.scores import score_file
+from fedpca_flwr.site.selection import Selection
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.site.vault import Vault
 
@@ -92,13 +92,21 @@ class Projection:
             yield centred @ self.components.T
 
     def squared_error(self) -> float:
-        """Return the total squared reconstruction error of the rows that take part, from their moments.
-
-        Returns
-        -------
-        float
-        """
+        """Return the total squared reconstruction error of the rows that take part, from their moments."""
         return self.vault.squared_error(self.mean, self.scale, self.components)
+
+    @property
+    def axes(self) -> tuple[Array, Array | None]:
+        """Directions (k, d) of the scores in the unit of the vault, and their centre (d,); None for the site's mean."""
+        return self.components / (self.scale if self.scale.size else 1.0), self.mean
+
+    def fourth_powers(self) -> Array:
+        """Return the sums (k,) of the fourth powers of the scores of the rows that take part."""
+        return self.vault.fourth_powers(*self.axes)
+
+    def require_near(self) -> None:
+        """Refuse a centre of the server at which rows would be rounded, before rows are selected or bent by scores."""
+        self.vault.require_near(self.mean)
 
     def loadings(self) -> Loadings:
         """Return the components, mean and scale as a `Loadings` object that can be saved.
@@ -212,20 +220,9 @@ class RowsStage(Stage):
             Fields of any request of the run.
         """
 
-    def rows(self, party: RowsClient, rows: Rows) -> Rows:
-        """Return the party's rows as the stage changes them for the method; unchanged by default.
-
-        Parameters
-        ----------
-        party : RowsClient
-        rows : rows of shape (n, d)
-            Rows as the stages before leave them.
-
-        Returns
-        -------
-        rows of shape (n, d)
-        """
-        return rows
+    def rows(self, party: RowsClient, selection: Selection) -> Selection:
+        """Return the party's rows as the stage changes them for the method; unchanged by default."""
+        return selection
 
     def vault(self, party: RowsClient, vault: Vault) -> Vault:
         """Return the vault from which the party answers, perhaps wrapped; unchanged by default.
@@ -455,55 +452,43 @@ class RowsClient(PCAClient):
         for stage in self.stages:
             stage.store_request(self, request)
 
-    @property
-    def data(self) -> Rows:
-        """Rows of this party after all stages."""
-        rows = self.raw_rows
-        for stage in self.stages:
-            rows = stage.rows(self, rows)
-        return rows
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """What the card and the stages declare that answers need besides moments of all rows."""
+        return frozenset((*self.card.needs, *(need for stage in self.options.stages for need in stage.needs)))
 
     @cached_property
-    def raw_rows(self) -> Rows:
-        """Rows of this party before any stage changes them."""
-        return self.site.data(self.card.split)
+    def participants(self) -> Selection:
+        """Rows of this party that take part, before any stage changes them."""
+        return self.site.select(self.card.split, self.needs)
+
+    @property
+    @override
+    def selection(self) -> Selection:
+        """Rows of this party that take part, after all stages."""
+        selection = self.participants
+        for stage in self.stages:
+            selection = stage.rows(self, selection)
+        return selection
 
     @property
     def scored_rows(self) -> Rows:
-        """Rows of this party, before any stage changes them, whose scores may enter sums."""
-        return self.raw_rows
-
-    @property
-    def row_parts(self) -> tuple[Rows, ...]:
-        """All rows of this party in the order of its file, including rows that are excluded from the run."""
-        table = self.site.table
-        if table.weights is not None or table.excluded is not None:
-            return (table.rows,)
-        return self.raw_rows, table.rows[len(self.raw_rows) :]
+        """Rows that take part and have scores: all by default."""
+        return self.participants.rows
 
     @cached_property
     def vault(self) -> Vault:
         """Store of the moments of the rows that take part, after all stages."""
-        vault = self.make_vault(self.data)
+        vault = self.make_vault(self.selection)
         for stage in self.stages:
             vault = stage.vault(self, vault)
         return vault
 
-    def make_vault(self, rows: Rows) -> Vault:
-        """Return a store of moments for some rows of this party, cached over rounds where that is cheaper.
-
-        Parameters
-        ----------
-        rows : rows of shape (n, d)
-            Rows of this party.
-
-        Returns
-        -------
-        Vault
-        """
+    def make_vault(self, selection: Selection) -> Vault:
+        """Return a store of the moments of a selection, cached over rounds where that is cheaper."""
         columns = self.options.product_columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
-        return Vault(rows, self.site.state, columns=columns, parties=parties, threads=threads)
+        return selection.vault(self.site.state, columns=columns, parties=parties, threads=threads)
 
     @cached_property
     def party(self) -> Party:
@@ -515,15 +500,7 @@ class RowsClient(PCAClient):
         """Answer a question from the party's moments, or from this client if the card declares a need of rows."""
         question = self.questions[phase]
         assert question.answer is not None, phase
-        if not (question.needs or self.card.needs):
-            return question.answer(self.party, request)
-        declared = {"files", *self.card.needs, *(need for stage in self.stages for need in stage.needs)}
-        if question.needs and question.needs not in declared:
-            raise ContractError(
-                f"the question '{phase}' of '{self.card.name}' needs {question.needs}, and its card declares "
-                f"{', '.join(sorted(declared))}"
-            )
-        return question.answer(self, request)
+        return question.answer(self if question.needs or self.card.needs else self.party, request)
 
     def projection(self, request: Fields) -> Projection:
         """Return this party's projection: components, mean and scale from the request, as changed by the stages.
@@ -569,7 +546,7 @@ class RowsClient(PCAClient):
             squared = projection.squared_error()
             self.write_files(projection, [observer.watch for observer in observers if observer is not None])
         self.vault.drop()
-        reply: dict[str, Any] = {"count": np.asarray(weighted_count(self.data)), "squared": np.asarray(squared)}
+        reply: dict[str, Any] = {"count": np.asarray(self.selection.count), "squared": np.asarray(squared)}
         for observer in observers:
             reply |= {} if observer is None else observer.reply()
         return reply
@@ -586,14 +563,14 @@ class RowsClient(PCAClient):
         watches : sequence of callable
             Observers' functions, through which chunks of the rows pass.
         """
-        rows, node = self.site.table.rows, self.site.node
+        node = self.site.node
         self.loadings = projection.loadings()
         if node.scores or watches:
             with (
                 np.errstate(all="ignore"),
-                score_file(node.scores, len(rows), len(projection.components), node.data) as append,
+                score_file(node.scores, self.site.file_length, len(projection.components), node.data) as append,
             ):
-                for part in self.row_parts:
+                for part in self.site.file_rows:
                     chunks = projection.centred(part)
                     for watch in watches:
                         chunks = watch(chunks)

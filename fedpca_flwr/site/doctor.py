@@ -32,7 +32,6 @@ from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.protocol.strategy import Factory
 from fedpca_flwr.site import audit, identity
 from fedpca_flwr.site.journal import SCHEMA
-from fedpca_flwr.site.rare_values import conspicuous
 from fedpca_flwr.site.repeats import UNPROTECTED_TEXT
 from fedpca_flwr.site.site import Site as RunSite
 from fedpca_flwr.state.store import Store
@@ -227,7 +226,7 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     table = party.table
     client.get_properties({})
     n, d = table.rows.shape
-    _, largest = memory.max_reply_cost(client.script, client.public, len(client.data))
+    _, largest = memory.max_reply_cost(client.script, client.public, len(client.selection))
     needed = memory.site_memory(largest)
     missing, available = int(np.sum(table.missing)), memory.available_memory()
     limit = f" of {available:,}" if available is not None else ""
@@ -238,7 +237,7 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
         *column_fault_notes({"": table.rows}, {"": table.names}),
         one_column_text(table.rows, table.names),
     ]
-    if not party.refuses_rare_values and (allowed := conspicuous(client.data, party.node.min_rows).text(table.names)):
+    if not party.refuses_rare_values and (allowed := party.conspicuous_columns()):
         notes.append(f"{allowed}, and moments tell these rows, which rare-values='allow' permits")
     return (
         f"{n:,} rows of {d:,} features, {missing:,} values missing{''.join(f'; {note}' for note in notes if note)}; "

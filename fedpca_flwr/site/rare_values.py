@@ -39,6 +39,7 @@ from fedpca_flwr.maths.rows import (
     to_array,
 )
 from fedpca_flwr.protocol.journal import Journal
+from fedpca_flwr.site.selection import Selection
 
 DOMINANCE_SHARE = 0.2
 """Share of a column's squared deviations above which a row dominates the column (see `DOMINANCE_MULTIPLE`)."""
@@ -86,8 +87,10 @@ class ConspicuousColumns:
         return "; ".join(f"{kind}: {columns_text(columns, names)}" for kind, columns in kinds.items() if columns.any())
 
 
-def permit_columns(journal: Journal, min_rows: int, rows: Rows, names: Sequence[str], *, settings: bytes) -> None:
-    """Refuse a run over rows with rare or dominating values, from which moments would reveal rows.
+def permit_columns(
+    journal: Journal, min_rows: int, selection: Selection, names: Sequence[str], *, settings: bytes
+) -> None:
+    """Refuse sums over rows with rare or dominating values, from which moments would reveal rows.
 
     Parameters
     ----------
@@ -95,8 +98,8 @@ def permit_columns(journal: Journal, min_rows: int, rows: Rows, names: Sequence[
         The site's journal, which stores that the settings are permitted.
     min_rows : int
         The site's own `min-rows`.
-    rows : Rows
-        The rows (n, d) that take part, with NaN for a missing value.
+    selection : Selection
+        The rows (n, d) of the sums, with NaN for a missing value.
     names : sequence of str
         Names of the columns, for the site's own log; empty if the columns have no names.
     settings : bytes
@@ -107,17 +110,21 @@ def permit_columns(journal: Journal, min_rows: int, rows: Rows, names: Sequence[
     DisclosureError
         If a column has rare values, or one row dominates a column. The text that travels has no name and no number.
     """
-    if journal.load_secret(PERMITTED_NAME) == settings:
+    permitted = f"{PERMITTED_NAME} {selection.name}"
+    if journal.load_secret(permitted) == settings:
         return
-    columns = conspicuous(rows, min_rows).text(names)
+    columns = conspicuous(selection._rows, min_rows).text(names)
     if columns:
+        name, part = (
+            (f" ({selection.name})", " run without sums over some of the rows,") if selection.name else ("", "")
+        )
         raise DisclosureError(
-            "this site has columns in which few of its rows differ from all others, so moments would show these rows. "
-            "Leave such columns out at all sites, correct typing errors, or add rows; to accept that moments show "
-            "such rows, set rare-values='allow' in this site's node-config",
+            f"this site has columns in which few of its rows{name} differ from all others, so moments would show these "
+            f"rows. Leave such columns out at all sites, correct typing errors,{part} or add rows; to accept that "
+            "moments show such rows, set rare-values='allow' in this site's node-config",
             local=columns,
         )
-    journal.store_secret(PERMITTED_NAME, settings)
+    journal.store_secret(permitted, settings)
 
 
 def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:

@@ -149,11 +149,14 @@ class SelectedRows:
         The weights of the rows; empty if each counts once.
     levels : callable, optional
         Returns the levels that the run declares and the columns (n, m) that the levels have added; None without levels.
+    name : str
+        Name of the selection within the run; empty for all rows that take part.
     """
 
     rows: Rows
     weights: bytes = b""
     levels: Callable[[], tuple[str, Rows]] | None = None
+    name: str = ""
 
     def opened_sum(self, key: bytes, members: Sequence[str]) -> OpenedSum:
         """Return the journal's record of an answer over the rows, with keyed digests.
@@ -260,8 +263,10 @@ class RepeatRules:
         """
         self._permit_opening(members, split=split, is_noted=True)
 
-    def permit_clear(self, *, is_noted: bool) -> None:
+    def permit_clear(self, *, is_noted: bool) -> bool:
         """Refuse an answer in clear that differs from an earlier answer by a few rows; and write a note if `is_noted`.
+
+        Return whether the run had no note yet.
 
         Parameters
         ----------
@@ -273,10 +278,13 @@ class RepeatRules:
         DisclosureError
             If the answer is refused.
         """
-        if self.journal.load_secret(CLEAR_NAME) is None:  # else the run was noted
-            self._permit_opening([], split="rows", is_noted=is_noted)
-            if is_noted:
-                self.journal.store_secret(CLEAR_NAME, b"noted")
+        name = f"{CLEAR_NAME} {self.selection.name}"
+        if self.journal.load_secret(name) is not None:
+            return False
+        self._permit_opening([], split="rows", is_noted=is_noted)
+        if is_noted:
+            self.journal.store_secret(name, b"noted")
+        return True
 
     def _permit_opening(self, members: Sequence[str], *, split: str, is_noted: bool) -> None:
         """Compare a sum or answer over the rows with earlier notes; and write a note if `is_noted`."""
@@ -297,10 +305,11 @@ class RepeatRules:
             entry = decide_once(self.node, now.text(), judge)(same, other_notes)
             return entry if is_noted else ""
 
-        digest = self.journal.load_secret(DIGEST_NAME)  # of all rows, once a run
+        name = f"{DIGEST_NAME} {self.selection.name}"
+        digest = self.journal.load_secret(name)  # once a run
         if digest is None:
             digest = rows_digest(key, self.selection.rows).encode()
-            self.journal.store_secret(DIGEST_NAME, digest)
+            self.journal.store_secret(name, digest)
         self.journal.remember(OpenedSum.kind, digest.decode(), decide)
 
     def permit_bound(self, bound: float) -> None:

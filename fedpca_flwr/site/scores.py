@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.inference import fourth_powers, t_squared
+from fedpca_flwr.maths.inference import t_squared
 from fedpca_flwr.maths.rows import dense_rows
 from fedpca_flwr.site.bed_file import read_fam
 from fedpca_flwr.state.files import open_site_file
@@ -147,8 +147,6 @@ class OddRows:
     ----------
     exceeding : ndarray of int, shape (2,)
         Number of rows above the limit of T2, and above the limit of SPE.
-    fourth_powers : array of shape (k,)
-        Sums of the fourth powers of the scores, in units of their deviations.
     """
 
     def __init__(
@@ -163,7 +161,6 @@ class OddRows:
         """Set the model and its limits; the first `rows` rows are counted, later rows are only written."""
         self.components, self.variances, self.limits = components, variances, limits
         self.exceeding: NDArray[np.int64] = np.zeros(2, np.int64)  # how many rows exceed the limit of T2, and of SPE
-        self.fourth_powers: Array = np.zeros(variances.size)  # sums of the scores' fourth powers, in their deviations
         self._remaining, self._stream = rows, stream
         self._names = row_names("") if names is None else names
 
@@ -196,7 +193,6 @@ class OddRows:
         scores = centred @ self.components.T
         counted = min(self._remaining, len(centred))
         self._remaining -= counted
-        self.fourth_powers += fourth_powers(scores[:counted], self.variances)
         if not self.limits.size:
             return
         errors = (centred - scores @ self.components) ** 2

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
@@ -22,7 +22,8 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
 from fedpca_flwr.data.table import Table, participating_rows, require_complete, require_same_rows
-from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.rows import Rows, select_columns, to_array
 from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
@@ -31,7 +32,7 @@ from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.site import columns, fold, journal, local_table, policy, rare_values, readers, repeats, table_steps
-from fedpca_flwr.site.repeats import SelectedRows
+from fedpca_flwr.site.selection import Selection
 from fedpca_flwr.site.watch import run_on_refusal
 
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
@@ -74,6 +75,8 @@ class Site:
         self.load = load
         self.methods = methods
         self.rows_from_caller = load is not local_table.local_table  # by whoever called `fedpca_flwr.run`
+        self._selections: dict[str, Selection] = {}
+        self._selections_are_final = False
 
     def with_run_config(self, run_config: Mapping[str, Any]) -> Site:
         """Return a copy of the site in the same run with another run-config.
@@ -91,6 +94,7 @@ class Site:
         other = copy(self)
         other.__dict__.pop("config", None)
         other.run_config = dict(run_config)
+        other._selections, other._selections_are_final = {}, False
         return other
 
     @property
@@ -172,21 +176,44 @@ class Site:
         party, description = self.node.partition_id, f"{description}; {loaded_app()}"
         return journal.FileJournal(self.node.journal, self.run_id, party, run_state, description, settings)
 
-    def data(self, split: str) -> Rows:
-        """Return the rows (n, d) that take part; of data split by columns, all rows.
+    def select(
+        self, split: str, needs: Collection[str] = (), name: str = "", mask: NDArray[np.bool_] | None = None
+    ) -> Selection:
+        """Return rows that take part, or those of a mask (n,), which the site examines and journals before an answer.
 
-        Parameters
-        ----------
-        split : str
-            "rows" or "columns": how the data are split among the parties.
-            If split by columns, all parties have all rows, and all rows take part.
-
-        Returns
-        -------
-        Rows
-            Rows (n, d).
+        A run's selections are made before its first answer. Of data split by columns all rows take part.
         """
-        return self.table.rows if split == "columns" else self._participants  # of columns, all parties have all rows
+        if name not in self._selections:
+            if self._selections_are_final:
+                raise ContractError(f"rows '{name}' were selected after this site had examined the run's selections")
+            rows = self._rows(split)
+            self._selections[name] = Selection(name, rows if mask is None else rows[mask], needs, mask)
+        return self._selections[name]
+
+    @property
+    def file_length(self) -> int:
+        """Number of rows of the site's file, with those that take no part."""
+        return len(self.table.rows)
+
+    @property
+    def file_rows(self) -> tuple[Rows, ...]:
+        """All rows in the order of the site's file, for what stays at the site; first those that take part."""
+        table = self.table
+        if table.weights is not None or table.excluded is not None:
+            return (table.rows,)
+        return self._participants, table.rows[len(self._participants) :]
+
+    @cached_property
+    def common_gaps(self) -> tuple[Patterns, NDArray[np.bool_]]:
+        """Patterns of missing values of the rows, and a mask of the rows whose pattern enough rows share."""
+        node, patterns = self.node, Patterns.from_rows(self._participants)
+        if not node.data or node.gaps == "all":
+            return patterns, np.ones(patterns.of.size, dtype=bool)
+        return patterns, patterns.common_rows(node.min_rows, node.round_rows)
+
+    def _rows(self, split: str) -> Rows:
+        """Return the rows (n, d) that take part; of data split by columns, all rows."""
+        return self.table.rows if split == "columns" else self._participants
 
     @cached_property
     def _participants(self) -> Rows:
@@ -209,7 +236,7 @@ class Site:
         Public
             Parameters that the server knows too.
         """
-        n, d = self.data(split).shape
+        n, d = self._rows(split).shape
         sizes = {"rows": n} if split == "columns" else {"features": d}
         return Public(self.config, options, self.node.num_partitions, **sizes)
 
@@ -261,7 +288,7 @@ class Site:
         policy.require_files(self.node)
         policy.permit_exposure(self.node, card, options)
         policy.require_journal(self.node, card, sums_only=sums_only)
-        n = len(self.data(card.split))
+        n = len(self._rows(card.split))
         policy.permit_split(self.node, card, self.table.split, self.config.weights)
         if self.config.levels:
             policy.permit_levels(self.node, self.table, indicator_names(self.config.levels_by_column))
@@ -290,101 +317,73 @@ class Site:
         """
         policy.permit_size(self.node, nbytes, alternatives)
 
-    def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None:
-        """Refuse sums over rows (n, d) from which a few rows could be read, by themselves or with earlier sums.
+    def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
+        """Refuse sums over selected rows from which a few rows could be read, by themselves or with earlier sums.
 
-        Parameters
-        ----------
-        card : MethodCard
-            Card of the method.
-        rows : Rows
-            Rows (n, d) of this party in the sums.
-        sums_only : bool
-            Whether the server sees sums over parties only.
-
-        Raises
-        ------
-        DisclosureError
-            If columns reveal single rows, or an earlier answer is over nearly the same rows.
+        Raises `DisclosureError` if a selection has too few rows, if its columns reveal single rows, or if an earlier
+        answer is over nearly the same rows.
         """
+        self._selections_are_final = True
         if not self.node.data:
             return
-        if self.refuses_rare_values:
-            min_rows, names = self.node.min_rows, self.table.names
-            rare_values.permit_columns(self.journal, min_rows, rows, names, settings=self.settings_digest)
-        if not sums_only:
-            self.repeats(card.split).permit_clear(is_noted=False)
+        for selection in self._selections.values():
+            policy.permit_rows(self.node, len(selection))
+            if self.refuses_rare_values:
+                settings, names = self.settings_digest, self.table.names
+                rare_values.permit_columns(self.journal, self.node.min_rows, selection, names, settings=settings)
+            if not sums_only:
+                self.repeats(card.split, selection).permit_clear(is_noted=False)
 
     @property
     def refuses_rare_values(self) -> bool:
         """True if the site refuses runs over columns with values that few rows have."""
         return (self.node.rare_values or ("allow" if self.rows_from_caller else "refuse")) == "refuse"
 
+    def conspicuous_columns(self) -> str:
+        """Return the columns from which moments of the selected rows would reveal single rows, for the site itself."""
+        selections = self._selections.values()
+        texts = [rare_values.conspicuous(one._rows, self.node.min_rows).text(self.table.names) for one in selections]
+        return "; ".join(filter(None, texts))
+
     def note_clear(self, card: MethodCard) -> None:
-        """Record that an answer leaves in clear, or refuse the answer; warn if the site has no journal.
+        """Record that answers over the selected rows leave in clear, and warn if the site has no journal.
 
-        Parameters
-        ----------
-        card : MethodCard
-            Card of the method.
-
-        Raises
-        ------
-        DisclosureError
-            If the answer with an earlier one would reveal a few rows.
+        Raises `DisclosureError` if an answer with an earlier one would reveal a few rows.
         """
         if not self.node.data:
             return
-        if not self.node.journal and self.journal.load_secret(repeats.CLEAR_NAME) is None:
-            logger.warning("run %s: %s", self.run_id, repeats.UNPROTECTED_TEXT)
-        self.repeats(card.split).permit_clear(is_noted=True)
+        for selection in self._selections.values():
+            is_new = self.repeats(card.split, selection).permit_clear(is_noted=True)
+            if is_new and not self.node.journal:
+                logger.warning("run %s: %s", self.run_id, repeats.UNPROTECTED_TEXT)
 
-    def repeats(self, split: str) -> repeats.RepeatRules:
-        """Return the site's rules about repeated runs, with the rows in the order of the site's file.
+    def repeats(self, split: str, selection: Selection | None = None) -> repeats.RepeatRules:
+        """Return the site's rules about repeated runs over a selection, by default over all rows that take part.
 
-        The rules have the participating rows in the order of the file, twice: as the run has the rows, and before the
-        run weighs the rows, without the indicators that its levels add.
-
-        Parameters
-        ----------
-        split : str
-            "rows" or "columns": how the data are split among the parties.
-
-        Returns
-        -------
-        RepeatRules
-            The rules.
+        The rules have the rows in the order of the file, twice: as the run has the rows, and before the run weighs the
+        rows, without the indicators that its levels add.
         """
         weights, levels = self.table.weights, self.config.levels
+        name, mask = (selection.name, selection.mask) if selection else ("", None)
         unweighted = participating_rows(self.table._replace(weights=None), self.node.round_rows)
         rows = self._in_file_order(self.table.rows if split == "columns" else unweighted)
+        rows = rows if mask is None else rows[mask]  # rows split by rows are in the order of the file
         width = rows.shape[1]
         if levels and (self.rows_from_caller or readers.holds_texts(self.node.data)):
             width -= len(indicator_names(self.config.levels_by_column))
         added = range(width, rows.shape[1])
-        selection = SelectedRows(
+        selected = repeats.SelectedRows(
             select_columns(rows, range(width)) if added else rows,
             b"" if weights is None else weights.tobytes(),
             (lambda: (levels, select_columns(rows, added))) if added else None,
+            name,
         )
-        return repeats.RepeatRules(self.journal, self.node, self._in_file_order(self.data(split)), selection)
+        return repeats.RepeatRules(self.journal, self.node, self._in_file_order(self._rows(split)), selected)
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
-        """Refuse a secure sum if its difference from an earlier sum reveals a single party's summand or few rows.
-
-        Parameters
-        ----------
-        members : sequence of str
-            Parties of the sum.
-        split : str
-            "rows" or "columns": how the data are split among the parties.
-
-        Raises
-        ------
-        DisclosureError
-            If the sum is refused.
-        """
-        self.repeats(split).permit_sum(members, split=split)
+        """Refuse a secure sum if its difference from an earlier sum reveals a single party's summand or few rows."""
+        for selection in self._selections.values():
+            self.repeats(split, selection).permit_sum(members, split=split)
 
     def permit_blind(self, card: MethodCard, options: PCAOptions) -> None:
         """Refuse a blind run over rows of an earlier blind run with other settings, and note the settings.
@@ -421,7 +420,7 @@ class Site:
             If the bound is refused.
         """
         if self.node.bound is not None:
-            policy.permit_site_bound(self.node.bound, self.data(split), self.config.bound)
+            policy.permit_site_bound(self.node.bound, self._rows(split), self.config.bound)
         else:
             self.repeats(split).permit_bound(self.config.bound)
 
@@ -438,7 +437,7 @@ class Site:
         ndarray of bool, shape (n,)
             Which rows are held out (`fedpca_flwr.site.fold`).
         """
-        rows = self._in_file_order(self.data(split)) if self.node.data else self.data(split)
+        rows = self._in_file_order(self._rows(split)) if self.node.data else self._rows(split)
         return fold.held_out_rows(self.journal, self.node, rows, self.config.seed)
 
     def _in_file_order(self, selected: Rows) -> Rows:

@@ -4,22 +4,37 @@ The vault offers count, sums, the diagonal and products of the scatter, squares 
 moments about its own mean. No argument of these is a centre, an option or a number of the run, so whatever the request,
 rows with the same count, mean and scatter give the same answers up to rounding (`tests/attacks`). The request enters
 the algebra of the sums: in float64 a subtraction from rows rounds, and with a centre near 2^53 rounding would tell each
-row above a threshold from each row below. A vault can be wrapped, and no answer knows whether its vault is wrapped.
+row above a threshold from each row below. Third and fourth powers of scores are sums of this kind too. A vault can be
+wrapped, and no answer knows whether its vault is wrapped.
 
 The scatter is formed once if that is cheaper than multiplying the rows each time, and stored for the run, in the state
 that Flower holds for a party between the messages of a run: in a simulation in memory, on a site in its SuperNode,
 which hands the state to the process of the next message. The state never leaves the site.
 """
 
+import math
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import factors, forecast
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, packed_size, scale_columns, scatter_product
-from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, in_order, weighted_count
+from fedpca_flwr.maths.moments import (
+    Head,
+    Moments,
+    constant_features,
+    head_and_diagonal,
+    packed_size,
+    scale_columns,
+    scatter_product,
+    two_sum,
+)
+from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, in_order, pair_with_weights, weighted_count
+from fedpca_flwr.maths.sums import two_product
 from fedpca_flwr.protocol.journal import State
 
 MAX_SCATTER_BYTES = 2**29
@@ -27,6 +42,10 @@ MAX_SCATTER_BYTES = 2**29
 
 ROUNDING_SHARE = 2.0**-43
 """Share of a sum of squares below which a remainder is rounding."""
+
+MAX_CENTRE_DISTANCE = 2.0**22
+"""Largest distance of a server's centre from the site's mean, in the feature's deviation at the site: a difference of
+the two is then rounded by less than 2^-30 of the deviation."""
 
 MOMENTS_NAME, MEANS_NAME = "own moments", "own means"  # in the state of the run
 
@@ -225,6 +244,32 @@ class Vault:
             total = ((diagonal + head.n * deviation**2) / unit**2).sum()
         return residual_sum(float(total), self.squares(components / unit, deviation))
 
+    def fourth_powers(self, directions: Array, centre: Array | None) -> Array:
+        """Return the sum of the fourth powers of the scores along each direction, about a centre.
+
+        With s the scores about the site's own mean and u those of the shift from there to the centre, the sum of
+        (s + u)^4 follows from the sums of s, s^2, s^3 and s^4. Without a centre the scores are about the site's mean.
+        Shapes: directions (k, d), centre (d,) -> (k,).
+        """
+        head, _ = self.head_and_diagonal()
+        block, exponents = scale_columns(directions.T)
+        sums = np.zeros((4, block.shape[1]))
+        rows = replace(self._rows, weights=None) if isinstance(self._rows, Blocks) else self._rows
+        for centred, weights in pair_with_weights(self._rows, centred_chunks(rows, head.mean)):
+            scores = centred @ block
+            powers = np.stack([scores, scores**2, scores**3, scores**4])
+            sums += powers.sum(axis=1) if weights is None else np.einsum("i,pik->pk", weights, powers)
+        shift = head.remainder @ -block if centre is None else _exact_scores(head.mean, centre, block)
+        first, second, third, fourth = sums
+        total = fourth + 4 * shift * third + 6 * shift**2 * second + 4 * shift**3 * first + head.n * shift**4
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.ldexp(total, 4 * exponents)
+
+    def require_near(self, centre: Array) -> None:
+        """Refuse a centre (d,) so far from the site's mean that differences from rows would be rounded."""
+        head, diagonal = self.head_and_diagonal()
+        require_near(self.deviation(centre), diagonal, head.n, head.mean)
+
     def triangular(self) -> tuple[Head, Array]:
         """Return count and mean, and a triangular ``R`` with ``R' R`` equal to the scatter of the rows.
 
@@ -285,10 +330,34 @@ class Vault:
         self._state.drop(MEANS_NAME)
 
 
+def _exact_scores(mean: Array, centre: Array, block: Array) -> Array:
+    """Return ``(mean - centre) @ block``, each score rounded once, however far the centre is.
+
+    Shapes: mean and centre (d,), block (d, k) -> (k,).
+    """
+    terms = [part for value in two_sum(mean, -centre) for part in two_product(value[:, None], block)]
+    return np.array([math.fsum(chain.from_iterable(part[:, j] for part in terms)) for j in range(block.shape[1])])
+
+
 def _squares(block: Array, centred: Any) -> Array:
     """Return for each column of ``block`` (d, b) the sum of squared scores of centred rows (m, d): (b,)."""
     scores = centred @ block
     return np.asarray(np.einsum("ij,ij->j", scores, scores))
+
+
+def require_near(distance: Array, diagonal: Array, count: float | Array, mean: Array) -> None:
+    """Refuse a centre that the server chose, if it is so far from the site's mean that rows about it would be rounded.
+
+    The limit follows from the site's moments, and from no single row. Features that are constant but for rounding have
+    none. Shapes: distance of centre and mean (d,), diagonal of the scatter (d,), count () or (d,), mean (d,).
+    """
+    limit = MAX_CENTRE_DISTANCE * np.sqrt(diagonal / count)
+    far = (np.abs(distance) > limit) & ~constant_features(diagonal, count, mean)
+    if far.any():
+        raise ContractError(
+            f"the server's centre is more than {MAX_CENTRE_DISTANCE:.0f} deviations from this site's mean in "
+            f"{far.sum()} features, where rows about the centre would be rounded; the mean of all rows is nearer"
+        )
 
 
 def residual_sum(total: float, explained: float) -> float:

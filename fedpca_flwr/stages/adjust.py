@@ -149,11 +149,23 @@ class AdjustedProjection(Projection):
     @override
     def squared_error(self) -> float:
         """Return the total squared error of the adjusted rows after projection, from moments."""
-        head, _ = self.vault.head_and_diagonal()
-        deviation = np.zeros_like(head.mean) if self.local_adjustment.within else self.vault.deviation(self.mean)
-        between = head.n * (self.local_adjustment.adjustment.residuals(deviation[None])[0] / self._unit) ** 2
+        directions, centre = self.axes
+        deviation = np.zeros_like(self.mean) if centre is None else self.vault.deviation(centre)
+        between = self.vault.count * (self.local_adjustment.adjustment.residuals(deviation[None])[0] / self._unit) ** 2
         total = (self.local_adjustment.diagonal / self._unit**2 + between).sum()
-        return residual_sum(float(total), self.vault.squares(self._directions, deviation))
+        return residual_sum(float(total), self.vault.squares(directions, deviation))
+
+    @property
+    @override
+    def axes(self) -> tuple[Array, Array | None]:
+        """Loadings that give adjusted scores, and their centre: within parties each party's own mean."""
+        return self._directions, None if self.local_adjustment.within else self.mean
+
+    @override
+    def require_near(self) -> None:
+        """Refuse a centre at which rows would be rounded; within parties the centre is the party's own mean."""
+        if not self.local_adjustment.within:
+            super().require_near()
 
     @override
     def centred(self, rows: Rows) -> Iterator[Array]:

@@ -282,7 +282,7 @@ def _traits(party: RowsClient) -> Array:
     state, site = party.site.state, party.site
     if STATE["traits"] in state:
         return state[STATE["traits"]][0]
-    names, table, rows = trait_names(party.options), site.table, len(party.raw_rows)
+    names, table, rows = trait_names(party.options), site.table, len(party.participants.rows)
     if not site.node.phenotypes:
         raise ConfigError(
             "the run associates a phenotype (option 'associate'), and this site's node-config names no file as "
@@ -322,7 +322,7 @@ def _people(party: RowsClient, request: Fields) -> tuple[Array, Array, Array]:
     state, traits, logistic = party.site.state, _traits(party), party.options.associate == "logistic"
     traits = traits[~np.isnan(traits[:, 0])]
     if STATE["scores"] not in state:
-        scores = np.concatenate(list(_projection(party).scores(party.raw_rows)))
+        scores = np.concatenate(list(_projection(party).scores(party.participants.rows)))
         _, score_unit = sum_units(public_bound(party.site.config, party.options), *state[STATE["projection"]])
         state[STATE["scores"]] = [scores[~np.isnan(_traits(party)[:, 0])] / score_unit]
     Z = np.column_stack([np.ones(len(traits)), state[STATE["scores"]][0], traits[:, 1:] / MAX_TRAIT])
@@ -359,7 +359,7 @@ def _variant_sums(party: RowsClient, request: Fields) -> Fields:
     if columns.size and not 0 <= columns.min() <= columns.max() < Z.shape[1]:
         raise ContractError(f"{SERVER}: names columns beyond the {Z.shape[1]} covariates")
     people = ~np.isnan(_traits(party)[:, 0])
-    sums = variant_sums(_projection(party).centred(party.raw_rows), people, residual, weights, Z[:, columns])
+    sums = variant_sums(_projection(party).centred(party.participants.rows), people, residual, weights, Z[:, columns])
     bound = public_bound(party.site.config, party.options)
     unit, _ = sum_units(bound, *party.site.state[STATE["projection"]])
     return {"score": sums.score * unit, "information": sums.information * unit**2, "cross": sums.cross * unit[:, None]}

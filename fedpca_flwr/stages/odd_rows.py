@@ -18,7 +18,7 @@ from typing_extensions import override
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.inference import MIN_VARIANCE_SHARE, robust_intervals, spe_limit, t_squared_limit
+from fedpca_flwr.maths.inference import MIN_VARIANCE_SHARE, robust_intervals, spe_limit, t_squared_limit, variance_units
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
@@ -69,7 +69,9 @@ class RowObserver(Observer):
                 f"{SERVER}: it sent {variances.size} variances of {len(projection.components)} components"
             )
         stream = files.enter_context(scores.outlier_file(node.scores, limits))
-        self.rows, self.min_rows = len(party.data), node.min_rows
+        if party.options.outliers == "counts":  # else what rows are beyond stays at the site
+            projection.require_near()
+        self.projection, self.rows, self.min_rows = projection, len(party.selection), node.min_rows
         names = scores.row_names(node.data) if stream is not None else None
         self.judge = scores.OddRows(projection.components, variances, limits, self.rows, stream, names)
 
@@ -82,7 +84,8 @@ class RowObserver(Observer):
     def reply(self) -> Fields:
         """Return counts of rows above both limits, small counts suppressed, and sums of fourth powers."""
         counts = [suppress_small_counts(int(count), self.rows, self.min_rows) for count in self.judge.exceeding]
-        return {"above": np.array(counts), "fourth": self.judge.fourth_powers}
+        unit = variance_units(self.judge.variances)
+        return {"above": np.array(counts), "fourth": self.projection.fourth_powers() / unit**2}
 
 
 class OddRows(RowsStage):

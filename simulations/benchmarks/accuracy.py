@@ -18,7 +18,7 @@ from fedpca_flwr.analyses import HowSure
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.maths import eigen, sums
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.inference import fourth_powers
+from fedpca_flwr.maths.inference import variance_units
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model import reference
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -72,7 +72,8 @@ def _coverage(trials: int = 2000) -> Lines:
                 moments = SecondMoments(sums.pool(vaults.values()), parties=vaults)
                 model, plain = analyses.pca(moments, k), analyses.how_sure(moments, k)
                 # What the parties of a run with fourth_moments=True add up in its last round.
-                powers = sum(fourth_powers(model.transform(rows), model.explained_variance_) for rows in parties)
+                unit = variance_units(model.explained_variance_)
+                powers = sum(((model.transform(rows) ** 2 / unit) ** 2).sum(axis=0) for rows in parties)
                 model = replace(model, log={**model.log, "kurtosis": np.divide(powers, model.n_samples_).tolist()})
                 fourth = replace(plain, variance_intervals=analyses.variance_intervals(model))
                 estimates = plain, fourth, analyses.how_sure_by_parties(moments, k)

@@ -351,7 +351,7 @@ class DPPCAClient(method.Client):
     def require_ready(self) -> None:
         """Refuse unsound noise options, and more rows than integer sums can hold."""
         self._check_noise()
-        if self.options.private and len(self.data) > privacy.MAX_ROWS:
+        if self.options.private and len(self.selection) > privacy.MAX_ROWS:
             raise method.DataError(
                 f"this site has more than {privacy.MAX_ROWS:,} rows, the most that a party's sums in whole numbers "
                 "can have; split them over two nodes"
@@ -394,7 +394,7 @@ class DPPCAClient(method.Client):
 
     def _noisy_sums(self, phase: str, request: method.Fields) -> dict[str, method.Array]:
         """Return the sums of a phase over this party's rows, with discrete Gaussian noise, in integer steps."""
-        options, d = self.options, self.data.shape[1]
+        options, d = self.options, self.selection.shape[1]
         source = privacy.system_randomness()
         if options.noise_seed:
             numbers = options.noise_seed, self.site.node.partition_id, options.phases.index(phase)
@@ -412,7 +412,8 @@ class DPPCAClient(method.Client):
 
     def _integer_sum(self, name: str, phase: str, request: method.Fields) -> method.Array:
         """Return a field's noiseless sum over this party's rows in integer steps, with bounded sensitivity."""
-        data, centre = self.data, request.get("centre", np.zeros(self.data.shape[1]))
+        data = self.selection.rows
+        centre = request.get("centre", np.zeros(data.shape[1]))
         if name == "rows":
             return np.asarray(float(len(data) * privacy.GRID_STEPS))
         if name == "octaves":

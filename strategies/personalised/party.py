@@ -6,11 +6,9 @@ Each pass over the rows has phases of its own. Those of the first pass, which ho
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field as Limits
 from scipy.linalg import eigh
 from typing_extensions import override
@@ -18,10 +16,10 @@ from typing_extensions import override
 from fedpca_flwr.maths import personalised
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.own_rows import LocalRows, centre_local_moments, centre_local_rows
-from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.questions import method, row_limits
 from fedpca_flwr.questions.rows import centre_questions
 from fedpca_flwr.site.fold import require_fold
+from fedpca_flwr.site.selection import Selection
 
 MU_GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Values of mu to choose from, besides 0 and infinity."""
@@ -243,33 +241,25 @@ class PersonalisedClient(method.Client):
 
     @override
     def require_ready(self) -> None:
-        """Refuse a choice of mu for which this site's rows allow no held-out fold."""
+        """Refuse a choice of mu for which this site's rows allow no held-out fold, and select the fold."""
         super().require_ready()
         if self.options.mu == "held-out":
-            require_fold(self.site.node, len(self.data))
+            require_fold(self.site.node, len(self.selection))
+            self.fold(held_out=False)
+            self.fold(held_out=True)
 
-    @cached_property
-    def held_out(self) -> NDArray[np.bool_]:
-        """Boolean mask (n,) of the rows that this party holds out while mu is chosen, drawn once in a run."""
+    def fold(self, *, held_out: bool) -> Selection:
+        """Return the rows held out while mu is chosen, drawn once in a run, or all other rows."""
         state = self.site.state
         if HELD_OUT_KEY not in state:
             state[HELD_OUT_KEY] = [np.packbits(self.site.held_out(self.card.split))]
-        return np.unpackbits(state[HELD_OUT_KEY][0], count=len(self.data)).astype(bool)
+        mask = np.unpackbits(state[HELD_OUT_KEY][0], count=len(self.selection)).astype(bool)
+        name = "held out" if held_out else "not held out"
+        return self.site.select(self.card.split, self.needs, name, mask if held_out else ~mask)
 
-    def pass_rows(self, prefix: str) -> Rows:
-        """Return the rows that a pass uses: in the first pass, which has a prefix, all but the rows held out.
-
-        Parameters
-        ----------
-        prefix : str
-            Prefix of the pass' phases, empty for the second pass.
-
-        Returns
-        -------
-        Rows
-            Rows of this party.
-        """
-        return self.data[~self.held_out] if prefix else self.data
+    def pass_rows(self, prefix: str) -> Selection:
+        """Return the rows that a pass uses: in the first pass, which has a prefix, all but the rows held out."""
+        return self.fold(held_out=False) if prefix else self.selection
 
     @override
     def projection(self, request: method.Fields) -> method.Projection:
@@ -292,13 +282,13 @@ def _answer_start(party: PersonalisedClient, prefix: str) -> method.Fields:
 
 def _centred_rows(party: PersonalisedClient, request: method.Fields, prefix: str) -> LocalRows:
     """Return a party's rows of a pass, or their scatter where it is formed, about the request's mean."""
-    rows = party.pass_rows(prefix)
-    vault = party.make_vault(rows)
-    n, d = rows.shape
+    selection = party.pass_rows(prefix)
+    vault = party.make_vault(selection)
+    n, d = selection.shape
     mean, remainder = request["mean"], request["remainder"]
     if vault.formed and n + party.options.n_components > d:  # fewer rows have a smaller Gram matrix
         return centre_local_moments(vault.moments(), mean, remainder)
-    return centre_local_rows(rows, mean, remainder, vault.head_and_diagonal()[0] if n > d else None)
+    return centre_local_rows(selection.rows, mean, remainder, vault.head_and_diagonal()[0] if n > d else None)
 
 
 def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str) -> method.Fields:
@@ -321,7 +311,7 @@ def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str
 def _answer_choose(party: PersonalisedClient, request: method.Fields) -> method.Fields:
     """Return squared errors on held-out rows: of local PCA, of the components at each strength, and of V."""
     rows, V = _centred_rows(party, request, HELD_OUT_PREFIX), request["shared"]
-    held_out = centre_local_rows(party.data[party.held_out], request["mean"], request["remainder"])
+    held_out = centre_local_rows(party.fold(held_out=True).rows, request["mean"], request["remainder"])
     local = party.site.state[f"{HELD_OUT_PREFIX}{COMPONENTS_KEY}"][0]
     party.site.state.drop(f"{HELD_OUT_PREFIX}{COMPONENTS_KEY}")
     candidates = (personalised.local_components(rows, V), *local, V)

@@ -242,8 +242,8 @@ class RobustClient(method.Client):
     def median(self) -> method.Array:
         """Spatial median (d,) of the party's own rows, stored over the rounds."""
         if MEDIAN_KEY not in self.site.state:
-            d = self.data.shape[1]
-            mean = sum(rows.sum(axis=0) for rows in self.centred_rows(np.zeros(d))) / len(self.data)
+            d = self.selection.shape[1]
+            mean = sum(rows.sum(axis=0) for rows in self.centred_rows(np.zeros(d))) / len(self.selection)
             centre = spatial_signs.spatial_median(
                 lambda c: spatial_signs.sign_sums(self.centred_rows(c), d, spatial_signs.MIN_FLOOR), mean
             )
@@ -285,7 +285,7 @@ class RobustClient(method.Client):
             Their scores along the directions, about the middles and in spreads.
         """
         directions = spatial_signs.Directions(request["vectors"], request["middles"], request["spreads"])
-        for rows in self.centred_rows(request["centre"], request["scale"]):
+        for rows in self.rows_about(request):
             yield rows, directions.whitened(rows)
 
     def weigh_rows(
@@ -367,7 +367,13 @@ class RobustClient(method.Client):
         ndarray of shape (c, d)
             Chunk of the rows.
         """
-        for centred in centred_chunks(self.data, centre, scale if scale.size else None):
+        for centred in centred_chunks(self.selection.rows, centre, scale if scale.size else None):
+            yield from dense_rows(centred)
+
+    def rows_about(self, request: method.Fields) -> Iterator[method.Array]:
+        """Yield the party's rows less the centre of a request, divided by its scale, chunk by chunk."""
+        scale = request["scale"] if request["scale"].size else None
+        for centred in self.selection.about(self.vault, request["centre"], scale):
             yield from dense_rows(centred)
 
     @override
@@ -375,19 +381,19 @@ class RobustClient(method.Client):
         """Write scores, T2 and SPE of the party's rows; reply with the row count and a zero error."""
         with scores.outlier_file(self.site.node.scores, request["limits"]) as stream:
             statistics = request["components"], request["variances"], request["limits"]
-            outliers = scores.OddRows(*statistics, len(self.data), stream)
+            outliers = scores.OddRows(*statistics, len(self.selection), stream)
             self.write_files(self.projection(request), [outliers.watch])
-        return {"count": np.asarray(len(self.data)), "squared": np.asarray(0.0)}
+        return {"count": np.asarray(len(self.selection)), "squared": np.asarray(0.0)}
 
 
 def _answer_start(party: RobustClient, request: method.Fields) -> method.Fields:
     """Return n times the party's median and log2 of its distance floor, and with ``scale`` inverse deviations."""
-    n = len(party.data)
+    n = len(party.selection)
     floor = party.floor(NO_SCALE)
     reply = {"count": np.asarray(n), "location": n * party.median, "octave": np.asarray(n * np.log2(floor))}
     if not party.options.scale:
         return reply
-    rows = np.concatenate(list(party.centred_rows(np.zeros(party.data.shape[1]))))
+    rows = np.concatenate(list(party.centred_rows(np.zeros(party.selection.shape[1]))))
     sizes = np.abs(rows - np.median(rows, axis=0))
     deviation = np.median(sizes, axis=0)
     deviation = np.where(deviation > 0, deviation, sizes.mean(axis=0))  # where most values are the same
@@ -402,8 +408,8 @@ def _answer_start(party: RobustClient, request: method.Fields) -> method.Fields:
 
 def _answer_median(party: RobustClient, request: method.Fields) -> method.Fields:
     """Return the sums of a party's unit directions of rows from the centre, and of their inverse distances."""
-    rows = party.centred_rows(request["centre"], request["scale"])
-    sums = spatial_signs.sign_sums(rows, party.data.shape[1], _distance_floor(party, request))
+    rows = party.rows_about(request)
+    sums = spatial_signs.sign_sums(rows, party.selection.shape[1], _distance_floor(party, request))
     return {"count": np.asarray(sums.rows), "signs": sums.signs, "weight": np.asarray(sums.weight * request["unit"])}
 
 
@@ -414,17 +420,17 @@ def _distance_floor(party: RobustClient, request: method.Fields) -> float:
 
 def _answer_signs(party: RobustClient, request: method.Fields) -> method.Fields:
     """Return the sum of outer products (packed) of the party's unit directions of rows from the centre."""
-    rows = party.centred_rows(request["centre"], request["scale"])
-    scatter = spatial_signs.sign_scatter(rows, party.data.shape[1], _distance_floor(party, request))
-    return {"count": np.asarray(len(party.data)), "scatter": moments.pack(scatter)}
+    rows = party.rows_about(request)
+    scatter = spatial_signs.sign_scatter(rows, party.selection.shape[1], _distance_floor(party, request))
+    return {"count": np.asarray(len(party.selection)), "scatter": moments.pack(scatter)}
 
 
 def _answer_scores(party: RobustClient, request: method.Fields) -> method.Fields:
     """Return histograms (m, bins) of the party's scores along each direction, without small counts."""
-    rows = party.centred_rows(request["centre"], request["scale"])
+    rows = party.rows_about(request)
     tallies = (spatial_signs.tally(chunk @ request["vectors"].T / request["units"]) for chunk in rows)
     histograms = party.suppress_small_counts(tallies)
-    return {"count": np.asarray(len(party.data)), "scores": histograms}
+    return {"count": np.asarray(len(party.selection)), "scores": histograms}
 
 
 def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
@@ -434,7 +440,7 @@ def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
     for _, whitened in party.whitened(request):
         signs = spatial_signs.whitened_signs(whitened)
         scatter += signs.T @ signs
-    return {"count": np.asarray(len(party.data)), "scatter": moments.pack(scatter)}
+    return {"count": np.asarray(len(party.selection)), "scatter": moments.pack(scatter)}
 
 
 def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
@@ -445,7 +451,7 @@ def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields)
     ]
     spreads, gap = spatial_signs.local_spreads_and_gap(np.sum(tallies, axis=0))
     party.site.state[step + SPREADS_KEY] = [spreads, np.asarray(gap)]
-    return {"count": np.asarray(len(party.data)), "scores": party.suppress_small_counts(tallies)}
+    return {"count": np.asarray(len(party.selection)), "scores": party.suppress_small_counts(tallies)}
 
 
 def _answer_survivors(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
@@ -464,7 +470,7 @@ def _answer_survivors(step: str, party: RobustClient, request: method.Fields) ->
         scatter += weighted.T @ whitened[is_inside]
     allowed = float(inside >= party.site.node.min_rows)
     return {
-        "count": np.asarray(len(party.data)),
+        "count": np.asarray(len(party.selection)),
         "weight": np.asarray(allowed * weight),
         "shift": allowed * shift,
         "scatter": moments.pack(allowed * scatter),
@@ -477,7 +483,7 @@ def _answer_variances(party: RobustClient, request: method.Fields) -> method.Fie
         (weights, rows @ request["turned"].T / request["units"])
         for weights, rows, _ in party.weigh_rows(SECOND_STEP_PREFIX, request)
     )
-    return {"count": np.asarray(len(party.data)), "scores": party.count_survivors(weighted_scores)}
+    return {"count": np.asarray(len(party.selection)), "scores": party.count_survivors(weighted_scores)}
 
 
 def _answer_errors(party: RobustClient, request: method.Fields) -> method.Fields:
@@ -487,4 +493,4 @@ def _answer_errors(party: RobustClient, request: method.Fields) -> method.Fields
         (weights, row_lengths(rows - rows @ components.T @ components)[:, None] / request["unit"])
         for weights, rows, _ in party.weigh_rows(SECOND_STEP_PREFIX, request)
     )
-    return {"count": np.asarray(len(party.data)), "errors": party.count_survivors(weighted_errors)[0]}
+    return {"count": np.asarray(len(party.selection)), "errors": party.count_survivors(weighted_errors)[0]}

@@ -130,7 +130,7 @@ RANDOM = {"witness", "sign"}
 def differs(script, pair, worlds, seed, monkeypatch, told=MappingProxyType({})) -> tuple[str, int]:
     """In which phase the answers of two sites differ, empty if in none; and how many questions they have answered."""
     noted: list[list[dict[str, np.ndarray]]] = [[], []]
-    sizes, trace, answers = {"d": worlds[0].shape[1], "n": len(pair[0].client.data)}, np.square(worlds[0]).sum(), 0
+    sizes, trace, answers = {"d": worlds[0].shape[1], "n": len(pair[0].client.selection)}, np.square(worlds[0]).sum(), 0
     asking = [Thresholds(seed, sizes, told) for _ in pair]
     for phase, times in script.times.items():
         for _ in range(min(times, 3)):

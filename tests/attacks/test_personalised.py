@@ -11,6 +11,7 @@ from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.site.accounts import HeldOut
 from fedpca_flwr.site.fold import held_out_rows, require_fold
 from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.site import Site
 from fedpca_flwr.strategies.personalised.party import HELD_OUT_PREFIX, MU_GRID, PersonalisedClient
 from tests.attacks.test_repeats import events, sites
 from tests.families import rows
@@ -90,7 +91,7 @@ MEANS = {
 def test_rows_of_equal_moments_get_equal_answers(shape, solver, secure, mean, tmp_path, monkeypatch):
     """The rows are turned among themselves; a number subtracted from each of them would round each otherwise."""
     held = np.arange(shape[0]) % 5 == 2
-    monkeypatch.setattr(PersonalisedClient, "held_out", held)
+    monkeypatch.setattr(Site, "held_out", lambda site, split: held)
     run = {"method": "personalised", "n-components": K, "solver": solver, **(SECURE if secure else {})}
     pair = [HostileSession(tmp_path / str(i), X, run) for i, X in enumerate(twins(shape, held))]
     X, client = twins(shape, held)[0], pair[0].client
@@ -194,7 +195,7 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path, monkeypa
     def listen(client, phase, asked):
         if phase.endswith(("start", "sums")):
             prefix = HELD_OUT_PREFIX if phase.startswith(HELD_OUT_PREFIX) else ""
-            seen.append((client.site.node.partition_id, phase, client.pass_rows(prefix).sum(axis=0).tobytes()))
+            seen.append((client.site.node.partition_id, phase, client.pass_rows(prefix).rows.sum(axis=0).tobytes()))
         return honest(client, phase, asked)
 
     monkeypatch.setattr(PersonalisedClient, "statistics", listen)

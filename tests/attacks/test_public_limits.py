@@ -80,7 +80,7 @@ def test_a_sum_opens_for_all_or_none_whatever_the_request(run, seed, tmp_path, m
     caplog.set_level(logging.ERROR, "fedpca_flwr.client")
     rng, given = np.random.default_rng(seed), {"bound": BOUND} if "genotypes" not in run else {}
     config = {"method": run, "n-components": 2, "secure-aggregation": True, **given}
-    shown = {"may-show": "inner products" if "vertical" in run else "scores"}
+    shown = {"may-show": "inner products" if "vertical" in run else "scores", "rare-values": "allow"}
     sites = [HostileSession(tmp_path / str(i), rows_of(run, i, rng), config, index=i, **shown) for i in range(3)]
     sizes = {"d": D, "n": N, "k": 2, "b": 2, "q": 1}
     server, public, summed = AtTheLimits(seed, sizes), sites[0].client.public, 0

@@ -181,10 +181,12 @@ class Clusters(RowsStage):
         ndarray of shape (m, k)
         """
         projection, scale = party.projection(request), request["scale"]
+        if not all_rows:  # whose scores stay at the site
+            projection.require_near()
         scaled = party.options.scaled or any(stage.scales for stage in party.stages)
         if (scale.size > 0) != scaled:  # else a server could ask for scores of both kinds
             raise ContractError(f"{SERVER}: 'scale' holds {scale.size} deviations, and the run has scale={scaled}")
-        for part in party.row_parts if all_rows else (party.scored_rows,):
+        for part in party.site.file_rows if all_rows else (party.scored_rows,):
             yield from projection.scores(part)
 
     @override

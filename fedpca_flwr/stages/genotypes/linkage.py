@@ -82,8 +82,8 @@ def _local_sums(party: RowsClient, request: Fields) -> Fields:
     gapped = request["gapped"]
     if gapped.size and not start <= gapped.min() <= gapped.max() < min(start + width + window - 1, features):
         raise ContractError(f"{SERVER}: 'gapped' names variants outside the band from {start} on")
-    products = linkage.product_sums(party.raw_rows, start, width, window)
-    gaps = linkage.gap_sums(party.raw_rows, start, width, window, gapped)
+    products = linkage.product_sums(party.participants.rows, start, width, window)
+    gaps = linkage.gap_sums(party.participants.rows, start, width, window, gapped)
     chromosomes = [name.split(":")[0] if name.count(":") == 3 else "" for name in names] or [""] * features
     begins = np.zeros(width)
     for i in range(start, min(start + width, features)):

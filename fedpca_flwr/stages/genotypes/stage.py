@@ -61,6 +61,7 @@ from fedpca_flwr.questions.pooling import Fitting
 from fedpca_flwr.questions.row_limits import MAX_ROWS, PooledCentre, read_row_count
 from fedpca_flwr.questions.rows_client import Projection, RowsClient, RowsStage
 from fedpca_flwr.site.policy import permit_calls
+from fedpca_flwr.site.selection import Selection
 from fedpca_flwr.stages.genotypes import linkage
 
 FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True, constant="frequencies")
@@ -79,7 +80,7 @@ COUNTS = {"called": 1, "alleles": 2, "squares": 4}
 
 def _alleles(party: RowsClient, request: Fields) -> Fields:
     """Return a party's row count and, per variant, its calls, copies of the counted allele and their squares."""
-    rows, called, alleles, squares = count_alleles(party.raw_rows)
+    rows, called, alleles, squares = count_alleles(party.participants.rows)
     return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
 
 
@@ -128,6 +129,16 @@ class GenotypeProjection(Projection):
     def centred(self, rows: Rows) -> Iterator[StandardisedCalls]:
         """Standardise genotypes by mean and scale, missing calls as zero, in blocks of people."""
         return standardised_blocks(rows, self.mean, self.scale)
+
+    @property
+    @override
+    def axes(self) -> tuple[Array, Array | None]:
+        """Components, and the mean of all standardised genotypes."""
+        return self.components, np.zeros_like(self.mean)
+
+    @override
+    def require_near(self) -> None:
+        """Refuse nothing: genotypes less twice a frequency, over its deviation, are never rounded away."""
 
     @override
     def squared_error(self) -> float:
@@ -222,7 +233,7 @@ class Genotypes(RowsStage):
     def require_ready(self, party: RowsClient) -> None:
         """Refuse, once in a run, rows that are no genotypes or calls that the site does not permit."""
         if not (party.journal.has_begun() or CHECKED_KEY in party.site.state):
-            require_genotypes(party.raw_rows)
+            require_genotypes(party.participants.rows)
             permit_calls(party.site.node, party.site.table)
             party.site.state[CHECKED_KEY] = []
 
@@ -242,11 +253,11 @@ class Genotypes(RowsStage):
             party.site.state[FREQUENCIES.name] = [request[name] for name in names if name in request]
 
     @override
-    def rows(self, party: RowsClient, rows: Rows) -> Rows:
+    def rows(self, party: RowsClient, selection: Selection) -> Selection:
         """Return standardised genotypes once the frequencies are known, else the rows unchanged."""
         if FREQUENCIES.name not in party.site.state:
-            return rows
-        return standardise(rows, *party.site.state[FREQUENCIES.name])
+            return selection
+        return selection.with_rows(standardise(selection.rows, *party.site.state[FREQUENCIES.name]))
 
     @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:

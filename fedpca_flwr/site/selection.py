@@ -1,0 +1,90 @@
+"""Selections: the only way from an answer to a site's rows.
+
+A sum is safe only over rows that the site has counted, searched for rare values, and compared with the rows of earlier
+runs. So a site makes a `Selection` of rows for each kind of sums of a run (`fedpca_flwr.site.site.Site.select`), before
+the first answer, and examines and journals each. What an answer can take from a selection is one of three kinds:
+
+- **sums**: a `Vault` of the moments. The rows are centred by their own mean, and numbers of the server enter only the
+  algebra of the sums, so any request is answered as in exact arithmetic;
+- **rows about a centre** that the server chose (`Selection.about`), for functions that select or bend rows: nearest
+  clusters, counts of odd rows, directions. By their nature these tell single rows. A centre so far away that
+  differences would be rounded is refused, so they tell nothing else;
+- **rows**, for functions without a number of the server: groups by gaps, genotypes, streams.
+
+The last two are for methods and stages whose cards declare the need, which a site allows by its own keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.rows import Rows, centred_chunks, weighted_count
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.site.vault import Vault
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Rows of a site that are together in all sums of one kind.
+
+    Parameters
+    ----------
+    name : str
+        Name of the selection within the run; empty for all rows that take part.
+    _rows : Rows of shape (n, d)
+        The rows.
+    needs : collection of str
+        What the method's card and the stages declare; if empty, an answer reads no row.
+    mask : ndarray of bool of shape (m,), optional
+        Which of the m rows that take part are selected; None for all.
+    """
+
+    name: str
+    _rows: Rows
+    needs: Collection[str] = ()
+    mask: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._rows)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of features."""
+        n, d = self._rows.shape
+        return n, d
+
+    @property
+    def count(self) -> int | float:
+        """Number of rows, or the sum of their weights."""
+        return weighted_count(self._rows)
+
+    @property
+    def rows(self) -> Rows:
+        """The rows themselves, if the run's card or a stage declares that it needs more than moments."""
+        if not self.needs:
+            raise ContractError("this run's answers are functions of moments: its card declares no need of rows")
+        return self._rows
+
+    def with_rows(self, rows: Rows) -> Selection:
+        """Return the same rows in another form, such as standardised."""
+        return replace(self, _rows=rows)
+
+    def vault(self, state: State, *, columns: int, parties: int, threads: int) -> Vault:
+        """Return the store of the rows' moments (`Vault`)."""
+        return Vault(self._rows, state, columns=columns, parties=parties, threads=threads)
+
+    def about(self, vault: Vault, centre: Array, scale: Array | None = None) -> Iterator[Any]:
+        """Return the rows less a centre that the server chose, divided by a scale, chunk by chunk.
+
+        Shapes: centre (d,), scale (d,) -> blocks (m, d).
+        """
+        vault.require_near(centre)
+        return centred_chunks(self.rows, centre, scale)

@@ -1,0 +1,143 @@
+"""Every sum is over rows that the site has counted, examined and journaled; no number of the server rounds a row."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import ContractError, DisclosureError
+from fedpca_flwr.maths.moments import pack
+from fedpca_flwr.site.accounts import OpenedSum
+from tests.attacks.test_repeats import events
+from tests.hostile import HostileSession, Questions
+from tests.protocol.scripts import SCRIPTS, Script
+from tests.protocol.test_hostile_server import sessions
+
+ROWS = np.random.default_rng(5).normal(20, 5, (60, 6))
+RARE_GAPS = np.where((np.arange(60)[:, None] < 3) & (np.arange(6) == 2), np.nan, ROWS)
+"""Three rows miss a value that no other row misses."""
+
+OF_ROWS = [script for script in SCRIPTS if not script.columns and not script.noised and script.way != "surviving"]
+
+
+def opened(session: HostileSession) -> list[int]:
+    """Return the numbers of rows of all sums that the journal has as opened."""
+    return sorted(OpenedSum.parse(about).rows for about, _ in events(session.folder / "journal", OpenedSum.kind))
+
+
+@pytest.mark.parametrize("script", OF_ROWS, ids=str)
+def test_no_sum_leaves_before_its_rows_are_journaled(script: Script, tmp_path):
+    rows = RARE_GAPS if script.card.incomplete else ROWS
+    (session,) = sessions(script, tmp_path, np.round(rows) if "genotypes" in script.run else rows)
+    if script.card.incomplete:
+        session = HostileSession(tmp_path / "gaps", rows, {"bound": 1000.0, **script.run})
+    choosing = "held-out start" in script.times
+    expected = [12, 48, 60] if choosing else [57] if script.card.incomplete else [60]
+    questions = Questions(1, {"d": 6, "n": 60})
+    for phase in script.times:
+        question = session.client.script[phase]
+        arrays = questions.arrays(question, session, question.request_sizes(session.client.public))
+        said = session.ask(phase, arrays)[1]
+        if "error" in said:
+            break
+        assert question.in_clear or phase not in session.client.questions or opened(session) == expected, phase
+    assert opened(session) in ([], expected)
+
+
+def test_rows_of_a_fold_are_searched_for_rare_values(tmp_path):
+    """Three of 60 rows have another value, and one of these is held out: the difference of two sums shows that row."""
+    rows = ROWS.copy()
+    rows[:, 3] = np.arange(60) % 2
+    run = {"method": "personalised", "n-components": 2}
+    chosen = HostileSession(tmp_path, rows, run, **{"min-rows": 8})
+    reply = chosen.client.get_properties({})
+    assert reply["error"] == DisclosureError.__name__
+    assert "rare-values" in reply["message"]
+    assert "error" not in HostileSession(
+        tmp_path / "2", rows, {**run, "mu": 1.0}, **{"min-rows": 8}
+    ).client.get_properties({})
+
+
+def test_no_rows_are_selected_after_the_site_has_examined_its_selections(tmp_path):
+    client = HostileSession(tmp_path, ROWS, {"method": "p-cov", "n-components": 2}).client
+    assert "error" not in client.get_properties({})
+    with pytest.raises(ContractError):
+        client.site.select("rows", ("rows",), "some", np.arange(60) < 30)
+    with pytest.raises(ContractError):
+        assert client.selection.rows.size
+
+
+# Numbers of the server
+
+CENTRES = {
+    "near": lambda mean: mean + 3.0,
+    "far": lambda mean: mean + 1e6,
+    "window": lambda mean: np.where(np.arange(mean.size) == 0, -(2.0**53 - 20), mean),
+    "cancelling": lambda mean: np.where(np.arange(mean.size) < 2, [-(2.0**53 - 20), 2.0**53 - 20, 0, 0, 0, 0], 0.0),
+}
+
+
+@pytest.mark.parametrize("centre", CENTRES.values(), ids=CENTRES)
+def test_fourth_moments_are_those_of_exact_arithmetic(centre, tmp_path):
+    """A number near 2^53 rounds all values of a row that are below some threshold, if the number meets single rows."""
+    run = {"method": "p-cov", "n-components": 2, "fourth-moments": True}
+    session = HostileSession(tmp_path, ROWS, run)
+    assert session.ask("moments", [])[0]
+    mean, variances = centre(ROWS.mean(axis=0)), np.array([3.0, 1.0])
+    V = np.array([[0.5, 0.5, 0.5, 0.5, 0, 0], [0.5, -0.5, 0.5, -0.5, 0, 0]])
+    fourth = session.ask("project", [V, mean, np.empty(0), variances])[0][2]
+    own = [sum(map(Fraction, column)) / len(ROWS) for column in ROWS.T]
+    for j, axis in enumerate(V):
+        weights = [Fraction(value) for value in axis]
+        shift = sum(w * (m - Fraction(c)) for w, m, c in zip(weights, own, mean, strict=True))
+        scores = [sum(w * (Fraction(x) - m) for w, x, m in zip(weights, row, own, strict=True)) for row in ROWS]
+        exact = sum((score + shift) ** 4 for score in scores) / Fraction(variances[j]) ** 2
+        size = sum((abs(score) + abs(shift)) ** 4 for score in scores) / Fraction(variances[j]) ** 2
+        assert abs(Fraction(fourth[j]) - exact) <= Fraction(1e-12) * size
+
+
+SELECTING = {
+    "clusters": ("p-cov clusters=2", "cells"),
+    "mixture": ("p-cov clusters=2 clustering=mixture", "cells"),
+    "harmony": ("p-cov clusters=2 clustering=harmony", "mixed"),
+    "counts": ("p-cov outliers=counts", "project"),
+    "gaps": ("em max-rounds=3 clusters=2", "cells"),
+    "robust": ("robust max-rounds=3", "median"),
+}
+
+
+def answers(run: str, phase: str, centre, folder, rows) -> str:
+    """Return how a site answers a question whose centre the server chose: the refusal's text, or nothing."""
+    method, *words = run.split()
+    options = dict(word.split("=") for word in words)
+    config = {name: int(value) if value.isdecimal() else value for name, value in options.items()}
+    session = HostileSession(folder, rows, {"method": method, "n-components": 2, **config})
+    questions = Questions(2, {"d": 6, "n": len(rows)})
+    for name in session.client.script:
+        question = session.client.script[name]
+        arrays = questions.arrays(question, session, question.request_sizes(session.client.public))
+        fields = [field.name for field in question.request.fields]
+        known = {"mean": centre, "centre": centre, "scale": np.empty(0), "components": np.eye(2, 6)}
+        known |= {"rows": np.asarray(len(rows)), "unit": np.asarray(1.0), "spread": np.ones(6)}
+        known |= {"variances": np.array([2.0, 1.0]), "limits": np.full(2, 9.0), "covariance": pack(np.eye(6))}
+        known |= {"centres": np.zeros((1, 2, 2)), "penalties": np.zeros((1, 2, 3)), "moves": np.empty((0, 2, 3, 2))}
+        arrays = [known.get(field, value) for field, value in zip(fields, arrays, strict=True)]
+        replied, said = session.ask(name, arrays)
+        if name == phase:
+            assert bool(replied) == ("error" not in said)
+            return said.get("message", "")
+        if name in {"deviations", "expected"}:
+            continue
+        assert replied, (name, said)
+    raise AssertionError(phase)
+
+
+@pytest.mark.parametrize(("run", "phase"), SELECTING.values(), ids=SELECTING)
+def test_no_row_is_selected_about_a_centre_that_rounds_rows(run, phase, tmp_path):
+    """Whether the site answers follows from its moments: rows of the same moments are answered alike."""
+    mean = ROWS.mean(axis=0)
+    mirrored = 2 * mean - ROWS
+    assert answers(run, phase, mean + 1.0, tmp_path / "near", ROWS) == ""
+    window = np.where(np.arange(6) == 0, -(2.0**53 - 20), mean)
+    far = [answers(run, phase, window, tmp_path / f"far {i}", rows) for i, rows in enumerate((ROWS, mirrored))]
+    assert far[0] == far[1] != ""
