@@ -127,6 +127,11 @@ def printable_text(text: str, *, lines: bool = False) -> str:
 
 
 SUBSTITUTES = {
+    **dict.fromkeys(
+        ("associate", "phenotype", "phenotype-covariates", "phenotypes"),
+        "let each site take its scores as covariates of PLINK 2's --glm, then combine the sites' tables by a "
+        "meta-analysis (docs/genotypes.md)",
+    ),
     **dict.fromkeys(("codec=combined", "codec=top-k"), "take 'shared-step', which is no worse"),
     "release=two-stage": "leave out 'release', which needs no bound, and 'centre-clip', or take release='joint' with "
     "'clip'",

@@ -188,9 +188,6 @@ class NodeConfig(Config):
     """For a .bed file: path of a file with the family and person ids, one person in a line, of people who take no part
     in a run but receive scores (`python -m fedpca_flwr site relatives` makes such a file). If empty, all people take
     part."""
-    phenotypes: LocalPath = ""
-    """Text file with phenotypes and covariates of this site's people, by the ids of the .fam file or in the order of
-    the rows (docs/association.md). If empty, the site has none."""
     ids: str = ""
     """Column of the file with ids, by which the parties match their rows (with split='columns')."""
     ids_secret: LocalPath = ""
