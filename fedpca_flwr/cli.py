@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typing_extensions import override
 
-from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.errors import FedPCAError, removal_text
 
 COMMANDS = {
     "compare": ("fedpca_flwr.simulations.compare.main", "Run several methods on the same parties, and recommend one."),
@@ -27,7 +27,6 @@ COMMANDS = {
     "launch": ("fedpca_flwr.site.flower_command.main", "Start `flwr run --stream`; the exit code says how it ended."),
     "cells": ("fedpca_flwr.simulations.cells.main", "Embed the cells of several .h5ad files together, by Harmony."),
     "genotypes": ("fedpca_flwr.simulations.genotypes.main", "Plot the people of several .bed files together."),
-    "associate": ("fedpca_flwr.simulations.association.main", "Table and plots of associations with variants."),
     "monitor": ("fedpca_flwr.simulations.monitor.main", "Look for odd rows and for drift in new rows."),
     "methods": ("fedpca_flwr.strategies.__main__.main", "List the methods, their rounds and their privacy."),
     "audit": ("fedpca_flwr.site.comparison.main", "Lay a model beside its sites' journals, and say what matches."),
@@ -149,7 +148,12 @@ class Group(TyperGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command by its name, and import the command unless a group."""
-        name, listed, rest = super().resolve_command(ctx, args)
+        try:
+            name, listed, rest = super().resolve_command(ctx, args)
+        except click.UsageError:
+            if removal := removal_text(args[0]):
+                raise click.BadArgumentUsage(f"No such command {args[0]!r}, {removal}", ctx) from None
+            raise
         return name, listed if listed is None or isinstance(listed, Group) else cast(Any, listed).callback(), rest
 
 
@@ -378,7 +382,9 @@ def run(command: click.Command, words: Sequence[str], program: str, **settings: 
         path, message = program, error.format_message().rstrip(".")
         if error.ctx is not None:
             path = error.ctx.command_path
-            if isinstance(error.ctx.command, click.Group) and not isinstance(error, click.NoSuchOption):
+            if isinstance(error.ctx.command, click.Group) and not isinstance(
+                error, click.NoSuchOption | click.BadArgumentUsage
+            ):
                 message = (
                     message.partition(". Did you mean")[0]
                     + f"; expected one of: {', '.join(error.ctx.command.list_commands(error.ctx))}"

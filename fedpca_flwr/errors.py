@@ -124,3 +124,38 @@ def printable_text(text: str, *, lines: bool = False) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() or (lines and character == "\n") else "?" for character in text)
+
+
+SUBSTITUTES = {
+    **dict.fromkeys(
+        ("associate", "phenotype", "phenotype-covariates", "phenotypes"),
+        "let each site take its scores as covariates of PLINK 2's --glm, then combine the sites' tables by a "
+        "meta-analysis (docs/genotypes.md)",
+    ),
+    **dict.fromkeys(("codec=combined", "codec=top-k"), "take 'shared-step', which is no worse"),
+    "release=two-stage": "leave out 'release', which needs no bound, and 'centre-clip', or take release='joint' with "
+    "'clip'",
+    "ledger": "set 'journal' to a folder, in which the site also records the epsilon that it has spent; the site does "
+    "not read the old file, so lower 'epsilon-budget' by the amounts that it lists",
+    "group-secret": "sites recognise each other by 'identity', the file with a site's own private key, and "
+    "'identities', the file with all sites' public keys ('python -m fedpca_flwr site keys' makes both); set "
+    "'ids-secret' to a secret that only salts ids",
+}
+"""What to take instead of a name of former versions: of an option, of an option's value (``option=value``), of a key of
+a run-config or a node-config, of a method or of a command."""
+
+
+def removal_text(name: str) -> str:
+    """Return the end of the error for a name of former versions, or an empty text for any other name.
+
+    Parameters
+    ----------
+    name : str
+        A name that does not exist, as `SUBSTITUTES` has it.
+
+    Returns
+    -------
+    str
+        That the name was removed, and what to take instead.
+    """
+    return f"which was removed: {SUBSTITUTES[name]}" if name in SUBSTITUTES else ""

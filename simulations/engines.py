@@ -64,8 +64,8 @@ def run(
     **options
         Options of the method and keys of the run, such as ``scale=True``; and keys of a site's policy, for every party
         (``min_rows``, ``secure_only``, ``allowed_methods``, ``max_reply_bytes``, ``min_parties``, ``may_show``).
-        ``scores``, ``loadings`` and ``phenotypes`` are lists with one path for each party. ``levels`` may be names of
-        columns; their levels are then those that at least ``min_rows`` rows have.
+        ``scores`` and ``loadings`` are lists with one path for each party. ``levels`` may be names of columns; their
+        levels are then those that at least ``min_rows`` rows have.
 
     Returns
     -------

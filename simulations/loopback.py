@@ -28,7 +28,7 @@ from fedpca_flwr.strategies import FACTORY
 
 Result = TypeVar("Result")
 
-FILES = ("scores", "loadings", "phenotypes")
+FILES = ("scores", "loadings")
 """Keys of a node-config that `fedpca_flwr.run` takes as a list: a path for each party."""
 
 WORTH_THREADS = 10**6

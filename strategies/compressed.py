@@ -25,9 +25,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BeforeValidator
 from pydantic import Field as Limits
-from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from fedpca_flwr.maths import codecs, eigen, moments, refine
@@ -42,19 +40,10 @@ SITE_DISCLOSURE = (
 CODEC_SUGGESTION = "leave out 'codec': sums travel in short words"
 
 
-def _refuse_removed_codec(codec: object) -> object:
-    """Refuse the names of codecs that no longer exist, and return any other name unchanged."""
-    if codec in ("combined", "top-k"):
-        raise PydanticCustomError("gone", "which was taken out in this version: take 'shared-step', which is no worse")
-    return codec
-
-
 class CompressedOptions(method.Options):
     """Options of the compressed method: components, the codec, and corrections."""
 
-    codec: Annotated[
-        Literal["auto", "quantise", "shared-step", "low-rank", "sketch"], BeforeValidator(_refuse_removed_codec)
-    ] = "auto"
+    codec: Literal["auto", "quantise", "shared-step", "low-rank", "sketch"] = "auto"
     """Encoding of the scatter. 'auto' is 'quantise' in clear, and short words with secure aggregation."""
     bits: Annotated[int, Limits(ge=4, le=32, examples=[4, 8, 16, 32])] = 16
     """Bits of each value. ``shared-step`` does not use this option."""

@@ -53,8 +53,6 @@ class EMOptions(method.PCAOptions):
         "resample the rows where all lie in one place",
         "weights": "rows with the same gaps are added up by themselves, and a site counts these rows, not their "
         "weights, before it shows the sum; leave out rows with gaps, and run p-cov with weights",
-        "associate": "a filled-in score is less certain than a true one, and the statistic takes all for known; of "
-        "genotypes with missing calls run a method with genotypes=true",
         "genotypes": "missing calls count as the variant's mean there, and no model of gaps is needed; run p-cov or "
         "qr-pca with genotypes=true",
     }

@@ -110,18 +110,6 @@ ROOMS = {
         ),
     ),
     "stage odd rows": _stage("odd_rows.py", "OddRows", "test_odd_rows"),
-    "association": _together(
-        _stage("association.py", "Association", "test_association"),
-        Room(
-            [
-                "fedpca_flwr/maths/association.py",
-                "fedpca_flwr/site/phenotypes.py",
-                "fedpca_flwr/figures/association_plots.py",
-                "simulations/association.py",
-            ],
-            {COMMANDS: ['"associate"']},
-        ),
-    ),
     "receipt": _together(
         _stage("receipt.py", "ReceiptStage"),
         Room(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedpca_flwr.errors import value_text
+from fedpca_flwr.errors import removal_text, value_text
 
 
 def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], source: str, *, shows_values: bool) -> str:
@@ -38,8 +38,11 @@ def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], sourc
         name = str(fault["loc"][0])
         key = name.replace("_", "-")
         if fault["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(fields)}"
+            if removal := removal_text(key):
+                hint = f", {removal}"
+            else:
+                near = difflib.get_close_matches(key, fields, n=1)
+                hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(fields)}"
             lines.append(f"{source}: unknown key {value_text(name)}{hint}")
         else:
             by_key.setdefault(key, []).append(fault)
@@ -53,6 +56,8 @@ def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], sourc
         our_texts = [str(fault["msg"]) for fault in key_faults if "url" not in fault]  # pydantic's have one
         if our_texts:
             reason = our_texts[0]
+        elif isinstance(value, str) and (removal := removal_text(f"{key}={value}")):
+            reason = removal
         else:
             *alternatives, last = dict.fromkeys(_describe_type(fields[key].annotation, fields[key].metadata))
             reason = f"expected {', '.join(alternatives)} or {last}" if alternatives else f"expected {last}"

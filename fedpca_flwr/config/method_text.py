@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from fedpca_flwr.config.run_config import MAX_KEY_CHARACTERS, MAX_KEYS, Config, RunConfig, require_short
-from fedpca_flwr.errors import ConfigError, FedPCAError, combine_errors, value_text
+from fedpca_flwr.errors import ConfigError, FedPCAError, combine_errors, removal_text, value_text
 
 Options = TypeVar("Options", bound=Config)
 Scalar = bool | int | float | str
@@ -209,11 +209,13 @@ def method_option_keys(kind: type[Config]) -> tuple[str, ...]:
 
 
 def _unknown_option_text(name: str, key: str, kind: type[Config]) -> str:
-    """Return the error text for an unknown option: why there is none, or the nearest key and the valid options."""
+    """Return the error text for an unknown option: what to do instead, or the nearest key and the valid options."""
     if key in RUN_KEYS:
         return f"{value_text(key)} is no option of a method but a key of the run: set it beside 'method', not in it"
     if key in kind.unavailable:
         return f"{value_text(name)} has no option {value_text(key)}: {kind.unavailable[key]}"
+    if removal := removal_text(key):
+        return f"{value_text(name)} has no option {value_text(key)}, {removal}"
     method_keys = method_option_keys(kind)
     near = difflib.get_close_matches(key, [*method_keys, *RUN_KEYS], n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."

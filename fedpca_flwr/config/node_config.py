@@ -13,7 +13,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fedpca_flwr.config.run_config import (
-    OLD_KEYS,
     Config,
     Count,
     FeatureNames,
@@ -189,9 +188,6 @@ class NodeConfig(Config):
     """For a .bed file: path of a file with the family and person ids, one person in a line, of people who take no part
     in a run but receive scores (`python -m fedpca_flwr site relatives` makes such a file). If empty, all people take
     part."""
-    phenotypes: LocalPath = ""
-    """Text file with phenotypes and covariates of this site's people, by the ids of the .fam file or in the order of
-    the rows (docs/association.md). If empty, the site has none."""
     ids: str = ""
     """Column of the file with ids, by which the parties match their rows (with split='columns')."""
     ids_secret: LocalPath = ""
@@ -285,15 +281,6 @@ class NodeConfig(Config):
     def file_keys(self) -> dict[str, Any]:
         """Keys about the format of a file, as keyword arguments of `fedpca_flwr.read`."""
         return {key: getattr(self, key) for key in FILE_KEYS} | {"header": None if self.header == "" else self.header}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_old_keys(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Refuse keys of former versions, with advice on the key to use now."""
-        for key, text in OLD_KEYS.items():
-            if key in values or key.replace("-", "_") in values:
-                raise refusal(f"'{key}' is not a key any more: {text}")
-        return values
 
     @model_validator(mode="after")
     def _require_matching_data_keys(self) -> Self:

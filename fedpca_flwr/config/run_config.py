@@ -95,15 +95,6 @@ def require_distinct_names(text: str) -> str:
     return text
 
 
-OLD_KEYS = {
-    "ledger": "set 'journal' to a folder, in which the site also records the epsilon that it has spent; the site does "
-    "not read the old file, so lower 'epsilon-budget' by the amounts that it lists",
-    "group-secret": "sites recognise each other by 'identity', the file with a site's own private key, and "
-    "'identities', the file with all sites' public keys ('python -m fedpca_flwr site keys' makes both); set "
-    "'ids-secret' to a secret that only salts ids",
-}
-"""Keys of earlier node-configs, and what to do instead."""
-
 MAX_KEY_CHARACTERS = 64  # characters of a key, or of an option's name
 MAX_TEXT_CHARACTERS = 10_000  # characters of a value
 MAX_KEYS = 100  # keys of a configuration, and options of a method

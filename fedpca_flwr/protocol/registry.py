@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedpca_flwr.config.method_text import make_run_config, split_method_text
 from fedpca_flwr.config.run_config import MAX_KEY_CHARACTERS, RunConfig
-from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.errors import ConfigError, removal_text, value_text
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -165,11 +165,14 @@ class Registry(Mapping[str, Method]):
         Raises
         ------
         ConfigError
-            If there is no such method; the error lists all names and suggests the nearest.
+            If there is no such method; the error lists all names and suggests the nearest, or says what to take
+            instead of a method of former versions.
         """
         spelling = name.lower().replace("_", "-")
         if spelling in self:
             return self[spelling]
+        if removal := removal_text(spelling):
+            raise ConfigError(f"run-config: 'method' is {value_text(name)}, {removal}")
         plain = name.lower() == "pca"  # whose nearest name is that of an approximate method
         near = ["p-cov"] if plain else difflib.get_close_matches(name[:MAX_KEY_CHARACTERS], self, n=1)
         hint = f"did you mean '{near[0]}'?" if near else ""

@@ -12,7 +12,6 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Stage
 from fedpca_flwr.protocol.question import Questions
 from fedpca_flwr.stages.adjust import Adjust
-from fedpca_flwr.stages.association import Association
 from fedpca_flwr.stages.blind import Blind
 from fedpca_flwr.stages.clusters.stage import Clusters
 from fedpca_flwr.stages.genotypes.stage import Genotypes
@@ -26,7 +25,6 @@ STAGES: tuple[type[Stage], ...] = (
     Genotypes,
     Clusters,
     OddRows,
-    Association,
     ReceiptStage,
     Blind,
 )

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import BeforeValidator, model_validator
 from pydantic import Field as Limits
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
@@ -71,17 +71,6 @@ REQUIRED_OPTIONS = {
 }
 
 
-def _refuse_removed_release(release: object) -> object:
-    """Refuse the name of a release that no longer exists, and return any other name unchanged."""
-    if release == "two-stage":
-        raise PydanticCustomError(
-            "gone",
-            "which was taken out in this version, with 'centre-clip': leave 'release' out, which needs no bound, or "
-            "take release='joint' with 'clip'",
-        )
-    return release
-
-
 class DPOptions(method.Options):
     """Options of DP-PCA: components, the privacy budget, the release, and whom the parties trust.
 
@@ -96,7 +85,7 @@ class DPOptions(method.Options):
     """Delta of the run, for one row."""
     relation: privacy.Relation = "add-remove"
     """Relation of neighbouring data sets: one row more or less, or one row replaced."""
-    release: Annotated[Literal["shells", "directions", "joint"], BeforeValidator(_refuse_removed_release)] = "shells"
+    release: Literal["shells", "directions", "joint"] = "shells"
     """Sums that the parties release: see above."""
     clip: LengthBound | None = None
     """Length to which ``joint`` shortens rows; ``joint`` requires this option. Choose it without a look at the data."""

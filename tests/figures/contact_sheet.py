@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw
 
 from fedpca_flwr import analyses, run
-from fedpca_flwr.figures import analysis_plots, association_plots, plots
+from fedpca_flwr.figures import analysis_plots, plots
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -70,26 +70,6 @@ def mixed(columns: list[str], levels: int) -> tuple[analyses.Categories, np.ndar
         table[column] = [f"{column[:20]} {(i * (j + 3) + i // 7) % levels}" for i in range(300)]
     model = run("p-cov", [table], n_components=2, scale=True, levels=columns)
     return analyses.categories(model), model.transform(table)
-
-
-def variants(chromosomes: int, each: int) -> tuple[list[str], list[int], np.ndarray]:
-    """Chromosomes, positions and p values, of which some are small."""
-    p = RNG.uniform(size=chromosomes * each)
-    p[:: each // 2] **= 8
-    return (
-        [str(i + 1) for i in range(chromosomes) for _ in range(each)],
-        list(range(0, 1000 * each, 1000)) * chromosomes,
-        p,
-    )
-
-
-def association(chromosomes: int, each: int) -> Figure:
-    return association_plots.manhattan(*variants(chromosomes, each))
-
-
-def quantiles(count: int) -> Figure:
-    statistics = RNG.standard_normal(count)
-    return association_plots.quantiles(statistics, RNG.uniform(size=count))
 
 
 def curves(names: list[str], rounds: int = 12) -> dict[str, list[float]]:
@@ -252,12 +232,6 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "500 features": lambda: analysis_plots.contributions(analyses.read(WIDE_MOMENTS, 2)),
         "two features": lambda: analysis_plots.contributions(analyses.read(SecondMoments.of(X[:, :2]), 1)),
     },
-    "manhattan": {
-        "plain": lambda: association(22, 400),
-        "one chromosome": lambda: association(1, 400),
-        "60 contigs": lambda: association(60, 20),
-    },
-    "quantiles": {"plain": lambda: quantiles(5000), "ten variants": lambda: quantiles(10)},
 }
 """Functions that draw, by the figure's name and by what is hard about the input."""
 

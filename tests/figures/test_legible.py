@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from fedpca_flwr.figures import analysis_plots, association_plots, plots, score_plots
+from fedpca_flwr.figures import analysis_plots, plots, score_plots
 from fedpca_flwr.figures.style import COLOURS, GREY, INK, MARKERS, PAPER, short_names
 from tests.figures.contact_sheet import FIGURES, long_names
 
@@ -29,8 +29,6 @@ AXES = {
     "squared_correlations": ["PC1", "PC2"],
     "contributions": ["PC1"],
     "biplot": ["PC1", "PC2"],
-    "manhattan": ["chromosome", "p"],
-    "quantiles": ["expected", "observed"],
 }
 """A word of each text at the axes of a figure: those of the whole figure, then each panel's title, x and y."""
 
@@ -80,7 +78,7 @@ SIGHT = {
 def test_every_figure_of_the_package_is_here():
     public = {
         name
-        for module in (plots, score_plots, analysis_plots, association_plots)
+        for module in (plots, score_plots, analysis_plots)
         for name, value in vars(module).items()
         if callable(value) and getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
     }
@@ -120,7 +118,7 @@ def test_hard_inputs_keep_within_the_figure(name, what):
     assert sum(box.width * box.height for box in boxes) > 0.25 * np.prod(figure.bbox.size)  # the rest is names
     names = [len(legend.get_texts()) for legend in figure.legends]
     names += [len(of) for axes in panels for of in (axes.texts, axes.get_yticklabels(), axes.get_xticklabels())]
-    assert max(names) <= max(MAX_NAMES, 61 if name in ("manhattan", "biplot", "variables") else 0)
+    assert max(names) <= max(MAX_NAMES, 61 if name in ("biplot", "variables") else 0)
 
 
 @pytest.mark.engine

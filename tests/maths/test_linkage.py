@@ -11,6 +11,7 @@ from fedpca_flwr.maths import genotypes, linkage
 from fedpca_flwr.maths.genotypes import AlleleCounts, count_alleles, non_genotype_columns, standardise
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
 from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
+from tests.needed import need
 from tests.refusals import refused
 
 
@@ -40,8 +41,7 @@ def test_pruning_keeps_the_variants_of_plinks_rule(window, step, limit, missing)
 
 def test_the_kept_variants_are_those_of_the_program(tmp_path):
     program, to_bed = shutil.which("plink2"), pytest.importorskip("bed_reader").to_bed
-    if program is None:
-        pytest.skip("Debian's package 'plink2'")
+    need(program, "plink2")
     G = linked_people(200, 3000)
     d = G.shape[1]
     names = {"chromosome": ["1"] * 1400 + ["2"] * (d - 1400), "bp_position": np.arange(d) + 1, "sid": np.arange(d)}

@@ -111,7 +111,6 @@ def test_methods_that_hold_their_card_pass(foreign):
     stages = {f"stage {stage.__name__}" for stage in Foreign.card.stages}
     checks = {"options", "one party", "bytes", "exact", "order of parties", "masked", "surviving"}
     assert battery("foreign").keys() == checks | {*stages}
-    stages -= {"stage Association"}  # whose options need files of phenotypes
     assert foreign(altered(turned), stages=True) == {"exact", "one party", *stages}
     stages -= {"stage Blind"}  # which decomposes the scatter in place of the method
     for change in (turned, larger):

@@ -1,9 +1,14 @@
 """Files of genotypes: read in blocks, the same variants coded otherwise, relatives, and what is refused."""
 
 import json
+import re
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedpca_flwr.cli import main
@@ -21,6 +26,7 @@ from fedpca_flwr.site.readers import read
 from fedpca_flwr.site.relatives import kinship, unrelated_exclusions
 from tests.genotypes import people, standardised_by_hand
 from tests.harness import at_sites, finish, fit, server_of
+from tests.needed import need
 from tests.refusals import refused
 
 bed_reader = pytest.importorskip("bed_reader", reason="writes the tests' .bed files")
@@ -248,6 +254,43 @@ def test_sites_with_missing_calls_or_other_variants_are_refused(tmp_path):
         over([G[:50], G[50:]], [markers, markers], gaps="all")
     with refused(ConfigError, "client 1", "client 0", "'features'"):
         over([people(90, 60)] * 2, [markers, [markers[0]._replace(position=1), *markers[1:]]])
+
+
+def least_squares(y, X, scores):
+    """Return the slope and the inverse variance of each column of X, beside a constant and scores."""
+    Q, _ = np.linalg.qr(np.column_stack([np.ones(len(y)), scores]))
+    y, X = y - Q @ (Q.T @ y), X - Q @ (Q.T @ X)
+    squares = (X**2).sum(axis=0)
+    slopes = X.T @ y / squares
+    return slopes, squares * (len(y) - Q.shape[1] - 1) / ((y[:, None] - X * slopes) ** 2).sum(axis=0)
+
+
+def test_scores_of_sites_are_covariates_of_plink(tmp_path, monkeypatch):
+    """The page's commands combine the sites' least squares, and the second site codes alleles the other way."""
+    need(shutil.which("plink2") and shutil.which("plink1.9"), "plink2 or plink1.9")
+    monkeypatch.chdir(tmp_path)
+    G, markers, places = people(240, 20), variants(20), {"north": slice(0, 100), "south": slice(100, 240)}
+    height = 160 + 2 * G[:, 3] + np.random.default_rng(1).normal(0, 3, len(G))
+    write("north.bed", G[places["north"]], markers)
+    write("south.bed", 2 - G[places["south"]], list(map(swap, markers)))
+    every = {"variants": write_list(tmp_path / "list.bim", markers)}
+    nodes = [{"data": f"{name}.bed", "scores": f"{name}.eigenvec", **every} for name in places]
+    finish(at_sites(server_of("qr-pca", [G[own] for own in places.values()], n_components=2, genotypes=True), nodes))
+    page = (Path(__file__).parents[2] / "docs" / "genotypes.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    of_site, of_all = re.findall(r"^```bash\n(plink.*)\n```", page, re.M)
+    results = []
+    for name, own in places.items():
+        scores = pd.read_csv(f"{name}.eigenvec", sep="\t")
+        scores[["#FID", "IID"]].assign(height=height[own])[::-1].to_csv(f"{name}.pheno", sep=" ", index=False)
+        subprocess.run(shlex.split(of_site.replace("north", name)), check=True, capture_output=True)
+        results.append(least_squares(height[own], G[own], scores[["PC1", "PC2"]]))
+    subprocess.run(shlex.split(of_all), check=True, capture_output=True)
+    slopes, weights = np.array(results).swapaxes(0, 1)
+    table = pd.read_csv("height.meta", sep=r"\s+")
+    assert table["SNP"].tolist() == [f"rs{j}" for j in range(20)]
+    assert table["A1"].tolist() == [marker.counted for marker in markers]
+    expected = (weights * slopes).sum(axis=0) / weights.sum(axis=0)
+    np.testing.assert_allclose(table["BETA"], expected, atol=1e-4)  # PLINK prints four digits
 
 
 # Relatives

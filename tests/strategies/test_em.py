@@ -187,7 +187,6 @@ def test_levels_beside_gaps_are_those_of_the_same_em(number):
         ("harmonise", "keep='parties'"),
         ("outliers", "analyses.outliers"),
         ("fourth_moments", "resample"),
-        ("associate", "genotypes=True"),
         ("genotypes", "qr-pca"),
     ],
 )
