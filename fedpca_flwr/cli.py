@@ -158,18 +158,7 @@ class Group(TyperGroup):
 
 
 def load(target: str) -> click.Command:
-    """Import a function as a command, with the texts of its docstring as help.
-
-    Parameters
-    ----------
-    target : str
-        Dotted name of the function. A positional parameter without a default is an argument, all others are options.
-
-    Returns
-    -------
-    click.Command
-        The command. Its help is the docstring up to "Parameters", and each parameter's help is its text there.
-    """
+    """Import a function as a command, with the texts of its docstring as help."""
     home, _, name = target.rpartition(".")
     module = import_module(home)
     function = getattr(module, name)
@@ -195,32 +184,12 @@ def _flag(name: str, callback: Callable[[click.Context, click.Parameter, bool], 
 
 
 def choose_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Let the command print its report as JSON if it was called with ``--json``.
-
-    Parameters
-    ----------
-    ctx : click.Context
-        Context of the command.
-    parameter : click.Parameter
-        The option.
-    value : bool
-        Whether ``--json`` was given.
-    """
+    """Let the command print its report as JSON if it was called with ``--json``."""
     ctx.meta[JSON_KEY] = value
 
 
 def silence(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Discard the results, notes and progress of a command that was called with ``--quiet``.
-
-    Parameters
-    ----------
-    ctx : click.Context
-        Context of the command, which restores both streams at its end.
-    parameter : click.Parameter
-        The option.
-    value : bool
-        Whether ``--quiet`` was given.
-    """
+    """Discard the results, notes and progress of a command that was called with ``--quiet``."""
     if value:
         ctx.meta[ERRORS_KEY] = sys.stderr
         nowhere = ctx.with_resource(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (click closes it)
@@ -229,47 +198,19 @@ def silence(ctx: click.Context, parameter: click.Parameter, value: bool) -> None
 
 
 def new_app(**settings: Any) -> typer.Typer:
-    """Return an application without commands, whose help is plain text unless shown by a terminal.
-
-    Parameters
-    ----------
-    **settings
-        Further arguments of `typer.Typer`.
-
-    Returns
-    -------
-    typer.Typer
-        The application. Its tracebacks are Python's: those of typer would show local variables, which hold data.
-    """
+    """Return an application without commands, whose help is plain text unless shown by a terminal."""
     mode: Any = "markdown" if sys.stdout.isatty() else None
     settings = {"add_completion": False, **settings}
     return typer.Typer(cls=Group, pretty_exceptions_enable=False, rich_markup_mode=mode, **settings)
 
 
 def readable(text: str) -> str:
-    r"""Mark indented paragraphs with \b where help is plain text, so that their lines are not filled.
-
-    Parameters
-    ----------
-    text : str
-        The help.
-
-    Returns
-    -------
-    str
-        The help, for a terminal as it was.
-    """
+    r"""Mark indented paragraphs with \b where help is plain text, so that their lines are not filled."""
     return text if sys.stdout.isatty() else re.sub(r"\n\n(?= {4})", "\n\n\b\n", text)
 
 
 def show_version(value: bool) -> None:
-    """Print the version of the package, and end, if the option was given.
-
-    Parameters
-    ----------
-    value : bool
-        Whether ``--version`` was given.
-    """
+    """Print the version of the package, and end, if the option was given."""
     if value:
         print(f"fedpca-flwr {import_module('fedpca_flwr').__version__}")
         raise typer.Exit
@@ -280,13 +221,7 @@ def root(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version, and end.")
     ] = False,
 ) -> None:
-    """Accept the options before a command's name; ``--version`` acts by its own callback.
-
-    Parameters
-    ----------
-    version : bool
-        Whether to print the version, which `show_version` has done.
-    """
+    """Accept the options before a command's name; ``--version`` acts by its own callback."""
 
 
 def _loader(target: str) -> Callable[[], click.Command]:
@@ -295,13 +230,7 @@ def _loader(target: str) -> Callable[[], click.Command]:
 
 
 def factory() -> Any:
-    """Import all methods, and return the factory of strategies and clients.
-
-    Returns
-    -------
-    Factory
-        What makes the halves of runs, for commands that make one.
-    """
+    """Import all methods, and return the factory of strategies and clients."""
     return import_module("fedpca_flwr.strategies").FACTORY
 
 
@@ -334,24 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_listed(loaders: Mapping[str, Callable[[], click.Command]], doc: str, words: Sequence[str], program: str) -> int:
-    """Import and run only the command that the first word names.
-
-    Parameters
-    ----------
-    loaders : mapping
-        Functions that return the commands, by name.
-    doc : str
-        Help of the program.
-    words : sequence of str
-        The words behind the program's name.
-    program : str
-        Name of the program.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Import and run only the command that the first word names."""
     commands: dict[str, click.Command] = {name: TyperCommand(name, callback=loader) for name, loader in loaders.items()}
     settings: Any = {"help": readable(doc), "context_settings": HELP_OPTIONS, "rich_markup_mode": None}
     return run(Group(commands=commands, **settings), words, program)

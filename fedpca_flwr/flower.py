@@ -449,22 +449,7 @@ def client_loadings(context: Context, name: str = DEFAULT_PCA_NAME) -> Loadings:
 
 
 def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
-    """Run a strategy on a Flower grid and return its model.
-
-    Parameters
-    ----------
-    grid : Grid
-    strategy : PCAStrategy
-
-    Returns
-    -------
-    PCAModel
-
-    Raises
-    ------
-    FedPCAError
-        What the strategy or a party raised, or what the grid itself raised at the server.
-    """
+    """Run a strategy on a Flower grid and return its model."""
     FedPCA(strategy).start(grid)
     return strategy.model
 
@@ -473,17 +458,6 @@ def one_blas_thread(message: Message, context: Context, call_next: ClientAppCall
     """Handle a message with BLAS limited to a single thread, so that results do not depend on the machine's threads.
 
     The number of threads changes the order in which BLAS adds, and so the last bits of the sums.
-
-    Parameters
-    ----------
-    message : Message
-    context : Context
-    call_next : callable
-        The next mod, or the app.
-
-    Returns
-    -------
-    Message
     """
     with numerical_libraries().limit(limits=1, user_api="blas"):
         return call_next(message, context)

@@ -17,19 +17,7 @@ from fedpca_flwr.strategies import FACTORY, METHODS
 
 
 def site_client(pca_context: Context, context: Context) -> PCAClient | RefusingClient:
-    """Make the client of a party; a site also shows its log, and ends with its node.
-
-    Parameters
-    ----------
-    pca_context : Context
-        Context with the state of the PCA.
-    context : Context
-        Flower's context of the node.
-
-    Returns
-    -------
-    PCAClient or RefusingClient
-    """
+    """Make the client of a party; a site also shows its log, and ends with its node."""
     if "data" in context.node_config:  # a site, and no party of a simulation
         show_log()
         end_with_node()
@@ -47,18 +35,7 @@ app = PCAClientApp(
 
 
 def app_for(refusal: ConfigError | None) -> ClientApp:
-    """Return the app, or one that answers every message by a refusal.
-
-    Parameters
-    ----------
-    refusal : ConfigError, optional
-        Why a run is refused.
-
-    Returns
-    -------
-    ClientApp
-        The app that answers.
-    """
+    """Return the app, or one that answers every message by a refusal."""
     if refusal is None:
         return app
     return PCAClientApp(lambda own, context: FACTORY.refusing_client(own, refusal), mods=[metrics_of_site])

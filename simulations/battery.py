@@ -89,38 +89,14 @@ class _Bench:
         return self.card.exact and not self.card.variance_base
 
     def parties(self, count: int = 3) -> list[Array]:
-        """Draw the data of 1 or 3 parties whose pooled rows (60, 6) have well separated variances.
-
-        Parameters
-        ----------
-        count : int
-            Number of parties: 1 or 3.
-
-        Returns
-        -------
-        list of ndarray
-            Rows, or for a method for columns the columns, of each party.
-        """
+        """Draw the data of 1 or 3 parties whose pooled rows (60, 6) have well separated variances."""
         rng = np.random.default_rng(0)
         rows = (rng.standard_normal((60, 6)) / np.arange(1, 7)) @ np.linalg.qr(rng.standard_normal((6, 6)))[0] + 1
         columns = self.card.split == "columns"
         return np.split(rows, ([3, 5] if columns else [30, 50])[: count - 1], axis=int(columns))
 
     def fit(self, parties: list[Array], **changes: Any) -> PCAModel:
-        """Run the method on the parties' data in this process, and return the model.
-
-        Parameters
-        ----------
-        parties : list of ndarray
-            Rows or columns of each party.
-        **changes
-            Options beside the options of all runs.
-
-        Returns
-        -------
-        PCAModel
-            The model.
-        """
+        """Run the method on the parties' data in this process, and return the model."""
         example = {key.replace("-", "_"): value for key, value in self.card.examples[0].items()}
         with TemporaryDirectory() as folder:
             example |= {"state": str(Path(folder, "state"))} if "state" in example else {}
@@ -134,18 +110,7 @@ class _Bench:
         assert_allclose(model.n_components_, COMPONENTS)
 
     def check_pooled(self, parties: list[Array]) -> PCAModel:
-        """Check that components and variances equal scikit-learn's PCA of the pooled rows.
-
-        Parameters
-        ----------
-        parties : list of ndarray
-            Rows or columns of each party.
-
-        Returns
-        -------
-        PCAModel
-            Model of the run.
-        """
+        """Check that components and variances equal scikit-learn's PCA of the pooled rows."""
         model, (pooled,) = self.fit(parties), self.parties(1)
         truth = pooled_pca(pooled, COMPONENTS)
         true = truth.transform(pooled) / truth.singular_values_ if model.components_ is None else _directions(truth)
@@ -162,13 +127,7 @@ class _Bench:
         assert_allclose(_directions(forward), _directions(backward), rtol=0, atol=1e-9)
 
     def check_sums(self, transport: str) -> None:
-        """Check that a secure run, in which only sums open, gives the model of the run in clear.
-
-        Parameters
-        ----------
-        transport : {"masked", "surviving"}
-            Transport of the sums.
-        """
+        """Check that a secure run, in which only sums open, gives the model of the run in clear."""
         parties, (pooled,) = self.parties(), self.parties(1)
         secure = {"secure_aggregation": True, "bound": 2 * float(np.abs(pooled).max()), "min_parties": 2}
         clear, summed = self.fit(parties), self.fit(parties, survivors=SURVIVORS[transport], **secure)
@@ -177,13 +136,7 @@ class _Bench:
         assert_allclose(summed.explained_variance_, clear.explained_variance_, rtol=1e-6)
 
     def check_stage(self, stage: type[Stage]) -> None:
-        """Check a stage (an addition to a run, such as clustering) against an exact method, and in secure runs.
-
-        Parameters
-        ----------
-        stage : type
-            Stage of the method's card.
-        """
+        """Check a stage (an addition to a run, such as clustering) against an exact method, and in secure runs."""
         parties, (pooled,) = (self.draw_genotypes(count, weighed=stage.Options is PCAOptions) for count in (3, 1))
         secure = {"secure_aggregation": True, "bound": 2 * float(np.abs(pooled).max()), "min_parties": 2}
         cards = (method.strategy.card for method in METHODS.values())
@@ -200,20 +153,7 @@ class _Bench:
                 _require_same_model(self.fit(parties, **options, **secure), clear, plain, SECURE_DEGREES)
 
     def draw_genotypes(self, count: int, *, weighed: bool) -> list[Array]:
-        """Draw 60 people's genotypes, which are numbers as well, for 1 or 3 parties; every 20th is an outlier.
-
-        Parameters
-        ----------
-        count : int
-            Number of parties: 1 or 3.
-        weighed : bool
-            Whether a last column of weights from 1 to 4 is added.
-
-        Returns
-        -------
-        list of ndarray
-            Rows of each party, with 6 genotypes.
-        """
+        """Draw 60 people's genotypes, which are numbers as well, for 1 or 3 parties; every 20th is an outlier."""
         rows = np.random.default_rng(1).binomial(2, np.linspace(0.1, 0.4, 6), size=(60, 6)).astype(np.float64)
         rows[::20, :3] = 2
         rows = np.hstack([rows, 1 + np.arange(60)[:, None] % 4]) if weighed else rows

@@ -114,27 +114,7 @@ def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
 
 
 def logs(table: Table, genes: NDArray[np.intp], *, logarithm: bool = True) -> Blocks:
-    """Return log(1 + counts) of some genes, with each cell's counts first scaled to the sum `PER_CELL`.
-
-    Parameters
-    ----------
-    table : Table
-        Counts (n, d) of the cells.
-    genes : ndarray of int
-        Columns of the genes.
-    logarithm : bool
-        Whether to take the logarithm; else the divided counts are returned.
-
-    Returns
-    -------
-    Blocks
-        Sparse rows (n, len(genes)), read block by block.
-
-    Raises
-    ------
-    DataError
-        If a count is below 0.
-    """
+    """Return log(1 + counts) of some genes, with each cell's counts first scaled to the sum `PER_CELL`."""
     rows = as_blocks(table.rows, CACHE_ELEMENTS)
 
     def blocks() -> Iterator[Block]:

@@ -281,34 +281,12 @@ def _run_and_record(setting: Record, folder: Path | None) -> Record:
 
 
 def table(records: Iterable[Record]) -> str:
-    """Write the results of runs as a Markdown table.
-
-    Parameters
-    ----------
-    records : iterable of dict
-        Records of runs.
-
-    Returns
-    -------
-    str
-        The table.
-    """
+    """Write the results of runs as a Markdown table."""
     return markdown.table(*cells(list(records)))
 
 
 def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
-    """Return the column heads and the lines of cells of the table of results, a line for all seeds of a method.
-
-    Parameters
-    ----------
-    records : sequence of dict
-        Records of runs.
-
-    Returns
-    -------
-    tuple of list
-        Heads of the columns, and the cells of each line.
-    """
+    """Return the column heads and the lines of cells of the table of results, a line for all seeds of a method."""
     averaged = average_seeds(records)
     columns = columns_of(averaged)
     several = any("seeds" in record for record in averaged)

@@ -415,35 +415,14 @@ def _is_label(label: object) -> bool:
 
 
 def parties_in(X: object) -> bool:
-    """Return whether ``X`` is a list or mapping of tables, a table for each party, and not a single table.
-
-    Parameters
-    ----------
-    X : object
-        What a caller gives.
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether ``X`` is a list or mapping of tables, a table for each party, and not a single table."""
     tables = tables_of(X)
     two_axes = (isinstance(table, Blocks) or is_frame(table) or getattr(table, "ndim", 0) == 2 for table in tables)
     return bool(tables) and all(two_axes)
 
 
 def tables_of(X: object) -> Sequence[Any]:
-    """Return the tables in a list or mapping of tables; an empty sequence for any other object.
-
-    Parameters
-    ----------
-    X : object
-        What a caller gives.
-
-    Returns
-    -------
-    sequence of table
-        Empty for anything else.
-    """
+    """Return the tables in a list or mapping of tables; an empty sequence for any other object."""
     if isinstance(X, Mapping):
         return list(X.values())
     return X if isinstance(X, list | tuple) else ()

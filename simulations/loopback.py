@@ -88,22 +88,7 @@ class LoopbackProxy(ClientProxy):
 
 
 def on_loopback(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -> PCAModel:
-    """Run a method with the server and all parties in this process, and return the model.
-
-    Parameters
-    ----------
-    run_config : dict
-        Keys of the run.
-    parties : Parties
-        Rows and names of the parties.
-    site : dict
-        Keys of every site's node-config; values of `FILES`, ``model`` and ``name`` may be lists with an entry for each
-        party.
-
-    Returns
-    -------
-    PCAModel
-    """
+    """Run a method with the server and all parties in this process, and return the model."""
     server = assemble(run_config, parties.rows, site, parties.names, parties.places)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
@@ -121,21 +106,7 @@ def assemble(
 
     With much data as many clients work at once as BLAS has threads.
 
-    Parameters
-    ----------
-    run_config : dict
-        Keys of the run.
-    parties : sequence of rows of shape (n_i, d)
-        Rows of each party.
-    site : dict
-        Keys of every site's node-config, as in `on_loopback`.
-    names, places : sequence
-        Names of the columns and places of the rows, as in `Parties`.
-
-    Returns
-    -------
-    PCAServer
-        Server with its strategy; `PCAServer.fit` runs it.
+    Shapes: parties (n_i, d).
     """
     server = PCAServer(FACTORY.strategy(run_config), lambda: numerical_libraries().limit(limits=1, user_api="blas"))
     threads = [pool["num_threads"] for pool in numerical_libraries().info() if pool["user_api"] == "blas"]
@@ -153,19 +124,7 @@ def assemble(
 
 
 def site_of_party(site: dict[str, Any], party: int) -> dict[str, Any]:
-    """Return a party's node-config: the party's entry of each value that is a list by party, else the value.
-
-    Parameters
-    ----------
-    site : dict
-        Keys of every site's node-config.
-    party : int
-        Number of the party.
-
-    Returns
-    -------
-    dict
-    """
+    """Return a party's node-config: the party's entry of each value that is a list by party, else the value."""
     lists = {key for key in ("name", "model", *FILES) if isinstance(site.get(key), list)}
     return {key: value[party] if key in lists else value for key, value in site.items()}
 

@@ -35,25 +35,7 @@ KERNELS = {"rbf": "rbf", "sigmoid": "sigmoid", "polynomial": "poly", "linear": "
 
 
 def measure_run(setting: Record, folder: Path | None) -> Record:
-    """Run a method on a comparison's setting, and measure its model against the PCA of the pooled rows.
-
-    Parameters
-    ----------
-    setting : dict
-        Method, options and setting of the run: a record without results.
-    folder : Path or None
-        Folder for the model; without it the model is not saved.
-
-    Returns
-    -------
-    dict
-        Results of the run: angles in degrees, shares of variance from 0 to 1, megabytes (10^6 bytes), and seconds.
-
-    Raises
-    ------
-    FedPCAError
-        If the data cannot be read, or the run fails.
-    """
+    """Run a method on a comparison's setting, and measure its model against the PCA of the pooled rows."""
     pool = pool_key(setting)
     source, _ = pooled_reference(*pool)
     rows = source.all_rows()
@@ -97,53 +79,18 @@ def measure_run(setting: Record, folder: Path | None) -> Record:
 
 
 def bytes_down_by_party(model: PCAModel) -> NDArray[np.int64]:
-    """Sum the bytes that each party received, without the phase "project", in which parties project rows.
-
-    Parameters
-    ----------
-    model : PCAModel
-        Model of a run.
-
-    Returns
-    -------
-    ndarray of int
-        Bytes (n_parties,).
-    """
+    """Sum the bytes that each party received, without the phase "project", in which parties project rows."""
     down = [entry["down"] for entry in model.log["rounds"] if entry["phase"] != "project"]
     return np.asarray(np.sum(down, axis=0))
 
 
 def pool_key(setting: Record) -> tuple[str, str, int, bool, bool]:
-    """Return the arguments of `pooled_reference` for a run: data set, folder, components, centring and scaling.
-
-    Parameters
-    ----------
-    setting : dict
-        Setting or record of the run.
-
-    Returns
-    -------
-    tuple
-        Data set, its folder, number of components, and whether features are centred and scaled.
-    """
+    """Return the arguments of `pooled_reference` for a run: data set, folder, components, centring and scaling."""
     return setting["dataset"], setting["data root"], setting["components"], *preprocessing(setting)
 
 
 def parties_of(setting: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
-    """Split a data set among parties by the setting: rows by its partition, or columns into equal parts.
-
-    Parameters
-    ----------
-    setting : dict
-        Setting or record of the run.
-    source : Dataset
-        The data set, with rows (n, d).
-
-    Returns
-    -------
-    list of ndarray
-        Table of each party: some rows with all features, or all rows with consecutive features.
-    """
+    """Split a data set among parties by the setting: rows by its partition, or columns into equal parts."""
     rows = source.all_rows()
     if card_of(setting["method"]).split == "columns":
         return [rows[:, part] for part in split_columns(rows.shape[1], setting["clients"], "even")]
@@ -235,29 +182,7 @@ def _angles_of_scores(model: PCAModel, scores: NDArray[Any]) -> Angles:
 def pooled_reference(
     dataset: str, data_root: str, k: int, center: bool, scale: bool
 ) -> tuple[datasets.Dataset, PCAModel]:
-    """Load a data set, and compute the PCA of all its rows as the reference; the result is cached.
-
-    Parameters
-    ----------
-    dataset : str
-        Name of the data set.
-    data_root : str
-        Folder of the data set.
-    k : int
-        Number of components.
-    center, scale : bool
-        Whether the features are centred, and scaled to equal variances.
-
-    Returns
-    -------
-    tuple of Dataset and PCAModel
-        The data set and the model.
-
-    Raises
-    ------
-    ConfigError
-        If the data set does not have as many components.
-    """
+    """Load a data set, and compute the PCA of all its rows as the reference; the result is cached."""
     source = sources.load(dataset, data_root)
     rows = source.all_rows()
     if not 1 <= k <= min(rows.shape):

@@ -45,17 +45,7 @@ class Parties(NamedTuple):
         return [tuple(map(str, labels)) if _are_texts(labels) else () for labels in self.labels]
 
     def features(self, weights: Any) -> tuple[str, ...]:
-        """Return the names of the model's features, from the first party that has names, without the weights.
-
-        Parameters
-        ----------
-        weights : str, optional
-            Name of the column of weights, which is no feature.
-
-        Returns
-        -------
-        tuple of str
-        """
+        """Return the names of the model's features, from the first party that has names, without the weights."""
         return tuple(name for name in next(filter(None, self.names), ()) if name != weights)
 
 
@@ -69,24 +59,6 @@ def parties_of(data: Any, split: str) -> Parties:
 
     With ``split="rows"`` columns in another order than those of the first party that has labels are put into its order,
     with ``split="columns"`` rows in another order than those of the first party that has an index.
-
-    Parameters
-    ----------
-    data : sequence or mapping of tables
-        One table for each party; the keys of a mapping are the parties' names.
-    split : {"rows", "columns"}
-        Data of a party: rows of all features, or all rows of some features.
-
-    Returns
-    -------
-    Parties
-
-    Raises
-    ------
-    ConfigError
-        If names of parties or of columns are wrong; the error is of all parties at once.
-    DataError
-        If tables are no numbers; the error is of all parties at once.
     """
     _require_parties(data)
     keys = list(data) if isinstance(data, Mapping) else []
@@ -120,18 +92,7 @@ def parties_of(data: Any, split: str) -> Parties:
 
 
 def by_text(data: Any) -> dict[str, Any]:
-    """Return the tables by the names that errors use for the parties: ``party 0`` or ``party 'north'``.
-
-    Parameters
-    ----------
-    data : sequence or mapping of tables
-        One table for each party.
-
-    Returns
-    -------
-    dict of str to table
-        Keys such as ``party 0`` or ``party 'north'``.
-    """
+    """Return the tables by the names that errors use for the parties: ``party 0`` or ``party 'north'``."""
     if isinstance(data, Mapping):
         return {f"party '{key}'": table for key, table in data.items()}
     return {f"party {i}": table for i, table in enumerate(data)}
@@ -154,17 +115,7 @@ WRONG_SIGN = re.compile(r"[^\w .-]")
 
 
 def is_name(key: object) -> bool:
-    """Return whether an object is a valid party name: 1 to 64 letters, digits, spaces or any of ``_.-``.
-
-    Parameters
-    ----------
-    key : object
-        The name.
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether an object is a valid party name: 1 to 64 letters, digits, spaces or any of ``_.-``."""
     return isinstance(key, str) and 1 <= len(key) <= 64 and not WRONG_SIGN.search(key)
 
 

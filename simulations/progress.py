@@ -23,25 +23,14 @@ Screen = Callable[[str], None]
 
 
 def terminal(line: str) -> None:
-    """Show a line in the terminal (standard error), in place of the line before.
-
-    Parameters
-    ----------
-    line : str
-        The line; an empty one leaves nothing.
-    """
+    """Show a line in the terminal (standard error), in place of the line before."""
     width = shutil.get_terminal_size().columns - 1
     sys.stderr.write(f"\r\x1b[K{line[:width]}")
     sys.stderr.flush()
 
 
 def cell() -> Screen:
-    """Return a function that shows a line below the running notebook cell, in place of the line before.
-
-    Returns
-    -------
-    Screen
-    """
+    """Return a function that shows a line below the running notebook cell, in place of the line before."""
     handles: list[Any] = []
 
     def show(line: str) -> None:
@@ -58,13 +47,7 @@ def cell() -> Screen:
 
 
 def screen() -> Screen | None:
-    """Return the function that shows progress lines in a notebook or terminal; None without either.
-
-    Returns
-    -------
-    Screen or None
-        None if nobody looks: in a script whose output goes to a file, for example.
-    """
+    """Return the function that shows progress lines in a notebook or terminal; None without either."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None and hasattr(shell, "kernel"):
@@ -118,20 +101,7 @@ class LatestLine(logging.Handler):
 
 
 def with_progress_bar(items: Sequence[Item], name: Callable[[Item], str]) -> Iterator[Item]:
-    """Yield items, with a bar on standard error that names the item at work.
-
-    Parameters
-    ----------
-    items : sequence
-        The items.
-    name : callable
-        Function of an item that returns its name.
-
-    Yields
-    ------
-    object
-        The items.
-    """
+    """Yield items, with a bar on standard error that names the item at work."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -146,13 +116,7 @@ def with_progress_bar(items: Sequence[Item], name: Callable[[Item], str]) -> Ite
 
 @contextmanager
 def show_progress(name: str) -> Iterator[None]:
-    """Show a run's latest log line inside a with statement, if there is a terminal or a notebook.
-
-    Parameters
-    ----------
-    name : str
-        Name of the run.
-    """
+    """Show a run's latest log line inside a with statement, if there is a terminal or a notebook."""
     show = screen()
     if show is None:
         yield

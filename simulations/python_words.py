@@ -27,16 +27,6 @@ def in_words_of_python() -> Iterator[None]:
 
 
 def python_words(text: str) -> str:
-    """Rewrite an error's text for callers in Python: keys with underscores, True and False, no config names.
-
-    Parameters
-    ----------
-    text : str
-        Text of an error about keys of a run-config or a node-config.
-
-    Returns
-    -------
-    str
-    """
+    """Rewrite an error's text for callers in Python: keys with underscores, True and False, no config names."""
     text = SITE_KEY.sub("", text).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
     return keyword_text(text, {*METHODS.run_keys(), *POLICY, *FILES})

@@ -40,24 +40,6 @@ def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -
 
     The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
     there, or ``.npz`` if they are sparse.
-
-    Parameters
-    ----------
-    run_config : dict
-        Keys of the run.
-    parties : Parties
-        Rows and names of the parties.
-    site : dict
-        Keys of every site's node-config, as in `fedpca_flwr.simulations.loopback.on_loopback`.
-
-    Returns
-    -------
-    PCAModel
-
-    Raises
-    ------
-    FedPCAError
-        If Ray cannot be imported, or does not start.
     """
     strategy = FACTORY.strategy(run_config)
     with TemporaryDirectory(prefix="fedpca-") as folder:
@@ -131,12 +113,7 @@ def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, 
 def save(stem: Path, rows: Rows) -> None:
     """Write rows to a ``.npy`` file, or to a ``.npz`` file if the rows are sparse.
 
-    Parameters
-    ----------
-    stem : Path
-        Path of the file without its suffix.
-    rows : rows of shape (n, d)
-        The rows.
+    Shapes: rows (n, d).
     """
     if isinstance(rows, Blocks) and rows.sparse:
         sparse.save_npz(stem.with_suffix(".npz"), join_blocks(list(rows.read())), compressed=False)

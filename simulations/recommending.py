@@ -55,16 +55,6 @@ def choices(records: Iterable[Record]) -> list[Choice]:
     """Choose the best run of a setting for each wish, such as exact in the fewest rounds, that some run meets.
 
     Only methods for rows are compared: methods for columns answer another question.
-
-    Parameters
-    ----------
-    records : iterable of dict
-        Runs of the setting.
-
-    Returns
-    -------
-    list of Choice
-        Wishes with their runs.
     """
     good = [r for r in records if "error" not in r and card_of(r["method"]).split == "rows"]
     with_angle = [r for r in good if r["max angle"] is not None]
@@ -86,34 +76,12 @@ def choices(records: Iterable[Record]) -> list[Choice]:
 
 
 def largest_angle(record: Record) -> float:
-    """Return the largest angle of a run, or of several runs whose mean the record has, in degrees.
-
-    Parameters
-    ----------
-    record : dict
-        Record with an angle.
-
-    Returns
-    -------
-    float
-        The angle.
-    """
+    """Return the largest angle of a run, or of several runs whose mean the record has, in degrees."""
     return float(record["largest angle"] if "largest angle" in record else record["max angle"])
 
 
 def recommendation_text(recommended: Sequence[Choice]) -> str:
-    """Write the recommended runs, with their wishes and costs, as a paragraph.
-
-    Parameters
-    ----------
-    recommended : sequence of Choice
-        Wishes with their runs.
-
-    Returns
-    -------
-    str
-        A sentence for each method; empty without recommendations.
-    """
+    """Write the recommended runs, with their wishes and costs, as a paragraph."""
     wishes: dict[str, list[str]] = {}
     costs = {method_text(choice.run): _cost_with_warning(choice) for choice in recommended}
     for choice in recommended:

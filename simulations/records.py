@@ -49,24 +49,7 @@ FLAGS = {
 
 
 def parse_method(method: str) -> tuple[str, Record]:
-    """Split a method's text, such as ``"sub-it block-size=10"``, into its name and its non-default options.
-
-    Parameters
-    ----------
-    method : str
-        Name of the method, and options as in run-config.
-
-    Returns
-    -------
-    tuple of str and dict
-        Name, and the options that differ from their defaults.
-
-    Raises
-    ------
-    ConfigError
-        If method or option is unknown, an option occurs twice, a value is not allowed, or a key is of the whole run: a
-        flag of the comparison.
-    """
+    """Split a method's text, such as ``"sub-it block-size=10"``, into its name and its non-default options."""
     source = f"method '{method}'"
     keys = [word.partition("=")[0].replace("_", "-") for word in split_method_text(method, source)[1]]
     if flags := [key for key in keys if key in FLAGS]:
@@ -77,18 +60,7 @@ def parse_method(method: str) -> tuple[str, Record]:
 
 
 def card_of(method: str) -> MethodCard:
-    """Return a method's card: its declaration of options, fields and properties.
-
-    Parameters
-    ----------
-    method : str
-        Name of the method.
-
-    Returns
-    -------
-    MethodCard
-        Its card; `ABSENT` for a class of another process.
-    """
+    """Return a method's card: its declaration of options, fields and properties."""
     return METHODS[method].strategy.card if method in METHODS else ABSENT
 
 
@@ -108,50 +80,17 @@ ABSENT = MethodCard(
 
 
 def is_installed(method: str) -> bool:
-    """Return whether a method is installed, and not a class that a process was given.
-
-    Parameters
-    ----------
-    method : str
-        Name of the method.
-
-    Returns
-    -------
-    bool
-        False for a class of this process or of another.
-    """
+    """Return whether a method is installed, and not a class that a process was given."""
     return method in METHODS and METHODS.class_of(method) is None
 
 
 def method_text(record: Record) -> str:
-    """Write a run's method with its options, as ``"sub-it block-size=10"``.
-
-    Parameters
-    ----------
-    record : dict
-        Record of the run.
-
-    Returns
-    -------
-    str
-        Name and options.
-    """
+    """Write a run's method with its options, as ``"sub-it block-size=10"``."""
     return format_method(record["method"], record["options"])
 
 
 def group_by_setting(records: Iterable[Record]) -> list[list[Record]]:
-    """Group records by setting, in the order in which the settings first occur.
-
-    Parameters
-    ----------
-    records : iterable of dict
-        Records of runs.
-
-    Returns
-    -------
-    list of list of dict
-        Groups of runs that differ only in their methods and seeds.
-    """
+    """Group records by setting, in the order in which the settings first occur."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         key = json.dumps([*(record[key] for key in SETTING if key != "seed"), *preprocessing(record)])
@@ -160,35 +99,13 @@ def group_by_setting(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def preprocessing(record: Record) -> tuple[bool, bool]:
-    """Return whether a run centres, and whether the run scales, the features.
-
-    Parameters
-    ----------
-    record : dict
-        Record of the run.
-
-    Returns
-    -------
-    tuple of bool
-        Whether features are centred, and whether they are scaled.
-    """
+    """Return whether a run centres, and whether the run scales, the features."""
     options = record["options"]
     return bool(options.get("center", True)), bool(options.get("scale", False))
 
 
 def setting_title(runs: Sequence[Record]) -> str:
-    """Write the title of a setting: data, partition, clients, components, seeds and whatever is not usual.
-
-    Parameters
-    ----------
-    runs : sequence of dict
-        Records of the runs of the setting.
-
-    Returns
-    -------
-    str
-        The title.
-    """
+    """Write the title of a setting: data, partition, clients, components, seeds and whatever is not usual."""
     record = runs[0]
     alpha = "" if record["alpha"] is None else f" {record['alpha']:.12g}"
     parts = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
@@ -216,16 +133,6 @@ def repeat_commands(runs: Iterable[Record]) -> list[str]:
     """Return the shell commands that repeat the runs of a setting: one for the methods of the same seeds.
 
     Classes that a process was given have no command.
-
-    Parameters
-    ----------
-    runs : iterable of dict
-        Records of the runs.
-
-    Returns
-    -------
-    list of str
-        Commands, each on a single line.
     """
     by_method: dict[str, list[Record]] = {}
     for run in runs:
@@ -238,18 +145,7 @@ def repeat_commands(runs: Iterable[Record]) -> list[str]:
 
 
 def repeat_command(group: list[Record]) -> str:
-    """Return the shell command that repeats runs of a setting, each method with the same seeds.
-
-    Parameters
-    ----------
-    group : list of dict
-        Records of the runs.
-
-    Returns
-    -------
-    str
-        The command, quoted for a shell, on a single line.
-    """
+    """Return the shell command that repeats runs of a setting, each method with the same seeds."""
     setting = group[0]
     words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *dict.fromkeys(map(method_text, group))]
     if setting["partition"] == AS_GIVEN:
@@ -272,39 +168,12 @@ def repeat_command(group: list[Record]) -> str:
 
 
 def run_identity(record: Record) -> str:
-    """Return a run's method, options and setting as JSON; runs with equal texts are the same run.
-
-    Parameters
-    ----------
-    record : dict
-        Record or setting of the run.
-
-    Returns
-    -------
-    str
-        The JSON.
-    """
+    """Return a run's method, options and setting as JSON; runs with equal texts are the same run."""
     return json.dumps([record[key] for key in ("method", "options", *SETTING)], sort_keys=True)
 
 
 def read_records(folder: Path) -> list[Record]:
-    """Read the records of runs in a folder's ``runs.jsonl``; remove an unfinished last line from the file.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of a comparison.
-
-    Returns
-    -------
-    list of dict
-        The records, of equal runs the last; none without a file.
-
-    Raises
-    ------
-    ConfigError
-        If the file is not of a comparison.
-    """
+    """Read the records of runs in a folder's ``runs.jsonl``; remove an unfinished last line from the file."""
     target = folder / RUNS
     if not target.exists():
         return []
@@ -338,50 +207,20 @@ def _parse_record(line: str) -> Record:
 
 
 def remove_runs(folder: Path) -> None:
-    """Remove the records of runs in a folder, the models and the report, and no other file.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of a comparison.
-
-    Raises
-    ------
-    ConfigError
-        If the folder's file is not of a comparison; nothing is removed.
-    """
+    """Remove the records of runs in a folder, the models and the report, and no other file."""
     read_records(folder)  # or it is no folder of a comparison, and nothing is removed
     for file in (*folder.glob("models/*.npz"), folder / "report.html", folder / RUNS):
         file.unlink(missing_ok=True)
 
 
 def append_record(folder: Path, record: Record) -> None:
-    """Append the record of a run to a folder's ``runs.jsonl``.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of a comparison.
-    record : dict
-        Record of a run.
-    """
+    """Append the record of a run to a folder's ``runs.jsonl``."""
     with (folder / RUNS).open("a", encoding="utf-8") as stream:
         stream.write(record_line(record) + "\n")
 
 
 def record_line(record: Record) -> str:
-    """Write the record of a run as a line of JSON.
-
-    Parameters
-    ----------
-    record : dict
-        Record of a run, which has no measurements if the run failed.
-
-    Returns
-    -------
-    str
-        JSON without line breaks.
-    """
+    """Write the record of a run as a line of JSON."""
     measured = {"measured": measurements_to_json(record["measured"])} if "measured" in record else {}
     return json.dumps({**record, **measured}, allow_nan=False)
 
@@ -430,18 +269,7 @@ ADAPTERS = {key: TypeAdapter[Any](kind) for key, kind in TYPES.items()}
 
 
 def require_record(value: Any) -> None:
-    """Refuse a value that is not a dict with the keys and types of a run's record.
-
-    Parameters
-    ----------
-    value : Any
-        Value that was read as JSON.
-
-    Raises
-    ------
-    ValueError
-        If a key is missing, or its value is not what it must be; the text names the key.
-    """
+    """Refuse a value that is not a dict with the keys and types of a run's record."""
     if not isinstance(value, dict):
         raise ValueError("it is no record")
     for key, adapter in ADAPTERS.items():
@@ -482,37 +310,12 @@ SHARES = {"captured variance", "explained variance", "knn accuracy"}
 
 
 def columns_of(records: Sequence[Record]) -> list[str]:
-    """Return the keys of the result columns in which any record has a value.
-
-    Parameters
-    ----------
-    records : sequence of dict
-        Records of runs.
-
-    Returns
-    -------
-    list of str
-        Keys of `HEADS` with a result in any of the records; the first key alone, as the column of errors, if no record
-        has results.
-    """
+    """Return the keys of the result columns in which any record has a value."""
     return [key for key in HEADS if any(record.get(key) is not None for record in records)] or [*HEADS][:1]
 
 
 def format_result(record: Record, key: str) -> str:
-    """Format a single result of a record for a table, with its unit.
-
-    Parameters
-    ----------
-    record : dict
-        Record of a run.
-    key : str
-        Key of the result.
-
-    Returns
-    -------
-    str
-        Result with its unit, and with half of its interval if it is a mean of several runs; empty without a result.
-    """
+    """Format a single result of a record for a table, with its unit."""
     value = record.get(key)
     if value is None:
         return ""

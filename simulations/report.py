@@ -11,25 +11,7 @@ from fedpca_flwr.errors import ConfigError
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
-    """Write the HTML page ``report.html`` of a comparison into its folder.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the comparison.
-    records : sequence of dict
-        Runs of the comparison.
-
-    Returns
-    -------
-    Path
-        Path of the page.
-
-    Raises
-    ------
-    ConfigError
-        If matplotlib or jinja2 is not installed.
-    """
+    """Write the HTML page ``report.html`` of a comparison into its folder."""
     if missing := [name for name in ("matplotlib", "jinja2") if find_spec(name) is None]:
         raise ConfigError(f"a report needs {' and '.join(missing)}: pip install '.[plots]' in the repository")
     from fedpca_flwr.simulations.report_page import write_page  # here: a help needs nothing of it

@@ -56,18 +56,6 @@ def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
     """Draw all figures of the runs of a single setting, as far as data and models are still there.
 
     Of several seeds the models are those of the first.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the models.
-    records : sequence of dict
-        Runs of the setting.
-
-    Returns
-    -------
-    list of Drawing
-        The figures. If data or models are gone, a line that says so is the last.
     """
     completed = [record for record in records if "error" not in record]
     if not completed:
@@ -81,18 +69,7 @@ def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
 
 
 def figures_across(records: Sequence[Record]) -> list[Drawing]:
-    """Draw the largest angle over alpha and over the number of clients, where the runs have several values of these.
-
-    Parameters
-    ----------
-    records : sequence of dict
-        Records of runs of any settings.
-
-    Returns
-    -------
-    list of Drawing
-        The figures.
-    """
+    """Draw the largest angle over alpha and over the number of clients, where the runs have several values of these."""
     drawings = []
     for over in axes_with_values(records):
         panels = curves(records, over, "max angle")
@@ -106,18 +83,7 @@ def figures_across(records: Sequence[Record]) -> list[Drawing]:
 
 
 def figures_of_pool(records: Sequence[Record]) -> list[Drawing]:
-    """Draw the figures of a data set's pooled rows; none if the data are gone or have too many features.
-
-    Parameters
-    ----------
-    records : sequence of dict
-        Runs on the data set.
-
-    Returns
-    -------
-    list of Drawing
-        The figures; none if the data set is gone or has too many features.
-    """
+    """Draw the figures of a data set's pooled rows; none if the data are gone or have too many features."""
     try:
         return _drawings(pool_figures(records[0]), records)
     except FedPCAError:
@@ -125,18 +91,7 @@ def figures_of_pool(records: Sequence[Record]) -> list[Drawing]:
 
 
 def run_figures(records: Sequence[Record]) -> FiguresWithText:
-    """Yield the figure of bytes against error, which needs the runs' records only.
-
-    Parameters
-    ----------
-    records : sequence of dict
-        Runs of a setting.
-
-    Yields
-    ------
-    tuple of Figure and str
-        The figure and the text below.
-    """
+    """Yield the figure of bytes against error, which needs the runs' records only."""
     points: dict[str, list[tuple[float, float, float]]] = {}
     for record in records:
         if record["max angle"] is not None:
@@ -147,25 +102,7 @@ def run_figures(records: Sequence[Record]) -> FiguresWithText:
 
 
 def model_figures(folder: Path, records: Sequence[Record]) -> FiguresWithText:
-    """Yield the figures that need models and data: projections, explained variance and heterogeneity.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the models.
-    records : sequence of dict
-        Runs of the setting.
-
-    Yields
-    ------
-    tuple of Figure and str
-        Each figure and the text below.
-
-    Raises
-    ------
-    FedPCAError
-        If data or models are gone.
-    """
+    """Yield the figures that need models and data: projections, explained variance and heterogeneity."""
     setting = records[0]
     source, reference = pooled_reference(*pool_key(setting))
     rows = source.all_rows()
@@ -188,23 +125,7 @@ def model_figures(folder: Path, records: Sequence[Record]) -> FiguresWithText:
 
 
 def pool_figures(record: Record) -> FiguresWithText:
-    """Yield figures of a data set's pooled rows: numbers of components, and outliers.
-
-    Parameters
-    ----------
-    record : dict
-        A run on the data set.
-
-    Yields
-    ------
-    tuple of Figure and str
-        Each figure and the text below.
-
-    Raises
-    ------
-    FedPCAError
-        If the data set is gone.
-    """
+    """Yield figures of a data set's pooled rows: numbers of components, and outliers."""
     source, _ = pooled_reference(record["dataset"], record["data root"], record["components"], True, False)
     rows = source.all_rows()
     if rows.shape[1] <= MAX_BAND_FEATURES:

@@ -61,20 +61,7 @@ MAX_ERROR_CHARACTERS = 120
 
 
 def write_page(folder: Path, records: Sequence[Record]) -> Path:
-    """Write ``report.html`` of a comparison, completely or not at all.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the comparison, with its models.
-    records : sequence of dict
-        Runs of the comparison.
-
-    Returns
-    -------
-    Path
-        Path of the page.
-    """
+    """Write ``report.html`` of a comparison, completely or not at all."""
     groups = group_by_setting(records)
     pools: dict[tuple[str, str, int], list[Record]] = {}
     for record in (record for runs in groups for record in runs):
@@ -171,18 +158,7 @@ class Budget:
         self.characters = characters
 
     def take(self, draw: Callable[[], list[Drawing]]) -> list[Drawing]:
-        """Draw figures if there is room, and return those that fit, with a line that says so of the others.
-
-        Parameters
-        ----------
-        draw : callable
-            Function that draws the figures.
-
-        Returns
-        -------
-        list of Drawing
-            The figures; none, and nothing is drawn, once the page is full.
-        """
+        """Draw figures if there is room, and return those that fit, with a line that says so of the others."""
         if self.characters <= 0:
             return []
         taken: list[Drawing] = []

@@ -32,19 +32,7 @@ Curves = Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean of values, and half the width of its 95 % interval by Student's t.
-
-    Parameters
-    ----------
-    values : sequence of float
-        At least one value.
-
-    Returns
-    -------
-    mean : float
-    half_width : float or None
-        None for a single value, which tells nothing of the spread.
-    """
+    """Return the mean of values, and half the width of its 95 % interval by Student's t."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, None
@@ -52,20 +40,7 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def average_seeds(records: Iterable[Record]) -> list[Record]:
-    """Return a record for each method and setting, with means over the seeds where there are several.
-
-    Parameters
-    ----------
-    records : iterable of dict
-        Records of runs.
-
-    Returns
-    -------
-    list of dict
-        Records. Those of several runs have ``seeds``, ``intervals`` (half of the width by key of a result), the
-        ``largest angle`` of all runs, the notes that all runs share, and ``failures``: errors by seed. Their ``error``
-        is of runs that all failed.
-    """
+    """Return a record for each method and setting, with means over the seeds where there are several."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(run_identity({**record, "seed": None}), []).append(record)
@@ -107,53 +82,20 @@ def _average(runs: Sequence[Record]) -> Record:
 
 
 def count_runs(record: Record) -> int:
-    """Return the number of runs with results that a record is of.
-
-    Parameters
-    ----------
-    record : dict
-        Record of a run, or of several runs (`average_seeds`).
-
-    Returns
-    -------
-    int
-        Number of runs; 0 if all failed.
-    """
+    """Return the number of runs with results that a record is of."""
     if "seeds" not in record:
         return int("error" not in record)
     return len(record["seeds"]) - len(record["failures"])
 
 
 def runs_text(record: Record) -> str:
-    """Return the number of runs of a record, and of how many, if some failed.
-
-    Parameters
-    ----------
-    record : dict
-        Record of a run, or of several runs.
-
-    Returns
-    -------
-    str
-        Such as "5" or "4 of 5".
-    """
+    """Return the number of runs of a record, and of how many, if some failed."""
     count, total = count_runs(record), len(record.get("seeds", [record["seed"]]))
     return str(count) if count == total else f"{count} of {total}"
 
 
 def failure_texts(record: Record) -> list[str]:
-    """Return a text for each error of the seeds of a record that has results of other seeds.
-
-    Parameters
-    ----------
-    record : dict
-        Record of several runs.
-
-    Returns
-    -------
-    list of str
-        Seeds and error.
-    """
+    """Return a text for each error of the seeds of a record that has results of other seeds."""
     by_error: dict[str, list[int]] = {}
     for seed, error in ({} if "error" in record else record.get("failures", {})).items():
         by_error.setdefault(error, []).append(seed)
@@ -161,18 +103,7 @@ def failure_texts(record: Record) -> list[str]:
 
 
 def axes_with_values(records: Sequence[Record]) -> list[str]:
-    """Return the keys of `AXES` over which results can be drawn: of several values in settings that else are equal.
-
-    Parameters
-    ----------
-    records : sequence of dict
-        Records of runs.
-
-    Returns
-    -------
-    list of str
-        "alpha", "clients", both or none.
-    """
+    """Return the keys of `AXES` over which results can be drawn: of several values in settings that else are equal."""
     axes = []
     for over in AXES:
         values: dict[str, set[float]] = {}
@@ -185,27 +116,7 @@ def axes_with_values(records: Sequence[Record]) -> list[str]:
 
 
 def curves(records: Sequence[Record], over: str, result: str) -> Curves:
-    """Return the means of a result along an axis, by method and panel; what else differs has a panel of its own.
-
-    Parameters
-    ----------
-    records : sequence of dict
-        Records of runs.
-    over : {"alpha", "clients"}
-        Key of the axis.
-    result : str
-        Key of a result.
-
-    Returns
-    -------
-    dict of str to dict of str to list of tuple
-        Position, mean and half of its interval (0 for a single run), by method, by the title of the panel.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such axis or result, or the runs have a single value along the axis.
-    """
+    """Return the means of a result along an axis, by method and panel; what else differs has a panel of its own."""
     if over not in AXES:
         raise ConfigError(f"'over' is {value_text(over)}, expected one of: {', '.join(AXES)}")
     if result not in HEADS:

@@ -28,18 +28,7 @@ WITH_ALPHA = {"dirichlet", "quantity"}
 
 
 def list_values(argument: Any) -> list[Any]:
-    """Return the values of an argument as a list, each once; a text, a number or a class is a list of one.
-
-    Parameters
-    ----------
-    argument : object
-        A value, or any iterable of values, such as a range or an array.
-
-    Returns
-    -------
-    list
-        Values of Python in their order.
-    """
+    """Return the values of an argument as a list, each once; a text, a number or a class is a list of one."""
     is_list = isinstance(argument, Iterable) and not isinstance(argument, str | bytes | type)
     values = list(argument) if is_list else [argument]
     values = [value.item() if isinstance(value, np.generic) else value for value in values]
@@ -58,33 +47,7 @@ def check_arguments(
     components: Any,
     engine: Any,
 ) -> dict[str, list[Any]]:
-    """Return the arguments of a comparison as lists, or refuse all values that are not allowed in a single error.
-
-    Parameters
-    ----------
-    methods : str, type or iterable of these
-        Methods with their options, and classes; ``"all"`` is every method.
-    datasets, partitions : str or iterable of str, optional
-        Names of data sets, and kinds of partitions; None where the parties have rows of their own.
-    alphas, bounds : float or iterable of float
-        Parameters of ``dirichlet`` and ``quantity``; bounds of secure aggregation, 0 in clear.
-    clients, seeds : int or iterable of int
-        Numbers of clients, and seeds.
-    components : int
-        Number of components.
-    engine : str
-        Where the runs take place.
-
-    Returns
-    -------
-    dict of str to list
-        Lists of values by argument; methods as texts.
-
-    Raises
-    ------
-    ConfigError
-        With a line for each value that is not allowed.
-    """
+    """Return the arguments of a comparison as lists, or refuse all values that are not allowed in a single error."""
     arguments = {"methods": methods, "datasets": datasets, "partitions": partitions, "alphas": alphas}
     arguments |= {"clients": clients, "seeds": seeds, "bounds": bounds}
     lists = {key: list_values(value) for key, value in arguments.items() if value is not None}
@@ -153,19 +116,7 @@ def _uncountable(key: str, values: Sequence[Any]) -> list[str]:
 
 
 def check_data(runs: Sequence[Record]) -> None:
-    """Load the data of runs, and refuse what cannot be run, all faults in a single error.
-
-    Parameters
-    ----------
-    runs : sequence of dict
-        Settings of the runs.
-
-    Raises
-    ------
-    FedPCAError
-        If data cannot be loaded, have too few rows or features for the number of components, or too few rows for the
-        number of clients.
-    """
+    """Load the data of runs, and refuse what cannot be run, all faults in a single error."""
     errors: dict[str, FedPCAError] = {}
     for key in dict.fromkeys(map(pool_key, runs)):
         of_pool = [run for run in runs if pool_key(run) == key]
@@ -187,22 +138,7 @@ def check_data(runs: Sequence[Record]) -> None:
 def settings(
     places: Mapping[str, str], lists: Mapping[str, Sequence[Any]], common: Mapping[str, Any]
 ) -> Iterator[Record]:
-    """Yield the setting of every combination of data set, partition, number of clients, bound, method and seed.
-
-    Parameters
-    ----------
-    places : mapping of str to str
-        Folder or files of each data set, by its name.
-    lists : mapping of str to sequence
-        Values of the other arguments, as `check_arguments` returns them.
-    common : mapping of str to object
-        What all settings have.
-
-    Yields
-    ------
-    dict
-        Method, options and setting of a run.
-    """
+    """Yield the setting of every combination of data set, partition, number of clients, bound, method and seed."""
     splits = [(p, a) for p in lists["partitions"] for a in (lists["alphas"] if p in WITH_ALPHA else [None])]
     varied = (lists[key] for key in ("clients", "bounds", "methods", "seeds"))
     for dataset, (partition, alpha), clients, bound, method, seed in itertools.product(places, splits, *varied):
@@ -213,45 +149,12 @@ def settings(
 
 
 def place_data(datasets: Sequence[str], data_root: str | Path) -> dict[str, str]:
-    """Return the folder of each data set: the current one for data sets that are installed.
-
-    Parameters
-    ----------
-    datasets : sequence of str
-        Names of data sets.
-    data_root : path
-        Folder of the data sets that are read from a folder.
-
-    Returns
-    -------
-    dict of str to str
-        Folders by name.
-    """
+    """Return the folder of each data set: the current one for data sets that are installed."""
     return {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in datasets}
 
 
 def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, str], int]:
-    """Store the parties' tables, or read their files, and return the files by the data set's name, and the parties.
-
-    Parameters
-    ----------
-    parties : list or mapping of tables, or list of files
-        The parties' rows.
-    others : mapping of str to object
-        Arguments that have no meaning beside the parties' own rows; None where they are not given.
-
-    Returns
-    -------
-    places : dict of str to str
-        The files, by the name of the data set.
-    number : int
-        Number of parties.
-
-    Raises
-    ------
-    ConfigError
-        If one of the other arguments is given, or the parties are no tables and no files.
-    """
+    """Store the parties' tables, or read their files, and return the files by the data set's name, and the parties."""
     if refused := [name for name, value in others.items() if value is not None]:
         raise ConfigError(
             f"comparison: the parties are given, each with rows of its own; leave out {', '.join(refused)}"

@@ -19,18 +19,7 @@ HELD_TABLES: dict[str, Parties] = {}
 
 
 def hand_over(parties: Any) -> str:
-    """Store the parties' tables in this process as a data set, and return the data set's name.
-
-    Parameters
-    ----------
-    parties : sequence or mapping of tables
-        One table for each party.
-
-    Returns
-    -------
-    str
-        Name of the data set, with a digest of the tables.
-    """
+    """Store the parties' tables in this process as a data set, and return the data set's name."""
     parties_data = parties_of(parties, "rows")
     digest = hashlib.sha256()
     for rows in (as_array(part, "a table") for part in parties_data.rows):
@@ -41,23 +30,7 @@ def hand_over(parties: Any) -> str:
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """Return the absolute paths of the parties' files; a folder stands for the readable files inside.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        Files, and folders of which all files are taken whose kind a site can read, ordered by name.
-
-    Returns
-    -------
-    list of str
-        Absolute paths.
-
-    Raises
-    ------
-    ConfigError
-        If a path does not exist, or a folder holds no such file.
-    """
+    """Return the absolute paths of the parties' files; a folder stands for the readable files inside."""
     if missing := [text for text in paths if not Path(text).expanduser().exists()]:
         raise ConfigError(f"there is no file or folder {', '.join(missing)}; name those that hold the parties' rows")
     files: list[str] = []
@@ -70,23 +43,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 
 def tables_of(files: Sequence[str]) -> dict[str, Any]:
-    """Read the table in each file, by the file's name without its ending.
-
-    Parameters
-    ----------
-    files : sequence of str
-        The files.
-
-    Returns
-    -------
-    dict of str to table
-        Keys are the files' names without their endings.
-
-    Raises
-    ------
-    ConfigError
-        With the faults of all files at once.
-    """
+    """Read the table in each file, by the file's name without its ending."""
     tables: dict[str, Any] = {}
     faults = []
     for file in map(Path, files):
@@ -102,42 +59,13 @@ def tables_of(files: Sequence[str]) -> dict[str, Any]:
 
 
 def name_parties(dataset: str, parties: Sequence[Any]) -> Any:
-    """Return the parties' rows by name if the data set's tables have names, else the rows unchanged.
-
-    Parameters
-    ----------
-    dataset : str
-        Name of the data set.
-    parties : sequence of rows
-        Rows of each party.
-
-    Returns
-    -------
-    dict or sequence
-    """
+    """Return the parties' rows by name if the data set's tables have names, else the rows unchanged."""
     keys = HELD_TABLES[dataset].keys if dataset in HELD_TABLES else []
     return dict(zip(keys, parties, strict=True)) if len(keys) == len(parties) else parties
 
 
 def load(dataset: str, root: str) -> datasets.Dataset:
-    """Load a named data set, or the tables that `hand_over` stored, whose labels are the numbers of the parties.
-
-    Parameters
-    ----------
-    dataset : str
-        Name of a data set, or of tables (`hand_over`).
-    root : str
-        Folder of data sets, or paths of the tables' files.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    ConfigError
-        If the tables are not there, or have changed.
-    """
+    """Load a named data set, or the tables that `hand_over` stored, whose labels are the numbers of the parties."""
     if dataset in datasets.DATASETS:
         return datasets.load(dataset, root)
     if dataset not in HELD_TABLES and root != ".":

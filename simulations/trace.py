@@ -87,21 +87,7 @@ def main(
 
 
 def trace_party(server: PCAServer, proxy: ClientProxy) -> list[dict[str, Any]]:
-    """Replace a party's `fit` by a function that records each question and its reply.
-
-    Parameters
-    ----------
-    server : PCAServer
-        Server of the run.
-    proxy : ClientProxy
-        The party, as its server meets it; its `fit` is replaced.
-
-    Returns
-    -------
-    list of dict
-        For each question its ``phase``, the code that answers (``answer``), and the arrays of ``request`` and
-        ``reply``. The list grows as the run goes on; a refused question has no reply.
-    """
+    """Replace a party's `fit` by a function that records each question and its reply."""
     from flwr.common import parameters_to_ndarrays
 
     answer = proxy.fit
@@ -123,18 +109,7 @@ def trace_party(server: PCAServer, proxy: ClientProxy) -> list[dict[str, Any]]:
 
 
 def location(answer: Any) -> str:
-    """Return the name, file and line of the function that answers a question.
-
-    Parameters
-    ----------
-    answer : callable, optional
-        The function; None if the transport answers.
-
-    Returns
-    -------
-    str
-        A text such as ``own_moments (fedpca_flwr/questions/rows.py:120)``.
-    """
+    """Return the name, file and line of the function that answers a question."""
     function = inspect.unwrap(getattr(answer, "func", answer))
     if function is None:
         return "the transport (fedpca_flwr/transports)"
@@ -145,20 +120,7 @@ def location(answer: Any) -> str:
 
 
 def describe_arrays(payload: Payload, arrays: Sequence[NDArray[Any]]) -> list[dict[str, Any]]:
-    """Describe each array of a message by its name, shape, dtype and bytes.
-
-    Parameters
-    ----------
-    payload : Payload
-        Fields of the message.
-    arrays : sequence of ndarray
-        One for each field.
-
-    Returns
-    -------
-    list of dict
-        An entry for each array.
-    """
+    """Describe each array of a message by its name, shape, dtype and bytes."""
     return [
         {"name": field.name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": array.nbytes}
         for field, array in zip(payload.fields, arrays, strict=True)
@@ -166,17 +128,7 @@ def describe_arrays(payload: Payload, arrays: Sequence[NDArray[Any]]) -> list[di
 
 
 def exchanges_text(exchanges: Sequence[dict[str, Any]]) -> str:
-    """Write questions and replies as a paragraph for each, with a line for each array.
-
-    Parameters
-    ----------
-    exchanges : sequence of dict
-        As of `trace_party`.
-
-    Returns
-    -------
-    str
-    """
+    """Write questions and replies as a paragraph for each, with a line for each array."""
     lines = []
     for number, exchange in enumerate(exchanges, start=1):
         lines += ["", f"round {number}: {exchange['phase']}", f"  answered by   {exchange['answer']}"]

@@ -105,20 +105,7 @@ class Case(NamedTuple):
 
 
 def as_degrees(distance: Distance, k: int) -> Distance:
-    """Convert a distance between subspaces of k components into the angle of each, if all angles were alike.
-
-    Parameters
-    ----------
-    distance : Distance
-        Roots of the summed squared sines.
-    k : int
-        Number of components.
-
-    Returns
-    -------
-    Distance
-        Angles in degrees.
-    """
+    """Convert a distance between subspaces of k components into the angle of each, if all angles were alike."""
     return Distance(*np.rad2deg(np.arcsin(np.minimum(np.array(distance) / np.sqrt(k), 1))).tolist())
 
 
@@ -194,23 +181,7 @@ def main(
 def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
     """Read the number of components, whether features are scaled, and this site's rows that would take part.
 
-    Parameters
-    ----------
-    node : NodeConfig
-        The site.
-    run : dict
-        The run-config.
-
-    Returns
-    -------
-    k : int
-    scale : bool
-    X : ndarray of shape (n, d)
-
-    Raises
-    ------
-    ConfigError, DataError
-        If the run is not of this kind, or a value is missing.
+    Shapes: -> (n, d).
     """
     config = RunConfig.parse(run)
     name, _ = split_method_text(config.method)
@@ -234,27 +205,7 @@ def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
 def write_page(
     error: SubspaceError, cases: list[Case], shape: tuple[int, ...], k: int, *, scale: bool, site: str
 ) -> str:
-    """Write the forecast as a page of HTML with its figure.
-
-    Parameters
-    ----------
-    error : SubspaceError
-        The error as a function of the rows.
-    cases : list of Case
-        Alone, joined, and alone compared with joined.
-    shape : (int, int)
-        Number of rows and of features at the site.
-    k : int
-        Number of components.
-    scale : bool
-        Whether features are divided by their standard deviations.
-    site : str
-        The site's name as HTML, or empty.
-
-    Returns
-    -------
-    str
-    """
+    """Write the forecast as a page of HTML with its figure."""
     alone, joined = (case.texts[3] for case in cases[:2])
     return PAGE.format(
         site=site,
@@ -277,22 +228,7 @@ def write_page(
 
 
 def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
-    """Draw the forecast of the angle against the number of all rows, with its interval, as SVG.
-
-    Parameters
-    ----------
-    error : SubspaceError
-        The error as a function of the rows.
-    cases : list of Case
-        Alone and joined, which are marked.
-    k : int
-        Number of components.
-
-    Returns
-    -------
-    str
-        An element of HTML.
-    """
+    """Draw the forecast of the angle against the number of all rows, with its interval, as SVG."""
     try:
         from matplotlib import rc_context
 

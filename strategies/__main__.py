@@ -260,18 +260,7 @@ def _question(name: str, phase: Question, question: Question) -> str:
 
 
 def method_page(method: Method) -> str:
-    """Return a method's Markdown page: description, result, cost, disclosure, options and source.
-
-    Parameters
-    ----------
-    method : Method
-        The method.
-
-    Returns
-    -------
-    str
-        The page, in Markdown.
-    """
+    """Return a method's Markdown page: description, result, cost, disclosure, options and source."""
     card = method.strategy.card
     text = re.sub(r"::$", ":", INTERNAL.sub("", getdoc(getmodule(method.strategy)) or ""), flags=re.M)
     result = "exact" if card.exact else "approximate"
@@ -374,18 +363,7 @@ def _shared_options() -> dict[tuple[str, ...], list[str]]:
 
 
 def descriptions(config: type[Config]) -> dict[str, str]:
-    """Return the docstring below each field of a configuration class, parsed from the source.
-
-    Parameters
-    ----------
-    config : type of Config
-        The class with the fields.
-
-    Returns
-    -------
-    dict of str to str
-        The texts, by the names of the fields.
-    """
+    """Return the docstring below each field of a configuration class, parsed from the source."""
     texts: dict[str, str] = {}
     for kind in reversed(config.__mro__):
         if issubclass(kind, Config) and kind.__module__ != compose.__module__:  # composed classes have no source

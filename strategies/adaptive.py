@@ -80,18 +80,7 @@ class AdaptiveOptions(method.Options):
         return self.target or eigen.EXACT_ANGLE_DEGREES
 
     def cost(self, candidate: Candidate) -> float:
-        """Return a candidate's cost: bytes up, plus bytes down and rounds times the prices in the options.
-
-        Parameters
-        ----------
-        candidate : Candidate
-            Method with its options and forecast.
-
-        Returns
-        -------
-        float
-            Cost, in bytes that a party sends.
-        """
+        """Return a candidate's cost: bytes up, plus bytes down and rounds times the prices in the options."""
         return candidate.up + self.download_weight * candidate.down + candidate.rounds * self.round_bytes
 
 
@@ -126,20 +115,7 @@ class Candidate:
 
 
 def rank_candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
-    """Return every candidate method that is forecast to reach the target angle, the cheapest first.
-
-    Parameters
-    ----------
-    forecast : Forecast
-        Forecast from all parties' surveys.
-    options : AdaptiveOptions
-        Options of the run, with the target angle and the prices.
-
-    Returns
-    -------
-    list of Candidate
-        Candidates with rounds and bytes, in ascending order of their cost.
-    """
+    """Return every candidate method that is forecast to reach the target angle, the cheapest first."""
     d, head = forecast.spectrum.size, _head_bytes(forecast) + ARRAY_HEADER_BYTES
     factor_size = float(np.mean([trapezoid_size(int(n), d) for n in forecast.counts]))
     candidates = [

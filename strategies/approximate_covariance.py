@@ -26,20 +26,7 @@ class AveragedOptions(method.ScaledOptions):
 
 
 def averaged_script(config: method.RunConfig, options: AveragedOptions) -> method.Questions:
-    """Return the questions of AP-COV: moments about the parties' own means, and the projection of rows.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-    options : AveragedOptions
-        Options of AP-COV. Without centring, no scatter between means is left out.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-    """
+    """Return the questions of AP-COV: moments about the parties' own means, and the projection of rows."""
     return {**method.moments_questions(config, within=options.center), **method.projection_questions()}
 
 

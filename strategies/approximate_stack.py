@@ -29,20 +29,7 @@ class StackOptions(method.Options):
 
 
 def stack_script(config: method.RunConfig, options: StackOptions) -> method.Questions:
-    """Return the questions of AP-STACK: a low-rank factor of each party's scatter, and the projection of rows.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run.
-    options : StackOptions
-        Options of AP-STACK, which say the rank of the factors.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-    """
+    """Return the questions of AP-STACK: a low-rank factor of each party's scatter, and the projection of rows."""
     truncated = fields.truncated_questions(lambda public: min(max(options.rank, options.n_components), public.features))
     return {**truncated, **method.projection_questions()}
 

@@ -58,18 +58,7 @@ class CompressedOptions(method.Options):
     set. With 0, all ``corrections`` are made."""
 
     def block_width(self, d: int) -> int:
-        """Return the number of leading eigenvectors in a correction's block: n_components + 10, at most d.
-
-        Parameters
-        ----------
-        d : int
-            Number of features.
-
-        Returns
-        -------
-        int
-            Columns b of the block.
-        """
+        """Return the number of leading eigenvectors in a correction's block: n_components + 10, at most d."""
         return min(self.n_components + 10, d)
 
     @property
@@ -90,22 +79,7 @@ class CompressedOptions(method.Options):
         return {"compressed": SITE_DISCLOSURE}
 
     def make_codec(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
-        """Return the codec that the options name, which encodes a party's scatter into bytes.
-
-        Parameters
-        ----------
-        d : int
-            Number of features.
-        step : float
-            Step of ``shared-step``, in the unit of the scatter.
-        seed : int
-            Seed of the random products of ``sketch``.
-
-        Returns
-        -------
-        ScatterCodec
-            Codec that the options name.
-        """
+        """Return the codec that the options name, which encodes a party's scatter into bytes."""
         rank = min(self.rank or 2 * self.n_components, d)
         codecs_by_name: dict[str, codecs.ScatterCodec] = {
             "auto": codecs.Quantise(self.bits),
@@ -125,36 +99,12 @@ ERROR_FIELD = method.Field("wrong", ("2",), kind="size")
 
 
 def uses_short_words(config: method.RunConfig) -> bool:
-    """Return whether scatters travel as secure sums in few bits per entry, instead of by a codec in clear.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-
-    Returns
-    -------
-    bool
-        True with secure aggregation.
-    """
+    """Return whether scatters travel as secure sums in few bits per entry, instead of by a codec in clear."""
     return method.by_transport(config, clear=False, masked=True)
 
 
 def compressed_script(config: method.RunConfig, options: CompressedOptions) -> method.Questions:
-    """Return the questions of the compressed method: total variances for a step, coded scatters, and corrections.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-    options : CompressedOptions
-        Options of the compressed method, which choose the codec.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-    """
+    """Return the questions of the compressed method: total variances for a step, coded scatters, and corrections."""
     if uses_short_words(config) and options.codec == "auto":
         return {
             **short_words.short_questions(
@@ -406,13 +356,7 @@ class CodedScatters:
         self.run, self.evidence = run, method.Evidence()
 
     def ask(self) -> method.Program:
-        """Ask for the total variance if the codec needs a common step, then for each party's encoded scatter.
-
-        Yields
-        ------
-        Round
-            Questions to all parties.
-        """
+        """Ask for the total variance if the codec needs a common step, then for each party's encoded scatter."""
         options, step = self.run.options, 0.0
         if options.codec == "shared-step":
             self._pool_heads((yield method.Round("scale")))
@@ -434,17 +378,7 @@ class CodedScatters:
     def correct(self, vectors: method.Array, number: int) -> method.Program:
         """Ask for the encoding errors' products with the leading eigenvectors, and correct the matrix.
 
-        Parameters
-        ----------
-        vectors : ndarray of shape (d, b)
-            Orthonormal leading eigenvectors.
-        number : int
-            Number of corrections before, which decides the bits of the block.
-
-        Yields
-        ------
-        Round
-            Question to all parties.
+        Shapes: vectors (d, b).
         """
         coded, bits, block = codecs.encode_components(vectors, refine.block_bits(number))
         request: method.Fields = {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)}

@@ -109,20 +109,7 @@ class EMOptions(method.PCAOptions):
 
 
 def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
-    """Return the questions of EM: observed values, E-step sums, and the projection of rows with imputed values.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-    options : EMOptions
-        Options of EM, which choose the model.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name. The last question also has the model that completes rows.
-    """
+    """Return the questions of EM: observed values, E-step sums, and the projection of rows with imputed values."""
     require_storable_sums(method.by_transport(config, clear="nothing", masked=options.keep), within=False)
     if options.model == "factors" and config.max_share:
         raise method.ConfigError(

@@ -17,20 +17,7 @@ from fedpca_flwr.questions import method
 
 
 def covariance_script(config: method.RunConfig, options: method.MomentsOptions) -> method.Questions:
-    """Return the questions of P-COV: count, mean and scatter of the rows, and the projection of rows.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-    options : MomentsOptions
-        Options of P-COV, which say what the server stores.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-    """
+    """Return the questions of P-COV: count, mean and scatter of the rows, and the projection of rows."""
     return {**method.moments_questions(config, keep=options.keep), **method.projection_questions()}
 
 

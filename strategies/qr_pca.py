@@ -43,26 +43,7 @@ class QROptions(method.ScaleOptions):
 
 
 def factor_script(config: method.RunConfig, options: QROptions) -> method.Questions:
-    """Return the questions of QR-PCA: a triangular or truncated factor of the rows, and the projection of rows.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run.
-    options : QROptions
-        Options of QR-PCA.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-
-    Raises
-    ------
-    ConfigError
-        For options that contradict each other: ``rank`` with scaling, without centring, with a fraction of the variance
-        or with fewer rows than components; ``wire="float32"`` with ``rank`` or with scaling.
-    """
+    """Return the questions of QR-PCA: a triangular or truncated factor of the rows, and the projection of rows."""
     in_float32 = options.wire == "float32"
     if in_float32 and (options.rank or options.scale):
         raise method.ConfigError("run-config: 'wire' is 'float32', which goes only with rank=0 and scale=false")

@@ -107,13 +107,7 @@ class SAPCAOptions(method.CentreOptions):
         return self
 
     def make_rule(self) -> streams.RankRule:
-        """Return a new rule that adapts the number of components: fixed, by explained variance, or the paper's.
-
-        Returns
-        -------
-        RankRule
-            Rule that ``rank_rule`` and ``n_components`` name.
-        """
+        """Return a new rule that adapts the number of components: fixed, by explained variance, or the paper's."""
         if self.rank_rule == "paper":
             return streams.Band(int(self.n_components), self.share_low, self.share_high)
         if isinstance(self.n_components, float):
@@ -121,18 +115,7 @@ class SAPCAOptions(method.CentreOptions):
         return streams.Fixed(self.n_components)
 
     def tracked_directions(self, features: int) -> int:
-        """Return the number r of directions that a party tracks: the option, or twice the components.
-
-        Parameters
-        ----------
-        features : int
-            Number of features, which bounds the directions.
-
-        Returns
-        -------
-        int
-            Tracked directions r.
-        """
+        """Return the number r of directions that a party tracks: the option, or twice the components."""
         default = DEFAULT_TRACKED if isinstance(self.n_components, float) else 2 * self.n_components
         if self.rank_rule == "paper":
             default = max(default, 2 * math.ceil(1 / self.share_high))  # the rule's largest rank
@@ -140,20 +123,7 @@ class SAPCAOptions(method.CentreOptions):
 
 
 def sapca_script(config: method.RunConfig, options: SAPCAOptions) -> method.Questions:
-    """Return the questions of SAPCA: every party's subspace, and in a tree the merged subspaces level by level.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run.
-    options : SAPCAOptions
-        Options of SAPCA, which choose the topology.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-    """
+    """Return the questions of SAPCA: every party's subspace, and in a tree the merged subspaces level by level."""
     summary = method.Question(
         reply=SUMMARY_PAYLOAD,
         answer=_answer_summary,
@@ -235,40 +205,12 @@ def _read_subspace(fields: method.Fields) -> streams.Subspace:
 
 
 def tree_levels(parties: int) -> int:
-    """Return the number of levels of the binary merge tree: rounds until the server has all subspaces.
-
-    Parameters
-    ----------
-    parties : int
-        Number of parties.
-
-    Returns
-    -------
-    int
-        Levels, at least 1.
-    """
+    """Return the number of levels of the binary merge tree: rounds until the server has all subspaces."""
     return max(1, (parties - 1).bit_length())  # log2(parties), rounded up
 
 
 def sends_at_level(party: int, level: int, parties: int, topology: str) -> bool:
-    """Return whether a party sends its subspace at a level of the binary merge tree, or in a star.
-
-    Parameters
-    ----------
-    party : int
-        Partition of the party, from 0.
-    level : int
-        Level of the tree, from 0.
-    parties : int
-        Number of parties.
-    topology : {"star", "tree"}
-        Topology of the run. In a star every party sends at once.
-
-    Returns
-    -------
-    bool
-        True if the party's turn has come.
-    """
+    """Return whether a party sends its subspace at a level of the binary merge tree, or in a star."""
     if topology == "star":
         return True
     last = level == tree_levels(parties) - 1  # at level l, odd multiples of 2^l send to the party 2^l below

@@ -283,20 +283,7 @@ def _read_moments(reply: method.Reply, sha: str) -> moments.Moments:
 
 
 def squared_error(model: method.PCAModel, row_moments: moments.Moments) -> float:
-    """Return the mean squared error per row after projection on the model's components, from the rows' moments.
-
-    Parameters
-    ----------
-    model : PCAModel
-        Model whose components and mean project the rows.
-    row_moments : Moments
-        Moments of the rows, in the unit of the data.
-
-    Returns
-    -------
-    float
-        Mean over the rows, in squared units of the scaled features.
-    """
+    """Return the mean squared error per row after projection on the model's components, from the rows' moments."""
     components, mean = model.loadings()
     centred_moments = moments.Moments(row_moments.count, mean, np.zeros_like(mean), row_moments.scatter_about(mean))
     scale = np.ones_like(mean) if model.scale_ is None else model.scale_

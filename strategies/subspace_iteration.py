@@ -53,18 +53,7 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
     """Largest number of rounds. A model that stops there states the angle that it reached."""
 
     def width(self, public: method.Public) -> int:
-        """Return the number of columns of a block: the option, or n_components + 10, at most the features.
-
-        Parameters
-        ----------
-        public : Public
-            Public parameters of the run, of which the number of features bounds a block.
-
-        Returns
-        -------
-        int
-            Columns b of a block.
-        """
+        """Return the number of columns of a block: the option, or n_components + 10, at most the features."""
         return min(self.block_size or self.n_components + 10, public.features)
 
     @override
@@ -75,42 +64,12 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
         return min(self.max_rounds * b, max(10 * b, 5 * self.n_components))
 
     def sketch_rank(self, public: method.Public) -> int:
-        """Return the number of rows of a party's low-rank factor in a warm start: the option, or 4 n_components.
-
-        Parameters
-        ----------
-        public : Public
-            Public parameters of the run, of which the number of features bounds a factor.
-
-        Returns
-        -------
-        int
-            Rows of the factor.
-        """
+        """Return the number of rows of a party's low-rank factor in a warm start: the option, or 4 n_components."""
         return min(self.warm_rank or 4 * self.n_components, public.features)
 
 
 def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> method.Questions:
-    """Return the questions of SUB-IT: products with blocks, or a sketch with corrections in a warm start.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-    options : SubspaceOptions
-        Options of SUB-IT.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-
-    Raises
-    ------
-    ConfigError
-        For options that contradict each other: blocks or rounds too few for the components, a warm start with scaling,
-        without centring or without acceleration.
-    """
+    """Return the questions of SUB-IT: products with blocks, or a sketch with corrections in a warm start."""
     if options.acceleration == "none" and 0 < options.block_size < options.n_components:
         raise method.ConfigError(
             f"run-config: 'block-size' is {options.block_size}, but acceleration='none' keeps the last block only, "
@@ -178,18 +137,7 @@ def _sketch_residual(party: method.Party, V: method.Array) -> method.Array:
 
 
 def root_unit(trace: float) -> float:
-    """Return a power of two near the root of a scatter's trace, by which factors are divided to fit float32.
-
-    Parameters
-    ----------
-    trace : float
-        Trace of the scatter.
-
-    Returns
-    -------
-    float
-        Power of two near the root of the trace.
-    """
+    """Return a power of two near the root of a scatter's trace, by which factors are divided to fit float32."""
     return float(2.0 ** (np.frexp(trace)[1] // 2))  # half the exponent: the root
 
 

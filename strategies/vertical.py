@@ -47,33 +47,11 @@ class VerticalOptions(method.Options):
     """Directions that each party sends with ``merge``. With 0 it is 2 n-components."""
 
     def width(self, rows: int) -> int:
-        """Return the number of columns of a block of the Krylov solver: the option, or n_components + 5.
-
-        Parameters
-        ----------
-        rows : int
-            Number of rows n, which bounds a block.
-
-        Returns
-        -------
-        int
-            Columns b of a block.
-        """
+        """Return the number of columns of a block of the Krylov solver: the option, or n_components + 5."""
         return min(self.block_size or self.n_components + 5, rows)
 
     def directions_sent(self, rows: int) -> int:
-        """Return the number of directions that each party sends to the merge solver: the option, or 2 n_components.
-
-        Parameters
-        ----------
-        rows : int
-            Number of rows n, which bounds the directions.
-
-        Returns
-        -------
-        int
-            Directions of a party.
-        """
+        """Return the number of directions that each party sends to the merge solver: the option, or 2 n_components."""
         return min(self.rank or 2 * self.n_components, rows)
 
     @override
@@ -94,20 +72,7 @@ class VerticalOptions(method.Options):
 
 
 def vertical_script(config: method.RunConfig, options: VerticalOptions) -> method.Questions:
-    """Return the questions of VERTICAL: row ids, sum of squares, the solver's questions, and the projection.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-    options : VerticalOptions
-        Options of VERTICAL, which choose the solver.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-    """
+    """Return the questions of VERTICAL: row ids, sum of squares, the solver's questions, and the projection."""
     if options.solver == "krylov":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 5, options.n_components)
     product = method.Question(

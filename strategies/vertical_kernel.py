@@ -36,25 +36,7 @@ class VerticalKernelOptions(method.KernelOptions):
 
 
 def kernel_script(config: method.RunConfig, options: VerticalKernelOptions) -> method.Questions:
-    """Return the questions of VERTICAL-KERNEL: rows, sums over entries, distances or products of rows, and scores.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-    options : VerticalKernelOptions
-        Options of VERTICAL-KERNEL, which choose the kernel.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-
-    Raises
-    ------
-    ConfigError
-        For landmarks with a kernel that may have negative eigenvalues.
-    """
+    """Return the questions of VERTICAL-KERNEL: rows, sums over entries, distances or products of rows, and scores."""
     if options.landmarks and not options.function.is_semidefinite:
         raise method.ConfigError(
             f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "

@@ -34,20 +34,7 @@ SCALED_FIELD = method.Field("scaled", (), "int64", kind="size", constant="scaled
 
 
 def scores_script(config: method.RunConfig, options: ScoresOptions) -> method.Questions:
-    """Return the questions of VERTICAL-SCORES: rows and loadings' run, parts of the scores, and their sum.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-    options : ScoresOptions
-        Options of VERTICAL-SCORES.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-    """
+    """Return the questions of VERTICAL-SCORES: rows and loadings' run, parts of the scores, and their sum."""
     loadings_fields = (
         method.Field("run", (), "uint64"),
         method.Field("components", (), "int64", kind="count"),
@@ -227,23 +214,7 @@ class VerticalScores(method.Run):
 
 
 def common_component_count(replies: list[method.Reply]) -> int:
-    """Return the parties' common number of components, or refuse loadings that come from different runs.
-
-    Parameters
-    ----------
-    replies : list of Reply
-        First replies, each with the digest of a run and a number of components.
-
-    Returns
-    -------
-    int
-        Number of components.
-
-    Raises
-    ------
-    ConfigError
-        For loadings of different runs.
-    """
+    """Return the parties' common number of components, or refuse loadings that come from different runs."""
     witness = replies[0]
     for reply in replies:
         if any(reply.fields[name] != witness.fields[name] for name in ("run", "components")):

@@ -11,24 +11,7 @@ from fedpca_flwr.errors import removal_text, value_text
 
 
 def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], source: str, *, shows_values: bool) -> str:
-    """Return a line for each key that pydantic refused, with its value and the allowed values.
-
-    Parameters
-    ----------
-    fields : mapping of str to FieldInfo
-        Fields of the configuration by key in kebab-case.
-    faults : sequence of dict
-        Faults as pydantic reports them.
-    source : str
-        Name of the configuration.
-    shows_values : bool
-        Whether the lines may show values that are not numbers.
-
-    Returns
-    -------
-    str
-        The lines.
-    """
+    """Return a line for each key that pydantic refused, with its value and the allowed values."""
     lines: list[str] = []
     by_key: dict[str, list[Any]] = {}
     for fault in sorted(faults, key=lambda fault: bool(fault["type"] != "extra_forbidden")):

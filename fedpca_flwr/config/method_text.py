@@ -40,27 +40,7 @@ SHARED_RUN_KEYS = (
 
 @lru_cache
 def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple[str, ...]]:
-    """Split a text such as "sub-it block-size=10" into the method's name and its options' words.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    source : str
-        Name of the configuration in errors.
-
-    Returns
-    -------
-    name : str
-        Name of the method.
-    words : tuple of str
-        Words of the options.
-
-    Raises
-    ------
-    ConfigError
-        If a quote is not closed, or the text is longer than any method's.
-    """
+    """Split a text such as "sub-it block-size=10" into the method's name and its options' words."""
     require_short({"method": text}, source)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
@@ -76,30 +56,7 @@ def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple
 def parse_options(
     text: str, kind: type[Options], extra_options: Mapping[str, Any], source: str = "run-config"
 ) -> Options:
-    """Parse a method's options from the text of `method`, and raise all faults in a single error.
-
-    Parameters
-    ----------
-    text : str
-        Text of the method.
-    kind : type of Config
-        Class of the options, which the method's card names.
-    extra_options : mapping of str to object
-        Options outside the text: ``n-components``, and those that Python's callers give by name.
-    source : str
-        Name of the configuration in errors.
-
-    Returns
-    -------
-    Config
-        The options.
-
-    Raises
-    ------
-    ConfigError
-        For a word that is not ``key=value``, an option that the method does not have, an option given twice, and a
-        value that is not allowed.
-    """
+    """Parse a method's options from the text of `method`, and raise all faults in a single error."""
     name, words = split_method_text(text, source)
     method_keys, all_keys = method_option_keys(kind), kind.keys()
     faults = [_unknown_option_text(name, key, kind) for key in extra_options if key not in all_keys]
@@ -130,29 +87,7 @@ def parse_options(
 def parse_run_options(
     run: Mapping[str, Any], text: str, kind: type[Options], extra_options: Mapping[str, Any]
 ) -> Options:
-    """Parse a method's options, and check the keys of the run too; raise all faults in a single error.
-
-    Parameters
-    ----------
-    run : mapping of str to object
-        Keys of the run.
-    text : str
-        Text of the method.
-    kind : type of Config
-        Class of the options.
-    extra_options : mapping of str to object
-        Options outside the text, as of `parse_options`.
-
-    Returns
-    -------
-    Config
-        The options.
-
-    Raises
-    ------
-    ConfigError
-        If anything is wrong with the options or the keys; the error names everything.
-    """
+    """Parse a method's options, and check the keys of the run too; raise all faults in a single error."""
     faults: list[FedPCAError] = []
     options: Options | None = None
     try:
@@ -169,22 +104,7 @@ def parse_run_options(
 
 
 def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run-config, in which the options of the method become part of the text `method`.
-
-    Parameters
-    ----------
-    name : str
-        Name of the method.
-    kind : type of Config
-        Class of the options.
-    values : mapping of str to object
-        Keys and options, with ``method``.
-
-    Returns
-    -------
-    dict
-        Keys of the run, with all options in the text of ``method``.
-    """
+    """Return a run-config, in which the options of the method become part of the text `method`."""
     run = {key: value for key, value in values.items() if key in RUN_KEYS}
     method_options = {key: value for key, value in values.items() if key not in run or key == "n-components"}
     return {**run, "method": canonical_text(name, parse_run_options(run, run["method"], kind, method_options))}
@@ -192,18 +112,7 @@ def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) ->
 
 @cache
 def method_option_keys(kind: type[Config]) -> tuple[str, ...]:
-    """Return the keys of a method's options that belong in the text `method`: all but keys of the run.
-
-    Parameters
-    ----------
-    kind : type of Config
-        Class of the options.
-
-    Returns
-    -------
-    tuple of str
-        Keys in kebab-case.
-    """
+    """Return the keys of a method's options that belong in the text `method`: all but keys of the run."""
     keys = kind.keys()
     return tuple(key for key in keys if key not in RUN_KEYS)
 
@@ -223,20 +132,7 @@ def _unknown_option_text(name: str, key: str, kind: type[Config]) -> str:
 
 
 def format_method(name: str, options: Mapping[str, Any]) -> str:
-    """Return the text of a method with the options, such as "sub-it block-size=10".
-
-    Parameters
-    ----------
-    name : str
-        Name of the method.
-    options : mapping of str to object
-        Values by key.
-
-    Returns
-    -------
-    str
-        The text, with the options in order of their names.
-    """
+    """Return the text of a method with the options, such as "sub-it block-size=10"."""
     words = [name]
     for key, value in sorted(options.items()):
         words.append(f"{key}={shlex.quote(value) if isinstance(value, str) else json.dumps(value)}")
@@ -244,36 +140,12 @@ def format_method(name: str, options: Mapping[str, Any]) -> str:
 
 
 def canonical_text(name: str, options: Config) -> str:
-    """Return the text of a method with only the options that differ from their defaults, sorted.
-
-    Parameters
-    ----------
-    name : str
-        Name of the method.
-    options : Config
-        The options.
-
-    Returns
-    -------
-    str
-        The text.
-    """
+    """Return the text of a method with only the options that differ from their defaults, sorted."""
     return format_method(name, non_defaults(options))
 
 
 def non_defaults(options: Config) -> dict[str, Scalar]:
-    """Return the options in a method's text whose values differ from the defaults, by key.
-
-    Parameters
-    ----------
-    options : Config
-        The options.
-
-    Returns
-    -------
-    dict of str to scalar
-        Values by key in kebab-case.
-    """
+    """Return the options in a method's text whose values differ from the defaults, by key."""
     values = options.model_dump(by_alias=True)
     default = {key.replace("_", "-"): field.default for key, field in type(options).model_fields.items()}
     return {key: values[key] for key in sorted(method_option_keys(type(options))) if values[key] != default[key]}
@@ -286,20 +158,6 @@ def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, 
     """Return the settings that server and parties must share; long texts are replaced by digests.
 
     Keys that only the server needs (path of the model, deadlines) are not among them.
-
-    Parameters
-    ----------
-    name : str
-        Name of the method.
-    options : Config
-        Options of the method.
-    config : RunConfig
-        Configuration of the run.
-
-    Returns
-    -------
-    dict of str to scalar
-        Values by key; of a long text its digest.
     """
     run = config.model_dump(by_alias=True)
     values = {"method": name, **options.model_dump(by_alias=True), **{key: run[key] for key in SHARED_RUN_KEYS}}
@@ -314,38 +172,12 @@ def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, 
 
 
 def text_digest(text: str) -> str:
-    """Return the digest that stands for a long text among the settings of a run.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-
-    Returns
-    -------
-    str
-        ``sha256:`` and 64 hexadecimal digits.
-    """
+    """Return the digest that stands for a long text among the settings of a run."""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def settings_digest(name: str, options: Config, config: RunConfig) -> str:
-    """Compute the SHA-256 of the settings that server and parties share.
-
-    Parameters
-    ----------
-    name : str
-        Name of the method.
-    options : Config
-        Options of the method.
-    config : RunConfig
-        Configuration of the run.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-    """
+    """Compute the SHA-256 of the settings that server and parties share."""
     return hashlib.sha256(json.dumps(shared_settings(name, options, config)).encode()).hexdigest()
 
 
@@ -353,18 +185,6 @@ def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> N
     """Refuse a run if the server's settings (JSON) differ from this party's; name the differences.
 
     If the methods differ, their options do too, and only the methods are named.
-
-    Parameters
-    ----------
-    settings : mapping of str to scalar
-        Settings of this party (`shared_settings`).
-    server_text : str
-        Settings of the server as JSON.
-
-    Raises
-    ------
-    ConfigError
-        If any setting differs.
     """
     try:
         server_settings = json.loads(server_text)

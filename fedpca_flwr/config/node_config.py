@@ -46,34 +46,12 @@ _SECRET_IN_QUERY = re.compile(
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text that names data is a URL, and not a path.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-
-    Returns
-    -------
-    bool
-        Whether the text begins as a url.
-    """
+    """Return whether a text that names data is a URL, and not a path."""
     return bool(_URL.match(text))
 
 
 def database_kind(url: str) -> str:
-    """Return "postgresql" or "duckdb" by the form of a database URL; empty for another URL.
-
-    Parameters
-    ----------
-    url : str
-        The url.
-
-    Returns
-    -------
-    str
-        `POSTGRESQL` or `DUCKDB`; empty for a text that is no url of either.
-    """
+    """Return "postgresql" or "duckdb" by the form of a database URL; empty for another URL."""
     return next((kind for kind, pattern in _URL_PATTERNS.items() if pattern.fullmatch(url)), "")
 
 

@@ -26,33 +26,12 @@ from fedpca_flwr.errors import ConfigError, value_text
 
 
 def refusal(text: str) -> PydanticCustomError:
-    """Return the error that a validator of a key raises, whose text pydantic shows unchanged.
-
-    Parameters
-    ----------
-    text : str
-        Text of the error.
-
-    Returns
-    -------
-    PydanticCustomError
-        The error.
-    """
+    """Return the error that a validator of a key raises, whose text pydantic shows unchanged."""
     return PydanticCustomError("refused", "{text}", {"text": text})
 
 
 def split_names(text: str) -> tuple[str, ...]:
     """Split a text of names at commas; a name that contains a comma is in double quotes.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-
-    Returns
-    -------
-    tuple of str
-        The names.
 
     Examples
     --------
@@ -65,23 +44,7 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def require_distinct_names(text: str) -> str:
-    """Return a text of names, unless a name is empty or occurs twice.
-
-    Parameters
-    ----------
-    text : str
-        Names, separated by commas.
-
-    Returns
-    -------
-    str
-        The same text.
-
-    Raises
-    ------
-    PydanticCustomError
-        If a name is empty or repeated.
-    """
+    """Return a text of names, unless a name is empty or occurs twice."""
     try:
         names = split_names(text)
     except csv.Error:
@@ -105,20 +68,6 @@ def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str
     """Refuse a configuration with too many keys or too long values, before any value is parsed.
 
     The error is of the first fault, and quotes nothing that is too long.
-
-    Parameters
-    ----------
-    values : mapping of str to object
-        The configuration.
-    source : str
-        Name of the configuration in errors.
-    long_keys : mapping of str to int
-        Keys whose texts may be longer than others, and their largest number of characters.
-
-    Raises
-    ------
-    ConfigError
-        If there are too many keys, or a key or value is too long.
     """
     if len(values) > MAX_KEYS:
         raise ConfigError(f"{source}: it has {len(values):,} keys, expected at most {MAX_KEYS}")
@@ -154,23 +103,7 @@ ComponentChoice = Annotated[Count | Fraction | Literal["auto"], Field(union_mode
 
 
 def require_possible_path(path: str) -> str:
-    """Return a path, unless the operating system refuses such a path.
-
-    Parameters
-    ----------
-    path : str
-        The path.
-
-    Returns
-    -------
-    str
-        The same path.
-
-    Raises
-    ------
-    PydanticCustomError
-        If no file can have this path.
-    """
+    """Return a path, unless the operating system refuses such a path."""
     try:
         Path(path).expanduser().lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -184,23 +117,7 @@ LocalPath = Annotated[str, AfterValidator(require_possible_path)]  # a path of t
 
 
 def refuse_home_path(path: str) -> str:
-    """Return a path, unless the path begins with "~": a run must not read a user's home folder at a site.
-
-    Parameters
-    ----------
-    path : str
-        The path.
-
-    Returns
-    -------
-    str
-        The same path.
-
-    Raises
-    ------
-    PydanticCustomError
-        If the path begins with "~".
-    """
+    """Return a path, unless the path begins with "~": a run must not read a user's home folder at a site."""
     if path.startswith("~"):
         raise refusal("expected a path that does not begin with '~': write the folder in full")
     return path
@@ -221,23 +138,7 @@ MAX_INDICATORS = 10_000
 
 
 def require_levels(text: str) -> str:
-    """Return a JSON text that lists the levels of each column of categories, if valid.
-
-    Parameters
-    ----------
-    text : str
-        JSON of lists of levels by column.
-
-    Returns
-    -------
-    str
-        The same text.
-
-    Raises
-    ------
-    PydanticCustomError
-        If the text declares no levels, or too many.
-    """
+    """Return a JSON text that lists the levels of each column of categories, if valid."""
     try:
         pairs = json.loads(text or "{}", object_pairs_hook=tuple)
     except (ValueError, RecursionError):  # the second of a text that is nested deeply
@@ -311,25 +212,7 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "run-config") -> Self:
-        """Validate keys and values, and raise all faults in a single error; keys with an empty text are ignored.
-
-        Parameters
-        ----------
-        values : mapping of str to object
-            Values by key in kebab-case or snake_case.
-        source : str
-            Name of the configuration in errors.
-
-        Returns
-        -------
-        Config
-            The configuration.
-
-        Raises
-        ------
-        ConfigError
-            With the key, the value, the allowed values, and the nearest known key for a misspelt one.
-        """
+        """Validate keys and values, and raise all faults in a single error; keys with an empty text are ignored."""
         entries = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
         kinds = tuple(map(type, entries.values()))
         validated = _validate if SCALAR_TYPES.issuperset(kinds) else _validate.__wrapped__

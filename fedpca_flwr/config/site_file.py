@@ -60,23 +60,7 @@ class SiteFile(NamedTuple):
 
 
 def read_site_file(path: Path) -> SiteFile:
-    """Read a site's file, in UTF-8 or as PowerShell writes it.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    SiteFile
-        Both tables.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is no TOML, or has other tables or keys; texts of the file are not shown.
-    """
+    """Read a site's file, in UTF-8 or as PowerShell writes it."""
     try:
         tables = tomllib.loads(read_text(path))
     except OSError as error:
@@ -99,16 +83,5 @@ def read_site_file(path: Path) -> SiteFile:
 
 
 def toml_lines(table: Mapping[str, object]) -> str:
-    """Return a table of texts, numbers and truth values as lines of TOML.
-
-    Parameters
-    ----------
-    table : mapping
-        Values by key.
-
-    Returns
-    -------
-    str
-        A line for each key.
-    """
+    """Return a table of texts, numbers and truth values as lines of TOML."""
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in table.items())

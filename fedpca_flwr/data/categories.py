@@ -32,46 +32,14 @@ Levels = Mapping[str, Sequence[str]]
 
 
 def indicator_names(levels: Levels) -> tuple[str, ...]:
-    """Return the names of the 0/1 indicator columns: ``column=level``, ``column=other``, ``column=missing``.
-
-    Parameters
-    ----------
-    levels : mapping of str to sequence of str
-        Declared levels by column.
-
-    Returns
-    -------
-    tuple of str
-    """
+    """Return the names of the 0/1 indicator columns: ``column=level``, ``column=other``, ``column=missing``."""
     return tuple(
         f"{column}={level}" for column, declared in levels.items() for level in (*declared, OTHER_LEVEL, MISSING_LEVEL)
     )
 
 
 def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows: int = 1) -> Table:
-    """Encode a data frame as a table of numbers: its numeric columns, then 0/1 indicators of its categories.
-
-    Parameters
-    ----------
-    frame : data frame
-    levels : mapping of str to sequence of str
-        Declared levels by column.
-    name : str
-        How errors call the frame.
-    min_rows : int, default 1
-        Smallest number of rows, among those that take part, in which a level is told.
-    round_rows : int, default 1
-        The last rows do not take part, so that the number of rows is a multiple of this number.
-
-    Returns
-    -------
-    Table
-
-    Raises
-    ------
-    DataError
-        If the frame has no column names, or lacks columns.
-    """
+    """Encode a data frame as a table of numbers: its numeric columns, then 0/1 indicators of its categories."""
     opened = open_frame(frame)
     if opened is None:
         raise DataError(f"{name} has no names of columns, and the run declares levels of some: give a data frame")
@@ -93,26 +61,7 @@ def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows
 def append_indicators(
     table: Table, cells: Mapping[str, Sequence[Any]], levels: Levels, min_rows: int = 1, round_rows: int = 1
 ) -> Table:
-    """Append the 0/1 indicators of columns of categories to a table of numbers.
-
-    Parameters
-    ----------
-    table : Table
-    cells : mapping of str to sequence
-        Cells of each column of categories.
-    levels : mapping of str to sequence of str
-        Declared levels by column.
-    min_rows, round_rows : int, default 1
-        As in `encoded`.
-
-    Returns
-    -------
-    Table
-
-    Raises
-    ------
-    DataError
-    """
+    """Append the 0/1 indicators of columns of categories to a table of numbers."""
     parts = [_indicator_columns(cells[column], declared, min_rows, round_rows) for column, declared in levels.items()]
     return check_rows(np.column_stack([to_array(table.rows), *parts]), (*table.names, *indicator_names(levels)))
 
@@ -129,14 +78,6 @@ def level_of(cell: Any) -> str | None:
 
     Texts are in Unicode's composed form (NFC), without spaces around them. Whole numbers have no decimals, logical
     values are 0 and 1, as in columns of numbers. A day is the same with a time of 0:00 and without a time.
-
-    Parameters
-    ----------
-    cell : object
-
-    Returns
-    -------
-    str or None
     """
     pandas = sys.modules.get("pandas")
     if cell is None or (pandas and (cell is pandas.NA or cell is pandas.NaT)):
@@ -164,18 +105,7 @@ def level_of(cell: Any) -> str | None:
 
 
 def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
-    """Return the levels of a column that at least ``min_rows`` cells have, in alphabetical order.
-
-    Parameters
-    ----------
-    cells : sequence
-    min_rows : int
-        Smallest number of cells.
-
-    Returns
-    -------
-    list of str
-    """
+    """Return the levels of a column that at least ``min_rows`` cells have, in alphabetical order."""
     counts = Counter(map(level_of, cells))
     return sorted(
         level
@@ -185,27 +115,7 @@ def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
 
 
 def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows: int) -> dict[str, list[str]]:
-    """Return, by column, the levels that at least ``min_rows`` rows of any data frame have.
-
-    Parameters
-    ----------
-    frames : mapping of str to data frame
-        By how errors call each frame.
-    columns : sequence of str
-        Columns of categories.
-    min_rows : int
-        Smallest number of rows of a frame.
-
-    Returns
-    -------
-    dict of str to list of str
-        Levels by column.
-
-    Raises
-    ------
-    DataError
-        If a frame lacks columns, or a column has no such level.
-    """
+    """Return, by column, the levels that at least ``min_rows`` rows of any data frame have."""
     opened, faults = dict[str, Frame](), []
     for name, frame in frames.items():
         names = column_names(frame)
@@ -222,22 +132,7 @@ def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows
 
 
 def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
-    """Return, by column, all levels that any party has.
-
-    Parameters
-    ----------
-    level_tables : iterable of mapping of str to sequence of str
-        Levels by column, of each party.
-
-    Returns
-    -------
-    dict of str to list of str
-
-    Raises
-    ------
-    DataError
-        If no party has a level of some column.
-    """
+    """Return, by column, all levels that any party has."""
     merged: dict[str, set[str]] = {}
     for level_table in level_tables:
         for column, levels in level_table.items():
@@ -249,18 +144,7 @@ def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
 
 
 def count_other_cells(table: Table, levels: Levels) -> int:
-    """Count the cells of an encoded table whose level counts as 'other' because the level is not declared.
-
-    Parameters
-    ----------
-    table : Table
-    levels : mapping of str to sequence of str
-        Declared levels by column.
-
-    Returns
-    -------
-    int
-    """
+    """Count the cells of an encoded table whose level counts as 'other' because the level is not declared."""
     other_names = {f"{column}={OTHER_LEVEL}" for column in levels}
     columns = [position for position, name in enumerate(table.names) if name in other_names]
     return int(column_sums(as_rows(table, "X"))[columns].sum())
@@ -271,17 +155,6 @@ def level_notes(tables: Mapping[str, Table], levels: Levels) -> list[str]:
 
     A note names a column all of whose values are 'other' at a table, and a column of which each of two tables has a
     level that the other table lacks, as 'F' and 'M' beside 'female' and 'male'.
-
-    Parameters
-    ----------
-    tables : mapping of str to Table
-        By how the notes call each table.
-    levels : mapping of str to sequence of str
-        Declared levels by column.
-
-    Returns
-    -------
-    list of str
     """
     notes = []
     sums = {name: column_sums(table.rows)[-len(indicator_names(levels)) :] for name, table in tables.items()}
@@ -302,17 +175,7 @@ def level_notes(tables: Mapping[str, Table], levels: Levels) -> list[str]:
 
 
 def differing_level_notes(levels_by_party: Mapping[str, Levels]) -> list[str]:
-    """Write a note on each column for which two parties each have a level that the other party lacks.
-
-    Parameters
-    ----------
-    levels_by_party : mapping of str to mapping of str to sequence of str
-        Levels by column, of each party.
-
-    Returns
-    -------
-    list of str
-    """
+    """Write a note on each column for which two parties each have a level that the other party lacks."""
     notes = []
     for column in next(iter(levels_by_party.values()), {}):
         level_sets = {name: set(levels.get(column, ())) for name, levels in levels_by_party.items()}

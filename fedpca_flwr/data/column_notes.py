@@ -36,21 +36,7 @@ PartyRows = Mapping[str, Rows]
 def column_fault_notes(
     parties: PartyRows, names: Mapping[str, Sequence[str]], *, same_columns: bool = True
 ) -> list[str]:
-    """Write notes on columns with codes for missing values, running numbers or identifiers.
-
-    Parameters
-    ----------
-    parties : mapping of str to Rows
-        Rows by the party's name, empty for a single party. Rows that are sparse, or read in blocks, are not looked at.
-    names : mapping of str to sequence of str
-        The names of each party's columns; empty if the columns have no names.
-    same_columns : bool, default True
-        Whether all parties have the same columns, in the same order, so that these can be compared.
-
-    Returns
-    -------
-    list of str
-    """
+    """Write notes on columns with codes for missing values, running numbers or identifiers."""
     tables = {party: rows for party, rows in parties.items() if _are_numbers(rows)}
     codes: dict[str, dict[int, int]] = {}
     running: dict[str, list[int]] = {}  # consecutive numbers
@@ -91,15 +77,7 @@ def column_fault_notes(
 def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str]:
     """Write a note on components in which a single column has 99 % of the squared loadings.
 
-    Parameters
-    ----------
-    components : ndarray of shape (k, d)
-    names : sequence of str
-        Names of the columns; empty if unknown.
-
-    Returns
-    -------
-    list of str
+    Shapes: components (k, d).
     """
     shares = np.square(components)
     if shares.shape[1] < 3 or not shares.size:
@@ -117,15 +95,7 @@ def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str
 def one_column_text(rows: Rows, names: Sequence[str]) -> str:
     """Write which column has 99 % of the variance of all columns; empty if none has.
 
-    Parameters
-    ----------
-    rows : Rows of shape (n, d)
-    names : sequence of str
-        Names of the columns; empty if unknown.
-
-    Returns
-    -------
-    str
+    Shapes: rows (n, d).
     """
     if not _are_numbers(rows) or rows.shape[1] < 3 or len(rows) < 2:
         return ""
@@ -245,14 +215,7 @@ def _constant_codes(
 def find_identifiers(rows: NDArray[Any]) -> dict[int, bool]:
     """Find the columns of unique whole numbers, if they are few.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
-
-    Returns
-    -------
-    dict of int to bool
-        By column, whether the numbers are consecutive.
+    Shapes: rows (n, d).
     """
     if len(rows) < MIN_ROWS or not rows.shape[1]:
         return {}
@@ -299,14 +262,7 @@ def count_isolated(rows: Rows) -> dict[int, int]:
     more than ten times the range of the other values. Rows that are sparse, read in blocks, or in bytes are not looked
     at.
 
-    Parameters
-    ----------
-    rows : Rows of shape (n, d)
-
-    Returns
-    -------
-    dict of int to int
-        Counts by column, of the columns that have isolated values.
+    Shapes: rows (n, d).
     """
     if isinstance(rows, Blocks) or rows.dtype.itemsize == 1 or rows.dtype.kind not in "fiu":
         return {}
@@ -321,20 +277,7 @@ def count_isolated(rows: Rows) -> dict[int, int]:
 
 
 def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
-    """Write which columns have isolated values, and how many.
-
-    Parameters
-    ----------
-    counts : dict of int to int
-        Counts by column.
-    names : tuple of str
-        Names of the columns; empty if unknown.
-
-    Returns
-    -------
-    str
-        Empty if there are none.
-    """
+    """Write which columns have isolated values, and how many."""
     if not counts:
         return ""
     columns = [names[column] if names else column for column in counts]

@@ -40,14 +40,7 @@ NumbersOrKind = NDArray[Any] | str
 def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
     """Convert a narwhals column to an array of numbers, or name the kind of its values, such as "texts".
 
-    Parameters
-    ----------
-    series : narwhals.Series
-
-    Returns
-    -------
-    ndarray of shape (n,) or str
-        Float if values are missing; a text is a key of `NON_NUMERIC_KINDS`.
+    Shapes: -> (n,).
     """
     import narwhals.stable.v2 as nw
 
@@ -73,17 +66,7 @@ def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
 
 
 def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
-    """Name the kind of values of a narwhals dtype, such as "texts"; empty if they may be numbers.
-
-    Parameters
-    ----------
-    dtype : narwhals.dtypes.DType
-
-    Returns
-    -------
-    str
-        A key of `NON_NUMERIC_KINDS`; empty for numbers, and if only the cells can say.
-    """
+    """Name the kind of values of a narwhals dtype, such as "texts"; empty if they may be numbers."""
     import narwhals.stable.v2 as nw
 
     if dtype in (nw.Categorical, nw.Enum):
@@ -98,14 +81,7 @@ def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
 def arrow_numbers(column: Any) -> NumbersOrKind:
     """Convert an Arrow array to an array of numbers, or name the kind of its values, such as "texts".
 
-    Parameters
-    ----------
-    column : pyarrow.Array or pyarrow.ChunkedArray
-
-    Returns
-    -------
-    ndarray of shape (n,) or str
-        A text is a key of `NON_NUMERIC_KINDS`.
+    Shapes: -> (n,).
     """
     import narwhals.stable.v2 as nw
     import pyarrow as pa
@@ -115,17 +91,7 @@ def arrow_numbers(column: Any) -> NumbersOrKind:
 
 
 def arrow_non_numeric_kind(kind: Any) -> str:
-    """Name the kind of values of an Arrow type, such as "texts"; empty if they may be numbers.
-
-    Parameters
-    ----------
-    kind : pyarrow.DataType
-
-    Returns
-    -------
-    str
-        A key of `NON_NUMERIC_KINDS`; empty for numbers.
-    """
+    """Name the kind of values of an Arrow type, such as "texts"; empty if they may be numbers."""
     import narwhals.stable.v2 as nw
     import pyarrow as pa
 
@@ -135,15 +101,7 @@ def arrow_non_numeric_kind(kind: Any) -> str:
 def object_numbers(column: Iterable[Any]) -> NumbersOrKind:
     """Convert cells that are Python objects to numbers, or name the kind of the first cell that is none.
 
-    Parameters
-    ----------
-    column : iterable of object
-        Cells; a missing cell becomes NaN.
-
-    Returns
-    -------
-    ndarray of shape (n,) or str
-        A text is a key of `NON_NUMERIC_KINDS`.
+    Shapes: -> (n,).
     """
     values = []
     for cell in column:

@@ -48,35 +48,14 @@ class Dataset:
     def all_rows(self) -> NDArray[Any]:
         """Read all rows.
 
-        Returns
-        -------
-        ndarray of shape (n, d)
+        Shapes: -> (n, d).
         """
         return self.rows(np.arange(len(self.labels)))
 
 
 @lru_cache(maxsize=1)
 def load(name: str, root: str = ".") -> Dataset:
-    """Load a data set; pixels stay whole numbers from 0 to 255.
-
-    Parameters
-    ----------
-    name : str
-        One of `DATASETS`, or ``openml:NAME``.
-    root : str, default "."
-        The folder that holds images, or downloaded data (``data-root``).
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    ConfigError
-        For an unknown name.
-    DataError
-        If the data set is not under ``root``, or damaged.
-    """
+    """Load a data set; pixels stay whole numbers from 0 to 255."""
     if name.startswith(OPENML_PREFIX):
         return _openml(name, Path(root).expanduser())
     if name not in DATASETS:

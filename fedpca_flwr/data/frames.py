@@ -49,18 +49,7 @@ class Match(NamedTuple):
 
 
 def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Match:
-    """Compare the labels of a table's columns with the expected labels.
-
-    Parameters
-    ----------
-    labels : sequence of hashable
-    expected : sequence of hashable
-        Labels of a run or a model.
-
-    Returns
-    -------
-    Match
-    """
+    """Compare the labels of a table's columns with the expected labels."""
     positions = {label: position for position, label in enumerate(labels)}
     present = {label for label in expected if label in positions}  # a run may expect millions of labels
     missing = tuple(label for label in expected if label not in positions)
@@ -97,17 +86,7 @@ class Frame:
 
 
 def open_frame(X: Any) -> Frame | None:
-    """Return an object's labels and a function that reads its values; None for an object without labels.
-
-    Parameters
-    ----------
-    X : object
-
-    Returns
-    -------
-    Frame or None
-        None if the object has no labels.
-    """
+    """Return an object's labels and a function that reads its values; None for an object without labels."""
     kind = type(X)
     if isinstance(X, np.ndarray | Blocks | Table | list | tuple | str | bytes | dict | None) or sparse.issparse(X):
         return None
@@ -175,31 +154,12 @@ def _duplicates_text(labels: Iterable[Hashable]) -> str:
 
 
 def is_frame(X: object) -> bool:
-    """Return whether an object is a table with labelled columns.
-
-    Parameters
-    ----------
-    X : object
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether an object is a table with labelled columns."""
     return open_frame(X) is not None
 
 
 def column_labels(X: Any) -> tuple[Hashable, ...]:
-    """Return the labels of a table's columns; an empty tuple for an object without labels.
-
-    Parameters
-    ----------
-    X : object
-
-    Returns
-    -------
-    tuple of hashable
-        Empty for anything else.
-    """
+    """Return the labels of a table's columns; an empty tuple for an object without labels."""
     if isinstance(X, Table):
         return X.names
     frame = open_frame(X)
@@ -207,48 +167,19 @@ def column_labels(X: Any) -> tuple[Hashable, ...]:
 
 
 def row_labels(X: Any) -> tuple[Hashable, ...]:
-    """Return the row labels of a pandas data frame or an AnnData; an empty tuple for an object without labels.
-
-    Parameters
-    ----------
-    X : object
-
-    Returns
-    -------
-    tuple of hashable
-        Empty for anything else.
-    """
+    """Return the row labels of a pandas data frame or an AnnData; an empty tuple for an object without labels."""
     frame = open_frame(X)
     return () if frame is None else tuple(frame.index)
 
 
 def column_names(X: object) -> tuple[str, ...]:
-    """Return the labels of a data frame's columns if all are texts, else an empty tuple, as scikit-learn does.
-
-    Parameters
-    ----------
-    X : object
-
-    Returns
-    -------
-    tuple of str
-        Empty if not all labels are texts.
-    """
+    """Return the labels of a data frame's columns if all are texts, else an empty tuple, as scikit-learn does."""
     labels = column_labels(X)
     return tuple(map(str, labels)) if all(isinstance(label, str) for label in labels) else ()
 
 
 def labels_text(labels: Sequence[object]) -> str:
-    """Write labels, separated by commas, at most `MAX_LISTED_COLUMNS`.
-
-    Parameters
-    ----------
-    labels : sequence of object
-
-    Returns
-    -------
-    str
-    """
+    """Write labels, separated by commas, at most `MAX_LISTED_COLUMNS`."""
     overflow = f" and {len(labels) - MAX_LISTED_COLUMNS} more" if len(labels) > MAX_LISTED_COLUMNS else ""
     return ", ".join(map(repr, labels[:MAX_LISTED_COLUMNS])) + overflow
 
@@ -256,22 +187,7 @@ def labels_text(labels: Sequence[object]) -> str:
 def frame_numbers(frame: Frame, name: str) -> Any:
     """Convert a labelled table to an array or sparse matrix, or refuse columns that hold no numbers.
 
-    Parameters
-    ----------
-    frame : Frame
-        Of an AnnData its ``X`` is taken. Sparse columns of pandas, with zeros left out, stay sparse.
-    name : str
-        How errors call the frame.
-
-    Returns
-    -------
-    ndarray or sparse matrix of shape (n, d)
-        Its dtype holds all columns.
-
-    Raises
-    ------
-    DataError
-        Names every column that holds no numbers, or has the label of another column.
+    Shapes: -> (n, d).
     """
     if duplicates := _duplicates_text(frame.labels):
         raise DataError(f"{name} has columns of the same name: {duplicates}; {UNIQUE_NAMES_ADVICE}")
@@ -295,25 +211,7 @@ def frame_numbers(frame: Frame, name: str) -> Any:
 def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], rows: int, name: str) -> NDArray[Any]:
     """Stack columns of numbers into an array (n, d), or refuse columns that hold no numbers.
 
-    Parameters
-    ----------
-    columns : sequence of ndarray or str
-        Numbers (n,) of each column, or the kind (`NON_NUMERIC_KINDS`) of what it holds.
-    labels : sequence of hashable
-        Labels of the columns.
-    rows : int
-        Number n of rows.
-    name : str
-        How errors call the table.
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-
-    Raises
-    ------
-    DataError
-        As `frame_numbers`.
+    Shapes: -> (n, d).
     """
     arrays = [column for column in columns if not isinstance(column, str)]
     dtype = np.result_type(*arrays) if arrays else np.dtype(np.float64)
@@ -340,44 +238,13 @@ MAX_LISTED_NAMES = 5  # how many names an error of other names lists at most, as
 
 
 def as_array(X: Any, name: str) -> NDArray[Any]:
-    """Convert a table of any supported type to a dense array; masked and missing values become NaN.
-
-    Parameters
-    ----------
-    X : array-like, data frame or sparse matrix
-    name : str
-        How errors call the object.
-
-    Returns
-    -------
-    ndarray
-
-    Raises
-    ------
-    DataError
-    """
+    """Convert a table of any supported type to a dense array; masked and missing values become NaN."""
     rows = as_rows(X, name)
     return to_array(rows) if isinstance(rows, Blocks) else rows
 
 
 def as_rows(X: Any, name: str) -> Rows:
-    """Convert a table of any supported type to an array, or to blocks if sparse.
-
-    Parameters
-    ----------
-    X : array-like, data frame, sparse matrix, Table or Blocks
-    name : str
-        How errors call the object.
-
-    Returns
-    -------
-    Rows
-
-    Raises
-    ------
-    DataError
-        If the object is no table of numbers.
-    """
+    """Convert a table of any supported type to an array, or to blocks if sparse."""
     if isinstance(X, Table):
         return X.rows
     if isinstance(X, Blocks):
@@ -440,24 +307,7 @@ def _require_exact(array: NDArray[Any], name: str) -> None:
 def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
     """Convert a table to an array of finite numbers with ``width`` columns, or raise a DataError.
 
-    Parameters
-    ----------
-    X : array-like or Rows
-    width : int
-        Number of columns.
-    name : str
-        How errors call the object.
-    incomplete : bool, default False
-        Allow NaN.
-
-    Returns
-    -------
-    ndarray of shape (n, width)
-        n is at least 1.
-
-    Raises
-    ------
-    DataError
+    Shapes: -> (n, width).
     """
     rows = as_array(X, name)
     if rows.dtype.kind not in "fiub":
@@ -472,18 +322,7 @@ def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: boo
 
 
 def check_names_digest(X: ArrayLike, digest: str) -> None:
-    """Refuse a data frame whose column names do not have an expected digest, if both are known.
-
-    Parameters
-    ----------
-    X : array-like
-    digest : str
-        `names_digest` of the expected names.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a data frame whose column names do not have an expected digest, if both are known."""
     names = column_names(X)
     if names and digest and names_digest(names) != digest:
         raise DataError(FOREIGN_NAMES_TEXT)
@@ -496,28 +335,7 @@ def align_rows(
 
     If both have names, columns are matched by their names, as `fedpca_flwr.run` matches those of the parties.
 
-    Parameters
-    ----------
-    X : array-like of shape (n, width)
-    width : int
-        Number of features of the model.
-    names : sequence of str, default ()
-        Names of the model's features; empty if unknown.
-    digest : str, default ""
-        Digest of these names, if only the digest is known.
-    name : str, default "X"
-        How errors call the rows.
-    model_name : str, default "PCA"
-        How errors call the model.
-
-    Returns
-    -------
-    Rows of shape (n, width)
-
-    Raises
-    ------
-    DataError
-        For other names, another number of columns, no rows, or several tables.
+    Shapes: X (n, width) -> (n, width).
     """
     several = (
         isinstance(X, list | tuple)

@@ -20,29 +20,7 @@ MIN_PARTY_ROWS = 10
 
 
 def split_columns(features: int, parties: int, how: str, names: Sequence[str] = ()) -> Parts:
-    """Split features among parties: evenly, by sizes, or by names of columns.
-
-    Parameters
-    ----------
-    features : int
-        Number of features.
-    parties : int
-        Number of parties.
-    how : str
-        ``"even"`` (consecutive, sizes that differ by 1 at most), a size for each party (``"20 20 24"``), or the names
-        of each party's columns (``"a, b; c, d"``).
-    names : sequence of str, default ()
-        Names of the features; empty if unknown.
-
-    Returns
-    -------
-    list of ndarray
-        Indices of the features of each party.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Split features among parties: evenly, by sizes, or by names of columns."""
     if how == "even":
         if parties > features:
             raise ConfigError(f"{parties} parties cannot share {features} features: use at most {features} parties")
@@ -83,33 +61,7 @@ def split(
 ) -> Parts:
     """Split rows among parties at random: in equal parts, by their labels, or in unequal sizes.
 
-    Parameters
-    ----------
-    labels : ndarray of shape (n,)
-        Labels of the rows.
-    parties : int
-        At most n.
-    kind : {"iid", "dirichlet", "shards", "quantity"}
-        ``iid`` shuffles, then cuts into equal parts. ``dirichlet`` shares out the rows of each label by a draw from
-        Dirichlet(alpha): the smaller alpha, the more uneven (Hsu, Qi and Brown 2019, arXiv:1909.06335, as in
-        NIID-Bench). ``shards`` sorts by label, cuts into equal shards and deals them out: each party sees a few labels
-        (McMahan et al. 2017). ``quantity`` draws sizes from Dirichlet(alpha), and rows at random: parties are uneven in
-        number, alike in content.
-    seed : int
-    alpha : float, default 0.1
-        Of ``dirichlet`` and ``quantity``.
-    shards_per_party : int, default 2
-        Of ``shards``.
-
-    Returns
-    -------
-    list of ndarray
-        Indices of the rows of each party.
-
-    Raises
-    ------
-    ConfigError
-        If there are more parties than rows.
+    Shapes: labels (n,).
     """
     if parties > len(labels):
         raise ConfigError(f"{parties} parties cannot share {len(labels)} rows: use at most {len(labels)} parties")

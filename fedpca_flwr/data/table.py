@@ -88,16 +88,7 @@ class Table(NamedTuple):
 def participating_rows(table: Table, round_rows: int) -> Rows:
     """Return the rows of a table that take part in a run, weighted if the table has weights.
 
-    Parameters
-    ----------
-    table : Table
-    round_rows : int
-        The last rows are left out, so that the number of rows is a multiple of this number.
-
-    Returns
-    -------
-    Rows of shape (n, d)
-        With their weights, if the table has weights.
+    Shapes: -> (n, d).
     """
     included = slice(None) if table.excluded is None else ~table.excluded
     rows = table.rows if table.excluded is None else table.rows[included]
@@ -107,33 +98,14 @@ def participating_rows(table: Table, round_rows: int) -> Rows:
 
 
 def names_digest(names: Sequence[str]) -> str:
-    """Compute 64 bits of SHA-256 of column names in their order, without the spaces around each name.
-
-    Parameters
-    ----------
-    names : sequence of str
-
-    Returns
-    -------
-    str
-        16 hexadecimal digits; empty without names.
-    """
+    """Compute 64 bits of SHA-256 of column names in their order, without the spaces around each name."""
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
 def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
     """Write the columns in a mask, by name or by position, for the site's own log only.
 
-    Parameters
-    ----------
-    columns : ndarray of bool of shape (d,)
-        The columns to write.
-    names : sequence of str
-        Names of all columns; empty if unknown.
-
-    Returns
-    -------
-    str
+    Shapes: columns (d,).
     """
     positions = np.flatnonzero(columns).tolist()
     if names:
@@ -148,21 +120,7 @@ def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
     in memory, the table has the order of `row_major`, so the same rows give the same bits. Blocks are counted; if they
     need no more than `HELD_BYTES`, they are kept, joined.
 
-    Parameters
-    ----------
-    rows : Rows of shape (n, d)
-    names : sequence of str, default ()
-        Names of the columns.
-
-    Returns
-    -------
-    Table
-
-    Raises
-    ------
-    DataError
-        If the rows are no non-empty, real matrix of such values. The names of the columns at fault stay in the site's
-        log.
+    Shapes: rows (n, d).
     """
     if rows.ndim != 2:
         raise DataError(
@@ -184,19 +142,7 @@ def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
 def require_complete(table: Table, advice: str = "") -> Rows:
     """Return the rows of a table, or refuse a table with missing values.
 
-    Parameters
-    ----------
-    table : Table
-    advice : str, default ""
-        What else to do than to fill missing values.
-
-    Returns
-    -------
-    Rows of shape (n, d)
-
-    Raises
-    ------
-    DataError
+    Shapes: -> (n, d).
     """
     if table.missing.any():
         fault = f"missing values (NaN): fill or drop them first{advice}"
@@ -257,16 +203,7 @@ def _reread_blocks(rows: Blocks, count: int) -> Iterator[Block]:
 
 
 def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return the mask of the integers that float64 cannot represent exactly.
-
-    Parameters
-    ----------
-    array : ndarray of any shape
-
-    Returns
-    -------
-    ndarray of bool of the same shape
-    """
+    """Return the mask of the integers that float64 cannot represent exactly."""
     if array.dtype.kind not in "iu" or array.dtype.itemsize < 8:
         return np.zeros(array.shape, dtype=bool)
     floats, end = array.astype(np.float64), 2.0 ** (63 if array.dtype.kind == "i" else 64)
@@ -325,17 +262,7 @@ def _columns_error(columns: NDArray[np.bool_], fault: str, names: Sequence[str])
 
 
 def require_same_rows(earlier: str, now: str) -> None:
-    """Refuse rows whose digest differs from the digest of an earlier pass.
-
-    Parameters
-    ----------
-    earlier, now : str
-        Digests of the rows.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse rows whose digest differs from the digest of an earlier pass."""
     if earlier != now:
         raise DataError(
             "the data are other rows, or the same in another order, than before in this run. A file must not be "

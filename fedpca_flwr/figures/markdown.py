@@ -6,46 +6,15 @@ from fedpca_flwr.errors import printable_text
 
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Write a table in Markdown.
-
-    Parameters
-    ----------
-    heads : sequence of str
-        Headers of the columns.
-    rows : iterable of iterable of object
-        Cells by row.
-
-    Returns
-    -------
-    str
-    """
+    """Write a table in Markdown."""
     return "\n".join([head(heads), *map(row, rows)])
 
 
 def head(heads: Sequence[str]) -> str:
-    """Write the header line and the separator line of a table in Markdown.
-
-    Parameters
-    ----------
-    heads : sequence of str
-        Headers of the columns.
-
-    Returns
-    -------
-    str
-    """
+    """Write the header line and the separator line of a table in Markdown."""
     return f"{row(heads)}\n{row(['---'] * len(heads))}"
 
 
 def row(cells: Iterable[object]) -> str:
-    """Write a single line of cells of a table in Markdown.
-
-    Parameters
-    ----------
-    cells : iterable of object
-
-    Returns
-    -------
-    str
-    """
+    """Write a single line of cells of a table in Markdown."""
     return f"| {' | '.join(printable_text(str(cell)) for cell in cells)} |"

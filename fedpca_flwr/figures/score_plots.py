@@ -179,19 +179,7 @@ def _natural_key(text: str) -> list[tuple[int, str]]:
 
 
 def component_title(model: PCAModel | None, component: int) -> str:
-    """Return the axis label of a component, with its share of the variance if known.
-
-    Parameters
-    ----------
-    model : PCAModel or None
-        Knows the share.
-    component : int
-        Number of the component, from 1.
-
-    Returns
-    -------
-    str
-    """
+    """Return the axis label of a component, with its share of the variance if known."""
     shares = [] if model is None else model.explained_variance_ratio_[component - 1 : component].tolist()
     return f"PC{component}" + "".join(f" ({share:.1%} of the variance)" for share in shares if share == share)
 

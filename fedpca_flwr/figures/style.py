@@ -52,49 +52,18 @@ STYLE: Any = {
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a new figure of a size in inches, and its single axes.
-
-    Parameters
-    ----------
-    width, height : float
-        Size in inches.
-
-    Returns
-    -------
-    figure : Figure
-    axes : Axes
-    """
+    """Return a new figure of a size in inches, and its single axes."""
     figure = Figure(figsize=(width, height))
     return figure, figure.subplots()
 
 
 def thin_rows(rows: int, maximum: int) -> slice:
-    """Return a slice that selects at most ``maximum`` evenly spread rows.
-
-    Parameters
-    ----------
-    rows : int
-        Number of rows.
-    maximum : int
-        Largest number of rows to select.
-
-    Returns
-    -------
-    slice
-    """
+    """Return a slice that selects at most ``maximum`` evenly spread rows."""
     return slice(None, None, max(1, -(-rows // maximum)))
 
 
 def few_ticks(axis: Axis, values: Array) -> None:
-    """Set ticks at 1, 2 and 5 of each power of ten, or only at powers of ten over a wide range: labels never overlap.
-
-    Parameters
-    ----------
-    axis : Axis
-        A logarithmic axis.
-    values : ndarray
-        The values along the axis.
-    """
+    """Set ticks at 1, 2 and 5 of each power of ten, or only at powers of ten over a wide range: labels never overlap."""
     positive = values[values > 0]
     wide = positive.size > 0 and np.log10(positive.max() / positive.min()) > 2
     axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=8 if wide else 99))
@@ -113,20 +82,7 @@ MAX_LEGEND_ENTRIES = 40
 
 
 def short_names(names: Iterable[object], most: int = MAX_NAME_LETTERS) -> list[str]:
-    """Return names of at most ``most`` letters, without the middle of longer ones, that still differ.
-
-    Parameters
-    ----------
-    names : iterable of object
-        The names, which are written as texts.
-    most : int
-        Largest number of letters, of at least 12. Names that would become equal have a number behind.
-
-    Returns
-    -------
-    list of str
-        The names in one line each.
-    """
+    """Return names of at most ``most`` letters, without the middle of longer ones, that still differ."""
     full = [" ".join(str(name).split()) for name in names]
     cut = [text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[len(text) - most // 2 :]}" for text in full]
     firsts: dict[str, dict[str, int]] = {}
@@ -139,58 +95,24 @@ def short_names(names: Iterable[object], most: int = MAX_NAME_LETTERS) -> list[s
 
 
 def wrapped_names(names: Iterable[object]) -> list[str]:
-    """Return names for a legend: long names in several lines, or shortened if the legend would be too high.
-
-    Parameters
-    ----------
-    names : iterable of object
-        The names, which are written as texts.
-
-    Returns
-    -------
-    list of str
-        Names in lines of at most `MAX_NAME_LETTERS` letters. If all names together take more than `MAX_LEGEND_LINES`
-        lines, the names of `short_names`.
-    """
+    """Return names for a legend: long names in several lines, or shortened if the legend would be too high."""
     full = list(names)
     wrapped = [textwrap.fill(text, MAX_NAME_LETTERS) for text in short_names(full, 3 * MAX_NAME_LETTERS)]
     return wrapped if sum(text.count("\n") + 1 for text in wrapped) <= MAX_LEGEND_LINES else short_names(full)
 
 
 def markers() -> Iterator[str]:
-    """Return an iterator of markers by colour, shifted after each cycle of the colours so that 100 pairs differ.
-
-    Returns
-    -------
-    iterator of str
-        Markers of matplotlib.
-    """
+    """Return an iterator of markers by colour, shifted after each cycle of the colours so that 100 pairs differ."""
     return (MARKERS[(i + i // len(COLOURS)) % len(MARKERS)] for i in count())
 
 
 def looks() -> Iterator[tuple[str, str]]:
-    """Return an iterator of pairs of a colour and a marker, of which 100 differ.
-
-    Returns
-    -------
-    iterator of tuple of str
-        Colour and marker of matplotlib.
-    """
+    """Return an iterator of pairs of a colour and a marker, of which 100 differ."""
     return zip(cycle(COLOURS), markers(), strict=False)
 
 
 def add_legend(figure: Figure, handles: Sequence[Any], *, below: bool = False) -> None:
-    """Put a legend to the right of all axes, or below in a line, and enlarge the figure by what the legend takes.
-
-    Parameters
-    ----------
-    figure : Figure
-        Of a constrained layout.
-    handles : sequence of Artist
-        Artists with labels, of which at most `MAX_LEGEND_ENTRIES` are shown.
-    below : bool
-        Put the legend below, in a single line.
-    """
+    """Put a legend to the right of all axes, or below in a line, and enlarge the figure by what the legend takes."""
     shown = list(handles)
     if (hidden := len(shown) - MAX_LEGEND_ENTRIES) > 0:
         shown[MAX_LEGEND_ENTRIES:] = [Line2D([], [], linestyle="none", label=f"and {hidden} more")]
@@ -205,15 +127,7 @@ def add_legend(figure: Figure, handles: Sequence[Any], *, below: bool = False) -
 
 
 def number_axis(axis: Axis, last: int) -> None:
-    """Set the limits of an axis of whole numbers from 1 to ``last``, and whole numbers as its ticks.
-
-    Parameters
-    ----------
-    axis : Axis
-        Axis of components or rounds.
-    last : int
-        The largest number.
-    """
+    """Set the limits of an axis of whole numbers from 1 to ``last``, and whole numbers as its ticks."""
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     margin = max(0.4, 0.03 * last)
     axis.set_view_interval(1 - margin, last + margin, ignore=True)

@@ -56,15 +56,7 @@ class Adjustment:
     def residuals(self, centred: Array) -> Array:
         """Return the residuals of centred rows after the regression on the covariates.
 
-        Parameters
-        ----------
-        centred : ndarray of shape (n, d)
-            Rows about their mean.
-
-        Returns
-        -------
-        ndarray of shape (n, d)
-            Residuals; the covariates' columns are zero.
+        Shapes: centred (n, d) -> (n, d).
         """
         if not self.covariate_columns.size:
             return centred
@@ -75,18 +67,7 @@ class Adjustment:
     def residual_scatter(self, S: Array, explained: NDArray[np.bool_] | None = None) -> Array:
         """Compute the scatter (d, d) of the regression's residuals from the scatter of the rows.
 
-        Parameters
-        ----------
-        S : ndarray of shape (d, d)
-            Scatter of the rows about their mean.
-        explained : ndarray of bool of shape (d,), optional
-            Features of which the covariates leave only rounding, where S is of a part of the rows.
-
-        Returns
-        -------
-        ndarray of shape (d, d)
-            Scatter of the residuals. Features of which the covariates leave only rounding (`MIN_RESIDUAL_SHARE`) are
-            zero.
+        Shapes: S (d, d), explained (d,) -> (d, d).
         """
         if not self.covariate_columns.size:
             return S
@@ -103,17 +84,7 @@ class Adjustment:
     def residual_diagonal(self, diagonal: Array, covariates: Array) -> Array:
         """Compute the diagonal of the residuals' scatter, without the scatter itself.
 
-        Parameters
-        ----------
-        diagonal : ndarray of shape (d,)
-            Diagonal of the scatter of the rows.
-        covariates : ndarray of shape (q, d)
-            The scatter's rows of the covariates.
-
-        Returns
-        -------
-        ndarray of shape (d,)
-            Sums of the squared residuals of each feature.
+        Shapes: diagonal (d,), covariates (q, d) -> (d,).
         """
         if not self.covariate_columns.size:
             return diagonal
@@ -125,15 +96,7 @@ class Adjustment:
     def equivalent_loadings(self, loadings: Array) -> Array:
         """Return loadings that give, on centred rows, the scores that the given loadings give on the residuals.
 
-        Parameters
-        ----------
-        loadings : ndarray of shape (k, d)
-            Loadings on the residuals.
-
-        Returns
-        -------
-        ndarray of shape (k, d)
-            Loadings with the covariates' columns filled in.
+        Shapes: loadings (k, d) -> (k, d).
         """
         equivalent = loadings.copy()
         equivalent[:, self.covariate_columns] = -loadings @ self.slopes.T
@@ -142,15 +105,7 @@ class Adjustment:
     def diagonal_error_bound(self, error_bound: Array) -> Array:
         """Bound the rounding error of the diagonal of the residuals' scatter.
 
-        Parameters
-        ----------
-        error_bound : ndarray of shape (d,)
-            Bound on the error of the diagonal of the rows' scatter.
-
-        Returns
-        -------
-        ndarray of shape (d,)
-            Bound on the error of each entry.
+        Shapes: error_bound (d,) -> (d,).
         """
         if not (self.covariate_columns.size and error_bound.any()):
             return error_bound
@@ -165,19 +120,7 @@ def fit_adjustment(S: Array, covariate_columns: NDArray[np.int64]) -> tuple[Adju
 
     Covariates are divided by their deviations first, so that no covariate is taken for rounding because of its unit.
 
-    Parameters
-    ----------
-    S : ndarray of shape (d, d)
-        Scatter of the rows about their mean.
-    covariate_columns : ndarray of shape (q,)
-        Column indices of the covariates.
-
-    Returns
-    -------
-    adjustment : Adjustment
-        The regression.
-    collinear : ndarray
-        Column indices of the collinear covariates: some combination of these covariates does not vary.
+    Shapes: S (d, d), covariate_columns (q,).
     """
     slopes = np.zeros((covariate_columns.size, len(S)))
     if not covariate_columns.size:
@@ -194,19 +137,7 @@ def fit_adjustment(S: Array, covariate_columns: NDArray[np.int64]) -> tuple[Adju
 def harmonising_unit(diagonal: Array, n: float, deviation: Array) -> Array:
     """Return divisors that give a party's features the standard deviations that they have within all parties.
 
-    Parameters
-    ----------
-    diagonal : ndarray of shape (d,)
-        Diagonal of the scatter of the party's rows about their mean.
-    n : float
-        Number of the party's rows.
-    deviation : ndarray of shape (d,)
-        Standard deviations of all rows within parties.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        The divisors; 1 for features that do not vary.
+    Shapes: diagonal (d,), deviation (d,) -> (d,).
     """
     varies = (diagonal > 0) & (deviation > 0)
     return np.divide(np.sqrt(diagonal.clip(min=0.0) / n), deviation, out=np.ones_like(deviation), where=varies)
@@ -237,17 +168,7 @@ def find_unit_mismatches(rows: Array, means: Array, deviations: Array) -> Sequen
     If there are only two parties, the second one is named. Of more than `MAX_UNIT_PEERS` peers, so many are compared,
     spread evenly over the parties' numbers.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (K,)
-        Number of rows of each party; parties with fewer than `MIN_PARTY_ROWS` rows are left out.
-    means, deviations : ndarray of shape (K, d)
-        Means and standard deviations of each party's features.
-
-    Returns
-    -------
-    list of UnitMismatch
-        The features found, by party and feature.
+    Shapes: rows (K,), means, deviations (K, d).
     """
     large_parties = np.flatnonzero(rows >= MIN_PARTY_ROWS)
     with np.errstate(all="ignore"):

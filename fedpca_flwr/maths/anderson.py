@@ -56,13 +56,7 @@ class Anderson:
     def add(self, image: Array, objective: float | None = None) -> None:
         """Take the image g(x) of the current point x and its objective, and choose the next point.
 
-        Parameters
-        ----------
-        image : ndarray of shape (p,)
-            Image of `point`.
-        objective : float, optional
-            Value of the function at `point`, which the iteration raises. Without it the residual must not grow beyond
-            `MAX_GROWTH`.
+        Shapes: image (p,).
         """
         if objective is None:
             objective, lowest = -float(np.linalg.norm(image - self.point)), MAX_GROWTH * self._best_objective

@@ -42,24 +42,7 @@ LEVEL_SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz v
 
 
 def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None) -> float:
-    """Bound eigenvalue j + 1 of a matrix from Ritz pairs and a bound on the matrix outside their span.
-
-    Parameters
-    ----------
-    ritz : Ritz
-        Ritz pairs of the matrix.
-    j : int
-        Number of leading pairs.
-    outside : float
-        Bound on the largest eigenvalue of the matrix orthogonal to all Ritz vectors.
-    target : float, optional
-        The bound that is tried; by default the smallest of several bounds that holds.
-
-    Returns
-    -------
-    float
-        The bound; infinite if none is found.
-    """
+    """Bound eigenvalue j + 1 of a matrix from Ritz pairs and a bound on the matrix outside their span."""
     other_values, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
     if other_values.size == 0:
         return outside + 2 * ritz.error if outside < above else np.inf
@@ -73,24 +56,7 @@ def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None
 
 
 def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None = None) -> float:
-    """Bound eigenvalue j + 1 of a matrix, except with a small probability, from the random first block of an iteration.
-
-    Parameters
-    ----------
-    ritz : Ritz
-        Ritz pairs of the matrix.
-    j : int
-        Number of leading pairs.
-    start : FirstBlock
-        The random first block.
-    target : float, optional
-        The bound that is tried; by default the smallest of several bounds that holds.
-
-    Returns
-    -------
-    float
-        The bound, which fails with probability `MISS_PROBABILITY`; infinite if none is found.
-    """
+    """Bound eigenvalue j + 1 of a matrix, except with a small probability, from the random first block of an iteration."""
     above, columns, values = float(ritz.values[j - 1]), start.columns, ritz.values
     lowest = float(values[j]) if values.size > j else 0.0
     coordinates, _ = start.coordinates(ritz, above)
@@ -104,22 +70,7 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None =
 
 
 def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
-    """Bound the largest eigenvalue of a matrix, except with a small probability, from a random first block.
-
-    Parameters
-    ----------
-    ritz : Ritz
-        Ritz pairs of the matrix.
-    start : FirstBlock
-        The random first block.
-    above : float
-        The largest bound that is of use.
-
-    Returns
-    -------
-    float
-        The bound, at most ``above``; infinite if none is found.
-    """
+    """Bound the largest eigenvalue of a matrix, except with a small probability, from a random first block."""
     levels = [above, *_trial_levels(float(ritz.values[0]), above)]
     return _lowest_excluded_level(ritz, 0, start, levels, least_overlap(start.columns, 1))
 
@@ -168,18 +119,7 @@ class HiddenEigenvector:
         self._residuals, self._rest = _compress_residuals(ritz.residuals, start.columns)
 
     def norm_bound(self, eigenvalue: float) -> float:
-        """Bound the Frobenius norm of the block's part F along a missed eigenvector of a given eigenvalue.
-
-        Parameters
-        ----------
-        eigenvalue : float
-            Eigenvalue of the hidden eigenvector.
-
-        Returns
-        -------
-        float
-            The bound.
-        """
+        """Bound the Frobenius norm of the block's part F along a missed eigenvector of a given eigenvalue."""
         values, j = self.ritz.values, self.j
         coordinates, _ = self.start.coordinates(self.ritz, eigenvalue)
         gaps = eigenvalue - values
@@ -190,18 +130,7 @@ class HiddenEigenvector:
         return float(np.hypot(np.linalg.norm(self._residuals @ weights), rest))
 
     def crude_norm_bound(self, eigenvalue: float) -> float:
-        """Bound `norm_bound` for all eigenvalues from a given value on, times the distance to the lowest Ritz value.
-
-        Parameters
-        ----------
-        eigenvalue : float
-            The smallest eigenvalue that the bound is for.
-
-        Returns
-        -------
-        float
-            The bound.
-        """
+        """Bound `norm_bound` for all eigenvalues from a given value on, times the distance to the lowest Ritz value."""
         coordinates, _ = self.start.coordinates(self.ritz, eigenvalue)
         residuals = self.ritz.residuals if len(self.first_overlaps) else self.ritz.residuals[:, self.j :]
         shown = float(np.hypot(np.linalg.norm(coordinates[self.j :]), np.linalg.norm(self.first_overlaps)))
@@ -225,20 +154,6 @@ def least_overlap(columns: int, directions: int, probability: float = MISS_PROBA
 
     The overlap is the smallest singular value of a Gaussian matrix (columns, directions) of variance 1/3 (Edelman 1988;
     Chen and Dongarra 2005, lemma 4.1); uniform numbers between -1 and 1 show as much.
-
-    Parameters
-    ----------
-    columns : int
-        Columns of the random block.
-    directions : int
-        Dimensions of a fixed subspace.
-    probability : float, optional
-        Probability that a direction of the subspace has a smaller part.
-
-    Returns
-    -------
-    float
-        The overlap.
     """
     free = columns - directions + 1
     gammaln = scipy.special.gammaln
@@ -252,19 +167,7 @@ def bound_outside_last_block(ritz: Ritz, start: Array, product_count: int) -> fl
     If no eigenvalue outside is larger than the last Ritz value and its residual, the part of eigenvector i that the
     block lacks falls as the powers of their ratio (Saad 2011, theorem 5.2).
 
-    Parameters
-    ----------
-    ritz : Ritz
-        Ritz pairs in the span of the last block.
-    start : ndarray of shape (d, b)
-        Random first block.
-    product_count : int
-        Number of blocks so far.
-
-    Returns
-    -------
-    float
-        Bound on the largest eigenvalue; infinite until the block lacks little of the first eigenvector.
+    Shapes: start (d, b).
     """
     values, b = ritz.values, start.shape[1]
     last = float(values[-1]) + float(np.linalg.norm(ritz.residuals[:, -1])) + ritz.error
@@ -331,35 +234,12 @@ class AngleBounds:
         self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
 
     def update(self, products: ProductBasis, ritz: Ritz, start: FirstBlock, product_count: int) -> None:
-        """Sharpen the bounds by the newest products of the matrix with blocks.
-
-        Parameters
-        ----------
-        products : ProductBasis
-            Basis of all blocks and their products.
-        ritz : Ritz
-            Ritz pairs in this basis.
-        start : FirstBlock
-            The random first block.
-        product_count : int
-            Number of products so far.
-        """
+        """Sharpen the bounds by the newest products of the matrix with blocks."""
         self._products, self._ritz, self._start = products, ritz, start
         self._rest = self._bound_outside(product_count)
 
     def can_reach(self, tolerance: float) -> bool:
-        """Return whether the residuals are small enough for a certificate of the first k components.
-
-        Parameters
-        ----------
-        tolerance : float
-            Largest angle in degrees.
-
-        Returns
-        -------
-        bool
-            False if no eigenvalue bound, however sharp, gives the certificate: no eigenvalue is below its Ritz value.
-        """
+        """Return whether the residuals are small enough for a certificate of the first k components."""
         values, k = self._ritz.values, self.k
         tie_width = eigen.TIE_TOLERANCE * len(self._ritz.basis) * float(values[0])
         gap = float(values[k - 1] - values[k]) if values.size > k else 0.0
@@ -371,13 +251,6 @@ class AngleBounds:
 
         The matrix does not determine components that are tied with the next one, or whose variance float64 cannot tell
         from zero. Of tied components the bound is the angle to the nearest of their bases.
-
-        Returns
-        -------
-        bound : float
-            Bound on the angle in degrees.
-        count : int
-            Number of components that the matrix determines.
         """
         values, k = self._ritz.values, self.k
         self.last_pair = k
@@ -397,76 +270,26 @@ class AngleBounds:
         return min(90.0, first + second), distinct
 
     def cuts(self, max_pairs: int, tolerance: float) -> list[tuple[int, float]]:
-        """List the numbers of leading Ritz vectors whose span is certified without presumption, with the angles.
-
-        Parameters
-        ----------
-        max_pairs : int
-            Largest number of pairs.
-        tolerance : float
-            Largest angle in degrees.
-
-        Returns
-        -------
-        list of (int, float)
-            Numbers of pairs, and their angles in degrees.
-        """
+        """List the numbers of leading Ritz vectors whose span is certified without presumption, with the angles."""
         candidates = range(1, min(max_pairs, self._ritz.values.size - 1) + 1)
         return [(j, self.angle(j)) for j in candidates if self.certifies(j, tolerance)]
 
     def certifies(self, j: int, tolerance: float) -> bool:
-        """Return whether the span of the first j Ritz vectors is certified without any presumption.
-
-        Parameters
-        ----------
-        j : int
-            Number of leading pairs.
-        tolerance : float
-            Largest angle in degrees.
-
-        Returns
-        -------
-        bool
-            True if they are.
-        """
+        """Return whether the span of the first j Ritz vectors is certified without any presumption."""
         residual, values = self._ritz.residual_norm(j), self._ritz.values
         # no Ritz value is above its eigenvalue
         lower_bound = eigen.sine_theorem(residual, float(values[j - 1] - values[j]))
         return lower_bound <= tolerance and self.angle(j) <= tolerance and self.proven
 
     def angle(self, j: int) -> float:
-        """Bound the angle in degrees between the spans of the first j Ritz vectors and of the first j eigenvectors.
-
-        Parameters
-        ----------
-        j : int
-            Number of leading pairs.
-
-        Returns
-        -------
-        float
-            Bound in degrees; 90 is no bound.
-        """
+        """Bound the angle in degrees between the spans of the first j Ritz vectors and of the first j eigenvectors."""
         if j in (0, len(self._ritz.basis)):
             self.proven = True
             return 0.0
         return eigen.sine_theorem(self._ritz.residual_norm(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
 
     def eigenvalue(self, j: int, level: float | None = None) -> float:
-        """Bound eigenvalue j + 1 of the matrix from above.
-
-        Parameters
-        ----------
-        j : int
-            Number of leading pairs.
-        level : float, optional
-            The bound that is tried; by default the smallest of several that holds.
-
-        Returns
-        -------
-        float
-            The bound; infinite if none is found.
-        """
+        """Bound eigenvalue j + 1 of the matrix from above."""
         ritz, width = self._ritz, self._start.columns
         if not self._products.room:
             self.proven = True
@@ -481,18 +304,7 @@ class AngleBounds:
         return ceiling
 
     def level(self, tolerance: float) -> float:
-        """Return the largest eigenvalue after the first `last_pair` Ritz pairs with which the certificate still holds.
-
-        Parameters
-        ----------
-        tolerance : float
-            Largest angle in degrees.
-
-        Returns
-        -------
-        float
-            The eigenvalue.
-        """
+        """Return the largest eigenvalue after the first `last_pair` Ritz pairs with which the certificate still holds."""
         j = self.last_pair
         half = tolerance / (1 if j == self.k else 2)  # of a tie both ends count
         return float(self._ritz.values[j - 1]) - 1.0001 * self._ritz.residual_norm(j) / float(np.sin(np.radians(half)))
@@ -503,13 +315,7 @@ class AngleBounds:
         return float(self._ritz.values[self.last_pair]) if self._ritz.values.size > self.last_pair else np.inf
 
     def add_ceilings(self, ceilings: dict[int, float]) -> None:
-        """Take upper bounds on eigenvalues that a probe found.
-
-        Parameters
-        ----------
-        ceilings : dict of int to float
-            By i, a bound on eigenvalue i + 1.
-        """
+        """Take upper bounds on eigenvalues that a probe found."""
         self._ceilings |= {i: min(ceiling, self._ceilings.get(i, np.inf)) for i, ceiling in ceilings.items()}
 
     def _bound_outside(self, product_count: int) -> float:
@@ -528,16 +334,6 @@ def describe_cuts(cuts: list[tuple[int, float]]) -> str:
     """Describe in words which single components and which clusters of components are certified.
 
     Components between two cuts are turned by no more than the angles of both cuts together.
-
-    Parameters
-    ----------
-    cuts : list of (int, float)
-        Numbers of leading components certified together, and their angles in degrees (`AngleBounds.cuts`).
-
-    Returns
-    -------
-    str
-        The components in words.
     """
     single: list[int] = []
     clusters, before, max_degrees, above = [], 0, 0.0, 0.0
@@ -602,14 +398,7 @@ class Probe:
     def add(self, V: Array, AV: Array, *, error: float) -> None:
         """Take the product of the matrix ``A`` with the probe's last block.
 
-        Parameters
-        ----------
-        V : ndarray of shape (d, b)
-            `block`, or its rounded copy that was multiplied.
-        AV : ndarray of shape (d, b)
-            The product.
-        error : float
-            Bound on the Frobenius norm of the product's error besides rounding in float64.
+        Shapes: V (d, b), AV (d, b).
         """
         if self._ritz is None:
             self._start = FirstBlock(V - self._U @ (self._U.T @ V))
@@ -632,18 +421,7 @@ class Probe:
         return self._products.room - self.j
 
     def ceilings(self, level: float) -> dict[int, float]:
-        """Return upper bounds on eigenvalues of ``A`` if the remaining matrix is certainly below a level.
-
-        Parameters
-        ----------
-        level : float
-            The level.
-
-        Returns
-        -------
-        dict of int to float
-            By i, a bound on eigenvalue i + 1; empty if the level is not certain yet.
-        """
+        """Return upper bounds on eigenvalues of ``A`` if the remaining matrix is certainly below a level."""
         assert self._ritz is not None
         level -= self._wrong
         first = float(self._ritz.values[0]) + 2 * self._ritz.error
@@ -655,13 +433,7 @@ class Probe:
         return {**between, self.j: first}
 
     def all_products(self) -> ProductBasis:
-        """Join the products with the first j Ritz vectors and the products of this probe.
-
-        Returns
-        -------
-        ProductBasis
-            One basis for both.
-        """
+        """Join the products with the first j Ritz vectors and the products of this probe."""
         Q, BQ, joint = self._products.Q, self._products.AQ, ProductBasis(len(self._U))
         products = [self._residuals + self._U * self._values, BQ + self._U @ (self._residuals.T @ Q)]
         joint.reset(np.hstack([self._U, Q]), np.hstack(products))

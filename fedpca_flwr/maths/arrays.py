@@ -11,20 +11,7 @@ Array = NDArray[np.float64]  # double precision; its shape stands in the docstri
 
 
 def content_digest(name: str, arrays: Sequence[NDArray[Any]]) -> str:
-    """Compute the SHA-256 of named arrays, equal where they were sent and where they have arrived.
-
-    Parameters
-    ----------
-    name : str
-        Name of what the arrays are: a question, say.
-    arrays : sequence of ndarray
-        The arrays, such as the fields of a question or of a reply in the order in which they are sent.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-    """
+    """Compute the SHA-256 of named arrays, equal where they were sent and where they have arrived."""
     digest = hashlib.sha256(name.encode())
     for array in arrays:
         digest.update(f"|{array.dtype.str}{array.shape}|".encode())

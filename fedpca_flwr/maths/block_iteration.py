@@ -109,21 +109,7 @@ class BlockIteration:
     def add(self, V: Array, AV: Array, *, error: float = 0.0, renewal_product: Array | None = None) -> bool:
         """Take the product AV of the matrix with a block V, and choose the next `block`.
 
-        Parameters
-        ----------
-        V : ndarray of shape (d, b)
-            `block`, or its rounded copy that was multiplied.
-        AV : ndarray of shape (d, b)
-            The product.
-        error : float, optional
-            Bound on the Frobenius norm of the product's error besides rounding in float64.
-        renewal_product : ndarray of shape (d, k), optional
-            Product with `renewal_vectors`, if there are any.
-
-        Returns
-        -------
-        bool
-            True if no further product would help.
+        Shapes: V (d, b), AV (d, b), renewal_product (d, k).
         """
         if self._probe is not None:
             return self._add_to_probe(self._probe, V, AV / self._unit, error / self._unit)
@@ -265,18 +251,7 @@ class BlockIteration:
 
 
 def certificate_measurements(iteration: BlockIteration) -> dict[str, float]:
-    """Return the certificate of an iteration as named numbers.
-
-    Parameters
-    ----------
-    iteration : BlockIteration
-        Finished iteration.
-
-    Returns
-    -------
-    dict of str to float
-        Numbers by the names of `fedpca_flwr.model.measurements`.
-    """
+    """Return the certificate of an iteration as named numbers."""
     degrees, above = iteration.certificate, iteration.above_edge
     if degrees < 90 and not above:
         return {"certified_angle_degrees": degrees, "certified_components": iteration.determined_count}
@@ -286,20 +261,7 @@ def certificate_measurements(iteration: BlockIteration) -> dict[str, float]:
 
 
 def shortfall_notes(iteration: BlockIteration, limit_text: str) -> list[str]:
-    """Return notes that say why an iteration ended before all components were certified.
-
-    Parameters
-    ----------
-    iteration : BlockIteration
-        Finished iteration.
-    limit_text : str
-        Name of the limit that may have ended the iteration.
-
-    Returns
-    -------
-    list of str
-        Notes for the user; empty if all components were certified.
-    """
+    """Return notes that say why an iteration ended before all components were certified."""
     if iteration.converged:
         return []
     if iteration.above_edge:

@@ -62,25 +62,13 @@ class PackedCalls:
         return PackedCalls(self.packed, np.arange(4 * self.packed.shape[1])[self.people][chosen])
 
     def select(self, columns: NDArray[np.int64]) -> PackedCalls:
-        """Select variants.
-
-        Parameters
-        ----------
-        columns : ndarray of int
-            Indices of the variants, in the order of the result.
-
-        Returns
-        -------
-        PackedCalls
-        """
+        """Select variants."""
         return PackedCalls(self.packed[columns], self.people)
 
     def count_missing(self) -> NDArray[np.int64]:
         """Count the missing calls of each variant.
 
-        Returns
-        -------
-        ndarray of int of shape (d,)
+        Shapes: -> (d,).
         """
         parts = (self.variants(start, stop) for start, stop in variant_ranges(self.shape))
         return np.concatenate([np.isnan(calls).sum(axis=1) for calls in parts])
@@ -105,9 +93,7 @@ class PackedCalls:
     def toarray(self) -> NDArray[np.float32]:
         """Decode all calls.
 
-        Returns
-        -------
-        ndarray of float32 of shape (m, d)
+        Shapes: -> (m, d).
         """
         array = np.empty(self.shape, np.float32)
         for start, stop in variant_ranges(self.shape):
@@ -116,49 +102,21 @@ class PackedCalls:
 
 
 def people_per_block(variants: int) -> int:
-    """Return the number of people of a block: a multiple of 4, so that no byte of a .bed file is in two blocks.
-
-    Parameters
-    ----------
-    variants : int
-        Number of variants.
-
-    Returns
-    -------
-    int
-    """
+    """Return the number of people of a block: a multiple of 4, so that no byte of a .bed file is in two blocks."""
     return min(max(MIN_PEOPLE, BLOCK_CALLS // variants), MAX_PEOPLE) // 4 * 4
 
 
 def people_blocks(rows: Rows) -> Iterator[Block]:
     """Read genotypes in blocks of people, packed if the file is.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        Calls, with NaN for a missing one.
-
-    Returns
-    -------
-    iterator of PackedCalls or ndarray of shape (m, d)
+    Shapes: rows (n, d) -> (m, d).
     """
     lazy = isinstance(rows, Blocks) and rows.lazy
     return native_chunks(rows) if lazy else row_chunks(rows, people_per_block(rows.shape[1]))
 
 
 def variant_ranges(shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Divide the variants of a block, so that the calls of each part stay in a processor's cache.
-
-    Parameters
-    ----------
-    shape : (int, int)
-        Number of people and of variants.
-
-    Yields
-    ------
-    start, stop : int
-        First variant of a part, and the variant after the last.
-    """
+    """Divide the variants of a block, so that the calls of each part stay in a processor's cache."""
     step = max(1, CACHE_ELEMENTS // max(1, shape[0]))
     for start in range(0, shape[1], step):
         yield start, min(start + step, shape[1])
@@ -167,17 +125,7 @@ def variant_ranges(shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
 def read_variants(block: Block, start: int, stop: int) -> Array:
     """Read consecutive variants of a block of people.
 
-    Parameters
-    ----------
-    block : PackedCalls or ndarray of shape (m, d)
-        Calls, with NaN for a missing one.
-    start, stop : int
-        First variant, and the variant after the last.
-
-    Returns
-    -------
-    ndarray of shape (stop - start, m)
-        Calls in float64, in memory of their own.
+    Shapes: block (m, d) -> (stop - start, m).
     """
     if isinstance(block, PackedCalls):
         return block.variants(start, stop)
@@ -212,16 +160,7 @@ class StandardisedCalls:
     def less(self, centre: Array, scale: Array | None = None) -> StandardisedCalls:
         """Subtract a centre from the standardised calls, and divide by a scale.
 
-        Parameters
-        ----------
-        centre : ndarray of shape (d,)
-            The centre, 0 where a variant is zero.
-        scale : ndarray of shape (d,), optional
-            Divisor of each variant.
-
-        Returns
-        -------
-        StandardisedCalls
+        Shapes: centre (d,), scale (d,).
         """
         divisor = np.ones_like(self.unit) if scale is None else scale
         shift = np.where(np.isfinite(self.unit), self.unit, 0.0) * centre
@@ -232,12 +171,7 @@ class StandardisedCalls:
     def parts(self) -> Iterator[tuple[slice, Array]]:
         """Decode a few variants at a time.
 
-        Yields
-        ------
-        variants : slice
-            The variants of the part.
-        calls : ndarray of shape (w, m)
-            Their calls less the centre, not divided by the unit.
+        Shapes: -> (w, m).
         """
         missing = np.where(np.isfinite(self.unit), self.unit, 0.0) * self.missing
         for start, stop in variant_ranges(self.shape):
@@ -262,15 +196,7 @@ class StandardisedCalls:
     def transposed_times(self, Y: Array) -> Array:
         """Multiply the transpose of the block by a matrix Y.
 
-        Parameters
-        ----------
-        Y : ndarray of shape (m, b)
-            A value for each person, in b columns.
-
-        Returns
-        -------
-        ndarray of shape (d, b)
-            The product.
+        Shapes: Y (m, b) -> (d, b).
         """
         product = np.empty((self.shape[1], *Y.shape[1:]))
         for variants, calls in self.parts():
@@ -280,12 +206,7 @@ class StandardisedCalls:
     def mean_and_squares(self) -> tuple[Array, Array, Array]:
         """Compute the mean of each variant and the sum of squared deviations, as `moments.centre_rows` does.
 
-        Returns
-        -------
-        mean, remainder : ndarray of shape (d,)
-            The mean is their sum.
-        squares : ndarray of shape (d,)
-            Sum of the squared deviations.
+        Shapes: -> (d,), (d,).
         """
         mean, remainder, squares = np.empty((3, self.shape[1]))
         for variants, calls in self.parts():
@@ -300,10 +221,7 @@ class StandardisedCalls:
     def squares(self) -> Array:
         """Sum the squares of the block for each variant.
 
-        Returns
-        -------
-        ndarray of shape (d,)
-            The sums.
+        Shapes: -> (d,).
         """
         sums = np.empty(self.shape[1])
         for variants, calls in self.parts():
@@ -313,23 +231,14 @@ class StandardisedCalls:
     def rows(self, start: int, stop: int) -> Array:
         """Return the standardised calls of consecutive people as a dense array.
 
-        Parameters
-        ----------
-        start, stop : int
-            First person, and the person after the last.
-
-        Returns
-        -------
-        ndarray of shape (stop - start, d)
+        Shapes: -> (stop - start, d).
         """
         return self[start:stop].toarray()
 
     def toarray(self) -> Array:
         """Decode and standardise all calls.
 
-        Returns
-        -------
-        ndarray of shape (m, d)
+        Shapes: -> (m, d).
         """
         array = np.empty(self.shape)
         for variants, calls in self.parts():

@@ -30,21 +30,7 @@ CENTRE_TOLERANCE = 1e-9
 def draw_starts(variances: Array, clusters: int, sets: int, seed: int) -> Array:
     """Draw sets of starting centres about zero with the variances of the points.
 
-    Parameters
-    ----------
-    variances : ndarray of shape (k,)
-        Variances of the points.
-    clusters : int
-        Number of centres in a set.
-    sets : int
-        Number of sets.
-    seed : int
-        Seed, from which every party draws the same centres.
-
-    Returns
-    -------
-    ndarray of shape (sets, clusters, k)
-        The centres.
+    Shapes: variances (k,) -> (sets, clusters, k).
     """
     drawn = random_block(max(sets * clusters, variances.size + 1), variances.size, seed)[: sets * clusters]
     return (np.sqrt(3 * variances) * drawn).reshape(sets, clusters, variances.size)
@@ -53,19 +39,7 @@ def draw_starts(variances: Array, clusters: int, sets: int, seed: int) -> Array:
 def assign_to_nearest(points: Array, centres: Array) -> tuple[NDArray[np.intp], Array]:
     """Find the nearest centre of each point.
 
-    Parameters
-    ----------
-    points : ndarray of shape (n, k)
-        The points.
-    centres : ndarray of shape (m, k)
-        The centres.
-
-    Returns
-    -------
-    cells : ndarray of shape (n,)
-        Index of the nearest centre.
-    squares : ndarray of shape (n,)
-        Squared distance to this centre.
+    Shapes: points (n, k), centres (m, k) -> (n,), (n,).
     """
     squares = np.column_stack([np.square(points - centre).sum(axis=1) for centre in centres])
     cells = squares.argmin(axis=1)
@@ -94,27 +68,14 @@ class CellSums:
     def empty(cls, centres: Array) -> Self:
         """Create sums over no points.
 
-        Parameters
-        ----------
-        centres : ndarray of shape (s, m, k)
-            Sets of centres.
-
-        Returns
-        -------
-        CellSums
-            Sums that are zero.
+        Shapes: centres (s, m, k).
         """
         return cls(np.zeros(centres.shape[:2]), np.zeros(centres.shape), np.zeros(len(centres)))
 
     def add(self, points: Array, centres: Array) -> None:
         """Add points to the sums of their nearest centres.
 
-        Parameters
-        ----------
-        points : ndarray of shape (n, k)
-            The points.
-        centres : ndarray of shape (s, m, k)
-            Sets of centres.
+        Shapes: points (n, k), centres (s, m, k).
         """
         for i, centre_set in enumerate(centres):
             cells, squares = assign_to_nearest(points, centre_set)
@@ -125,15 +86,7 @@ class CellSums:
     def step(self, centres: Array) -> Array:
         """Return the centres after a step of k-means: the means of their nearest points.
 
-        Parameters
-        ----------
-        centres : ndarray of shape (s, m, k)
-            Sets of centres.
-
-        Returns
-        -------
-        ndarray of shape (s, m, k)
-            The means; a centre without points stays in its place.
+        Shapes: centres (s, m, k) -> (s, m, k).
         """
         return centres + self.sums / np.maximum(self.counts, 1.0)[:, :, None]
 
@@ -159,15 +112,7 @@ class Mixture:
     def log_densities(self, points: Array) -> Array:
         """Compute the logarithm of each component's density at each point, times the component's weight.
 
-        Parameters
-        ----------
-        points : ndarray of shape (n, k)
-            The points.
-
-        Returns
-        -------
-        ndarray of shape (n, m)
-            Logarithms of the density of each component times its weight.
+        Shapes: points (n, k) -> (n, m).
         """
         k, log_joint = points.shape[1], np.empty((len(points), self.weights.size))
         for j, (weight, mean, covariance) in enumerate(zip(self.weights, self.means, self.covariances, strict=True)):
@@ -180,17 +125,7 @@ class Mixture:
     def responsibilities(self, points: Array) -> tuple[Array, Array]:
         """Compute the posterior probability of each component given each point.
 
-        Parameters
-        ----------
-        points : ndarray of shape (n, k)
-            The points.
-
-        Returns
-        -------
-        responsibilities : ndarray of shape (n, m)
-            Probabilities of the components.
-        log_density : ndarray of shape (n,)
-            Logarithm of the mixture's density, limited to `MAX_LOG_DENSITY` in size.
+        Shapes: points (n, k) -> (n, m), (n,).
         """
         log_joint = self.log_densities(points)
         largest = log_joint.max(axis=1, keepdims=True)
@@ -224,30 +159,14 @@ class MixtureSums:
 
     @classmethod
     def empty(cls, mixture: Mixture) -> Self:
-        """Create sums over no points.
-
-        Parameters
-        ----------
-        mixture : Mixture
-            Mixture that shares out the points.
-
-        Returns
-        -------
-        MixtureSums
-            Sums that are zero.
-        """
+        """Create sums over no points."""
         m, k = mixture.means.shape
         return cls(np.zeros(m), np.zeros((m, k)), np.zeros((m, k, k)), 0.0)
 
     def add(self, points: Array, mixture: Mixture) -> None:
         """Add points to the sums, weighted by the responsibilities of a mixture's components.
 
-        Parameters
-        ----------
-        points : ndarray of shape (n, k)
-            The points.
-        mixture : Mixture
-            Mixture that shares out the points.
+        Shapes: points (n, k).
         """
         responsibilities, density = mixture.responsibilities(points)
         self.counts += responsibilities.sum(axis=0)
@@ -261,17 +180,7 @@ class MixtureSums:
     def step(self, means: Array, ridge: float) -> Mixture:
         """Return the mixture of the greatest expected likelihood given the sums (M-step).
 
-        Parameters
-        ----------
-        means : ndarray of shape (m, k)
-            Means of the mixture that shared out the points.
-        ridge : float
-            Number that is added to all variances.
-
-        Returns
-        -------
-        Mixture
-            The next mixture.
+        Shapes: means (m, k).
         """
         counts = self.counts + 10 * np.finfo(np.float64).eps
         moved = self.sums / counts[:, None]

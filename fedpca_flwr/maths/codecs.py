@@ -52,21 +52,7 @@ def quantise(values: Array, bits: int, block: int) -> tuple[Coded, Array]:
 
     No number is off by more than half its scale.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n,)
-        The numbers.
-    bits : int
-        Bits of a number.
-    block : int
-        Consecutive numbers that share a scale.
-
-    Returns
-    -------
-    coded : Coded
-        The numbers in code.
-    rounded : ndarray of shape (n,)
-        The numbers that `dequantise` returns.
+    Shapes: values (n,) -> (n,).
     """
     max_integer = 2 ** (bits - 1) - 1
     padded = np.zeros(-(-values.size // block) * block)
@@ -82,26 +68,7 @@ def quantise(values: Array, bits: int, block: int) -> tuple[Coded, Array]:
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     """Decode the numbers that `quantise` encoded.
 
-    Parameters
-    ----------
-    coded : Coded
-        The numbers in code.
-    bits : int
-        Bits of a number.
-    block : int
-        Consecutive numbers that share a scale.
-    size : int
-        Number of numbers.
-
-    Returns
-    -------
-    ndarray of shape (size,)
-        The rounded numbers.
-
-    Raises
-    ------
-    ValueError
-        If the code is not that of ``size`` numbers.
+    Shapes: -> (size,).
     """
     blocks = -(-size // block)
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
@@ -134,37 +101,14 @@ def _decompress_integers(code: NDArray[np.uint8], size: int, count: int) -> NDAr
 
 
 def power_of_two_unit(size: float) -> float:
-    """Return the power of two near a size, by which numbers are divided so that float32 scales hold any unit.
-
-    Parameters
-    ----------
-    size : float
-        Size of the numbers.
-
-    Returns
-    -------
-    float
-        The unit; 1 for size 0.
-    """
+    """Return the power of two near a size, by which numbers are divided so that float32 scales hold any unit."""
     return float(np.ldexp(1.0, min(int(np.frexp(size)[1]), 1023))) if size > 0 else 1.0
 
 
 def encode_block(block: Array, bits: int) -> tuple[Coded, Array]:
     """Encode a block of columns as integers of few bits, each column with a scale of its own.
 
-    Parameters
-    ----------
-    block : ndarray of shape (d, b)
-        The block.
-    bits : int
-        Bits of a number.
-
-    Returns
-    -------
-    coded : Coded
-        The block in code.
-    rounded : ndarray of shape (d, b)
-        The block that `decode_block` returns.
+    Shapes: block (d, b) -> (d, b).
     """
     coded, rounded = quantise(block.T.reshape(-1), bits, len(block))
     return coded, rounded.reshape(block.T.shape).T
@@ -173,24 +117,7 @@ def encode_block(block: Array, bits: int) -> tuple[Coded, Array]:
 def decode_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
     """Decode the block that `encode_block` encoded.
 
-    Parameters
-    ----------
-    coded : Coded
-        The block in code.
-    bits : int
-        Bits of a number.
-    shape : tuple of int
-        Shape (d, b) of the block.
-
-    Returns
-    -------
-    ndarray of shape (d, b)
-        The rounded block.
-
-    Raises
-    ------
-    ValueError
-        If the code is not that of such a block.
+    Shapes: -> (d, b).
     """
     d, columns = shape
     return dequantise(coded, bits, d, d * columns).reshape(columns, d).T
@@ -199,24 +126,7 @@ def decode_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
 def decode_orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
     """Decode a block and return the nearest block with orthonormal columns, which server and party both compute.
 
-    Parameters
-    ----------
-    coded : Coded
-        The block in code.
-    bits : int
-        Bits of a number.
-    shape : tuple of int
-        Shape (d, b) of the block.
-
-    Returns
-    -------
-    ndarray of shape (d, b)
-        Orthonormal columns.
-
-    Raises
-    ------
-    ValueError
-        If the code is not that of such a block, or its columns are far from orthonormal.
+    Shapes: -> (d, b).
     """
     d, columns = shape
     if not 0 < columns <= d:
@@ -232,21 +142,7 @@ def encode_components(vectors: Array, bits: int) -> tuple[Coded, int, Array]:
 
     A column of many features with one large entry is far from itself in 8 bits: all small entries become zero.
 
-    Parameters
-    ----------
-    vectors : ndarray of shape (d, b)
-        Orthonormal columns.
-    bits : int
-        Smallest bits of a number.
-
-    Returns
-    -------
-    coded : Coded
-        The columns in code.
-    bits : int
-        Bits of a number that were needed.
-    block : ndarray of shape (d, b)
-        The orthonormal columns that `decode_orthonormal_block` returns.
+    Shapes: vectors (d, b) -> (d, b).
     """
     coded, rounded = encode_block(vectors, bits)
     while bits < MAX_BITS and not _is_nearly_orthonormal(rounded):
@@ -263,41 +159,12 @@ def _is_nearly_orthonormal(block: Array) -> bool:
 
 
 def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Compress bytes without loss.
-
-    Parameters
-    ----------
-    content : ndarray of uint8
-        The bytes.
-
-    Returns
-    -------
-    ndarray of uint8
-        The code.
-    """
+    """Compress bytes without loss."""
     return np.frombuffer(_zstd().compress(content), np.uint8)
 
 
 def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Decompress bytes, never into more memory than their expected size, whatever the compressed bytes claim.
-
-    Parameters
-    ----------
-    code : ndarray of uint8
-        Result of `compress`.
-    size : int
-        Expected number of bytes.
-
-    Returns
-    -------
-    ndarray of uint8
-        The bytes.
-
-    Raises
-    ------
-    ValueError
-        If the code is damaged, or not that of ``size`` bytes.
-    """
+    """Decompress bytes, never into more memory than their expected size, whatever the compressed bytes claim."""
     try:
         return np.frombuffer(_zstd().decompress(np.ascontiguousarray(code), size), np.uint8)
     except OSError:  # damaged, too short, or of another number of bytes: zstd writes none beyond them
@@ -326,36 +193,14 @@ class Quantise:
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle as integers of few bits.
 
-        Parameters
-        ----------
-        triangle : ndarray of shape (d (d + 1) / 2,)
-            Packed scatter.
-        d : int
-            Number of features.
-
-        Returns
-        -------
-        coded : Coded
-            The triangle in code.
-        rounded : ndarray of shape (d (d + 1) / 2,)
-            The triangle that `decode` returns.
+        Shapes: triangle (d (d + 1) -> (d (d + 1).
         """
         return quantise(triangle, self.bits, SCALE_BLOCK)
 
     def decode(self, coded: Coded, d: int) -> Array:
         """Decode a packed triangle from integers of few bits.
 
-        Parameters
-        ----------
-        coded : Coded
-            The triangle in code.
-        d : int
-            Number of features.
-
-        Returns
-        -------
-        ndarray of shape (d (d + 1) / 2,)
-            Packed scatter.
+        Shapes: -> (d (d + 1).
         """
         return dequantise(coded, self.bits, SCALE_BLOCK, packed_size(d))
 
@@ -379,24 +224,7 @@ class SharedStep:
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle as multiples of the shared step.
 
-        Parameters
-        ----------
-        triangle : ndarray of shape (d (d + 1) / 2,)
-            Packed scatter.
-        d : int
-            Number of features.
-
-        Returns
-        -------
-        coded : Coded
-            The triangle in code.
-        rounded : ndarray of shape (d (d + 1) / 2,)
-            The triangle that `decode` returns.
-
-        Raises
-        ------
-        ValueError
-            If an integer has more than 27 bits.
+        Shapes: triangle (d (d + 1) -> (d (d + 1).
         """
         integers = np.rint(triangle / self.step)
         if np.abs(integers).max(initial=0) >= 2**27:
@@ -411,22 +239,7 @@ class SharedStep:
     def decode(self, coded: Coded, d: int) -> Array:
         """Decode a packed triangle from multiples of the shared step.
 
-        Parameters
-        ----------
-        coded : Coded
-            The triangle in code.
-        d : int
-            Number of features.
-
-        Returns
-        -------
-        ndarray of shape (d (d + 1) / 2,)
-            Packed scatter.
-
-        Raises
-        ------
-        ValueError
-            If the code is damaged.
+        Shapes: -> (d (d + 1).
         """
         size = packed_size(d)
         if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
@@ -438,17 +251,7 @@ class SharedStep:
 def mixed_differences(triangle: Array, d: int) -> Array:
     """Compute the differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of a symmetric matrix.
 
-    Parameters
-    ----------
-    triangle : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of the matrix.
-    d : int
-        Number of rows of the matrix.
-
-    Returns
-    -------
-    ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of the differences.
+    Shapes: triangle (d (d + 1) -> (d (d + 1).
     """
     differences = triangle.copy()
     starts = [*diagonal_positions(d).tolist(), triangle.size]
@@ -486,19 +289,7 @@ def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
     The forecast is the entropy of multiples of a step whose sizes are distributed exponentially about their mean, for
     each `FORECAST_RUN` consecutive entries. It is within some tenth of what zstd needs for covariances.
 
-    Parameters
-    ----------
-    triangle : ndarray of shape (d (d + 1) / 2,)
-        Packed scatter.
-    d : int
-        Number of features.
-    steps : ndarray of shape (m,)
-        Steps of the codec.
-
-    Returns
-    -------
-    ndarray of shape (m,)
-        Bytes for each step.
+    Shapes: triangle (d (d + 1), steps (m,) -> (m,).
     """
     bits = np.array([_entropy_bits(entries, steps) for entries in (triangle, mixed_differences(triangle, d))])
     forecast: Array = bits.min(axis=0) / 8
@@ -534,19 +325,7 @@ class LowRank:
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle by the leading eigenvectors of its matrix.
 
-        Parameters
-        ----------
-        triangle : ndarray of shape (d (d + 1) / 2,)
-            Packed scatter.
-        d : int
-            Number of features.
-
-        Returns
-        -------
-        coded : Coded
-            The triangle in code.
-        rounded : ndarray of shape (d (d + 1) / 2,)
-            The triangle that `decode` returns.
+        Shapes: triangle (d (d + 1) -> (d (d + 1).
         """
         pairs = leading_eigenpairs(unpack(triangle, d), self.rank)
         floor = np.float32(max(0.0, pairs.following) / 2)
@@ -557,22 +336,7 @@ class LowRank:
     def decode(self, coded: Coded, d: int) -> Array:
         """Decode a packed triangle from leading eigenvectors.
 
-        Parameters
-        ----------
-        coded : Coded
-            The triangle in code.
-        d : int
-            Number of features.
-
-        Returns
-        -------
-        ndarray of shape (d (d + 1) / 2,)
-            Packed scatter of low rank.
-
-        Raises
-        ------
-        ValueError
-            If the code is not that of such a triangle.
+        Shapes: -> (d (d + 1).
         """
         if not (coded.scales.size and np.isfinite(coded.scales[-1]) and coded.scales[-1] >= 0):
             raise ValueError("its filler is not a number from 0")
@@ -609,19 +373,7 @@ class Sketch:
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle by products of its matrix with random vectors.
 
-        Parameters
-        ----------
-        triangle : ndarray of shape (d (d + 1) / 2,)
-            Packed scatter.
-        d : int
-            Number of features.
-
-        Returns
-        -------
-        coded : Coded
-            The triangle in code.
-        rounded : ndarray of shape (d (d + 1) / 2,)
-            The triangle that `decode` returns.
+        Shapes: triangle (d (d + 1) -> (d (d + 1).
         """
         products = blas.dsymm(
             1.0, unpack(triangle, d), np.asfortranarray(random_block(d, self.rank, self.seed)), lower=1
@@ -632,17 +384,7 @@ class Sketch:
     def decode(self, coded: Coded, d: int) -> Array:
         """Decode the Nystroem approximation of a packed triangle from products with random vectors.
 
-        Parameters
-        ----------
-        coded : Coded
-            The triangle in code.
-        d : int
-            Number of features.
-
-        Returns
-        -------
-        ndarray of shape (d (d + 1) / 2,)
-            Packed scatter of low rank.
+        Shapes: -> (d (d + 1).
         """
         return self._scatter(dequantise(coded, self.bits, d, self.rank * d), d)
 

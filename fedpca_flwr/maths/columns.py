@@ -104,15 +104,7 @@ class Columns:
     def transposed_times(self, Q: Array) -> Array:
         """Compute the product ``X' Q`` chunk by chunk.
 
-        Parameters
-        ----------
-        Q : ndarray of shape (n, b)
-            The right factor.
-
-        Returns
-        -------
-        ndarray of shape (f, b)
-            The product.
+        Shapes: Q (n, b) -> (f, b).
         """
         product: Array = -np.multiply.outer(self._remaining_mean, Q.sum(axis=0))
         start = 0
@@ -143,17 +135,7 @@ def prepare_columns(data: Rows, *, center: bool = True, scale: bool = False) -> 
     Scaling divides by the standard deviation about the mean (divisor n), with or without centring. A column that is
     constant up to rounding becomes exactly zero once centred, as does a column that varies too little to be scaled.
 
-    Parameters
-    ----------
-    data : rows of shape (n, f)
-        The party's columns.
-    center, scale : bool, optional
-        Whether columns are centred, and whether they are scaled.
-
-    Returns
-    -------
-    Columns
-        The columns as a factor of products.
+    Shapes: data (n, f).
     """
     head, diagonal = head_and_diagonal(data)
     n, mean = head.n, head.mean
@@ -168,17 +150,7 @@ def prepare_columns(data: Rows, *, center: bool = True, scale: bool = False) -> 
 def gram_product(X: Array | Columns | Transposed, Q: Array) -> Array:
     """Compute ``X X' Q`` without the matrix (n, n).
 
-    Parameters
-    ----------
-    X : factor of shape (n, f)
-        Columns, or their transpose.
-    Q : ndarray of shape (n, b)
-        The right factor.
-
-    Returns
-    -------
-    ndarray of shape (n, b)
-        The product.
+    Shapes: X (n, f), Q (n, b) -> (n, b).
     """
     return X @ (X.T @ Q)
 
@@ -186,15 +158,7 @@ def gram_product(X: Array | Columns | Transposed, Q: Array) -> Array:
 def packed_gram(X: Array) -> Array:
     """Compute the packed triangle of ``X X'``.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, f)
-        The columns.
-
-    Returns
-    -------
-    ndarray of shape (n (n + 1) / 2,)
-        Inner products of the rows.
+    Shapes: X (n, f) -> (n (n + 1).
     """
     return pack(blas.dsyrk(1.0, X.T, trans=1, lower=1) if len(X) else np.empty((0, 0)))
 
@@ -204,17 +168,7 @@ def leading_directions(X: Array, rank: int) -> Array:
 
     The largest entry of each column is positive: signs would disclose more than inner products do.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, f)
-        The columns.
-    rank : int
-        Number of triplets.
-
-    Returns
-    -------
-    ndarray of shape (n, rank)
-        The directions; zeros if there are fewer.
+    Shapes: X (n, f) -> (n, rank).
     """
     U, s, _ = svd(X, full_matrices=False, check_finite=False)
     count = min(rank, s.size)
@@ -224,19 +178,7 @@ def leading_directions(X: Array, rank: int) -> Array:
 def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
     """Compute the leading left singular vectors of all parties' columns side by side from their `leading_directions`.
 
-    Parameters
-    ----------
-    blocks : sequence of ndarray of shape (n, rank)
-        Directions of each party.
-    k : int
-        Number of merged directions.
-
-    Returns
-    -------
-    basis : ndarray of shape (n, k)
-        Orthonormal columns.
-    following : float
-        The squared singular value after them.
+    Shapes: blocks (n, rank) -> (n, k).
     """
     U, s, _ = svd(np.hstack(blocks), full_matrices=False, check_finite=False)
     return U[:, :k], float(s[k] ** 2) if s.size > k else 0.0
@@ -245,17 +187,7 @@ def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
 def projection_energies(X: Array | Columns, U: Array) -> Array:
     """Compute the squared length ``|X' u|^2`` of the projection on each column u of ``U``.
 
-    Parameters
-    ----------
-    X : factor of shape (n, f)
-        The columns.
-    U : ndarray of shape (n, k)
-        The directions.
-
-    Returns
-    -------
-    ndarray of shape (k,)
-        Squared lengths.
+    Shapes: X (n, f), U (n, k) -> (k,).
     """
     projected = X.T @ U
     squares: Array = np.einsum("ij,ij->j", projected, projected)
@@ -263,18 +195,7 @@ def projection_energies(X: Array | Columns, U: Array) -> Array:
 
 
 def order_free_sum(arrays: Sequence[Array]) -> Array:
-    """Add arrays so that the bits of the sum do not depend on their order.
-
-    Parameters
-    ----------
-    arrays : sequence of ndarray
-        Arrays of equal shape.
-
-    Returns
-    -------
-    ndarray
-        The sum.
-    """
+    """Add arrays so that the bits of the sum do not depend on their order."""
     total: Array = np.sort(np.stack(arrays), axis=0).sum(axis=0)
     return total
 
@@ -322,22 +243,7 @@ class Kernel:
             return sums if self.name == "linear" else (self.gamma * sums + self.coef0) ** self.degree
 
     def error_bound(self, packed: Array, n: int, input_error: float) -> float:
-        """Bound the spectral norm of the rounding error of the centred kernel matrix.
-
-        Parameters
-        ----------
-        packed : ndarray
-            Packed sums that the matrix is made from.
-        n : int
-            Number of rows.
-        input_error : float
-            Error of an entry of ``packed`` besides rounding in float64.
-
-        Returns
-        -------
-        float
-            The bound.
-        """
+        """Bound the spectral norm of the rounding error of the centred kernel matrix."""
         eps = float(np.finfo(np.float64).eps)
         if self.uses_distances:
             cancelled = 4 * eps * np.sqrt(packed) * np.sqrt(packed.max(initial=0.0))
@@ -356,17 +262,7 @@ class Kernel:
     def matrix(self, packed: Array, n: int) -> Array:
         """Compute the kernel matrix from packed sums over all parties.
 
-        Parameters
-        ----------
-        packed : ndarray
-            Sum of the parties' `packed_distances` or `packed_gram`.
-        n : int
-            Number of rows.
-
-        Returns
-        -------
-        ndarray of shape (n, n)
-            The kernel matrix.
+        Shapes: -> (n, n).
         """
         if self.uses_distances:
             K = squareform(self(packed))
@@ -378,15 +274,7 @@ class Kernel:
 def packed_distances(X: Array) -> Array:
     """Compute the packed triangle of squared distances between rows, from differences, so that nothing cancels.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, f)
-        The columns.
-
-    Returns
-    -------
-    ndarray of shape (n (n - 1) / 2,)
-        Squared distances.
+    Shapes: X (n, f) -> (n (n - 1).
     """
     distances: Array = pdist(X, "sqeuclidean")
     return distances
@@ -395,19 +283,7 @@ def packed_distances(X: Array) -> Array:
 def landmark_sums(X: Array, landmarks: NDArray[np.int64], *, distances: bool) -> Array:
     """Compute squared distances, or inner products, between all rows and some landmark rows.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, f)
-        The columns.
-    landmarks : ndarray of shape (c,)
-        Indices of the landmark rows.
-    distances : bool
-        Whether squared distances are computed; else inner products.
-
-    Returns
-    -------
-    ndarray of shape (n, c)
-        The numbers.
+    Shapes: X (n, f), landmarks (c,) -> (n, c).
     """
     return cdist(X, X[landmarks], "sqeuclidean") if distances else X @ X[landmarks].T
 
@@ -415,15 +291,7 @@ def landmark_sums(X: Array, landmarks: NDArray[np.int64], *, distances: bool) ->
 def centre_kernel(K: Array) -> Array:
     """Centre a kernel matrix K in feature space: ``H K H`` with ``H = I - 1 1' / n``.
 
-    Parameters
-    ----------
-    K : ndarray of shape (n, n)
-        The kernel matrix.
-
-    Returns
-    -------
-    ndarray of shape (n, n)
-        The kernel of features without their mean.
+    Shapes: K (n, n) -> (n, n).
     """
     K = K - K.mean(axis=0)
     K -= K.mean(axis=1)[:, None]
@@ -433,21 +301,7 @@ def centre_kernel(K: Array) -> Array:
 def kernel_pairs(K: Array, k: int) -> tuple[Eigenpairs, float, int]:
     """Compute the leading eigenpairs of a centred kernel matrix.
 
-    Parameters
-    ----------
-    K : ndarray of shape (n, n)
-        The centred kernel matrix.
-    k : int
-        Number of pairs.
-
-    Returns
-    -------
-    pairs : Eigenpairs
-        The leading pairs.
-    total : float
-        Sum of the positive eigenvalues.
-    positive : int
-        Number of positive eigenvalues.
+    Shapes: K (n, n).
     """
     values, vectors = eigh(K, check_finite=False)
     positive = values > KERNEL_ROUNDING * max(values[-1], 0.0)
@@ -460,23 +314,7 @@ def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigen
 
     The approximation is ``C W^+ C'``, centred, where ``W = C[landmarks]`` must be positive semidefinite.
 
-    Parameters
-    ----------
-    C : ndarray of shape (n, c)
-        Columns of the kernel matrix at the landmarks.
-    landmarks : ndarray of shape (c,)
-        Indices of the landmark rows.
-    k : int
-        Number of pairs.
-
-    Returns
-    -------
-    pairs : Eigenpairs
-        The leading pairs.
-    total : float
-        Sum of the positive eigenvalues.
-    positive : int
-        Number of positive eigenvalues.
+    Shapes: C (n, c), landmarks (c,).
     """
     values, vectors = eigh(C[landmarks], check_finite=False)
     if not values[-1] > 0:
@@ -492,19 +330,7 @@ def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigen
 def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
     """Compute scikit-learn's default of the parameter gamma, ``1 / (m var X)``, for all parties' columns X (n, m).
 
-    Parameters
-    ----------
-    counts : ndarray of shape (p,)
-        Number of columns of each party.
-    levels : ndarray of shape (p,)
-        Mean of each party's entries.
-    spreads : ndarray of shape (p,)
-        Mean squared deviation of each party's entries from their mean.
-
-    Returns
-    -------
-    float
-        The parameter gamma; 1 if nothing varies.
+    Shapes: counts (p,), levels (p,), spreads (p,).
     """
     level = np.sum(counts * levels) / counts.sum()
     variance = np.sum(np.sort(counts * (spreads + (levels - level) ** 2)))
@@ -514,21 +340,7 @@ def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
 def power_iteration(product: Callable[[Array], Array], start: Array, steps: int) -> tuple[float, Array]:
     """Run the power method (Cheung et al. 2022, equations 5 and 6, corrected).
 
-    Parameters
-    ----------
-    product : callable
-        Product of the matrix with a vector.
-    start : ndarray of shape (n,)
-        First vector.
-    steps : int
-        Number of products.
-
-    Returns
-    -------
-    quotient : float
-        Rayleigh quotient.
-    vector : ndarray of shape (n,)
-        Unit vector, or zeros if a product is zero.
+    Shapes: start (n,) -> (n,).
     """
     a = start
     for _ in range(steps):
@@ -543,17 +355,7 @@ def power_iteration(product: Callable[[Array], Array], start: Array, steps: int)
 def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
     """Return the function that multiplies a vector by a party's ``X X'`` (n, n), or by the covariance of its rows.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, f)
-        The party's columns.
-    faithful : bool
-        Whether the matrix is the covariance of the rows over the party's own columns; else it is ``X X'``.
-
-    Returns
-    -------
-    callable
-        Product of the matrix with a vector.
+    Shapes: X (n, f).
     """
     if not faithful:
         return lambda a: X @ (X.T @ a)
@@ -564,23 +366,7 @@ def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
 def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool, scaled: bool) -> Array:
     """Merge p vectors a_i to ``sum w_i a_i`` with weights from their eigenvalues (Cheung et al. 2022, equation 13).
 
-    Parameters
-    ----------
-    values : sequence of float
-        Eigenvalue of each vector.
-    vectors : sequence of ndarray of shape (n,)
-        The vectors.
-    faithful : bool
-        Whether signs are taken as they come, and p // 2 vectors are boosted. Otherwise all vectors are turned towards
-        the leading direction of ``sum w_i a_i a_i'``, and ceil(p / 2) are boosted.
-    scaled : bool
-        Whether the larger weights are boosted by 1 + eta and the others by 1 - eta, with eta the mean weight (equation
-        15).
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        The merged vector.
+    Shapes: vectors (n,) -> (n,).
     """
     total = math.fsum(values)
     weights = np.asarray(values) / total if total > 0 else np.full(len(values), 1 / len(values))
@@ -600,17 +386,7 @@ def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful
 def project_on_direction(X: Array, u: Array) -> Array:
     """Project rows of X on the unit vector m along ``X' u``: ``X m m'``, of rank 1 (Cheung et al. 2022, equation 14).
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, f)
-        The party's columns.
-    u : ndarray of shape (n,)
-        The merged vector.
-
-    Returns
-    -------
-    ndarray of shape (n, f)
-        The projected columns.
+    Shapes: X (n, f), u (n,) -> (n, f).
     """
     m = X.T @ u
     size = float(norm(m))
@@ -622,17 +398,7 @@ def scores_on_direction(X: Array, u: Array) -> Array:
 
     The products of rows of this column are those of `project_on_direction`, which has as many columns as X.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, f)
-        The party's columns.
-    u : ndarray of shape (n,)
-        The merged vector.
-
-    Returns
-    -------
-    ndarray of shape (n, 1) or (n, f)
-        The scores; X where the vector is orthogonal to all columns.
+    Shapes: X (n, f), u (n,) -> (n, 1).
     """
     m = X.T @ u
     size = float(norm(m))
@@ -645,17 +411,7 @@ def orthogonal_direction(u: Array, basis: Array) -> Array:
     If only rounding is left of the vector, or the vector is zero (a component without variance), any direction serves:
     the result is made from the axis with the smallest part in the basis.
 
-    Parameters
-    ----------
-    u : ndarray of shape (n,)
-        The vector.
-    basis : ndarray of shape (n, j)
-        Orthonormal columns, fewer than n.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Unit vector orthogonal to the basis.
+    Shapes: u (n,), basis (n, j) -> (n,).
     """
     remainder = project_out(u, basis)
     if norm(remainder) <= MIN_DIRECTION_SHARE * norm(u):
@@ -667,16 +423,6 @@ def orthogonal_direction(u: Array, basis: Array) -> Array:
 def deflate(X: Array, basis: Array) -> Array:
     """Project the columns of a party on the complement of a basis.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, f)
-        The columns.
-    basis : ndarray of shape (n, j)
-        Orthonormal directions.
-
-    Returns
-    -------
-    ndarray of shape (n, f)
-        The remaining columns.
+    Shapes: X (n, f), basis (n, j) -> (n, f).
     """
     return X - basis @ (basis.T @ X)

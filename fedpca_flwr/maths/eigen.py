@@ -37,69 +37,22 @@ def rounding_bound(d: int) -> float:
     Measured: at most 38 machine epsilons, 8e-15, in a scatter (spectra over 1 to 7 decades, 5 to 200 features, against
     singular vectors of the rows), and 9 in a product (100 to 200,000 rows, 12 to 1,000 features, in 80 bits); half the
     time a hundredth of that.
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-
-    Returns
-    -------
-    float
-        Spectral norm of the error over the largest eigenvalue.
     """
     return 1e-15 * (10 + float(np.sqrt(d)))
 
 
 def frobenius_norm(M: Array) -> float:
-    """Compute the Frobenius norm of a matrix whose entries' squares may overflow or underflow.
-
-    Parameters
-    ----------
-    M : ndarray
-        Matrix of any shape.
-
-    Returns
-    -------
-    float
-        The norm.
-    """
+    """Compute the Frobenius norm of a matrix whose entries' squares may overflow or underflow."""
     return float(blas.dnrm2(np.ravel(M))) if np.size(M) else 0.0
 
 
 def sine_theorem(residual: float, gap: float) -> float:
-    """Bound the largest angle between a subspace and an eigenspace in degrees, from residual and gap (Davis and Kahan).
-
-    Parameters
-    ----------
-    residual : float
-        Spectral norm of ``A U - U T`` for an orthonormal U.
-    gap : float
-        Distance from the least eigenvalue of T down to the largest of A that does not belong to the eigenspace.
-
-    Returns
-    -------
-    float
-        The bound in degrees; 90 is no bound.
-    """
+    """Bound the largest angle between a subspace and an eigenspace in degrees, from residual and gap (Davis and Kahan)."""
     return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
 
 
 def format_upper_bound(bound: float, *, digits: int = 2) -> str:
-    """Format an upper bound in few digits, rounded upwards.
-
-    Parameters
-    ----------
-    bound : float
-        The bound.
-    digits : int, optional
-        Number of significant digits.
-
-    Returns
-    -------
-    str
-        Text of a number that is never less than the bound.
-    """
+    """Format an upper bound in few digits, rounded upwards."""
     text = f"{bound:.{digits}g}"
     if float(text) >= bound:
         return text
@@ -107,20 +60,7 @@ def format_upper_bound(bound: float, *, digits: int = 2) -> str:
 
 
 def certificate_text(degrees: float, *, first: int | None = None) -> str:
-    """Return a certified angle as a text.
-
-    Parameters
-    ----------
-    degrees : float
-        Bound on the angle; 90 is no bound.
-    first : int, optional
-        Number of leading components that the bound is for; by default all.
-
-    Returns
-    -------
-    str
-        The certificate.
-    """
+    """Return a certified angle as a text."""
     if degrees >= 90:
         return "no bound"
     return (
@@ -153,15 +93,7 @@ def principal_angles(a: Array, b: Array) -> Array:
 def projector_distance(a: Array, b: Array) -> float:
     """Compute the spectral norm of the difference of two projectors: the sine of the largest principal angle.
 
-    Parameters
-    ----------
-    a, b : ndarray of shape (d, k)
-        Columns of the two spaces.
-
-    Returns
-    -------
-    float
-        The distance, from 0 to 1.
+    Shapes: a, b (d, k).
     """
     return float(np.sin(np.radians(principal_angles(a, b).max())))
 
@@ -299,39 +231,14 @@ def count_to_exceed_share(values: Array, total: float, share: float) -> int:
 
     A sum that is larger by rounding only does not exceed the share.
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        Values, descending.
-    total : float
-        The total.
-    share : float
-        Share of the total, from 0 to 1.
-
-    Returns
-    -------
-    int
-        Number of values.
+    Shapes: values (d,).
     """
     shares = np.cumsum(values) / total
     return min(values.size, int(np.searchsorted(shares, share + 4 * rounding_bound(values.size), side="right")) + 1)
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:
-    """Bound the angle to the eigenvectors of a matrix that differs from the given matrix by an error and by rounding.
-
-    Parameters
-    ----------
-    error : float
-        Spectral norm of the difference.
-    pairs : Eigenpairs
-        Eigenpairs of the known matrix.
-
-    Returns
-    -------
-    float
-        The bound in degrees; 90 is no bound.
-    """
+    """Bound the angle to the eigenvectors of a matrix that differs from the given matrix by an error and by rounding."""
     error += rounding_bound(len(pairs.vectors)) * float(pairs.values[0])
     return sine_theorem(error, float(pairs.values[-1]) - pairs.following - error)
 
@@ -340,16 +247,6 @@ def resolution(pairs: Eigenpairs) -> Resolution:
     """Compute the precision with which float64 determines the eigenpairs of a scatter, covariance or Gram matrix.
 
     Rounding is relative to the largest eigenvalue: a variance below some 1e-13 of it is noise, and so is its component.
-
-    Parameters
-    ----------
-    pairs : Eigenpairs
-        The pairs.
-
-    Returns
-    -------
-    Resolution
-        Their precision.
     """
     if pairs.resolution is not None:
         return pairs.resolution
@@ -370,17 +267,7 @@ def largest_eigenpair(matrix: Array) -> tuple[float, Array]:
     A large matrix goes through Lanczos. Of several equal largest eigenvalues any one will do, so nothing checks that
     none was missed, as `leading_eigenpairs` does.
 
-    Parameters
-    ----------
-    matrix : ndarray of shape (d, d)
-        The matrix, both halves.
-
-    Returns
-    -------
-    value : float
-        The eigenvalue.
-    vector : ndarray of shape (d,)
-        The unit eigenvector.
+    Shapes: matrix (d, d) -> (d,).
     """
     from scipy.sparse.linalg import ArpackError
 
@@ -398,15 +285,7 @@ def spectral_norm(matrix: Array) -> float:
 
     Lanczos finds a large matrix's norm to a tenth of that, from below, in float32.
 
-    Parameters
-    ----------
-    matrix : ndarray of shape (d, d)
-        The matrix, or its lower triangle with zeros above.
-
-    Returns
-    -------
-    float
-        The norm.
+    Shapes: matrix (d, d).
     """
     d = matrix.shape[0]
     unit = float(max(matrix.max(), -matrix.min()))
@@ -432,17 +311,7 @@ def _eigsh(matrix: NDArray[np.floating], unit: float, count: int, **options: Any
 def pseudo_inverse(S: Array) -> tuple[Array, Array]:
     """Compute the pseudo-inverse of a symmetric positive semidefinite matrix.
 
-    Parameters
-    ----------
-    S : ndarray of shape (p, p)
-        The matrix.
-
-    Returns
-    -------
-    inverse : ndarray of shape (p, p)
-        The pseudo-inverse.
-    null_basis : ndarray of shape (p, m)
-        Basis of the directions that it drops.
+    Shapes: S (p, p) -> (p, p), (p, m).
     """
     values, vectors = eigh(S)
     varying = _is_varying(values)
@@ -453,15 +322,7 @@ def pseudo_inverse(S: Array) -> tuple[Array, Array]:
 def count_varying_directions(S: Array) -> int:
     """Count the eigenvalues of a scatter that are larger than its rounding error.
 
-    Parameters
-    ----------
-    S : ndarray of shape (p, p)
-        The scatter.
-
-    Returns
-    -------
-    int
-        Its rank above rounding.
+    Shapes: S (p, p).
     """
     return int(_is_varying(eigh(S, eigvals_only=True)).sum())
 
@@ -469,15 +330,7 @@ def count_varying_directions(S: Array) -> int:
 def whitening_matrix(S: Array) -> Array:
     """Compute a matrix W with ``W' S W = I`` for a scatter S.
 
-    Parameters
-    ----------
-    S : ndarray of shape (p, p)
-        Scatter of features in any units.
-
-    Returns
-    -------
-    ndarray of shape (p, rank)
-        The matrix W.
+    Shapes: S (p, p) -> (p, rank).
     """
     unit = diagonal_roots(S)
     values, vectors = eigh(S / unit / unit[:, None])
@@ -489,15 +342,7 @@ def whitening_matrix(S: Array) -> Array:
 def diagonal_roots(S: Array) -> Array:
     """Compute the square roots of a scatter's diagonal, by which features of any units become comparable.
 
-    Parameters
-    ----------
-    S : ndarray of shape (d, d)
-        The scatter.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        The roots; 1 instead of 0.
+    Shapes: S (d, d) -> (d,).
     """
     roots = np.sqrt(np.diagonal(S).clip(min=0.0))
     return np.where(roots > 0, roots, 1.0)
@@ -512,15 +357,7 @@ def _is_varying(values: Array) -> NDArray[np.bool_]:
 def largest_singular_value(X: Array) -> float:
     """Compute the largest singular value of a tall matrix from its Gram matrix, which is much faster.
 
-    Parameters
-    ----------
-    X : ndarray of shape (d, b)
-        The matrix.
-
-    Returns
-    -------
-    float
-        Its spectral norm.
+    Shapes: X (d, b).
     """
     largest = float(np.abs(X).max(initial=0.0))
     if not 0 < largest < np.inf:
@@ -534,17 +371,7 @@ def project_out(V: Array, Q: Array) -> Array:
 
     The projection is made twice, as a single one leaves rounding behind.
 
-    Parameters
-    ----------
-    V : ndarray of shape (d,) or (d, b)
-        Vector or block.
-    Q : ndarray of shape (d, m)
-        Orthonormal columns.
-
-    Returns
-    -------
-    ndarray
-        The part orthogonal to the columns.
+    Shapes: V (d,), Q (d, m).
     """
     for _ in range(2):
         V = V - Q @ (Q.T @ V)
@@ -554,15 +381,7 @@ def project_out(V: Array, Q: Array) -> Array:
 def column_signs(vectors: Array) -> Array:
     """Return for each column the sign of its largest entry, of the first among equals up to `SIGN_TIE_TOLERANCE`.
 
-    Parameters
-    ----------
-    vectors : ndarray of shape (d, k)
-        The columns.
-
-    Returns
-    -------
-    ndarray of shape (k,)
-        Signs, 1 or -1.
+    Shapes: vectors (d, k) -> (k,).
     """
     sizes = np.abs(vectors)
     largest = (sizes >= (1 - SIGN_TIE_TOLERANCE) * sizes.max(axis=0)).argmax(axis=0)

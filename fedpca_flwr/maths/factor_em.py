@@ -93,19 +93,7 @@ class FactorSums(NamedTuple):
 def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Array) -> FactorSums:
     """Compute the E-step: the expected sums of rows with missing values under a model of few factors.
 
-    Parameters
-    ----------
-    rows : GappedRows
-        Rows with missing values.
-    model : FactorGaussian
-        Model of the rows less the centre and divided by the unit.
-    centre, unit : ndarray of shape (d,)
-        Centre and unit of each feature.
-
-    Returns
-    -------
-    FactorSums
-        The sums.
+    Shapes: centre, unit (d,).
     """
     V, W, s = model.basis, model.loadings, model.noise
     d, q = V.shape
@@ -164,17 +152,7 @@ def _within_group_sums(groups: Groups, triangles: Array, model: FactorGaussian, 
 def fill_by_factors(centred: Array, factors: Array) -> Array:
     """Fill missing values by their expectation under a model of few factors.
 
-    Parameters
-    ----------
-    centred : ndarray of shape (n, d)
-        Rows less their mean, NaN if a value is missing.
-    factors : ndarray of shape (q + 1, d)
-        W' and, in the last row, the variance of each feature's noise, above 0, in the unit of the rows.
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-        Filled rows.
+    Shapes: centred (n, d), factors (q + 1, d) -> (n, d).
     """
     unit = np.sqrt(factors[-1])
     W, missing = (factors[:-1] / unit).T, np.isnan(centred)
@@ -186,21 +164,7 @@ def fill_by_factors(centred: Array, factors: Array) -> Array:
 def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scale: Array, components: Array) -> float:
     """Compute the squared error that components leave of rows whose missing values a factor model fills.
 
-    Parameters
-    ----------
-    rows : GappedRows
-        Rows with missing values.
-    factors : ndarray of shape (q + 1, d)
-        Factors as in `fill_by_factors`.
-    mean, scale : ndarray of shape (d,)
-        Filled rows are centred and scaled by these.
-    components : ndarray of shape (k, d)
-        Orthonormal components.
-
-    Returns
-    -------
-    float
-        Sum of the squared residuals of all rows.
+    Shapes: factors (q + 1, d), mean, scale (d,), components (k, d).
     """
     unit, k, q = np.sqrt(factors[-1]), len(components), len(factors) - 1
     W, squared = (factors[:-1] / unit).T, 0.0
@@ -227,19 +191,7 @@ def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scal
 def fill_rows(centred: Array, covariance: Array | None, factors: Array | None) -> Array:
     """Fill missing values by their expectation under a covariance, or else under a model of few factors.
 
-    Parameters
-    ----------
-    centred : ndarray of shape (n, d)
-        Rows less their mean, NaN if a value is missing.
-    covariance : ndarray of shape (d, d) or None
-        Covariance of the rows.
-    factors : ndarray of shape (q + 1, d) or None
-        Factors of the rows, which take precedence.
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-        Filled rows; without covariance and factors the rows as they are.
+    Shapes: centred (n, d), covariance (d, d), factors (q + 1, d) -> (n, d).
     """
     if factors is not None:
         return fill_by_factors(centred, factors)
@@ -305,18 +257,7 @@ class FactorEM:
         self._anderson = Anderson(_to_vector(mean, basis @ turn, 1.0), _is_valid)
 
     def add(self, sums: FactorSums) -> None:
-        """Take the sums that all rows have under the current `model`, and choose the next model.
-
-        Parameters
-        ----------
-        sums : FactorSums
-            The sums.
-
-        Raises
-        ------
-        ValueError
-            If no rows can have these sums.
-        """
+        """Take the sums that all rows have under the current `model`, and choose the next model."""
         V, n, weight = self.model.basis, self.rows, self.rows + self.prior
         d, q = V.shape
         self.mean = self.model.mean + sums.first / n

@@ -116,17 +116,7 @@ class Factor:
 def triangular_factor(data: Rows) -> tuple[Head, Array]:
     """Compute the triangular factor R of the centred rows, with R'R their scatter, by QR in chunks.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    head : Head
-        Count and mean.
-    R : ndarray of shape (min(n - 1, d), d)
-        The factor; the largest entry of each row is positive.
+    Shapes: data (n, d) -> (min(n - 1, d).
     """
     n, d = data.shape
     R = np.empty((0, d))
@@ -155,17 +145,7 @@ def truncated_factor(data: Rows, rank: int) -> Factor:
 
     With fewer rows than features no (d, d) matrix is formed.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    rank : int
-        Number of rows of the factor, at most d.
-
-    Returns
-    -------
-    Factor
-        The factor.
+    Shapes: data (n, d).
     """
     n, d = data.shape
     if n <= d:
@@ -179,20 +159,7 @@ def truncated_factor(data: Rows, rank: int) -> Factor:
 
 
 def truncate_moments(moments: Moments, rank: int) -> Factor:
-    """Compute the best factor of a given rank of a scatter.
-
-    Parameters
-    ----------
-    moments : Moments
-        Moments of the rows.
-    rank : int
-        Number of rows of the factor.
-
-    Returns
-    -------
-    Factor
-        The factor.
-    """
+    """Compute the best factor of a given rank of a scatter."""
     pairs = leading_eigenpairs(unpack(moments.scatter, moments.n_features), rank)
     rows = (pairs.vectors * np.sqrt(pairs.values.clip(min=0.0))).T
     return Factor(moments.head, np.ascontiguousarray(rows), float(moments.diagonal().sum()), max(0.0, pairs.following))
@@ -229,18 +196,6 @@ def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
     size, not to that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). If there are fewer rows
     than features, the rows are first reflected among themselves: else one huge value in a row would round all features
     of that row.
-
-    Parameters
-    ----------
-    factor : Factor
-        The factor.
-    k : int or float
-        Number of pairs; a float is the share of the trace that their values must exceed.
-
-    Returns
-    -------
-    Eigenpairs
-        The leading pairs.
     """
     rows = factor.rows
     sizes = np.sqrt(np.einsum("ij,ij->j", rows, rows))
@@ -338,15 +293,7 @@ def _wide_triangle(rows: Array, order: NDArray[np.intp]) -> Array:
 def pack_trapezoid(R: Array) -> Array:
     """Pack the entries of a triangular factor (h, d) on and above the diagonal, row by row.
 
-    Parameters
-    ----------
-    R : ndarray of shape (h, d)
-        Triangular factor, with h <= d.
-
-    Returns
-    -------
-    ndarray of shape (h d - h (h - 1) / 2,)
-        The entries.
+    Shapes: R (h, d) -> (h d - h (h - 1).
     """
     return np.concatenate([row[i:] for i, row in enumerate(R)]) if len(R) else np.empty(0)
 
@@ -354,17 +301,7 @@ def pack_trapezoid(R: Array) -> Array:
 def unpack_trapezoid(packed: Array, h: int, d: int) -> Array:
     """Unpack a triangular factor (h, d) that `pack_trapezoid` packed.
 
-    Parameters
-    ----------
-    packed : ndarray
-        Result of `pack_trapezoid`.
-    h, d : int
-        Shape of the factor.
-
-    Returns
-    -------
-    ndarray of shape (h, d)
-        The factor.
+    Shapes: -> (h, d).
     """
     R, start = np.zeros((h, d)), 0
     for i in range(h):
@@ -374,17 +311,6 @@ def unpack_trapezoid(packed: Array, h: int, d: int) -> Array:
 
 
 def trapezoid_size(n: int, d: int) -> int:
-    """Count the entries of the triangular factor of n centred rows: never more than the packed triangle d (d + 1) / 2.
-
-    Parameters
-    ----------
-    n, d : int
-        Number of rows and of features.
-
-    Returns
-    -------
-    int
-        Number of entries.
-    """
+    """Count the entries of the triangular factor of n centred rows: never more than the packed triangle d (d + 1) / 2."""
     h = min(n - 1, d)
     return h * d - h * (h - 1) // 2

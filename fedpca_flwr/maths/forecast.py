@@ -84,13 +84,7 @@ class Heterogeneity:
         return float(np.mean(np.minimum(parts, 1.0)))
 
     def as_dict(self) -> dict[str, float]:
-        """Return the score and the four measures by name.
-
-        Returns
-        -------
-        dict of str to float
-            The numbers.
-        """
+        """Return the score and the four measures by name."""
         return {"score": self.score, **asdict(self)}
 
 
@@ -126,18 +120,7 @@ class Forecast:
 
     @classmethod
     def from_surveys(cls, surveys: Sequence[Survey]) -> Forecast:
-        """Create the forecast from the surveys of all parties, in any order.
-
-        Parameters
-        ----------
-        surveys : sequence of Survey
-            The surveys.
-
-        Returns
-        -------
-        Forecast
-            The forecast.
-        """
+        """Create the forecast from the surveys of all parties, in any order."""
         surveys = sorted(surveys, key=lambda s: (s.head.n, s.head.mean.tobytes(), s.variances.tobytes()))
         pooled, rows = rows_between([survey.head for survey in surveys])
         between = np.zeros(pooled.mean.size)
@@ -158,20 +141,6 @@ class Forecast:
 
         The loop itself runs on the diagonal matrix of the forecast eigenvalues: from a Gaussian start the number of
         rounds does not depend on the basis.
-
-        Parameters
-        ----------
-        k : int
-            Number of components.
-        block : int
-            Columns of a block.
-        tolerance : float
-            Angle in degrees.
-
-        Returns
-        -------
-        int
-            Number of rounds, at most `MAX_FORECAST_ROUNDS`.
         """
         rank = int(np.count_nonzero(self.spectrum))
         values = self.spectrum[: rank + block]  # of directions without variance a block meets no more than it is wide
@@ -185,18 +154,7 @@ class Forecast:
         return iteration.product_count
 
     def coded_bytes(self, step: float) -> float:
-        """Forecast the mean bytes of a party's scatter, coded in multiples of a step.
-
-        Parameters
-        ----------
-        step : float
-            The step in units of the mean variance.
-
-        Returns
-        -------
-        float
-            Number of bytes.
-        """
+        """Forecast the mean bytes of a party's scatter, coded in multiples of a step."""
         absolute = np.log(step * self.total / self.spectrum.size)
         curves = [(np.log(CODED_STEPS * unit), coded) for unit, coded in self.party_codes if unit > 0]
         return float(sum(np.interp(absolute, steps, coded) for steps, coded in curves) / len(self.party_codes))
@@ -205,19 +163,7 @@ class Forecast:
 def make_survey(data: Rows, block: Array, max_features: int) -> Survey:
     """Compute the survey of a party.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The party's rows.
-    block : ndarray of shape (d, s)
-        Random vectors of the sketch.
-    max_features : int
-        With more features no scatter (d, d) is formed if rows are fewer, and bytes in code are told as 0.
-
-    Returns
-    -------
-    Survey
-        The numbers.
+    Shapes: data (n, d), block (d, s).
     """
     n, d = data.shape
     if n <= d and d > max_features:

@@ -41,15 +41,7 @@ class Patterns(NamedTuple):
     def from_rows(cls, rows: Rows) -> Patterns:
         """Create the patterns of missing values of some rows.
 
-        Parameters
-        ----------
-        rows : rows of shape (n, d)
-            Rows with NaN for missing values.
-
-        Returns
-        -------
-        Patterns
-            The patterns.
+        Shapes: rows (n, d).
         """
         d = rows.shape[1]
         packed = np.concatenate([np.packbits(np.isnan(chunk), axis=1) for chunk in chunks(rows, MAX_ELEMENTS)])
@@ -72,17 +64,7 @@ class Patterns(NamedTuple):
 
         Rows in excess of the multiple are the last of the largest group, or the whole group if too few would remain.
 
-        Parameters
-        ----------
-        min_rows : int
-            Smallest number of rows of a pattern.
-        multiple : int
-            The number of selected rows is a multiple of this number.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Selected rows.
+        Shapes: -> (n,).
         """
         counts, rare = self.counts, ~self.without_values
         rare &= counts < min_rows
@@ -98,17 +80,7 @@ class Patterns(NamedTuple):
 def select_rows(rows: Rows, selected: NDArray[np.bool_]) -> Blocks:
     """Select rows without a copy.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        The rows.
-    selected : ndarray of shape (n,)
-        Which rows are selected.
-
-    Returns
-    -------
-    Blocks
-        The selected rows.
+    Shapes: rows (n, d), selected (n,).
     """
     return as_blocks(rows, MAX_ELEMENTS)[selected]
 
@@ -142,32 +114,14 @@ class Groups:
     def scatter(self, group: int) -> Array:
         """Compute the scatter of the rows of a group about their mean.
 
-        Parameters
-        ----------
-        group : int
-            Number of the group.
-
-        Returns
-        -------
-        ndarray of shape (d, d)
-            The scatter.
+        Shapes: -> (d, d).
         """
         return sum((piece.T @ piece for piece in self.residuals(group)), start=np.zeros(()))
 
     def scatter_products(self, block: Array) -> Iterator[tuple[NDArray[np.int64], Array]]:
         """Compute the products of all groups' scatters with a block, without the scatters.
 
-        Parameters
-        ----------
-        block : ndarray of shape (d, b)
-            The block.
-
-        Yields
-        ------
-        indices : ndarray of shape (m,)
-            Numbers of groups that have a scatter.
-        products : ndarray of shape (m, b, d)
-            Their products, transposed.
+        Shapes: block (d, b) -> (m,), (m, b, d).
         """
         _, exponents = np.frexp(np.abs(block).max(axis=0))  # rows meet columns of length 1: no number here is too large
         scaled, numbers = np.ldexp(block, -exponents), np.flatnonzero(self.has_scatter)
@@ -181,10 +135,7 @@ class Groups:
     def squares(self) -> Array:
         """Compute the diagonal of the sum of the scatters of all groups.
 
-        Returns
-        -------
-        ndarray of shape (d,)
-            The diagonal.
+        Shapes: -> (d,).
         """
         diagonal = np.zeros(self.means.shape[1])
         for group in np.flatnonzero(self.has_scatter):
@@ -263,13 +214,7 @@ class GappedRows:
         return ObservedMoments(self.counts, self.reference, remainder, squares)
 
     def groups(self) -> Iterator[Groups]:
-        """Yield all groups of rows that have values: small groups together, a large group alone.
-
-        Yields
-        ------
-        Groups
-            Moments of some groups.
-        """
+        """Yield all groups of rows that have values: small groups together, a large group alone."""
         counts, max_rows = self.patterns.counts, max(64, MAX_ELEMENTS // self.reference.size)
         used = (counts > 0) & ~self.patterns.without_values
         small = np.flatnonzero(used & (counts <= max_rows))

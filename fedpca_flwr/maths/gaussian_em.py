@@ -63,24 +63,7 @@ class Expected(NamedTuple):
 def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:
     """Compute the E-step of EM for rows with missing values: sums of expected deviations and products.
 
-    Parameters
-    ----------
-    rows : GappedRows
-        Rows with missing values.
-    model : Gaussian
-        Model of the rows after subtraction of the centre and division by the unit.
-    centre, unit : ndarray of shape (d,)
-        Observed mean and standard deviation of each feature.
-
-    Returns
-    -------
-    Expected
-        Sums over these rows.
-
-    Raises
-    ------
-    ValueError
-        If the least eigenvalue of the covariance is below `MIN_EIGENVALUE`.
+    Shapes: centre, unit (d,).
     """
     precision = invert_covariance(model.covariance)
     if precision is None:
@@ -130,15 +113,7 @@ class GaussianEM:
     def scatter_of(self, model: Gaussian) -> Array:
         """Compute the scatter from which an M-step would make a model's covariance.
 
-        Parameters
-        ----------
-        model : Gaussian
-            The model.
-
-        Returns
-        -------
-        ndarray of shape (d, d)
-            The scatter, without the prior.
+        Shapes: -> (d, d).
         """
         return (self.rows + self.prior) * model.covariance - self.prior * np.eye(self.mean.size)
 
@@ -150,18 +125,7 @@ class GaussianEM:
         return Gaussian(self.mean, covariance / (self.rows + self.prior))
 
     def add(self, sums: Expected) -> None:
-        """Take the M-step on the expected sums of all parties, and choose the next `model`.
-
-        Parameters
-        ----------
-        sums : Expected
-            Sums over all rows of the E-step under `model`.
-
-        Raises
-        ------
-        ValueError
-            If no rows can have these sums.
-        """
+        """Take the M-step on the expected sums of all parties, and choose the next `model`."""
         step = sums.first / self.rows
         self.mean = self.model.mean + step
         self.scatter = sums.second - self.rows * pack(np.outer(step, step))

@@ -72,15 +72,7 @@ class AlleleCounts(NamedTuple):
 def genotype_deviation(frequencies: Array) -> Array:
     r"""Compute the divisor :math:`\sqrt{2p(1 - p)}` that standardises genotypes with allele frequency p.
 
-    Parameters
-    ----------
-    frequencies : ndarray of shape (d,)
-        Share p of the counted allele at each variant.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        Divisor of each variant; 1 for a variant with one allele only.
+    Shapes: frequencies (d,) -> (d,).
     """
     variance = 2 * frequencies * (1 - frequencies)
     return np.sqrt(np.where(variance > 0, variance, 1.0))
@@ -89,15 +81,7 @@ def genotype_deviation(frequencies: Array) -> Array:
 def count_alleles(rows: Rows) -> AlleleCounts:
     """Count the calls, the allele copies and the squared genotypes of each variant over rows.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        Genotypes 0, 1 and 2, with NaN for missing calls.
-
-    Returns
-    -------
-    AlleleCounts
-        Counts of these rows.
+    Shapes: rows (n, d).
     """
     n, d = rows.shape
     called, alleles, squares = np.zeros((3, d))
@@ -115,15 +99,7 @@ def count_alleles(rows: Rows) -> AlleleCounts:
 def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
     """Find the columns with values other than 0, 1, 2 and NaN.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        Rows that should be genotypes.
-
-    Returns
-    -------
-    ndarray of shape (m,)
-        Indices of the columns with another value, ascending.
+    Shapes: rows (n, d) -> (m,).
     """
     unusual = np.zeros(rows.shape[1], dtype=bool)
     if isinstance(rows, Blocks) and rows.lazy:
@@ -136,19 +112,7 @@ def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
 def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -> Blocks:
     """Standardise genotypes g as (g - 2p) / sqrt(2p(1 - p)) by allele frequencies p; 0 for a missing call.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        Genotypes with NaN for missing calls.
-    frequencies : ndarray of shape (d,)
-        Share p of the counted allele at each variant.
-    excluded : ndarray of shape (d,), optional
-        A variant with a value other than 0 here becomes zero in all rows.
-
-    Returns
-    -------
-    Blocks
-        Standardised rows, computed a few variants at a time where they are multiplied.
+    Shapes: rows (n, d), frequencies (d,), excluded (d,).
     """
     mean, unit = 2 * frequencies, genotype_deviation(frequencies)
     if excluded is not None and excluded.size:
@@ -160,17 +124,7 @@ def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -
 def standardised_blocks(rows: Rows, mean: Array, unit: Array) -> Iterator[StandardisedCalls]:
     """Subtract a mean and divide by a unit for each variant, in blocks of people; 0 for a missing call.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        Genotypes with NaN for missing calls.
-    mean, unit : ndarray of shape (d,)
-        Number to subtract and divisor of each variant.
-
-    Yields
-    ------
-    StandardisedCalls of shape (m, d)
-        The next m standardised rows.
+    Shapes: rows (n, d), mean, unit (d,) -> (m, d).
     """
     for block in people_blocks(rows):
         yield StandardisedCalls(block, mean, unit, np.zeros_like(mean))

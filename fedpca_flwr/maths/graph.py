@@ -50,26 +50,7 @@ def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int =
     shorter), or an Erdős-Rényi graph, which has each of the K (K - 1) / 2 edges with a
     probability, independently, and is drawn again until it is connected.
 
-    Parameters
-    ----------
-    kind : str
-        "ring", "star", "complete", "grid" or "erdos-renyi".
-    parties : int
-        Number of parties K.
-    probability : float, optional
-        Probability of each edge of an Erdős-Rényi graph.
-    seed : int, optional
-        Seed of an Erdős-Rényi graph.
-
-    Returns
-    -------
-    ndarray of shape (K, K)
-        Adjacency matrix: True where two parties are neighbours.
-
-    Raises
-    ------
-    ValueError
-        If none of `MAX_DRAWS` graphs was connected.
+    Shapes: -> (K, K).
     """
     first, second = np.triu_indices(parties, 1)
     if kind != "erdos-renyi":
@@ -95,15 +76,7 @@ def diameter(graph: Adjacency) -> int:
 
     After so many rounds of exchange between neighbours, each party's message has reached all parties.
 
-    Parameters
-    ----------
-    graph : ndarray of shape (K, K)
-        Adjacency matrix.
-
-    Returns
-    -------
-    int
-        Number of edges.
+    Shapes: graph (K, K).
     """
     return int(_hops(graph).max())
 
@@ -114,15 +87,7 @@ def metropolis_weights(graph: Adjacency) -> Array:
     The diagonal makes each row sum to 1. Every party can compute its own weights from its neighbours' degrees (Xiao,
     Boyd, Kim 2007).
 
-    Parameters
-    ----------
-    graph : ndarray of shape (K, K)
-        Adjacency matrix.
-
-    Returns
-    -------
-    ndarray of shape (K, K)
-        Symmetric weights, with rows that sum to 1.
+    Shapes: graph (K, K) -> (K, K).
     """
     degrees = graph.sum(axis=0)
     weights = np.where(graph, 1 / (1 + np.maximum.outer(degrees, degrees)), 0.0)
@@ -135,15 +100,7 @@ def mixing_rate(weights: Array) -> float:
 
     It is the second largest ``|eigenvalue|`` of the averaging weights.
 
-    Parameters
-    ----------
-    weights : ndarray of shape (K, K)
-        Symmetric weights with rows that sum to 1.
-
-    Returns
-    -------
-    float
-        The share, between 0 and 1; 0 for a single party.
+    Shapes: weights (K, K).
     """
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(sizes[-2]) if sizes.size > 1 else 0.0
@@ -189,22 +146,7 @@ class MeanTable(NamedTuple):
 
     @classmethod
     def for_party(cls, party: int, parties: int, head: Head, trace: float, top: float) -> MeanTable:
-        """Create the table that a party has before any exchange: only its own entries are known.
-
-        Parameters
-        ----------
-        party, parties : int
-            Index of this party, and the number of parties.
-        head : Head
-            Count and mean of its rows.
-        trace, top : float
-            Trace and largest eigenvalue of the scatter of its rows about their mean.
-
-        Returns
-        -------
-        MeanTable
-            Table with zeros for all other parties.
-        """
+        """Create the table that a party has before any exchange: only its own entries are known."""
         d = head.mean.size
         alone, vectors = np.zeros(parties), np.zeros((parties, d))
         table = cls(np.zeros(parties, np.int64), alone, alone.copy(), vectors, vectors.copy())
@@ -213,18 +155,7 @@ class MeanTable(NamedTuple):
         return table
 
     def filled_from(self, other: MeanTable) -> MeanTable:
-        """Copy the entries of parties unknown here from a neighbour's table.
-
-        Parameters
-        ----------
-        other : MeanTable
-            Table of a neighbour.
-
-        Returns
-        -------
-        MeanTable
-            This table, completed by the parties that only the other table knows.
-        """
+        """Copy the entries of parties unknown here from a neighbour's table."""
         new = (self.counts == 0) & (other.counts > 0)
         columns = zip(self, other, strict=True)
         return MeanTable(
@@ -236,16 +167,7 @@ class MeanTable(NamedTuple):
 
         The sums are taken in an order of the values: permuting the parties changes no bit of the pooled head and trace.
 
-        Returns
-        -------
-        head : Head
-            Number of rows and mean of all parties together.
-        trace : float
-            Trace of the scatter of all rows about the pooled mean.
-        traces : ndarray of shape (K,)
-            Trace of each party's scatter about the pooled mean.
-        deviations : ndarray of shape (K, d)
-            Each party's mean less the pooled mean.
+        Shapes: -> (K,), (K, d).
         """
         heads = [Head(int(n), m, r) for n, m, r in zip(self.counts, self.means, self.remainders, strict=True)]
         order = sorted(range(len(heads)), key=lambda i: head_order(heads[i]))
@@ -258,11 +180,6 @@ class MeanTable(NamedTuple):
         """Bound K times the largest eigenvalue of a party's scatter about the pooled mean, over the pooled trace.
 
         A party's shifted scatter adds its rows times |mean - pooled mean|^2 in one direction to its own scatter.
-
-        Returns
-        -------
-        float
-            The largest bound of all K parties, which is too small by as much as `tops` are.
         """
         _, total, traces, _ = self.pooled()
         return float(len(self.counts) * (traces - self.traces + self.tops).max() / total)
@@ -271,17 +188,7 @@ class MeanTable(NamedTuple):
 def sanger_direction(AX: Array, X: Array) -> Array:
     """Compute Sanger's direction ``A X - X triu(X' A X)`` towards the leading eigenvectors of A.
 
-    Parameters
-    ----------
-    AX : ndarray of shape (d, k)
-        Product ``A @ X`` with the symmetric matrix A, such as a scatter.
-    X : ndarray of shape (d, k)
-        Present estimate of the k leading eigenvectors, as columns.
-
-    Returns
-    -------
-    ndarray of shape (d, k)
-        Direction; a step along it is ``X + alpha * direction``.
+    Shapes: AX (d, k), X (d, k) -> (d, k).
     """
     return AX - X @ np.triu(X.T @ AX)
 
@@ -291,18 +198,6 @@ def largest_eigenvalue(product: Callable[[Array], Array], d: int) -> float:
 
     Block power steps start from a block that all parties share. If they have not converged, the leading eigenvalues are
     close together, and then the value is too small by a few percent, as a rule.
-
-    Parameters
-    ----------
-    product : callable
-        Function that returns the product of the matrix with a block of columns (d, c).
-    d : int
-        Number of rows and columns of the matrix.
-
-    Returns
-    -------
-    float
-        Estimate, at most the eigenvalue.
     """
     # largest Rayleigh-Ritz value of the block after the power steps
     block = orthonormalise(random_block(d, min(d, PROBE_COLUMNS), seed=0))
@@ -319,18 +214,6 @@ def safe_step(largest: float, mixing: float) -> float:
     other's directions. If the parties differ, the disagreement that an exchange leaves adds up over some ``1 / (1 -
     mixing)`` exchanges (by the `mixing_rate`), and the step is smaller, by the root of that. There is no proof of it
     for all parties and graphs.
-
-    Parameters
-    ----------
-    largest : float
-        Largest eigenvalue L of a party's matrix.
-    mixing : float
-        Second largest ``|eigenvalue|`` of the averaging weights (`mixing_rate`).
-
-    Returns
-    -------
-    float
-        Step size alpha.
     """
     return min(0.5, math.sqrt(1 - mixing)) / largest
 
@@ -339,20 +222,6 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
     """Compute the weighted mean of a party's array and its neighbours' arrays.
 
     The products are sorted before they are added: the order of the neighbours changes no bit.
-
-    Parameters
-    ----------
-    local : ndarray
-        The party's array, whose weight is the part that the neighbours' weights leave of 1.
-    neighbours : sequence of ndarray
-        Arrays of the neighbours.
-    weights : ndarray
-        Weight of each neighbour.
-
-    Returns
-    -------
-    ndarray
-        The weighted mean.
     """
     weighted = [weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)]
     products = [(1 - weights.sum()) * local, *weighted]
@@ -363,15 +232,7 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
 def orthonormalise(X: Array) -> Array:
     """Return the factor Q of the QR decomposition of ``X`` in which the factor R has no negative diagonal.
 
-    Parameters
-    ----------
-    X : ndarray of shape (d, k)
-        Columns to orthonormalise.
-
-    Returns
-    -------
-    ndarray of shape (d, k)
-        Orthonormal columns, whose first j span the same space as the first j columns of ``X``.
+    Shapes: X (d, k) -> (d, k).
     """
     Q, R = np.linalg.qr(X)
     return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
@@ -382,16 +243,6 @@ def linear_rate(steps: Sequence[float]) -> float | None:
 
     The logarithms of the steps must fall by straight lines in the third and in the last quarter and from one quarter's
     mean to the other's, and the slopes must agree up to a factor 2. (The means of a cycle do not fall.)
-
-    Parameters
-    ----------
-    steps : sequence of float
-        Lengths of the steps of the iteration so far.
-
-    Returns
-    -------
-    float or None
-        The factor r; None if the steps do not shrink steadily.
     """
     if len(steps) < MIN_RATE_STEPS or min(steps) <= 0:
         return None
@@ -406,37 +257,13 @@ def linear_rate(steps: Sequence[float]) -> float | None:
 
 
 def remaining_distance(steps: Sequence[float]) -> float | None:
-    """Extrapolate the distance to the limit after the last step: the sum of the geometric series of later steps.
-
-    Parameters
-    ----------
-    steps : sequence of float
-        Lengths of the steps of the iteration so far.
-
-    Returns
-    -------
-    float or None
-        The distance in the unit of the steps; None if the steps do not shrink steadily.
-    """
+    """Extrapolate the distance to the limit after the last step: the sum of the geometric series of later steps."""
     rate = linear_rate(steps)
     return None if rate is None else steps[-1] * rate / (1 - rate)
 
 
 def remaining_iterations(steps: Sequence[float], goal: float) -> int | None:
-    """Estimate the number of iterations until the distance to the limit is below a goal.
-
-    Parameters
-    ----------
-    steps : sequence of float
-        Lengths of the steps of the iteration so far.
-    goal : float
-        Distance to reach.
-
-    Returns
-    -------
-    int or None
-        Number of iterations; None if the steps do not shrink steadily.
-    """
+    """Estimate the number of iterations until the distance to the limit is below a goal."""
     rate, distance = linear_rate(steps), remaining_distance(steps)
     if rate is None or distance is None:
         return None

@@ -50,49 +50,20 @@ class Steps:
 
     @classmethod
     def empty(cls, clusters: int, batches: int, k: int) -> Self:
-        """Create corrections without any step.
-
-        Parameters
-        ----------
-        clusters, batches, k : int
-            Number of clusters, of batches and of scores.
-
-        Returns
-        -------
-        Steps
-            Corrections that change no scores.
-        """
+        """Create corrections without any step."""
         return cls(np.empty((0, clusters, k)), np.empty((0, clusters, batches)), np.empty((0, clusters, batches, k)))
 
     def begin_step(self, centres: Array, penalty: Array) -> "Steps":
         """Append a step, which has cluster centres and penalties, and no offsets yet.
 
-        Parameters
-        ----------
-        centres : ndarray of shape (m, k)
-            Cluster centres of unit length.
-        penalty : ndarray of shape (m, B)
-            Number added to the logarithm of a membership, by cluster and batch.
-
-        Returns
-        -------
-        Steps
-            New corrections with the further step.
+        Shapes: centres (m, k), penalty (m, B).
         """
         return Steps(np.append(self.centres, [centres], 0), np.append(self.penalties, [penalty], 0), self.moves)
 
     def finish_step(self, moves: Array) -> "Steps":
         """Add the offsets of each batch in each cluster to the last step.
 
-        Parameters
-        ----------
-        moves : ndarray of shape (m, B, k)
-            Offsets to subtract from the scores.
-
-        Returns
-        -------
-        Steps
-            New corrections, whose last step is complete.
+        Shapes: moves (m, B, k).
         """
         return Steps(self.centres, self.penalties, np.append(self.moves, [moves], 0))
 
@@ -101,17 +72,7 @@ class Steps:
 
         Each step finds the memberships by the scores corrected so far, and subtracts its offsets from the given scores.
 
-        Parameters
-        ----------
-        points : ndarray of shape (n, k)
-            Uncorrected scores of rows of the batch.
-        batch : int
-            Index of the batch.
-
-        Returns
-        -------
-        ndarray of shape (n, k)
-            Corrected scores.
+        Shapes: points (n, k) -> (n, k).
         """
         corrected = points
         for centres, penalty, moves in zip(self.centres, self.penalties[:, :, batch], self.moves, strict=False):
@@ -121,17 +82,7 @@ class Steps:
     def correct_parts(self, parts: Iterator[Array], batch: int) -> Iterator[Array]:
         """Correct the scores of a batch, part by part, by all steps that have offsets.
 
-        Parameters
-        ----------
-        parts : iterator of ndarray
-            Uncorrected scores of rows of the batch, each part of shape (n, k).
-        batch : int
-            Index of the batch.
-
-        Returns
-        -------
-        iterator of ndarray
-            Corrected scores of each part.
+        Shapes: -> (n, k).
         """
         return (self.correct(points, batch) for points in parts)
 
@@ -139,15 +90,7 @@ class Steps:
 def normalise_rows(vectors: Array) -> Array:
     """Divide rows by their Euclidean lengths; a zero row stays zero.
 
-    Parameters
-    ----------
-    vectors : ndarray of shape (n, k)
-        Rows to normalise.
-
-    Returns
-    -------
-    ndarray of shape (n, k)
-        Rows of length 1, or 0.
+    Shapes: vectors (n, k) -> (n, k).
     """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0))
@@ -156,21 +99,7 @@ def normalise_rows(vectors: Array) -> Array:
 def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array, Array]:
     """Compute the soft memberships of unit vectors in clusters: a softmax of penalised distances to the centres.
 
-    Parameters
-    ----------
-    units : ndarray of shape (n, k)
-        Unit vectors of n rows.
-    centres : ndarray of shape (m, k)
-        Cluster centres of unit length.
-    penalty : ndarray of shape (m,)
-        Number added to the logarithm of the membership in each cluster.
-
-    Returns
-    -------
-    shares : ndarray of shape (n, m)
-        Membership of each row in each cluster; each row sums to 1.
-    objective : ndarray of shape (n,)
-        Each row's term of Harmony's objective: its mean squared distance less the weighted entropy.
+    Shapes: units (n, k), centres (m, k), penalty (m,) -> (n, m), (n,).
     """
     # squared distances between unit vectors: |u - c|^2 = 2 (1 - u.c)
     chords = 2 * (1 - units @ centres.T)
@@ -208,19 +137,7 @@ class BatchSums:
     def from_scores(cls, steps: Steps, parts: Iterator[Array], batch: int) -> Self:
         """Compute the sums over the rows of a batch whose scores come in parts.
 
-        Parameters
-        ----------
-        steps : Steps
-            Corrections so far, whose last step need not have offsets.
-        parts : iterator of ndarray
-            Uncorrected scores of rows of the batch, each part of shape (n, k).
-        batch : int
-            Index of the batch.
-
-        Returns
-        -------
-        BatchSums
-            Sums over all parts.
+        Shapes: -> (n, k).
         """
         centres, penalty = steps.centres[-1], steps.penalties[-1, :, batch]
         batch_sums = cls(np.zeros(len(centres)), np.zeros(centres.shape), np.zeros(centres.shape), 0.0)
@@ -239,15 +156,7 @@ def log_excess(counts: Array) -> Array:
 
     The expected number is that of clusters independent of batches.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (m, B)
-        Sum of the memberships of each batch's rows in each cluster.
-
-    Returns
-    -------
-    ndarray of shape (m, B)
-        Logarithms, above 0 where a cluster holds too much of a batch.
+    Shapes: counts (m, B) -> (m, B).
     """
     expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
     return np.asarray(np.log((counts + 1) / (expected + 1)))
@@ -258,17 +167,7 @@ def ridge_moves(counts: Array, sums: Array) -> Array:
 
     The intercept of a cluster has no ridge penalty, and is no part of the offsets.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (m, B)
-        Sum of the memberships of each batch's rows in each cluster.
-    sums : ndarray of shape (m, B, k)
-        Sum of the scores of these rows, weighted by their memberships.
-
-    Returns
-    -------
-    ndarray of shape (m, B, k)
-        Offset of each score, by cluster and batch.
+    Shapes: counts (m, B), sums (m, B, k) -> (m, B, k).
     """
     m, batches, k = sums.shape
     moves = np.empty((m, batches, k))

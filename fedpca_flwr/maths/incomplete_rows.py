@@ -30,15 +30,7 @@ MAX_MATRIX_ELEMENTS = 2**20  # number of elements of the matrices that are inver
 def invert_covariance(covariance: Array) -> Array | None:
     """Invert a covariance of standardised features, unless nearly singular.
 
-    Parameters
-    ----------
-    covariance : ndarray of shape (d, d)
-        Symmetric matrix.
-
-    Returns
-    -------
-    ndarray of shape (d, d) or None
-        The inverse; None if an eigenvalue is below `MIN_EIGENVALUE`.
+    Shapes: covariance (d, d) -> (d, d).
     """
     factor, failed = lapack.dpotrf(np.asfortranarray(covariance), lower=1, clean=0)
     if failed:
@@ -75,21 +67,7 @@ class CompletedSums(NamedTuple):
 def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> CompletedSums:
     """Compute the sum and the second moments of rows whose missing values are filled by a Gaussian model.
 
-    Parameters
-    ----------
-    rows : GappedRows
-        Rows with missing values.
-    precision : ndarray of shape (d, d)
-        Inverse of the model's covariance of the rows divided by ``unit``.
-    centre, unit : ndarray of shape (d,)
-        Number subtracted from each feature of the rows, and then its divisor.
-    mean : ndarray of shape (d,)
-        Mean of the model for the rows so transformed; the sums are of deviations from it.
-
-    Returns
-    -------
-    CompletedSums
-        Sums over all rows.
+    Shapes: precision (d, d), centre, unit (d,), mean (d,).
     """
     total = CompletedSums(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
     within, across = np.zeros_like(precision), np.zeros_like(precision)
@@ -138,17 +116,7 @@ def _add_groups(
 def complete_deviations(deviations: Array, precision: Array) -> Array:
     """Fill missing deviations from the mean by their expectation given the observed deviations of the row.
 
-    Parameters
-    ----------
-    deviations : ndarray of shape (n, d)
-        Deviations with NaN for missing values.
-    precision : ndarray of shape (d, d)
-        Inverse of the features' covariance.
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-        Filled deviations.
+    Shapes: deviations (n, d), precision (d, d) -> (n, d).
     """
     missing = np.isnan(deviations)
     deviations_filled = np.where(missing, 0.0, deviations)
@@ -162,22 +130,7 @@ def complete_deviations(deviations: Array, precision: Array) -> Array:
 def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
     """Compute the standard deviations of features and the inverse of their correlation matrix.
 
-    Parameters
-    ----------
-    covariance : ndarray of shape (d, d)
-        Covariance of the features.
-
-    Returns
-    -------
-    unit : ndarray of shape (d,)
-        Square roots of the diagonal; 1 for a feature without variance.
-    precision : ndarray of shape (d, d)
-        Inverse of the correlation matrix.
-
-    Raises
-    ------
-    ValueError
-        If the covariance of the features with variance is not positive definite.
+    Shapes: covariance (d, d) -> (d,), (d, d).
     """
     unit = diagonal_roots(covariance)
     correlation = covariance / unit / unit[:, None]
@@ -191,17 +144,7 @@ def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
 def fill_by_covariance(centred: Array, covariance: Array) -> Array:
     """Fill missing values of centred rows by their expectation under a Gaussian model with a given covariance.
 
-    Parameters
-    ----------
-    centred : ndarray of shape (n, d)
-        Rows less the model's mean; NaN for a missing value.
-    covariance : ndarray of shape (d, d)
-        Covariance, positive definite but for features without variance.
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-        Filled rows.
+    Shapes: centred (n, d), covariance (d, d) -> (n, d).
     """
     unit, precision = unit_and_precision(covariance)
     return complete_deviations(centred / unit, precision) * unit
@@ -212,21 +155,7 @@ def squared_error_by_covariance(
 ) -> float:
     """Compute the squared residuals of filled, centred and scaled rows off the span of components.
 
-    Parameters
-    ----------
-    rows : GappedRows
-        Rows with missing values.
-    covariance : ndarray of shape (d, d)
-        Covariance by which missing values are filled.
-    mean, scale : ndarray of shape (d,)
-        Number subtracted from each feature, and then its divisor.
-    components : ndarray of shape (k, d)
-        Orthonormal components, one a row.
-
-    Returns
-    -------
-    float
-        Sum of the squared residuals over all rows and features.
+    Shapes: covariance (d, d), mean, scale (d,), components (k, d).
     """
     unit, precision = unit_and_precision(covariance)
     second = completed_sums(rows, precision, mean, unit, np.zeros_like(mean)).second

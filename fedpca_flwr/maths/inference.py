@@ -62,18 +62,7 @@ MIN_REMAINDER_SHARE = 1e-10
 
 
 def leading_run(above: NDArray[np.bool_]) -> int:
-    """Count the entries before the first false entry.
-
-    Parameters
-    ----------
-    above : ndarray of bool
-        Conditions in order.
-
-    Returns
-    -------
-    int
-        Number of leading true entries.
-    """
+    """Count the entries before the first false entry."""
     return int(np.append(above, False).argmin())
 
 
@@ -83,21 +72,7 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
     Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal
     and chi on the diagonal, so that no rows are drawn.
 
-    Parameters
-    ----------
-    variances : ndarray of shape (d,)
-        Variances of the features.
-    n : int
-        Number of rows of each covariance.
-    draws : int
-        Number of covariances to draw.
-    rng : numpy.random.Generator
-        Random number generator.
-
-    Returns
-    -------
-    ndarray of shape (draws, min(n - 1, d))
-        Eigenvalues of each covariance, descending.
+    Shapes: variances (d,) -> (draws, min(n - 1, d).
     """
     d, freedom = len(variances), n - 1
     rank = min(d, freedom)
@@ -117,19 +92,7 @@ def null_band(variances: Array, n: int, draws: int = 100) -> Array:
 
     Horn (1965); the percentiles are those of simulated covariances with a fixed seed.
 
-    Parameters
-    ----------
-    variances : ndarray of shape (d,)
-        Variances of the features.
-    n : int
-        Number of rows.
-    draws : int, optional
-        Number of simulated covariances.
-
-    Returns
-    -------
-    ndarray of shape (min(n - 1, d),)
-        Percentile of the first, second, ... eigenvalue.
+    Shapes: variances (d,) -> (min(n - 1, d).
     """
     return np.percentile(null_eigenvalues(variances, n, draws, np.random.default_rng(0)), NULL_PERCENTILE, axis=0)
 
@@ -137,17 +100,7 @@ def null_band(variances: Array, n: int, draws: int = 100) -> Array:
 def parallel_analysis(values: Array, band: Array) -> int:
     """Count the leading eigenvalues above the percentiles for rows with independent features (Horn 1965).
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        Eigenvalues, descending.
-    band : ndarray of shape (m,)
-        Percentile of each eigenvalue under independence (`null_band`).
-
-    Returns
-    -------
-    int
-        Number of components.
+    Shapes: values (d,), band (m,).
     """
     return leading_run(values[: len(band)] > band)
 
@@ -157,15 +110,7 @@ def broken_stick(values: Array) -> int:
 
     These are the expected lengths, longest first, of d pieces of the total variance that is broken at random points.
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        Eigenvalues, descending.
-
-    Returns
-    -------
-    int
-        Number of components.
+    Shapes: values (d,).
     """
     d = len(values)
     # expected length of the k-th longest of d pieces: (1 / d) sum of 1 / i over i = k, ..., d
@@ -176,17 +121,7 @@ def broken_stick(values: Array) -> int:
 def components_for_share(values: Array, share: float) -> int:
     """Count the leading components that together exceed a share of the total variance.
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        Eigenvalues, descending.
-    share : float
-        Share of the total variance, between 0 and 1.
-
-    Returns
-    -------
-    int
-        Number of components.
+    Shapes: values (d,).
     """
     return count_to_exceed_share(values, float(values.sum()), share)
 
@@ -194,17 +129,7 @@ def components_for_share(values: Array, share: float) -> int:
 def minka(values: Array, n: int) -> int | None:
     """Choose the number of components of greatest Bayesian evidence (Minka 2000), as scikit-learn's "mle".
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        Eigenvalues, descending.
-    n : int
-        Number of rows.
-
-    Returns
-    -------
-    int or None
-        Number of components; None if n < d.
+    Shapes: values (d,).
     """
     d = len(values)
     if n < d:
@@ -234,33 +159,14 @@ def _log_evidence(values: Array, k: int, n: int) -> float:
 
 
 def bi_cross_validation(parts: Sequence[Moments]) -> int:
-    """Choose the number of components, possibly 0, with the least squared error of held-out values.
-
-    Parameters
-    ----------
-    parts : sequence of Moments
-        Moments of at least two parties, of at least two features; a fold of rows consists of all rows of some parties.
-
-    Returns
-    -------
-    int
-        Number of components.
-    """
+    """Choose the number of components, possibly 0, with the least squared error of held-out values."""
     return int(np.argmin(validation_errors(parts)))
 
 
 def validation_errors(parts: Sequence[Moments]) -> Array:
     """Compute the squared errors of held-out values for predictions from 0, 1, ... components.
 
-    Parameters
-    ----------
-    parts : sequence of Moments
-        Moments of at least two parties; a fold of rows consists of all rows of some parties.
-
-    Returns
-    -------
-    ndarray of shape (m,)
-        Sum of the squared errors over all folds for 0, ..., m - 1 components; m - 1 is the least rank of a fold.
+    Shapes: -> (m,).
     """
     groups, d = _folds([int(part.count) for part in parts]), parts[0].n_features
     blocks = min(MAX_FEATURE_BLOCKS, d)
@@ -311,19 +217,7 @@ def _folds(rows: Sequence[int]) -> list[list[int]]:
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
     """Compute confidence intervals for the population's eigenvalues, for normal rows (Anderson 1963).
 
-    Parameters
-    ----------
-    values : ndarray of shape (k,)
-        Sample eigenvalues.
-    n : int
-        Number of rows.
-    level : float
-        Confidence level, between 0 and 1.
-
-    Returns
-    -------
-    ndarray of shape (k, 2)
-        Lower and upper end of each interval.
+    Shapes: values (k,) -> (k, 2).
     """
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
     upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
@@ -338,21 +232,7 @@ def variance_units(variances: Array) -> Array:
 def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> Array:
     """Compute confidence intervals for the population's eigenvalues from the kurtosis of scores (Waternaux 1976).
 
-    Parameters
-    ----------
-    values : ndarray of shape (k,)
-        Sample eigenvalues.
-    kurtosis : ndarray of shape (k,)
-        Kurtosis of each component's scores, 3 for normal rows.
-    n : float
-        Number of rows.
-    level : float
-        Confidence level, between 0 and 1.
-
-    Returns
-    -------
-    ndarray of shape (k, 2)
-        Lower and upper end of each interval.
+    Shapes: values (k,), kurtosis (k,) -> (k, 2).
     """
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
     with np.errstate(divide="ignore"):
@@ -363,21 +243,7 @@ def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> 
 def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
     """Compute standard errors of the loadings of normal rows, from all eigenpairs of their covariance.
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        Eigenvalues, descending.
-    vectors : ndarray of shape (d, d)
-        Eigenvectors as columns.
-    k : int
-        Number of components.
-    n : int
-        Number of rows.
-
-    Returns
-    -------
-    ndarray of shape (d, k)
-        Standard errors; infinite for components with equal eigenvalues.
+    Shapes: values (d,), vectors (d, d) -> (d, k).
     """
     # Var(v_i) = sum over j != i of l_i l_j / (l_i - l_j)^2 v_j v_j' / (n - 1) (Anderson 1963)
     gaps = values[:k, None] - values
@@ -391,21 +257,7 @@ def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
 def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
     """Estimate the population's variances of components, and their angles to the sample's, by the spiked model.
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        All eigenvalues of the covariance, descending.
-    k : int
-        Number of components.
-    n : int
-        Number of rows.
-
-    Returns
-    -------
-    variances : ndarray of shape (k,)
-        Variances in the population; the variance of the noise for a component that noise alone may have.
-    angles : ndarray of shape (k,)
-        Expected angle in degrees between sample and population component; 90 for such a component.
+    Shapes: values (d,) -> (k,), (k,).
     """
     # solve l = r (1 + g s2 / (r - s2)) for the population's variance r, with the ratio g and the noise variance s2
     d, leading = len(values), values[:k]
@@ -422,19 +274,7 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
 def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Array) -> tuple[Array, Array]:
     """Compute the jackknife estimate of a statistic and its variance from groups of unequal size (Busing et al. 1999).
 
-    Parameters
-    ----------
-    statistic : ndarray
-        The statistic of all rows.
-    leave_out_statistics : ndarray of shape (g, ...)
-        The statistic of all rows except one group's, for each group.
-    sizes : ndarray of shape (g,)
-        Number of rows of each group.
-
-    Returns
-    -------
-    estimate, variance : ndarray
-        Bias-corrected estimate and its variance, in the shape of the statistic.
+    Shapes: leave_out_statistics (g, ...), sizes (g,).
     """
     groups = len(sizes)
     share = (sizes / sizes.sum()).reshape(-1, *[1] * statistic.ndim)
@@ -445,41 +285,14 @@ def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Arra
 
 
 def student_quantile(groups: int, level: float) -> float:
-    """Compute the half-width, in standard errors, of a confidence interval whose error is estimated from groups.
-
-    Parameters
-    ----------
-    groups : int
-        Number of groups.
-    level : float
-        Confidence level, between 0 and 1.
-
-    Returns
-    -------
-    float
-        Two-sided quantile of Student's distribution with ``groups`` - 1 degrees of freedom.
-    """
+    """Compute the half-width, in standard errors, of a confidence interval whose error is estimated from groups."""
     return float(scipy.special.stdtrit(groups - 1, 0.5 + level / 2))
 
 
 def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     """Compute the factor by which scores of new rows are too small for each component (Lee, Zou and Wright 2010).
 
-    Parameters
-    ----------
-    variances : ndarray of shape (k,)
-        Variances (sample eigenvalues) of the components.
-    total : float
-        Sum of the variances of all features.
-    n : float
-        Number of rows.
-    d : int
-        Number of features that vary.
-
-    Returns
-    -------
-    ndarray of shape (k,)
-        Factor, at most 1; NaN if a component is not above the noise.
+    Shapes: variances (k,) -> (k,).
     """
     # in units of the noise variance `level`: r solves l = r (1 + gamma / (r - 1)); factor (r - 1) / (r + gamma - 1)
     gamma, noise_rank = d / max(1, n - 1), min(n - 1, d) - variances.size
@@ -500,17 +313,7 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
 
     It is (sum of the omitted eigenvalues)^2 over the sum of their squares.
 
-    Parameters
-    ----------
-    matrix : ndarray of shape (d, d)
-        Scatter in Fortran order, of which the lower triangle is read. It is overwritten.
-    pairs : Eigenpairs
-        Leading eigenpairs of the scatter.
-
-    Returns
-    -------
-    float or None
-        Effective number of directions; None if the pairs omit no variance.
+    Shapes: matrix (d, d).
     """
     total = float(np.trace(matrix))
     if total <= 0:
@@ -531,60 +334,20 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
 def t_squared(scores: Array, variances: Array) -> Array:
     """Compute Hotelling's T squared of rows: the sum of their squared scores over the components' variances.
 
-    Parameters
-    ----------
-    scores : ndarray of shape (n, k)
-        Scores of the rows.
-    variances : ndarray of shape (k,)
-        Variances of the components.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        T squared of each row.
+    Shapes: scores (n, k), variances (k,) -> (n,).
     """
     distances: Array = np.sum(scores**2 / variances, axis=1)
     return distances
 
 
 def t_squared_limit(k: int, n: float, level: float) -> float:
-    """Compute the limit that Hotelling's T squared of a new normal row exceeds with probability 1 - ``level``.
-
-    Parameters
-    ----------
-    k : int
-        Number of components.
-    n : float
-        Number of rows.
-    level : float
-        Probability of a smaller T squared.
-
-    Returns
-    -------
-    float
-        The limit.
-    """
+    """Compute the limit that Hotelling's T squared of a new normal row exceeds with probability 1 - ``level``."""
     # T2 n (n - k) / (k (n^2 - 1)) has the distribution F(k, n - k) (Tracy, Young and Mason 1992)
     return float(k * (n**2 - 1) / (n * (n - k)) * scipy.special.fdtri(k, n - k, level))
 
 
 def spe_limit(residual_variance: float, directions: float, level: float) -> float:
-    """Compute the limit that the squared residual (SPE) of a new row exceeds with probability 1 - ``level``.
-
-    Parameters
-    ----------
-    residual_variance : float
-        Expectation of SPE: the variance that the components omit.
-    directions : float
-        Effective number of directions (`residual_directions`).
-    level : float
-        Probability of a smaller SPE.
-
-    Returns
-    -------
-    float
-        The limit.
-    """
+    """Compute the limit that the squared residual (SPE) of a new row exceeds with probability 1 - ``level``."""
     # SPE is distributed nearly as residual_variance / directions times chi-square of that many directions (Box 1954)
     return float(residual_variance / directions * 2 * scipy.special.gammaincinv(directions / 2, level))
 
@@ -594,19 +357,7 @@ def t_squared_contributions(centred: Array, components: Array, variances: Array)
 
     The parts sum to T squared; a part may be negative.
 
-    Parameters
-    ----------
-    centred : ndarray of shape (n, d)
-        Centred rows.
-    components : ndarray of shape (k, d)
-        Orthonormal components, one a row.
-    variances : ndarray of shape (k,)
-        Variances of the components.
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-        Part of each row and feature.
+    Shapes: centred (n, d), components (k, d), variances (k,) -> (n, d).
     """
     scores = centred @ components.T
     return centred * ((scores / variances) @ components)

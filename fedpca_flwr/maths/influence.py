@@ -105,25 +105,7 @@ def party_influences(
 ) -> list[Influence]:
     """Compute the influence of each party on the eigenpairs of the scatter of all rows.
 
-    Parameters
-    ----------
-    parts : sequence of Moments or Factor
-        Moments, or a factor of the scatter, of each party's rows.
-    pairs : Eigenpairs
-        Leading eigenpairs of the scatter of all rows, after scaling.
-    mean : ndarray of shape (d,)
-        Mean of all rows, or zero if they are not centred.
-    scale : ndarray of shape (d,) or None
-        Divisor of each feature; None for no scaling.
-    center : bool
-        Whether the scatter is about the mean of the rows, which changes if a party is left out.
-    between : bool
-        Whether the scatter includes the variance between the parties' means.
-
-    Returns
-    -------
-    list of Influence
-        Influence of each party, in the order of ``parts``.
+    Shapes: mean (d,), scale (d,).
     """
     unit = float(pairs.values[0])  # nothing is squared in the unit of the data
     values = pairs.values / unit
@@ -156,19 +138,7 @@ def party_influences(
 
 
 def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]:
-    """Find the parties whose influence is out of proportion, with the reasons.
-
-    Parameters
-    ----------
-    influences : sequence of Influence
-        Influence of each party.
-
-    Returns
-    -------
-    dict of int to list of str
-        Reasons by the index of each outlying party: "rows" (has nearly all rows), "share" (holds too much of a
-        component), "spread" (its rows vary too much) or "fit" (the components hold too little of its variance).
-    """
+    """Find the parties whose influence is out of proportion, with the reasons."""
     if len(influences) == 1:
         return {}
     rows, largest, fits, spread = np.array(
@@ -230,17 +200,7 @@ class Turn:
 def exact_turn(remaining: Array, V: Array) -> Turn:
     """Compute the angles from components to the leading eigenvectors of a scatter that lacks a party's rows.
 
-    Parameters
-    ----------
-    remaining : ndarray of shape (d, d)
-        Scatter without a party, in multiples of the first eigenvalue of the scatter of all rows.
-    V : ndarray of shape (d, r)
-        Components of all rows, as columns.
-
-    Returns
-    -------
-    Turn
-        The angles; 90 degrees for components that the scatter does not determine.
+    Shapes: remaining (d, d), V (d, r).
     """
     d, r = V.shape
     pairs = leading_eigenpairs(np.asfortranarray(remaining), r)
@@ -262,21 +222,7 @@ def bounded_turn(removed_product: Array, V: Array, values: Array, following: flo
 
     Theorem of Davis and Kahan: tan 2 theta <= 2 |residuals| / gap, for the span of the first j Ritz vectors, each j.
 
-    Parameters
-    ----------
-    removed_product : ndarray of shape (d, r)
-        Product ``E V`` with the positive semidefinite part E that is subtracted.
-    V : ndarray of shape (d, r)
-        Components of all rows, as columns.
-    values : ndarray of shape (r,)
-        Eigenvalues of the components.
-    following : float
-        Eigenvalue of the scatter that follows these.
-
-    Returns
-    -------
-    Turn
-        Upper bounds on the angles.
+    Shapes: removed_product (d, r), V (d, r), values (r,).
     """
     d, r = V.shape
     inside = V.T @ removed_product
@@ -318,15 +264,7 @@ class RandomGroups:
         self._names: dict[int, list[str]] = {}
 
     def add(self, name: str, part: Moments) -> None:
-        """Add a party's scatter to the sum of the party's random group.
-
-        Parameters
-        ----------
-        name : str
-            Name of the party.
-        part : Moments
-            Moments of the party's rows.
-        """
+        """Add a party's scatter to the sum of the party's random group."""
         group = int(next(self._groups))
         self._names.setdefault(group, []).append(name)
         if group not in self._sums:
@@ -338,19 +276,7 @@ class RandomGroups:
     def indefinite_groups(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
         """Return the names in each group whose sum of scatters has a negative eigenvalue beyond float32 rounding.
 
-        Parameters
-        ----------
-        d : int
-            Number of features.
-        largest : float
-            Largest eigenvalue of the sum of all scatters, in the unit of ``scale``.
-        scale : ndarray of shape (d,) or None
-            Divisor of each feature.
-
-        Returns
-        -------
-        list of list of str
-            Names of the parties of each such group.
+        Shapes: scale (d,).
         """
         return [self._names[i] for i, total in self._sums.items() if not _is_semidefinite([total], d, largest, scale)]
 
@@ -363,21 +289,7 @@ def indefinite_parts(
     A negative eigenvalue is rounding if it is less than ``4 d`` roundings of float32 of ``largest`` (4e-4 for 784
     features). Whoever made the parts must not know the seed of ``rng``, which draws the groups.
 
-    Parameters
-    ----------
-    parts : sequence of Moments
-        Moments of each party's rows.
-    largest : float
-        Largest eigenvalue of the sum of their scatters, in the unit of ``scale``.
-    scale : ndarray of shape (d,) or None
-        Divisor of each feature.
-    rng : numpy.random.Generator
-        Random number generator.
-
-    Returns
-    -------
-    list of int
-        Indices of these parties.
+    Shapes: scale (d,).
     """
     if not parts:
         return []

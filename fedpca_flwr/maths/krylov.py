@@ -82,15 +82,7 @@ class Ritz:
     def leading_vectors(self, k: int) -> Array:
         """Return the first k Ritz vectors, the approximate eigenvectors.
 
-        Parameters
-        ----------
-        k : int
-            Number of vectors.
-
-        Returns
-        -------
-        ndarray of shape (d, k)
-            Orthonormal columns.
+        Shapes: -> (d, k).
         """
         if k > (made := self._vectors.shape[1]):
             self._vectors = np.hstack([self._vectors, self.basis @ self.rotation[:, made:k]])
@@ -99,15 +91,7 @@ class Ritz:
     def leading_residuals(self, k: int) -> Array:
         """Return the residuals ``A u - value * u`` of the first k Ritz pairs.
 
-        Parameters
-        ----------
-        k : int
-            Number of pairs.
-
-        Returns
-        -------
-        ndarray of shape (d, k)
-            Residuals as columns, from the known products with A.
+        Shapes: -> (d, k).
         """
         if k > (made := self._residuals.shape[1]):
             new = self.products @ self.rotation[:, made:k] - self.leading_vectors(k)[:, made:] * self.values[made:k]
@@ -115,33 +99,11 @@ class Ritz:
         return self._residuals[:, :k]
 
     def residual_norm(self, k: int) -> float:
-        """Bound the spectral norm of the true residuals of the first k Ritz pairs, rounding of products included.
-
-        Parameters
-        ----------
-        k : int
-            Number of pairs.
-
-        Returns
-        -------
-        float
-            The bound.
-        """
+        """Bound the spectral norm of the true residuals of the first k Ritz pairs, rounding of products included."""
         return largest_singular_value(self.leading_residuals(k)) + self.error_bound(k)
 
     def error_bound(self, k: int) -> float:
-        """Bound the spectral norm of the rounding error in the residuals of the first k Ritz pairs.
-
-        Parameters
-        ----------
-        k : int
-            Number of pairs.
-
-        Returns
-        -------
-        float
-            The bound.
-        """
+        """Bound the spectral norm of the rounding error in the residuals of the first k Ritz pairs."""
         if not self.fine_columns:
             return self.error
         # part of the first k vectors outside the columns whose products have the finer error
@@ -152,34 +114,13 @@ class Ritz:
         """Estimate the angle between the first k Ritz vectors and the eigenvectors, from their residuals and gap.
 
         The gap is the k-th less the next Ritz value, and the angle follows from the theorem of Davis and Kahan.
-
-        Parameters
-        ----------
-        k : int
-            Number of pairs.
-
-        Returns
-        -------
-        from_residuals, from_error : float
-            Angle in degrees due to the residuals, and angle due to the rounding error in them.
         """
         gap = float(self.values[k - 1] - self.values[k])
         error = self.error_bound(k)
         return sine_theorem(self.residual_norm(k) - error, gap), sine_theorem(error, gap)
 
     def pairs(self, k: int) -> Eigenpairs:
-        """Return the first k Ritz pairs as eigenpairs, with signs fixed by convention.
-
-        Parameters
-        ----------
-        k : int
-            Number of pairs.
-
-        Returns
-        -------
-        Eigenpairs
-            Values, vectors, and the value that follows (0 if there is none).
-        """
+        """Return the first k Ritz pairs as eigenpairs, with signs fixed by convention."""
         following = float(self.values[k]) if self.values.size > k else 0.0
         return Eigenpairs(self.values[:k], fix_signs(self.leading_vectors(k)), following)
 
@@ -219,14 +160,7 @@ class ProductBasis:
 
         Directions that depend on other columns, or lie in the span, are omitted.
 
-        Parameters
-        ----------
-        V : ndarray of shape (d, b)
-            Block of columns.
-        AV : ndarray of shape (d, b)
-            Product of A with the block.
-        error : float, optional
-            Bound on the Frobenius norm of the product's error.
+        Shapes: V (d, b), AV (d, b).
         """
         size = max(largest_singular_value(V), np.finfo(float).tiny)
         rounded = rounding_bound(len(V)) * size
@@ -259,28 +193,14 @@ class ProductBasis:
         self._stored[0, first:last], self._stored[1, first:last] = V.T, AV.T
 
     def ritz(self) -> Ritz:
-        """Compute all Ritz pairs: the eigenpairs of A projected on the span of the basis.
-
-        Returns
-        -------
-        Ritz
-            Ritz pairs by descending value.
-        """
+        """Compute all Ritz pairs: the eigenpairs of A projected on the span of the basis."""
         values, rotation = eigh(self._projected, driver="evd", check_finite=False)
         values, rotation = values[::-1], rotation[:, ::-1]
         rounded = self.rounding * abs(float(values[0]))
         return Ritz(values, rotation, self.Q, self.AQ, self.error + rounded, rounded, self.fine_columns)
 
     def truncate(self, ritz: Ritz, count: int) -> None:
-        """Replace the basis by the leading Ritz vectors (thick restart, Wu and Simon 2000).
-
-        Parameters
-        ----------
-        ritz : Ritz
-            Ritz pairs in the span.
-        count : int
-            Number of Ritz vectors retained.
-        """
+        """Replace the basis by the leading Ritz vectors (thick restart, Wu and Simon 2000)."""
         U = ritz.leading_vectors(count)
         AU = ritz.leading_residuals(count) + U * ritz.values[:count]
         self.reset(U, AU)
@@ -288,12 +208,7 @@ class ProductBasis:
     def reset(self, Q: Array, AQ: Array) -> None:
         """Replace the basis and its products with the matrix A.
 
-        Parameters
-        ----------
-        Q : ndarray of shape (d, m)
-            Orthonormal columns.
-        AQ : ndarray of shape (d, m)
-            Products of A with these columns.
+        Shapes: Q (d, m), AQ (d, m).
         """
         self._stored, self._projected = np.empty((2, 0, len(Q))), np.empty((0, 0))
         self._append(Q, AQ)
@@ -301,12 +216,7 @@ class ProductBasis:
     def renew(self, ritz: Ritz, AU: Array) -> None:
         """Make the Ritz vectors the basis, with new full-precision products of the first k.
 
-        Parameters
-        ----------
-        ritz : Ritz
-            Ritz pairs in the span.
-        AU : ndarray of shape (d, k)
-            Products of A with the first k Ritz vectors, transmitted in full precision.
+        Shapes: AU (d, k).
         """
         k = AU.shape[1]
         other_vectors = ritz.vectors[:, k:]
@@ -331,19 +241,7 @@ class ProductBasis:
         span is invariant, and the block is filled with random directions to find other eigenvectors; also while the
         basis has fewer than k columns.
 
-        Parameters
-        ----------
-        ritz : Ritz
-            Ritz pairs in the span.
-        size : int
-            Largest number of columns.
-        k : int
-            Number of components.
-
-        Returns
-        -------
-        ndarray of shape (d, b)
-            Block with b <= size columns; empty if the span is the whole space.
+        Shapes: -> (d, b).
         """
         Z = ritz.leading_residuals(max(size, k + 10))
         directions, singular, _ = svd(Z - self.Q @ (self.Q.T @ Z), full_matrices=False, check_finite=False)
@@ -399,17 +297,7 @@ def random_block(d: int, b: int, seed: int) -> Array:
     of signs can be orthogonal to an eigenvector. A square block is the identity: it shows everything, and loses no
     digits.
 
-    Parameters
-    ----------
-    d, b : int
-        Numbers of rows and columns.
-    seed : int
-        Number from which the block follows, together with its shape.
-
-    Returns
-    -------
-    ndarray of shape (d, b)
-        Block of numbers; the identity if it is square.
+    Shapes: -> (d, b).
     """
     if b == d:
         return np.eye(d)
@@ -475,19 +363,7 @@ class FirstBlock:
         For each eigenvector x of the given eigenvalue lambda, this block S(lambda) has ``S(lambda)'x = S'x``, but for
         rounding; without restarts it is S itself.
 
-        Parameters
-        ----------
-        ritz : Ritz
-            Ritz pairs in the span.
-        eigenvalue : float
-            Presumed eigenvalue, larger than all Ritz values that were given up.
-
-        Returns
-        -------
-        coordinates : ndarray of shape (m, b)
-            Coordinates of the b columns in the m Ritz vectors.
-        outside : float
-            Bound on the spectral norm of the part of the block outside the span.
+        Shapes: -> (m, b).
         """
         if not self.restarts:
             if self._last is None or self._last[0] is not ritz:
@@ -511,16 +387,7 @@ class FirstBlock:
     def make_room(self, products: ProductBasis, ritz: Ritz, block: Array, k: int) -> None:
         """Restart a basis from its leading Ritz vectors if the next block would exceed the basis's largest size.
 
-        Parameters
-        ----------
-        products : ProductBasis
-            Basis, which may be truncated.
-        ritz : Ritz
-            Ritz pairs in its span.
-        block : ndarray of shape (d, b)
-            Block that is multiplied next.
-        k : int
-            Number of components.
+        Shapes: block (d, b).
         """
         max_columns, retained = basis_limits(len(block), k, self.columns)
         if products.Q.shape[1] + block.shape[1] > max_columns:
@@ -530,14 +397,7 @@ class FirstBlock:
     def restart(self, ritz: Ritz, retained: int, block: Array) -> None:
         """Record a restart, which gives up all but the leading Ritz vectors, to follow the first block.
 
-        Parameters
-        ----------
-        ritz : Ritz
-            Ritz pairs in the span.
-        retained : int
-            Number of leading Ritz vectors that are retained.
-        block : ndarray of shape (d, b)
-            Block that is multiplied next.
+        Shapes: block (d, b).
         """
         residuals = ritz.residuals[:, retained:]
         into = block.T @ residuals
@@ -551,13 +411,7 @@ class FirstBlock:
         self._pending = block
 
     def locate_block(self, products: ProductBasis) -> None:
-        """Record the coordinates of the first block after a restart, once the basis contains this block.
-
-        Parameters
-        ----------
-        products : ProductBasis
-            Basis that contains this block.
-        """
+        """Record the coordinates of the first block after a restart, once the basis contains this block."""
         if self._pending is not None:
             place = products.Q.T @ self._pending
             outside = float(np.linalg.norm(self._pending - products.Q @ place))
@@ -569,20 +423,6 @@ def basis_limits(d: int, k: int, width: int) -> tuple[int, int]:
     """Compute the largest number of columns of a Krylov basis, and the number retained at a restart.
 
     A basis has ten blocks at least: the information of the first block is lost if restarts follow each other closely.
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-    k : int
-        Number of components.
-    width : int
-        Number of columns of a block.
-
-    Returns
-    -------
-    max_columns, retained : int
-        Largest number of columns, and half of it.
     """
     # bytes of a basis and of its products; but k vectors twice and ten blocks fit at least
     max_columns = max(MAX_BASIS_BYTES // (2 * np.float64().nbytes * d), 2 * k + 10 * width)
@@ -611,18 +451,6 @@ class Renewal:
 
         It should as soon as two more rounds at the present rate would reach the tolerance: then the renewal costs no
         round.
-
-        Parameters
-        ----------
-        ritz : Ritz
-            Ritz pairs in the span.
-        last : bool
-            Whether no further block will be multiplied.
-
-        Returns
-        -------
-        bool
-            True if full-precision products should be requested.
         """
         if ritz.values.size <= self.k:
             return False

@@ -29,20 +29,7 @@ genotypes and squares at the previous neighbours, and how many of them miss the 
 def product_sums(rows: Rows, start: int, width: int, window: int) -> Array:
     """Compute the sum of the products of each variant's genotypes with those of each of the next variants.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        Genotypes with NaN for missing calls, which add nothing.
-    start, width : int
-        Index of the first variant, and number of variants from there.
-    window : int
-        Number of variants in a window, the first variant of a pair included.
-
-    Returns
-    -------
-    ndarray of shape (width, window - 1)
-        Sum for the pair of variants ``start + i`` and ``start + i + 1 + j`` at ``[i, j]``; zeros for pairs beyond the
-        last variant.
+    Shapes: rows (n, d) -> (width, window - 1).
     """
     sums = np.zeros((width, window - 1))
     for calls in _band(rows, start, width + window - 1):
@@ -60,22 +47,7 @@ def product_sums(rows: Rows, start: int, width: int, window: int) -> Array:
 def gap_sums(rows: Rows, start: int, width: int, window: int, gapped: NDArray[np.int64]) -> Array:
     """Compute sums over the people who miss the call of a variant, for each of its neighbours in a band.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        Genotypes with NaN for missing calls.
-    start, width : int
-        Index of the first variant of the band, and number of variants from there.
-    window : int
-        Number of variants in a window.
-    gapped : ndarray of int of shape (m,)
-        Variants of the band, and of the ``window - 1`` variants after it, whose missing calls are summed over.
-
-    Returns
-    -------
-    ndarray of shape (GAP_SUMS, m, window - 1)
-        Sums for variant ``gapped[i]`` and its neighbour in the distance ``1 + j`` at ``[:, i, j]``; zeros for
-        neighbours outside.
+    Shapes: rows (n, d), gapped (m,) -> (GAP_SUMS, m, window - 1).
     """
     span, reach = width + window - 1, window - 1
     sums = np.zeros((GAP_SUMS, gapped.size, reach))
@@ -126,30 +98,7 @@ def correlated_pairs(
 ) -> NDArray[np.bool_]:
     """Find the pairs of neighbouring variants with a squared correlation above a limit.
 
-    Parameters
-    ----------
-    products : ndarray of shape (width, window - 1)
-        Result of `product_sums` over all rows.
-    gaps : ndarray of shape (GAP_SUMS, m, window - 1)
-        Result of `gap_sums` over all rows.
-    gapped : ndarray of int of shape (m,)
-        All variants of the band, and of the ``window - 1`` variants after it, that miss calls.
-    start : int
-        Index of the band's first variant.
-    counts : AlleleCounts
-        Allele counts over all rows.
-    limit : float
-        Limit on the squared correlation.
-
-    Returns
-    -------
-    ndarray of shape (width, window - 1)
-        Whether variants ``start + i`` and ``start + i + 1 + j`` are correlated above the limit, at ``[i, j]``.
-
-    Raises
-    ------
-    ValueError
-        If a squared correlation is above 1: no genotypes have such sums.
+    Shapes: products (width, window - 1), gaps (GAP_SUMS, m, window - 1), gapped (m,) -> (width, window - 1).
     """
     shape = products.shape
     dense = np.zeros((GAP_SUMS, sum(shape), shape[1]))
@@ -177,19 +126,7 @@ def unrelated_products(counts: AlleleCounts, start: int, shape: tuple[int, int])
 
     By Cauchy and Schwarz the true sums differ by at most the largest `AlleleCounts.scatter`.
 
-    Parameters
-    ----------
-    counts : AlleleCounts
-        Allele counts over all rows.
-    start : int
-        Index of the band's first variant.
-    shape : (int, int)
-        Number of variants of the band, and of neighbours after each.
-
-    Returns
-    -------
-    ndarray of shape (width, window - 1)
-        Whole numbers.
+    Shapes: -> (width, window - 1).
     """
     first, second = _pair_values(counts.alleles, start, shape)
     return np.rint(first * second / counts.rows)
@@ -214,21 +151,7 @@ def prune_variants(
     the rarer minor allele is removed, or the second one if the frequencies are equal. In a pass over the
     window at most one pair of each variant is resolved; passes are repeated until no pair is left.
 
-    Parameters
-    ----------
-    linked : ndarray of shape (d, window - 1)
-        Whether variant i is correlated with variant ``i + 1 + j``, at ``[i, j]``.
-    counts : AlleleCounts
-        Allele counts over all rows; variants that do not vary among the calls are pruned.
-    chromosomes : ndarray of shape (d,)
-        Whether the variant is the first of a chromosome.
-    window, step : int
-        Number of variants in a window, and number by which the window moves.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        Whether each variant remains.
+    Shapes: linked (d, window - 1), chromosomes (d,) -> (d,).
     """
     # a variant varies if called * sum of squares > (sum)^2; bit j of partners[i] says that i and i + 1 + j are linked
     retained = counts.called * counts.squares > counts.alleles**2

@@ -28,34 +28,13 @@ SPACING_EIGENVALUES = 5  # number of eigenvalues, after the components, from whi
 def noise_variance(values: Array, n: int, d: int) -> float:
     """Estimate the noise variance of each feature from the median eigenvalue (Gavish and Donoho 2014).
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        All eigenvalues of the covariance, descending.
-    n, d : int
-        Number of rows and of features.
-
-    Returns
-    -------
-    float
-        Median of the non-zero eigenvalues over their median for noise of variance 1.
+    Shapes: values (d,).
     """
     return float(np.median(values[: min(n - 1, d)])) / law_median(d / (n - 1))
 
 
 def law_median(ratio: float) -> float:
-    """Compute the median of the Marchenko-Pastur law: of the non-zero covariance eigenvalues of unit noise.
-
-    Parameters
-    ----------
-    ratio : float
-        Number of features over the degrees of freedom of the rows.
-
-    Returns
-    -------
-    float
-        The median.
-    """
+    """Compute the median of the Marchenko-Pastur law: of the non-zero covariance eigenvalues of unit noise."""
     # x = 1 + ratio - 2 sqrt(ratio) cos(angle) turns the density sqrt((b - x)(x - a)) / x dx into sin^2 / x d(angle)
     angle = np.linspace(0, np.pi, 20001)
     x = 1 + ratio - 2 * np.sqrt(ratio) * np.cos(angle)
@@ -69,17 +48,7 @@ def noise_edge(values: Array, n: int, d: int) -> float:
 
     The noise variance ``s2`` is estimated from the median eigenvalue (`noise_variance`).
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        All eigenvalues of the covariance, descending.
-    n, d : int
-        Number of rows and of features.
-
-    Returns
-    -------
-    float
-        The upper edge of the eigenvalues of noise.
+    Shapes: values (d,).
     """
     return noise_variance(values, n, d) * float(1 + np.sqrt(d / (n - 1))) ** 2
 
@@ -87,17 +56,7 @@ def noise_edge(values: Array, n: int, d: int) -> float:
 def optimal_threshold(values: Array, n: int, d: int) -> float:
     """Compute the eigenvalue above which a component improves the denoising of rows (Gavish and Donoho 2014).
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        All eigenvalues of the covariance, descending.
-    n, d : int
-        Number of rows and of features.
-
-    Returns
-    -------
-    float
-        Threshold for eigenvalues of the covariance.
+    Shapes: values (d,).
     """
     # equation 11 of the paper, squared, for singular values, over the median of their law
     beta = min(d, n - 1) / max(d, n - 1)
@@ -121,20 +80,7 @@ class MarchenkoPastur:
     features: int
 
     def edge(self, remaining_trace: float, j: int) -> float:
-        """Compute the 95th percentile of the largest noise eigenvalue after removal of j leading components.
-
-        Parameters
-        ----------
-        remaining_trace : float
-            Trace of the scatter less the eigenvalues of the leading components.
-        j : int
-            Number of leading components.
-
-        Returns
-        -------
-        float
-            The percentile; infinite if no feature or row is left.
-        """
+        """Compute the 95th percentile of the largest noise eigenvalue after removal of j leading components."""
         f, d = self.freedom - j, self.features - j
         if min(f, d) < 1:
             return np.inf
@@ -146,19 +92,7 @@ class MarchenkoPastur:
     def count_above(self, values: Array, trace: float, k: int) -> int:
         """Count the leading eigenvalues that are each above the noise edge of the trace left by earlier eigenvalues.
 
-        Parameters
-        ----------
-        values : ndarray of shape (m,)
-            Leading eigenvalues of the scatter, descending.
-        trace : float
-            Trace of the scatter.
-        k : int
-            Largest count.
-
-        Returns
-        -------
-        int
-            Number of eigenvalues.
+        Shapes: values (m,).
         """
         remaining_traces = trace - np.concatenate([[0.0], np.cumsum(values[:k])])
         j = 0
@@ -171,24 +105,6 @@ class MarchenkoPastur:
 
         A Ritz value is never above its eigenvalue, and its residual bounds how far the value is from an eigenvalue; the
         bound on the first omitted eigenvalue says that no eigenvalue was missed.
-
-        Parameters
-        ----------
-        ritz : Ritz
-            Approximate eigenpairs (Ritz pairs) of the scatter with their residuals.
-        trace : float
-            Trace of the scatter.
-        k : int
-            Largest number of components considered.
-        angles : AngleBounds
-            Bounds of the iteration on angles and on omitted eigenvalues.
-        tolerance : float
-            Largest angle, in degrees, between the components and the exact ones.
-
-        Returns
-        -------
-        int
-            Number of components, below ``k``; 0 if it is not certain yet.
         """
         values = ritz.values
         if values.size < k + SPACING_EIGENVALUES + 1:
@@ -210,22 +126,7 @@ class MarchenkoPastur:
 
 
 def largest_gap(values: Array, max_count: int) -> tuple[int, float]:
-    """Find the last gap between eigenvalues wider than the spacing of noise eigenvalues (Onatski 2010).
-
-    Parameters
-    ----------
-    values : ndarray
-        More than ``max_count`` + `SPACING_EIGENVALUES` eigenvalues, descending.
-    max_count : int
-        Largest number of eigenvalues before the gap.
-
-    Returns
-    -------
-    position : int
-        Number of eigenvalues before the gap; ``max_count`` if the search does not settle.
-    spacing : float
-        Difference between eigenvalues from which it counts as a gap.
-    """
+    """Find the last gap between eigenvalues wider than the spacing of noise eigenvalues (Onatski 2010)."""
     # Onatski: regress the eigenvalues after the gap on (index - 1)^(2/3); twice the slope bounds the spacing of noise
     position, spacing = max_count, 0.0
     for _ in range(20):

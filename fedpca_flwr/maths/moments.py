@@ -60,19 +60,7 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
     1 gives the next number. A feature is constant if it has no more variance than the rounding of its own mean explains
     (scikit-learn's ``_is_constant_feature``).
 
-    Parameters
-    ----------
-    diagonal : ndarray of shape (d,)
-        Diagonal of the scatter about the mean.
-    n : float
-        Number of rows.
-    mean : ndarray of shape (d,)
-        Mean of each feature.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        Standard deviations; 1 for a constant feature.
+    Shapes: diagonal (d,), mean (d,) -> (d,).
     """
     deviation = np.sqrt(diagonal / n)
     # so that 1 marks constant features only
@@ -83,21 +71,7 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
 def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Array:
     """Compute the divisors that scale features of a table with numbers first and 0/1 indicators of categories last.
 
-    Parameters
-    ----------
-    diagonal : ndarray of shape (d,)
-        Diagonal of the scatter about the mean.
-    n : float
-        Number of rows.
-    mean : ndarray of shape (d,)
-        Mean of each feature.
-    indicators : int
-        Number of features, the last ones, that are 0/1 indicators of categories.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        Standard deviation; for indicators the root of the proportion of ones (Pages 2004); 1 for constant features.
+    Shapes: diagonal (d,), mean (d,) -> (d,).
     """
     unit = safe_deviation(diagonal, n, mean)
     if indicators:
@@ -109,19 +83,7 @@ def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Arra
 def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray[np.bool_]:
     """Find features whose variance is no more than the rounding of their own mean explains.
 
-    Parameters
-    ----------
-    diagonal : ndarray of shape (d,)
-        Diagonal of the scatter about the mean.
-    n : float or ndarray of shape (d,)
-        Number of rows, which may differ between features.
-    mean : ndarray of shape (d,)
-        Mean of each feature.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        Whether each feature is constant.
+    Shapes: diagonal (d,), n (d,), mean (d,) -> (d,).
     """
     # the bound of scikit-learn's `_is_constant_feature`
     variance, eps = diagonal / n, np.finfo(np.float64).eps
@@ -131,17 +93,7 @@ def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray
 def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
     """Find features whose squared deviations exceed all rounding, so that they are certainly not constant.
 
-    Parameters
-    ----------
-    diagonal : ndarray of shape (d,)
-        Sum of the squared deviations of each feature about its mean, which is known in two floats.
-    mean : ndarray of shape (d,)
-        Mean of each feature.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        Whether each feature varies for certain.
+    Shapes: diagonal (d,), mean (d,) -> (d,).
     """
     # the least change of one value adds (eps mean)^2 / 8, a constant's mean in two floats (eps^2 mean)^2 for each row
     return np.asarray(diagonal > (np.finfo(np.float64).eps * mean) ** 2 / 16)
@@ -150,17 +102,7 @@ def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
 def count_varying_features(diagonal: Array, mean: Array) -> int:
     """Count the features whose squared deviations exceed all rounding (`varying_features`).
 
-    Parameters
-    ----------
-    diagonal : ndarray of shape (d,)
-        Sum of the squared deviations of each feature about its mean.
-    mean : ndarray of shape (d,)
-        Mean of each feature.
-
-    Returns
-    -------
-    int
-        Number of such features.
+    Shapes: diagonal (d,), mean (d,).
     """
     return int(varying_features(diagonal, mean).sum())
 
@@ -170,17 +112,7 @@ def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
 
     A column of any size then makes no row's product overflow or vanish, and no bit is lost.
 
-    Parameters
-    ----------
-    V : ndarray of shape (d, b)
-        Columns to scale.
-
-    Returns
-    -------
-    scaled : ndarray of shape (d, b)
-        Scaled columns; ``V == scaled * 2**exponents``.
-    exponents : ndarray of shape (b,)
-        Exponent of the power of two of each column.
+    Shapes: V (d, b) -> (d, b), (b,).
     """
     exponents: NDArray[np.int32]
     _, exponents = np.frexp(np.abs(V).max(axis=0, initial=0.0))
@@ -188,18 +120,7 @@ def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
 
 
 def max_row_count(count: float) -> int:
-    """Return ``count`` for a number of rows (int), or ``sys.maxsize`` for a sum of row weights (float).
-
-    Parameters
-    ----------
-    count : int or float
-        Number of rows, or the sum of their weights.
-
-    Returns
-    -------
-    int
-        Upper bound on the number of rows.
-    """
+    """Return ``count`` for a number of rows (int), or ``sys.maxsize`` for a sum of row weights (float)."""
     return count if isinstance(count, int) else sys.maxsize
 
 
@@ -248,17 +169,7 @@ class Moments:
         of one byte take an exact route at half the time (`_byte_stripes`), and sparse rows stay sparse, in one thread.
         The chunks are the same for any number of threads, and are added in their order: so are the bits.
 
-        Parameters
-        ----------
-        data : rows of shape (n, d)
-            Rows of finite numbers of any real dtype, n >= 1.
-        threads : int, optional
-            Number of threads.
-
-        Returns
-        -------
-        Moments
-            Moments of all rows.
+        Shapes: data (n, d).
         """
         d = data.shape[1]
         if isinstance(data, Blocks) and data.sparse:
@@ -291,28 +202,14 @@ class Moments:
         return self.mean.size
 
     def about_zero(self) -> Moments:
-        """Return the moments of the same rows about zero: mean zero, scatter :math:`X^T X`.
-
-        Returns
-        -------
-        Moments
-            Moments with mean zero.
-        """
+        """Return the moments of the same rows about zero: mean zero, scatter :math:`X^T X`."""
         zero = np.zeros_like(self.mean)
         return Moments(self.count, zero, zero, self.scatter_about(zero))
 
     def scatter_about(self, centre: Array) -> Array:
         """Compute the scatter of the same rows about another centre.
 
-        Parameters
-        ----------
-        centre : ndarray of shape (d,)
-            Point from which deviations are taken.
-
-        Returns
-        -------
-        ndarray of shape (d (d + 1) / 2,)
-            Packed triangle of S + n (m - c)(m - c)', for n rows with mean m and scatter S, and the centre c.
+        Shapes: centre (d,) -> (d (d + 1).
         """
         deviation = (self.mean - centre) + self.remainder
         scatter: Array = blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1)
@@ -321,25 +218,14 @@ class Moments:
     def diagonal(self) -> Array:
         """Return the diagonal of the scatter: the sum of each feature's squared deviations.
 
-        Returns
-        -------
-        ndarray of shape (d,)
-            Sum of squared deviations of each feature.
+        Shapes: -> (d,).
         """
         return self.scatter[diagonal_positions(self.n_features)]
 
     def times(self, V: Array) -> Array:
         """Multiply the scatter matrix with a block of columns.
 
-        Parameters
-        ----------
-        V : ndarray of shape (d, b)
-            Columns.
-
-        Returns
-        -------
-        ndarray of shape (d, b)
-            Product of the scatter and ``V``.
+        Shapes: V (d, b) -> (d, b).
         """
         product: Array = blas.dsymm(1.0, unpack(self.scatter, self.n_features), V, lower=1)
         return product
@@ -348,15 +234,7 @@ class Moments:
 def pack(matrix: Array) -> Array:
     """Pack a symmetric matrix as the vector of its triangle (LAPACK's packed format).
 
-    Parameters
-    ----------
-    matrix : ndarray of shape (d, d)
-        The matrix, of which the lower half is read.
-
-    Returns
-    -------
-    ndarray of shape (d (d + 1) / 2,)
-        Upper triangle, row by row.
+    Shapes: matrix (d, d) -> (d (d + 1).
     """
     packed: Array
     packed, info = lapack.dtrttp(np.asfortranarray(matrix), uplo="L")
@@ -367,15 +245,7 @@ def pack(matrix: Array) -> Array:
 def empty_packed(d: int) -> Array:
     """Return a packed triangle without values in the memory of a whole matrix, in which it can be unpacked.
 
-    Parameters
-    ----------
-    d : int
-        Number of rows of the matrix.
-
-    Returns
-    -------
-    ndarray of shape (d (d + 1) / 2,)
-        Start of an array (d * d,).
+    Shapes: -> (d (d + 1).
     """
     return np.empty(d * d)[: packed_size(d)]
 
@@ -383,19 +253,7 @@ def empty_packed(d: int) -> Array:
 def unpack(packed: Array, d: int, *, overwrite: bool = False) -> Array:
     """Unpack a packed triangle to the lower half of a matrix.
 
-    Parameters
-    ----------
-    packed : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle.
-    d : int
-        Number of rows of the matrix.
-    overwrite : bool, optional
-        Whether a triangle of `empty_packed` is unpacked in its own memory, and so is lost.
-
-    Returns
-    -------
-    ndarray of shape (d, d)
-        Matrix, of which only the lower half is filled; the upper one is zero.
+    Shapes: packed (d (d + 1) -> (d, d).
     """
     matrix: Array
     if overwrite and packed.base is not None and packed.base.shape == (d * d,):
@@ -413,17 +271,7 @@ def unpack(packed: Array, d: int, *, overwrite: bool = False) -> Array:
 def unpack_symmetric(packed: Array, d: int) -> Array:
     """Unpack a packed triangle to both halves of a symmetric matrix.
 
-    Parameters
-    ----------
-    packed : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle.
-    d : int
-        Number of rows of the matrix.
-
-    Returns
-    -------
-    ndarray of shape (d, d)
-        The symmetric matrix.
+    Shapes: packed (d (d + 1) -> (d, d).
     """
     lower = unpack(packed, d)
     diagonal = np.diagonal(lower).copy()
@@ -434,33 +282,14 @@ def unpack_symmetric(packed: Array, d: int) -> Array:
 
 
 def packed_size(d: int) -> int:
-    """Count the entries of the packed triangle of a (d, d) matrix: d (d + 1) / 2.
-
-    Parameters
-    ----------
-    d : int
-        Number of rows of the matrix.
-
-    Returns
-    -------
-    int
-        Number of entries.
-    """
+    """Count the entries of the packed triangle of a (d, d) matrix: d (d + 1) / 2."""
     return d * (d + 1) // 2
 
 
 def diagonal_positions(d: int) -> NDArray[np.int64]:
     """Return the positions of a matrix's diagonal in its packed triangle.
 
-    Parameters
-    ----------
-    d : int
-        Number of rows of the matrix.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        Index of each diagonal entry in the packed vector.
+    Shapes: -> (d,).
     """
     # row i of the upper triangle follows rows of d, d - 1, ..., d - i + 1 entries
     i = np.arange(d)
@@ -470,17 +299,7 @@ def diagonal_positions(d: int) -> NDArray[np.int64]:
 def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     """Pool the numbers and means of parts of rows, and subtract the pooled mean from each part's without loss.
 
-    Parameters
-    ----------
-    heads : sequence of Head
-        Number (or weight) and mean of the rows of each part.
-
-    Returns
-    -------
-    head : Head
-        Number and mean of all rows.
-    deviations : list of ndarray of shape (d,)
-        Each part's mean less the pooled mean.
+    Shapes: -> (d,).
     """
     first, total, deviations = heads[0], sum(head.n for head in heads), []
     centre = np.zeros_like(first.mean)  # of all rows, less the first part's mean
@@ -499,19 +318,7 @@ def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head
     The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
     scatter can come out negative.
 
-    Parameters
-    ----------
-    chunk : ndarray of shape (n, d)
-        Rows to centre.
-    weights : ndarray of shape (n,), optional
-        Weights of the rows.
-
-    Returns
-    -------
-    head : Head
-        Number or total weight of the rows, and their mean.
-    centred : ndarray of shape (n, d)
-        Rows less the mean, times the roots of their weights.
+    Shapes: chunk (n, d), weights (n,) -> (n, d).
     """
     if weights is None:
         mean = chunk.mean(axis=0, dtype=np.float64)
@@ -533,51 +340,19 @@ def rows_between(heads: Sequence[Head]) -> tuple[Head, Array]:
 
     Their products sum to the scatter between the parts, which is the pooled scatter less the scatters within the parts.
 
-    Parameters
-    ----------
-    heads : sequence of Head
-        Number and mean of the rows of each part.
-
-    Returns
-    -------
-    head : Head
-        Number and mean of all rows.
-    rows : ndarray of shape (K, d)
-        One row for each part.
+    Shapes: -> (K, d).
     """
     pooled, deviations = pool_heads(heads)
     return pooled, np.array([np.sqrt(head.n) * deviation for head, deviation in zip(heads, deviations, strict=True)])
 
 
 def head_order(head: Head) -> tuple[float, bytes, bytes]:
-    """Return a sort key that depends only on the number and mean of rows, not on the order of arrival.
-
-    Parameters
-    ----------
-    head : Head
-        Number and mean of rows.
-
-    Returns
-    -------
-    tuple
-        Number, and the bytes of the mean and of its remainder.
-    """
+    """Return a sort key that depends only on the number and mean of rows, not on the order of arrival."""
     return head.n, head.mean.tobytes(), head.remainder.tobytes()
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Add two arrays exactly: ``s + e == a + b``, with ``s`` the rounded sum (Knuth, TAOCP 2, 4.2.2).
-
-    Parameters
-    ----------
-    a, b : ndarray
-        Arrays of equal shape.
-
-    Returns
-    -------
-    s, e : ndarray
-        Rounded sum and its error.
-    """
+    """Add two arrays exactly: ``s + e == a + b``, with ``s`` the rounded sum (Knuth, TAOCP 2, 4.2.2)."""
     s = a + b
     b_seen = s - a
     return s, (a - (s - b_seen)) + (b - b_seen)
@@ -649,15 +424,7 @@ def _byte_stripes(weighted_chunk: tuple[NDArray[np.uint8], Array | None]) -> tup
 def dense_scatter(moments: Moments) -> Array:
     """Return the scatter of moments as a full symmetric matrix.
 
-    Parameters
-    ----------
-    moments : Moments
-        Moments of rows.
-
-    Returns
-    -------
-    ndarray of shape (d, d)
-        The symmetric scatter.
+    Shapes: -> (d, d).
     """
     return unpack_symmetric(moments.scatter, moments.n_features)
 
@@ -665,17 +432,7 @@ def dense_scatter(moments: Moments) -> Array:
 def select_features(moments: Moments, columns: NDArray[np.intp]) -> Moments:
     """Return the moments of a selection of features.
 
-    Parameters
-    ----------
-    moments : Moments
-        Moments of rows.
-    columns : ndarray of shape (m,)
-        Column indices of the features, in the order of the result.
-
-    Returns
-    -------
-    Moments
-        Moments of these features.
+    Shapes: columns (m,).
     """
     part = dense_scatter(moments)[np.ix_(columns, columns)]
     return Moments(moments.count, moments.mean[columns], moments.remainder[columns], pack(part))
@@ -684,17 +441,7 @@ def select_features(moments: Moments, columns: NDArray[np.intp]) -> Moments:
 def rescale_features(moments: Moments, unit: Array) -> Moments:
     """Return the moments of the same rows after division of each feature by a unit.
 
-    Parameters
-    ----------
-    moments : Moments
-        Moments of rows.
-    unit : ndarray of shape (d,)
-        Divisor of each feature.
-
-    Returns
-    -------
-    Moments
-        Moments of the divided rows.
+    Shapes: unit (d,).
     """
     mean, remainder = two_sum(moments.mean / unit, moments.remainder / unit)
     return Moments(moments.count, mean, remainder, pack(dense_scatter(moments) / unit / unit[:, None]))
@@ -709,18 +456,6 @@ def subtract_part(total: Moments, part: Moments) -> Moments:
         m - p / (n - p) delta,    S - S_p - n p / (n - p) delta delta^T
 
     The subtraction loses the leading digits that both scatters share.
-
-    Parameters
-    ----------
-    total : Moments
-        Moments of all rows.
-    part : Moments
-        Moments of some, but not all, of these rows.
-
-    Returns
-    -------
-    Moments
-        Moments of the remaining rows.
     """
     remaining = total.count - part.count
     delta = (part.mean - total.mean) + (part.remainder - total.remainder)
@@ -735,19 +470,7 @@ def subtract_part(total: Moments, part: Moments) -> Moments:
 def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
     """Compute the number and mean of rows, and each feature's sum of squared deviations from its mean.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        Rows of finite numbers.
-    threads : int, optional
-        Number of threads.
-
-    Returns
-    -------
-    head : Head
-        Number and mean of the rows.
-    diagonal : ndarray of shape (d,)
-        Diagonal of the scatter about the mean.
+    Shapes: data (n, d) -> (d,).
     """
     heads, squares = [], np.zeros(data.shape[1])
     parts = pair_with_weights(data, native_chunks(data))
@@ -776,21 +499,7 @@ def _head_and_squares(weighted_chunk: tuple[Block, Array | None]) -> tuple[Head,
 def scatter_product(data: Rows, head: Head, V: Array, threads: int = 1) -> Array:
     """Compute the product S V of the scatter S of rows about their mean, without S.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        Rows of finite numbers.
-    head : Head
-        Number and mean of the rows.
-    V : ndarray of shape (d, b)
-        Block of columns.
-    threads : int, optional
-        Number of threads.
-
-    Returns
-    -------
-    ndarray of shape (d, b)
-        Product ``S @ V``.
+    Shapes: data (n, d), V (d, b) -> (d, b).
     """
     # the chunks are about `head.mean`, which lacks the remainder r: subtract n r r' V
     product = -head.n * np.outer(head.remainder, head.remainder @ V)

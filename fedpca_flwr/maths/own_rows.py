@@ -91,15 +91,7 @@ class LocalRows:
     def times(self, X: Array) -> Array:
         """Multiply the scatter (d x d) of the rows about the centre with blocks of columns.
 
-        Parameters
-        ----------
-        X : ndarray of shape (..., d, r)
-            One or several blocks of r columns.
-
-        Returns
-        -------
-        ndarray of shape (..., d, r)
-            Product of each block.
+        Shapes: X (..., d, r) -> (..., d, r).
         """
         rows = self.centred
         if isinstance(rows, FormedScatter):  # all blocks side by side: one product reads the matrix once
@@ -118,15 +110,7 @@ class LocalRows:
 
         Each column is scaled by a power of 2 before, and back after the product.
 
-        Parameters
-        ----------
-        V : ndarray of shape (d, b)
-            Block of b columns.
-
-        Returns
-        -------
-        ndarray of shape (d, b)
-            Product of the scatter and the block; infinite where it exceeds float64.
+        Shapes: V (d, b) -> (d, b).
         """
         sizes = np.abs(V)
         if sizes.min() > MIN_ENTRY_SHARE and sizes.max() < 1 / MIN_ENTRY_SHARE:
@@ -138,15 +122,7 @@ class LocalRows:
     def gram(self, U: Array) -> Array:
         """Compute ``U' T U`` for columns U, where T is the scatter of the rows about the centre.
 
-        Parameters
-        ----------
-        U : ndarray of shape (d, k)
-            Columns in the space of features.
-
-        Returns
-        -------
-        ndarray of shape (k, k)
-            Scatter of the scores in these columns.
+        Shapes: U (d, k) -> (k, k).
         """
         shift_scores = self.shift @ U
         if isinstance(self.centred, FormedScatter):  # the shift by itself: a far one would take the digits of the rest
@@ -159,15 +135,7 @@ class LocalRows:
     def residual_energy(self, U: Array) -> float:
         """Compute the sum of the squared distances of the rows about the centre to a subspace.
 
-        Parameters
-        ----------
-        U : ndarray of shape (d, k)
-            Orthonormal basis of the subspace.
-
-        Returns
-        -------
-        float
-            The sum over all rows, not negative.
+        Shapes: U (d, k).
         """
         if isinstance(self.centred, FormedScatter):
             explained = float(np.trace(self.gram(U)))
@@ -179,24 +147,7 @@ class LocalRows:
 def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> LocalRows:
     """Centre a party's rows by their own mean, and record the shift from there to a given centre.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        The party's rows.
-    centre, remainder : ndarray of shape (d,)
-        The centre is ``centre + remainder``, where the remainder holds what float64 rounds off.
-    head : Head, optional
-        Number and mean of the rows, if known.
-
-    Returns
-    -------
-    LocalRows
-        The rows about the centre.
-
-    Raises
-    ------
-    ContractError
-        If the centre is so far away that squares would be infinite, whatever the rows are.
+    Shapes: rows (n, d), centre, remainder (d,).
     """
     n, d = rows.shape
     if n > d:
@@ -210,22 +161,7 @@ def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | 
 def centre_local_moments(moments: Moments, centre: Array, remainder: Array) -> LocalRows:
     """Make a party's sums about a given centre from the moments of its rows.
 
-    Parameters
-    ----------
-    moments : Moments
-        Moments of the party's rows.
-    centre, remainder : ndarray of shape (d,)
-        The centre is ``centre + remainder``, where the remainder holds what float64 rounds off.
-
-    Returns
-    -------
-    LocalRows
-        The sums about the centre.
-
-    Raises
-    ------
-    ContractError
-        If the centre is so far away that squares would be infinite, whatever the rows are.
+    Shapes: centre, remainder (d,).
     """
     n = int(moments.count)
     return LocalRows(

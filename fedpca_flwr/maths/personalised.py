@@ -45,17 +45,7 @@ MAX_FINAL_STEPS = 200  # how many improvements there are at most at the end of a
 def scatter_times(rows: Array | LocalRows, X: Array) -> Array:
     """Multiply ``Y' Y``, the scatter matrix of a party's rows Y about zero, by a matrix X with d rows.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (..., n, d) or LocalRows
-        The rows Y.
-    X : ndarray of shape (..., d, r)
-        The matrix to multiply.
-
-    Returns
-    -------
-    ndarray of shape (..., d, r)
-        The product ``Y' Y X``.
+    Shapes: rows (..., n, d), X (..., d, r) -> (..., d, r).
     """
     return rows.times(X) if isinstance(rows, LocalRows) else transpose(rows) @ (rows @ X)
 
@@ -63,15 +53,7 @@ def scatter_times(rows: Array | LocalRows, X: Array) -> Array:
 def row_energy(rows: Array | LocalRows) -> float:
     """Sum the squares of all entries of a party's rows: the trace of their scatter matrix.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d) or LocalRows
-        The rows.
-
-    Returns
-    -------
-    float
-        The sum.
+    Shapes: rows (n, d).
     """
     return rows.energy if isinstance(rows, LocalRows) else float(np.vdot(rows, rows))
 
@@ -79,33 +61,14 @@ def row_energy(rows: Array | LocalRows) -> float:
 def largest_eigenvalue(rows: Array | LocalRows) -> float:
     """Compute the largest eigenvalue of ``Y' Y``, the scatter matrix of a party's rows Y about zero.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d) or LocalRows
-        The rows Y.
-
-    Returns
-    -------
-    float
-        The eigenvalue.
+    Shapes: rows (n, d).
     """
     factor = rows.factor if isinstance(rows, LocalRows) else rows
     return float(_leading(rows, 1).values[0] if factor is None else np.linalg.norm(factor, 2) ** 2)
 
 
 def penalty_strength(noise: float, spread: float) -> float:
-    """Compute the weight of the penalty that draws a party's components to the shared ones, from two variances.
-
-    Parameters
-    ----------
-    noise, spread : float
-        Variance of the noise in the rows, and variance of the parties' components about the shared components.
-
-    Returns
-    -------
-    float
-        The weight, in squared units of the data.
-    """
+    """Compute the weight of the penalty that draws a party's components to the shared ones, from two variances."""
     return noise * (1 + noise) / spread
 
 
@@ -114,19 +77,7 @@ def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -
 
     U is first rotated towards V, since the length of its projection to the tangent space at V depends on the rotation.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (..., n, d)
-        Rows of a party.
-    U, V : ndarray of shape (..., d, r)
-        The party's components and the shared components.
-    noise, spread : float
-        Variance of the noise in the rows, and variance of the parties' components about the shared components.
-
-    Returns
-    -------
-    ndarray of shape (...)
-        The objective.
+    Shapes: rows (..., n, d), U, V (..., d, r) -> (...).
     """
     n, d = rows.shape[-2:]
     r = U.shape[-1]
@@ -141,15 +92,7 @@ def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -
 def subspace_distance(U: Array, V: Array) -> Array:
     """Sum the squared sines of the principal angles between the spans of two orthonormal bases: ``r - |V'U|^2``.
 
-    Parameters
-    ----------
-    U, V : ndarray of shape (..., d, r)
-        Orthonormal columns that span the two subspaces.
-
-    Returns
-    -------
-    ndarray of shape (...)
-        The sum for each pair of bases.
+    Shapes: U, V (..., d, r) -> (...).
     """
     sines = U - V @ (transpose(V) @ U)  # the difference itself would lose digits near 0
     squares: Array = np.square(sines).sum(axis=(-1, -2))
@@ -161,15 +104,7 @@ def project_components(U: Array, V: Array) -> Array:
 
     The server of the closed form receives only the sum of these projections over the parties.
 
-    Parameters
-    ----------
-    U, V : ndarray of shape (..., d, r)
-        The party's components and the shared components.
-
-    Returns
-    -------
-    ndarray of shape (..., d, r)
-        Product ``U U' V``.
+    Shapes: U, V (..., d, r) -> (..., d, r).
     """
     return U @ (transpose(U) @ V)
 
@@ -183,21 +118,7 @@ def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, sta
     The result is exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else it is improved
     from ``start`` within a Krylov space, so that no objective ever rises.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (..., n, d) or LocalRows
-        The rows Y.
-    V : ndarray of shape (..., d, r)
-        Shared components.
-    c : float or ndarray of shape (...)
-        Strength of the penalty, above 0.
-    start : ndarray of shape (..., d, r)
-        Present components of the party.
-
-    Returns
-    -------
-    ndarray of shape (..., d, r)
-        The eigenvectors.
+    Shapes: rows (..., n, d), V (..., d, r), c (...), start (..., d, r) -> (..., d, r).
     """
     c = np.asarray(c, np.float64)[..., None, None]
     (n, d), r = rows.shape[-2:], V.shape[-1]
@@ -274,21 +195,7 @@ def _complete_basis(vectors: Array, fill: Array) -> Array:
 def converged_components(rows: Array | LocalRows, V: Array, c: float, start: Array) -> Array:
     """Iterate to the leading eigenvectors of ``Y'Y + c V V'`` until their span no longer changes (rows Y of a party).
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d) or LocalRows
-        The rows Y.
-    V : ndarray of shape (d, r)
-        Shared components.
-    c : float
-        Strength of the penalty.
-    start : ndarray of shape (d, r)
-        Present components of the party.
-
-    Returns
-    -------
-    ndarray of shape (d, r)
-        The components.
+    Shapes: rows (n, d), V (d, r), start (d, r) -> (d, r).
     """
     for _ in range(MAX_FINAL_STEPS):
         start, before = personal_components(rows, V, c, start), start
@@ -302,17 +209,7 @@ def local_components(rows: Array | LocalRows, fill: Array) -> Array:
 
     This is the limit of personalised PCA as the weight c of the penalty goes to 0.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d) or LocalRows
-        The rows Y.
-    fill : ndarray of shape (d, r)
-        Orthonormal columns that complete a basis of lower rank: V, or any others if nothing may be learned from peers.
-
-    Returns
-    -------
-    ndarray of shape (d, r)
-        The components.
+    Shapes: rows (n, d), fill (d, r) -> (d, r).
     """
     d, r = fill.shape
     factor = rows.factor if isinstance(rows, LocalRows) else rows
@@ -346,19 +243,7 @@ def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float
     P_V is the projection to the tangent space at V. Fact 1 of the paper has half of the first term; finite differences
     confirm the gradient computed here.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (..., n, d) or LocalRows
-        The rows Y.
-    U, V : ndarray of shape (..., d, r)
-        The party's components and the shared components.
-    c : float or ndarray of shape (...)
-        Strength of the penalty.
-
-    Returns
-    -------
-    ndarray of shape (..., d, r)
-        The gradient.
+    Shapes: rows (..., n, d), U, V (..., d, r), c (...) -> (..., d, r).
     """
     c = np.asarray(c, np.float64)[..., None, None]
     return c * tangent_projection(V, U) - scatter_times(rows, U)
@@ -369,15 +254,7 @@ def shared_gradient(U: Array, V: Array) -> Array:
 
     Fact 1 of the paper.
 
-    Parameters
-    ----------
-    U, V : ndarray of shape (..., d, r)
-        The party's components and the shared components.
-
-    Returns
-    -------
-    ndarray of shape (..., d, r)
-        The gradient.
+    Shapes: U, V (..., d, r) -> (..., d, r).
     """
     return -tangent_projection(V, U) @ symmetric_part(transpose(V) @ U)
 
@@ -390,21 +267,7 @@ def gradient_step(
     One iteration of Algorithm 1 of the paper. The step length of U is ``1 / (largest + c)`` and that of V is ``1 / c``,
     which the penalty's weight c cancels: the stability limits, which hold for any number of rows n.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (..., n, d) or LocalRows
-        The rows Y.
-    U, V : ndarray of shape (..., d, r)
-        The party's components and the shared components.
-    c : float or ndarray of shape (...)
-        Strength of the penalty.
-    largest : float or ndarray of shape (...)
-        Largest eigenvalue of ``Y'Y``.
-
-    Returns
-    -------
-    U, V : ndarray of shape (..., d, r)
-        The party's next components, and its version of V.
+    Shapes: rows (..., n, d), U, V (..., d, r), c (...), largest (...) -> (..., d, r).
     """
     step = 1 / (np.asarray(largest) + c)
     moved = retract(U, -np.asarray(step)[..., None, None] * tangent_projection(U, local_gradient(rows, U, V, c)))
@@ -416,21 +279,7 @@ def perpca(rows: Array, start: Array, shared_count: int, *, iterations: int = 10
 
     All parties have equally many rows.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (m, n, d)
-        Rows of m parties.
-    start : ndarray of shape (d, r)
-        PCA of all rows.
-    shared_count : int
-        Number of components that all parties share, fewer than r.
-    iterations : int, optional
-        Number of iterations.
-
-    Returns
-    -------
-    ndarray of shape (m, d, r)
-        Components of each party, the shared ones first.
+    Shapes: rows (m, n, d), start (d, r) -> (m, d, r).
     """
     U, local = start[:, :shared_count], start[:, shared_count:]
     local = np.broadcast_to(local, (len(rows), *local.shape))

@@ -100,20 +100,7 @@ Relation = Literal["add-remove", "replace-one"]
 
 
 def sensitivity(relation: Relation, *, sums: float = 0.0, products: float = 0.0, count: float = 0.0) -> float:
-    """Compute the sensitivity of ``(sums * sum u, products * sum uu', count * n)`` over n rows u with ``|u| <= 1``.
-
-    Parameters
-    ----------
-    relation : str
-        How neighbouring data sets differ: by one row more or less ("add-remove"), or in one row ("replace-one").
-    sums, products, count : float, optional
-        Weights of the sum of rows, of the sum of their outer products, and of the number of rows.
-
-    Returns
-    -------
-    float
-        Largest Euclidean distance between the values of this statistic on two neighbouring data sets.
-    """
+    """Compute the sensitivity of ``(sums * sum u, products * sum uu', count * n)`` over n rows u with ``|u| <= 1``."""
     if relation == "add-remove":
         return math.hypot(sums, products, count)
     # the largest a^2 (2 - 2t) + b^2 (2 - 2t^2) over cosines t of the two rows: at t = -a^2 / 2b^2, else at t = -1
@@ -123,20 +110,7 @@ def sensitivity(relation: Relation, *, sums: float = 0.0, products: float = 0.0,
 
 
 def gaussian_delta(epsilon: float, multiplier: float) -> float:
-    """Compute the smallest delta for which Gaussian noise is (epsilon, delta)-private (Balle and Wang, theorem 8).
-
-    Parameters
-    ----------
-    epsilon : float
-        The epsilon.
-    multiplier : float
-        Standard deviation of the noise over the sensitivity.
-
-    Returns
-    -------
-    float
-        The delta.
-    """
+    """Compute the smallest delta for which Gaussian noise is (epsilon, delta)-private (Balle and Wang, theorem 8)."""
     if multiplier == math.inf:
         return 0.0
     # exp(first) - exp(second), by logarithms so that no digits cancel
@@ -146,18 +120,7 @@ def gaussian_delta(epsilon: float, multiplier: float) -> float:
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Compute the smallest noise multiplier for which Gaussian noise is (epsilon, delta)-private.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Parameters of differential privacy.
-
-    Returns
-    -------
-    float
-        Standard deviation of the noise over the sensitivity; 0, no noise, for an infinite epsilon.
-    """
+    """Compute the smallest noise multiplier for which Gaussian noise is (epsilon, delta)-private."""
     if epsilon == math.inf:
         return 0.0
     low = high = 1.0
@@ -170,20 +133,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """Compute the smallest epsilon for which Gaussian noise of a given multiplier is (epsilon, delta)-private.
-
-    Parameters
-    ----------
-    multiplier : float
-        Standard deviation of the noise over the sensitivity.
-    delta : float
-        The delta.
-
-    Returns
-    -------
-    float
-        The epsilon; infinity for no noise.
-    """
+    """Compute the smallest epsilon for which Gaussian noise of a given multiplier is (epsilon, delta)-private."""
     if multiplier == 0:
         return math.inf
     if gaussian_delta(0.0, multiplier) <= delta:
@@ -195,18 +145,7 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def compose_multipliers(multipliers: Iterable[float]) -> float:
-    """Compute the noise multiplier of a Gaussian release that is exactly as private as several releases together.
-
-    Parameters
-    ----------
-    multipliers : iterable of float
-        Standard deviation of each release's noise over its sensitivity.
-
-    Returns
-    -------
-    float
-        The multiplier s, with ``1 / s^2`` the sum of ``1 / s_i^2``; infinity for no release.
-    """
+    """Compute the noise multiplier of a Gaussian release that is exactly as private as several releases together."""
     costs = [s**-2 if s > 0 else math.inf for s in multipliers]
     total = math.fsum(costs) if math.inf not in costs else math.inf
     return total**-0.5 if total else math.inf
@@ -226,70 +165,24 @@ Mask = NDArray[np.bool_]
 
 
 def system_randomness() -> Source:
-    """Return the operating system's source of random bytes.
-
-    Returns
-    -------
-    callable
-        Gives as many random bytes as its argument says.
-    """
+    """Return the operating system's source of random bytes."""
     return os.urandom
 
 
 def seeded_randomness(*seed: int) -> Source:
-    """Return a reproducible source of random bytes: the same for the same seed, and so not private.
-
-    Parameters
-    ----------
-    *seed : int
-        Entropy of the generator: nonnegative integers.
-
-    Returns
-    -------
-    callable
-        Gives as many bytes as its argument says.
-    """
+    """Return a reproducible source of random bytes: the same for the same seed, and so not private."""
     return np.random.default_rng(seed).bytes
 
 
 def integer_deviation(deviation: float) -> int:
-    """Compute the standard deviation at which discrete Gaussian noise is as private as given continuous Gaussian noise.
-
-    Parameters
-    ----------
-    deviation : float
-        Standard deviation of the continuous noise.
-
-    Returns
-    -------
-    int
-        Standard deviation of the integer noise.
-    """
+    """Compute the standard deviation at which discrete Gaussian noise is as private as given continuous Gaussian noise."""
     return math.isqrt(math.ceil(deviation) ** 2 + VARIANCE_MARGIN) + 1
 
 
 def discrete_gaussian(size: int, deviation: int, source: Source) -> Integers:
     r"""Draw independent integers from the discrete Gaussian distribution around 0, exactly, by rejection sampling.
 
-    Parameters
-    ----------
-    size : int
-        Number of integers.
-    deviation : int
-        The :math:`\sigma` of the distribution, 1 to `MAX_DEVIATION`: the standard deviation is at most, and from 3 on
-        nearly, this number.
-    source : callable
-        Source of random bytes.
-
-    Returns
-    -------
-    ndarray of shape (size,)
-        The integers.
-
-    Raises
-    ------
-    ValueError
-        If the deviation is out of range.
+    Shapes: -> (size,).
     """
     if not 1 <= deviation <= MAX_DEVIATION:
         raise ValueError(f"the deviation of whole noise is {deviation}, expected 1 to {MAX_DEVIATION}")
@@ -305,20 +198,7 @@ def discrete_gaussian(size: int, deviation: int, source: Source) -> Integers:
 def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
     r"""Draw discrete Gaussian noise for a symmetric matrix, as a packed triangle, for the Frobenius norm.
 
-    Parameters
-    ----------
-    d : int
-        Number of features.
-    deviation : int
-        Deviation on the diagonal. Off the diagonal, where each value stands for two entries, it is :math:`\sqrt{1/2}`
-        of this number, rounded up.
-    source : callable
-        Source of random bytes.
-
-    Returns
-    -------
-    ndarray of shape (d (d + 1) / 2,)
-        Packed triangle.
+    Shapes: -> (d (d + 1).
     """
     on = diagonal_positions(d)
     noise = discrete_gaussian(packed_size(d), math.isqrt(deviation**2 // 2) + 1, source)
@@ -389,17 +269,7 @@ def _uniform_integers(limit: int, size: int, source: Source) -> Integers:
 def clip_rows(rows: Array, bound: float) -> Array:
     """Scale each row that is longer than a bound down to this Euclidean length.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
-        The rows.
-    bound : float
-        Largest length of a row.
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-        The shortened rows.
+    Shapes: rows (n, d) -> (n, d).
     """
     divisors = np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), bound)
     clipped: Array = rows / divisors[:, None]
@@ -410,17 +280,7 @@ def clip_rows(rows: Array, bound: float) -> Array:
 def round_to_grid(rows: Array, bound: float) -> Array:
     """Shorten rows to a Euclidean length ``bound`` and round the entries to whole multiples of ``bound / GRID_STEPS``.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
-        The rows.
-    bound : float
-        Largest length of a row.
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-        Integer multiples of ``bound / GRID_STEPS``, as floats; no row is longer than `GRID_STEPS`.
+    Shapes: rows (n, d) -> (n, d).
     """
     # rounding lengthens a row by at most half a step per feature: sqrt(d) / 2 steps
     margin = math.sqrt(rows.shape[1]) / (2 * GRID_STEPS)
@@ -432,19 +292,7 @@ def round_to_grid(rows: Array, bound: float) -> Array:
 def integer_sum(data: Rows, centre: Array, bound: float) -> Array:
     """Sum the differences of rows and a centre, each shortened to a bound and rounded to multiples of a grid step.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    centre : ndarray of shape (d,)
-        The centre.
-    bound : float
-        Largest length of a difference; the grid step is ``bound / GRID_STEPS``.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        The sum in grid steps: integers, as floats.
+    Shapes: data (n, d), centre (d,) -> (d,).
     """
     total = np.zeros(data.shape[1])
     for rows in _differences(data, centre):
@@ -455,19 +303,7 @@ def integer_sum(data: Rows, centre: Array, bound: float) -> Array:
 def integer_products(data: Rows, centre: Array, bound: float) -> Array:
     """Sum the outer products vv' of the differences v of rows and a centre, shortened and rounded to integer multiples.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        At most `MAX_ROWS` rows.
-    centre : ndarray of shape (d,)
-        The centre.
-    bound : float
-        Largest length of a difference, in the unit of the data; the grid step is ``bound / GRID_STEPS``.
-
-    Returns
-    -------
-    ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of the sum, in squared grid steps: integers, as floats.
+    Shapes: data (n, d), centre (d,) -> (d (d + 1).
     """
     return _sum_of_products((round_to_grid(rows, bound) for rows in _differences(data, centre)), data.shape[1])
 
@@ -478,20 +314,7 @@ def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
     The direction of a row is its difference from the centre, of length 1, or shorter in proportion if the row is nearer
     than the shell's length limit. It is rounded to multiples of ``1 / GRID_STEPS``. Each row is in exactly one shell.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    centre : ndarray of shape (d,)
-        The centre.
-    shells : ndarray of shape (s, 3)
-        For each shell: the distances where it begins and ends, and the distance up to which directions are shorter than
-        1 (0 if none is).
-
-    Returns
-    -------
-    ndarray of shape (s, d (d + 1) / 2)
-        Packed triangle of each shell's sum, in units of ``1 / GRID_STEPS^2``: integers, as floats.
+    Shapes: data (n, d), centre (d,), shells (s, 3) -> (s, d (d + 1).
     """
 
     def shell_rows(shell: int) -> Iterator[Array]:
@@ -513,19 +336,7 @@ def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
 
     Each ratio of distances is at most 1 and is rounded to multiples of ``1 / GRID_STEPS``.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    centre : ndarray of shape (d,)
-        The centre.
-    shells : ndarray of shape (s, 3)
-        For each shell: the distances where it begins and ends, and a third value that is not used here.
-
-    Returns
-    -------
-    ndarray of shape (s,)
-        Sum of each shell, in units of ``1 / GRID_STEPS^2``: integers, as floats.
+    Shapes: data (n, d), centre (d,), shells (s, 3) -> (s,).
     """
     total = np.zeros(len(shells))
     for rows in _differences(data, centre):
@@ -540,17 +351,7 @@ def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
 def integer_octave_counts(data: Rows, centre: Array) -> Array:
     """Count rows by distance from a centre, between successive powers of 2, and multiply each count by `GRID_STEPS`.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    centre : ndarray of shape (d,)
-        The centre.
-
-    Returns
-    -------
-    ndarray of shape (OCTAVES,)
-        Count for each exponent from `MIN_EXPONENT` to `MAX_EXPONENT`, times `GRID_STEPS`.
+    Shapes: data (n, d), centre (d,) -> (OCTAVES,).
     """
     counts: Array = np.sum([octave_counts(rows) for rows in _differences(data, centre)], axis=0)
     return GRID_STEPS * counts
@@ -562,21 +363,7 @@ def integer_score_squares(data: Rows, centre: Array, components: Array, bound: f
     The rows are differences from the centre, shortened to the bound; scores and remaining lengths are rounded to
     multiples of ``bound / GRID_STEPS``. The squares of one row, as a vector, are no longer than its squared length.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    centre : ndarray of shape (d,)
-        The centre.
-    components : ndarray of shape (k, d)
-        Orthonormal components.
-    bound : float
-        Largest length of a difference.
-
-    Returns
-    -------
-    ndarray of shape (k + 1,)
-        Sums for the k components and for the remainder, in squared grid steps: integers, as floats.
+    Shapes: data (n, d), centre (d,), components (k, d) -> (k + 1,).
     """
     total = np.zeros(len(components) + 1)
     for rows in _differences(data, centre):

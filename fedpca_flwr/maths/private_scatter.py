@@ -58,15 +58,7 @@ NORMAL_99 = 2.33  # in 99 of 100 cases a normal value is below so many standard 
 def row_directions(rows: Array) -> Array:
     """Divide each row by its Euclidean length, without overflow; rows of length 0 stay 0.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-        Unit vectors, or 0.
+    Shapes: rows (n, d) -> (n, d).
     """
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
@@ -76,15 +68,7 @@ def row_directions(rows: Array) -> Array:
 def octave_counts(rows: Array) -> Array:
     """Count the rows whose Euclidean length is between two successive powers of 2, for each exponent of a fixed range.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    ndarray of shape (OCTAVES,)
-        Count for each exponent from `MIN_EXPONENT` to `MAX_EXPONENT`; the two ends include all rows beyond.
+    Shapes: rows (n, d) -> (OCTAVES,).
     """
     length = row_lengths(rows)
     exponent = np.where(np.isfinite(length), np.frexp(length)[1], MAX_EXPONENT)
@@ -95,17 +79,7 @@ def octave_counts(rows: Array) -> Array:
 def assign_shells(length: Array, shells: Array) -> NDArray[np.intp]:
     """Find which range of distances from the centre ("shell") contains the length of each centred row.
 
-    Parameters
-    ----------
-    length : ndarray of shape (n,)
-        Lengths of the centred rows.
-    shells : ndarray of shape (s, 3)
-        The ranges, ascending; the first column says where each begins.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Index of the range; rows before the first are in the first.
+    Shapes: length (n,), shells (s, 3) -> (n,).
     """
     indices: NDArray[np.intp] = (length[:, None] >= shells[1:, SHELL_START]).sum(axis=1)
     return indices
@@ -114,19 +88,7 @@ def assign_shells(length: Array, shells: Array) -> NDArray[np.intp]:
 def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
     """Compute the scores of rows shortened to a bound, and the length of each row orthogonal to the components.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
-        The rows.
-    components : ndarray of shape (k, d)
-        Orthonormal components.
-    bound : float
-        Euclidean length to which longer rows are shortened.
-
-    Returns
-    -------
-    ndarray of shape (n, k + 1)
-        Scores on the k components, and the length orthogonal to them.
+    Shapes: rows (n, d), components (k, d) -> (n, k + 1).
     """
     unit = row_directions(rows)
     scores = unit @ components.T
@@ -155,21 +117,7 @@ def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: 
     The bound is larger than `BOUND_ROW_SHARE` of the rows need if that makes noise and clipped lengths smaller
     together, and the noise is still small beside those rows (`MAX_NOISE_SHARE`).
 
-    Parameters
-    ----------
-    counts : ndarray of shape (OCTAVES,)
-        Noisy number of rows for each octave of lengths, a range between successive powers of 2.
-    deviation : float
-        Standard deviation of the noise in each count.
-    noise : float, optional
-        Noise in the sum of rows, or of their squares, that are shortened to a bound of 1.
-    power : int, optional
-        1 for a mean of rows, 2 for a mean of their squares.
-
-    Returns
-    -------
-    Reach
-        The bound, and whether it stands out of the noise.
+    Shapes: counts (OCTAVES,).
     """
     significant = np.where(counts > DETECTION_DEVIATIONS * deviation, counts, 0.0)
     if not significant.any():
@@ -192,19 +140,7 @@ def excess_beyond(counts: Array, octave: int, power: int) -> float:
 
     An octave is a range between successive powers of 2, in which lengths are taken as log-uniform.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (OCTAVES,)
-        Number of rows for each octave of lengths.
-    octave : int
-        Index of the octave at whose end rows would be clipped.
-    power : int
-        1 for lengths, 2 for squared lengths.
-
-    Returns
-    -------
-    float
-        The excess in units of the octave's end, or of its square.
+    Shapes: counts (OCTAVES,).
     """
     farther = octave + 1 + np.flatnonzero(counts[octave + 1 :])
     spread = (1 - 0.5**power) / (power * np.log(2.0))  # mean of x^power for x log-uniform on 1/2 to 1
@@ -216,19 +152,7 @@ def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
 
     The shrinkage is the positive part of that of James and Stein (1961).
 
-    Parameters
-    ----------
-    centre : ndarray of shape (d,)
-        The old centre.
-    step : NoisyCentre
-        Noisy mean of the rows less the old centre.
-
-    Returns
-    -------
-    centre : ndarray of shape (d,)
-        The new centre.
-    radius : float
-        Bound on its distance from the mean of the clipped rows, in 99 of 100 cases.
+    Shapes: centre (d,) -> (d,).
     """
     length, noise = float(np.linalg.norm(step.value)), np.sqrt(step.value.size) * step.sum_deviation / step.rows
     retained_share = max(0.0, 1.0 - (noise / length) ** 2) if length else 0.0
@@ -238,17 +162,7 @@ def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
 def make_descending(noisy: Array, deviation: float) -> Array:
     """Fit descending variances to noisy ones (isotonic regression), none below half the noise's standard deviation.
 
-    Parameters
-    ----------
-    noisy : ndarray of shape (k,)
-        Noisy variances, in the order of their components.
-    deviation : float
-        Standard deviation of the noise in each variance.
-
-    Returns
-    -------
-    ndarray of shape (k,)
-        Variances of at least half a deviation.
+    Shapes: noisy (k,) -> (k,).
     """
     from scipy.optimize import isotonic_regression  # a tenth of a second to import, and used once in a run
 
@@ -303,11 +217,6 @@ class NoisyCentre(NamedTuple):
         e = c - m it is ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the centre was
         shortened, for then ``|c| >= |m|``; if not, z has a random direction, and ``|z| - z'm / |m|`` stays below
         `radius` too.
-
-        Returns
-        -------
-        float
-            The eigenvalue.
         """
         radius = self.radius
         length = min(float(np.linalg.norm(self.value)) + radius, self.bound)
@@ -345,24 +254,7 @@ def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float =
     leaves more variance of the data in the noisy eigenvectors. Fewer coordinates have less noise, and may hold less of
     the data.
 
-    Parameters
-    ----------
-    scatter : ndarray of shape (d (d + 1) / 2,)
-        Packed noisy scatter.
-    d : int
-        Number of features.
-    k : int
-        Number of pairs.
-    deviation : float
-        Deviation of the noise on the diagonal, in squared units of the data; off the diagonal it is
-        ``deviation / sqrt(2)``.
-    excess : float, optional
-        Largest eigenvalue that the error of a noisy centre gives the scatter of rows without variance.
-
-    Returns
-    -------
-    Denoised
-        The eigenpairs.
+    Shapes: scatter (d (d + 1).
     """
     matrix = unpack(scatter, d)
     diagonal = np.diagonal(matrix)
@@ -392,21 +284,7 @@ def count_detectable(noisy: Array, d: int, deviation: float, excess: float) -> i
     The limit for all d features holds for a choice of features too, even one that depends on the noise: no principal
     submatrix has a larger eigenvalue than the matrix (Cauchy interlacing).
 
-    Parameters
-    ----------
-    noisy : ndarray of shape (k,)
-        Noisy eigenvalues.
-    d : int
-        Number of features.
-    deviation : float
-        Standard deviation of the noise on the diagonal; off the diagonal it is ``deviation / sqrt(2)``.
-    excess : float
-        Largest eigenvalue that the error of a noisy centre gives the scatter of rows without variance.
-
-    Returns
-    -------
-    int
-        Number of eigenvalues.
+    Shapes: noisy (k,).
     """
     return int((noisy > noise_limit(d, deviation, excess)).sum())
 
@@ -429,16 +307,6 @@ class _CoordinateSubset(NamedTuple):
 
         A noisy eigenvector has the cosine ``sqrt(1 - (q / spike)^2)`` with the eigenvector without noise, for its
         eigenvalue "spike" and half the noise's largest eigenvalue q (Benaych-Georges and Nadakuditi 2011, theorem 2.2).
-
-        Parameters
-        ----------
-        max_spike : float
-            Largest eigenvalue that counts in full.
-
-        Returns
-        -------
-        float
-            The variance.
         """
         spikes = self.spikes
         return float((np.minimum(spikes, max_spike) * (1 - (self.edge / spikes) ** 2)).sum())
@@ -450,20 +318,6 @@ def noise_limit(d: int, deviation: float, excess: float = 0.0) -> float:
     By Weyl's inequality the same holds for eigenvalue i if the data have i - 1 directions only. An ``excess`` s above
     the noise's edge ``q = deviation sqrt(d / 2)`` shows up as ``s + q^2 / s``, with the standard
     deviation ``deviation sqrt(1 - (q / s)^2)`` (Benaych-Georges, Guionnet and Maïda 2011).
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-    deviation : float
-        Standard deviation of the noise on the diagonal; off the diagonal it is ``deviation / sqrt(2)``.
-    excess : float, optional
-        Largest eigenvalue that the error of a noisy centre adds to that of the noise.
-
-    Returns
-    -------
-    float
-        The limit.
     """
     edge = deviation * np.sqrt(d / 2)
     spike = max(excess, edge)
@@ -478,18 +332,6 @@ def denoise_eigenvalues(theta: Array, edge: float) -> Array:
     """Estimate the eigenvalues of a scatter from those of its noisy copy: theta becomes s with ``s + q^2 / s = theta``.
 
     The noise alone has eigenvalues up to 2q; a ``theta`` below this is halved. No result is negative.
-
-    Parameters
-    ----------
-    theta : ndarray
-        Noisy eigenvalues.
-    edge : float
-        Half the largest eigenvalue q of the noise.
-
-    Returns
-    -------
-    ndarray
-        Eigenvalues without the noise.
     """
     theta = theta.clip(min=0.0)
     behind: Array = (theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2

@@ -61,16 +61,6 @@ def block_bits(number: int) -> int:
 
     A correction shrinks the error on the block by some two digits. The error off the block counts in proportion to the
     components' part off the block, so the block's rounding must shrink alike: 8 bits more each time.
-
-    Parameters
-    ----------
-    number : int
-        Number of the correction, from 0.
-
-    Returns
-    -------
-    int
-        Number of bits.
     """
     return min(8 * (number + 1), MAX_BITS)
 
@@ -80,19 +70,7 @@ def correct_on_block(matrix: Array, V: Array, E: Array) -> Array:
 
     This is the symmetric block secant update ``M + E V' + V E' - V sym(V' E) V'``.
 
-    Parameters
-    ----------
-    matrix : ndarray of shape (d, d)
-        The symmetric approximation M of a matrix A.
-    V : ndarray of shape (d, b)
-        Orthonormal columns.
-    E : ndarray of shape (d, b)
-        The error ``A V - M V``.
-
-    Returns
-    -------
-    ndarray of shape (d, d)
-        The corrected approximation.
+    Shapes: matrix (d, d), V (d, b), E (d, b) -> (d, d).
     """
     inner = V.T @ E
     half = E - V @ ((inner + inner.T) / 4)
@@ -112,25 +90,7 @@ def corrected_angle_bound(
 
     These are the largest angle between the two subspaces of components, and the error of the eigenvalues.
 
-    Parameters
-    ----------
-    pairs : Eigenpairs
-        At least k leading eigenpairs of the approximation.
-    k : int
-        Number of components.
-    error, on_block : float
-        Bounds on the spectral norm of the approximation's error, and of the product of this error and the block.
-    block : ndarray of shape (d, b) or None
-        Orthonormal block of the last correction; None before any.
-    on_first : float, optional
-        Bound on the spectral norm of the error's product with the block's first k columns, if known.
-
-    Returns
-    -------
-    angle : float
-        Bound on the angle in degrees.
-    values_error : float
-        Bound on the error of the eigenvalues.
+    Shapes: block (d, b).
     """
     # split the approximation's eigenvectors into their parts inside and outside of the block's span
     values = np.append(pairs.values, pairs.following)
@@ -246,27 +206,14 @@ class RefinedSketch:
     def product(self, V: Array) -> Array:
         """Multiply the uncorrected approximation ``M_0 = rows.T @ rows + floor * identity`` by a block V of columns.
 
-        Parameters
-        ----------
-        V : ndarray of shape (d, b)
-            The block.
-
-        Returns
-        -------
-        ndarray of shape (d, b)
-            Product ``M_0 @ V``.
+        Shapes: V (d, b) -> (d, b).
         """
         return self.rows.T @ (self.rows @ V) + self.floor * V
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
         """Start again from the Ritz vectors in the span of all blocks, with new products of A and the first k vectors.
 
-        Parameters
-        ----------
-        ritz : Ritz
-            Ritz pairs of A in the span of all blocks.
-        AU : ndarray of shape (d, k)
-            Products of A and the first k Ritz vectors.
+        Shapes: AU (d, k).
         """
         self.products.renew(ritz, AU)
         self._image = np.empty((self.d, 0))
@@ -274,15 +221,7 @@ class RefinedSketch:
     def next_block(self, width: int) -> Array:
         """Choose the next block: leading eigenvectors of the approximation, made orthogonal to all earlier blocks.
 
-        Parameters
-        ----------
-        width : int
-            Largest number of columns.
-
-        Returns
-        -------
-        ndarray of shape (d, b)
-            Orthonormal columns, with b <= width.
+        Shapes: -> (d, b).
         """
         width, Q = min(width, self.products.room), self.products.Q
         if not width:
@@ -297,16 +236,6 @@ class RefinedSketch:
 
         If the sketch's rows and the products span fewer than d dimensions, M restricted to their span suffices: M is a
         multiple of the identity on the orthogonal complement, so a few random directions complete the basis.
-
-        Parameters
-        ----------
-        k : int
-            Number of pairs, at most d.
-
-        Returns
-        -------
-        Eigenpairs
-            The pairs.
         """
         Q, change = self.products.Q, self._change()
         if len(self.rows) + 2 * Q.shape[1] + k >= self.d:
@@ -344,16 +273,6 @@ def relative_rounding(bits: int) -> float:
     """Compute the relative rounding error of values quantised to integers of some bits with a common scale.
 
     The largest value is taken as `PEAK_TO_RMS` times the root mean square.
-
-    Parameters
-    ----------
-    bits : int
-        Bits of each integer.
-
-    Returns
-    -------
-    float
-        Standard deviation of the rounding error over that of the values.
     """
     return float(PEAK_TO_RMS / np.sqrt(12) / (2 ** (bits - 1) - 1))
 
@@ -362,16 +281,6 @@ def entropy_bits(bits: int) -> float:
     """Compute the entropy, in bits, of a Gaussian value quantised to an integer of ``bits`` bits: its compressed size.
 
     The largest value, which sets the scale, is taken as `PEAK_TO_RMS` standard deviations.
-
-    Parameters
-    ----------
-    bits : int
-        Bits of the integer before compression.
-
-    Returns
-    -------
-    float
-        Mean number of bits after ideal compression.
     """
     # the differential entropy of the Gaussian in steps of the grid, 0.5 log2(2 pi e) + log2(deviation / step)
     return float(bits - 1 - np.log2(PEAK_TO_RMS) + 0.5 * np.log2(2 * np.pi * np.e))
@@ -402,20 +311,7 @@ class Corrections:
     step: float
 
     def count_needed(self, tolerance: float, max_corrections: int) -> int | None:
-        """Forecast how many corrections are needed until the bound on the angle of the components meets a tolerance.
-
-        Parameters
-        ----------
-        tolerance : float
-            Angle in degrees.
-        max_corrections : int
-            Largest number of corrections.
-
-        Returns
-        -------
-        int or None
-            Number of corrections; None if more are needed.
-        """
+        """Forecast how many corrections are needed until the bound on the angle of the components meets a tolerance."""
         d, b, deviation = self.spectrum.size, self.width, self.step / np.sqrt(12)
         everywhere = float(self.parties * deviation * 2 * np.sqrt(d))
         on_block = float(self.parties * deviation * (np.sqrt(d) + np.sqrt(b)))

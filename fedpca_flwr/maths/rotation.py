@@ -39,37 +39,14 @@ _MATRIX_DIGITS, _VECTOR_DIGITS = 4, 5
 
 
 def secret_stream(key: bytes, nbytes: int) -> bytes:
-    """Return bytes of the ChaCha20 stream of a key (RFC 8439).
-
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, which serve for one stream only.
-    nbytes : int
-        Number of bytes.
-
-    Returns
-    -------
-    bytes
-        The stream.
-    """
+    """Return bytes of the ChaCha20 stream of a key (RFC 8439)."""
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(nbytes))
 
 
 def secret_normals(key: bytes, n: int) -> Array:
     """Return independent standard normal numbers from a key.
 
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, which serve for one stream only.
-    n : int
-        Number of numbers.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        The numbers, by the inverse distribution function of uniform numbers of 52 bits, none of which is 0 or 1.
+    Shapes: -> (n,).
     """
     from scipy.special import ndtri  # takes longer to import than most of a site's messages
 
@@ -79,20 +56,7 @@ def secret_normals(key: bytes, n: int) -> Array:
 
 
 def secret_signs(key: bytes, shape: tuple[int, int]) -> Array:
-    """Return independent signs from a key, -1 or 1 with equal probability.
-
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, which serve for one stream only.
-    shape : tuple of int
-        Shape of the matrix of signs.
-
-    Returns
-    -------
-    ndarray of float64
-        The signs.
-    """
+    """Return independent signs from a key, -1 or 1 with equal probability."""
     n = math.prod(shape)
     bits = np.unpackbits(np.frombuffer(secret_stream(key, -(-n // 8)), np.uint8), count=n)
     return np.asarray(1.0 - 2.0 * bits).reshape(shape)
@@ -124,15 +88,7 @@ class HaarRotation:
     def rotated(self, matrix: Array) -> Array:
         """Rotate a symmetric matrix: ``Q' A Q``.
 
-        Parameters
-        ----------
-        matrix : ndarray of shape (d, d)
-            Symmetric matrix A.
-
-        Returns
-        -------
-        ndarray of shape (d, d)
-            The rotated matrix.
+        Shapes: matrix (d, d) -> (d, d).
         """
         half = self._reflected("L", "T", matrix)
         return np.asarray(self._signs[:, None] * self._reflected("R", "N", half) * self._signs)
@@ -140,15 +96,7 @@ class HaarRotation:
     def turned_back(self, vectors: Array) -> Array:
         """Turn vectors of the rotated space back: ``Q v``.
 
-        Parameters
-        ----------
-        vectors : ndarray of shape (d, k)
-            Columns in rotated features.
-
-        Returns
-        -------
-        ndarray of shape (d, k)
-            Columns in the features of the data.
+        Shapes: vectors (d, k) -> (d, k).
         """
         return self._reflected("L", "N", self._signs[:, None] * vectors)
 
@@ -165,17 +113,7 @@ class HaarRotation:
 def symmetric_noise(key: bytes, d: int) -> Array:
     """Return the packed triangle of a random symmetric matrix whose distribution no rotation changes.
 
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, which serve for one stream only.
-    d : int
-        Number of rows of the matrix.
-
-    Returns
-    -------
-    ndarray of shape (d (d + 1) / 2,)
-        Normal numbers of mean 0, of variance 2 on the diagonal and 1 elsewhere (Gaussian orthogonal ensemble).
+    Shapes: -> (d (d + 1).
     """
     noise = secret_normals(key, packed_size(d))
     noise[diagonal_positions(d)] *= np.sqrt(2.0)
@@ -183,33 +121,14 @@ def symmetric_noise(key: bytes, d: int) -> Array:
 
 
 def symmetric_noise_norm(d: int) -> float:
-    """Bound the spectral norm of the noise of `symmetric_noise`, except with a probability of 1e-8.
-
-    Parameters
-    ----------
-    d : int
-        Number of rows of the matrix.
-
-    Returns
-    -------
-    float
-        The bound: the mean is at most 2 sqrt(d), and the norm is Lipschitz with constant sqrt(2) in the numbers.
-    """
+    """Bound the spectral norm of the noise of `symmetric_noise`, except with a probability of 1e-8."""
     return 2 * math.sqrt(d) + math.sqrt(2.0) * 6.2
 
 
 def vector_integers(vectors: Array) -> NDArray[np.int64]:
     """Round the entries of unit vectors to integer multiples of ``2^-VECTOR_BITS``.
 
-    Parameters
-    ----------
-    vectors : ndarray of shape (k, d)
-        Rows of length 1.
-
-    Returns
-    -------
-    ndarray of int64 of shape (k, d)
-        The integers.
+    Shapes: vectors (k, d) -> (k, d).
     """
     return np.rint(np.ldexp(vectors, VECTOR_BITS)).astype(np.int64)
 
@@ -217,19 +136,7 @@ def vector_integers(vectors: Array) -> NDArray[np.int64]:
 def sign_products(signs: Array, matrix: NDArray[np.int64], vectors: NDArray[np.int64]) -> NDArray[np.object_]:
     """Multiply signs, a matrix and vectors of integers without any rounding: ``R T W'``.
 
-    Parameters
-    ----------
-    signs : ndarray of shape (m, d)
-        Signs R, as floats.
-    matrix : ndarray of int64 of shape (d, d)
-        Matrix T.
-    vectors : ndarray of int64 of shape (k, d)
-        Vectors W, of entries up to 2^52, for at most 4,096 features d.
-
-    Returns
-    -------
-    ndarray of object of shape (m, k)
-        Python integers.
+    Shapes: signs (m, d), matrix (d, d), vectors (k, d) -> (m, k).
     """
     products = np.zeros((len(signs), len(vectors)), object)
     columns = [_digit(vectors.T, j, _VECTOR_DIGITS, _VECTOR_DIGIT_BITS) for j in range(_VECTOR_DIGITS)]

@@ -104,18 +104,7 @@ class Blocks:
         return replace(self, read=read, count=int(selected.sum()), weights=weights)
 
     def cut(self, rows: int) -> Iterator[Block]:
-        """Read the rows in blocks of equally many rows, split and joined from the blocks of the source.
-
-        Parameters
-        ----------
-        rows : int
-            Rows of a block; the last block may have fewer.
-
-        Yields
-        ------
-        array or CSR array
-            Block of consecutive rows.
-        """
+        """Read the rows in blocks of equally many rows, split and joined from the blocks of the source."""
         parts: list[Block] = []
         missing = rows
         for block in self.read():
@@ -134,18 +123,7 @@ Rows = NDArray[Any] | Blocks
 
 
 def join_blocks(blocks: list[Block]) -> Block:
-    """Stack blocks of rows, all CSR or none, to a single block.
-
-    Parameters
-    ----------
-    blocks : list of array or CSR array
-        The blocks.
-
-    Returns
-    -------
-    array or CSR array
-        One block.
-    """
+    """Stack blocks of rows, all CSR or none, to a single block."""
     if len(blocks) == 1:
         return blocks[0]
     if sparse.issparse(blocks[0]):
@@ -156,17 +134,7 @@ def join_blocks(blocks: list[Block]) -> Block:
 def chunks(data: Rows, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
     """Read rows as dense arrays of consecutive rows, with about ``elements`` values each.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    elements : int, optional
-        Number of values of an array; it has at least 64 rows all the same, but for the last.
-
-    Yields
-    ------
-    ndarray of shape (m, d)
-        Consecutive rows.
+    Shapes: data (n, d) -> (m, d).
     """
     width = data.width if isinstance(data, Blocks) else data.shape[1]
     yield from row_chunks(data, max(64, elements // max(1, width)))
@@ -175,17 +143,7 @@ def chunks(data: Rows, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]
 def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
     """Read rows as dense arrays of equally many consecutive rows.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    rows : int
-        Rows of an array; the last array may have fewer.
-
-    Yields
-    ------
-    ndarray of shape (rows, d)
-        Consecutive rows.
+    Shapes: data (n, d) -> (rows, d).
     """
     if isinstance(data, Blocks):
         yield from map(block_to_array, data.cut(rows))
@@ -195,22 +153,7 @@ def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
 
 
 def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int = 1) -> Iterator[Result]:
-    """Apply a function to each item of an iterable, in several threads, and yield the results in the items' order.
-
-    Parameters
-    ----------
-    work : callable
-        Takes one item and returns its result.
-    parts : iterable
-        The items.
-    threads : int, optional
-        Number of threads.
-
-    Yields
-    ------
-    object
-        Result of each item.
-    """
+    """Apply a function to each item of an iterable, in several threads, and yield the results in the items' order."""
     if threads == 1:
         yield from map(work, parts)
         return
@@ -227,17 +170,7 @@ def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int
 def weight_rows(data: Rows, weights: Array) -> Blocks:
     """Attach weights to rows; rows of weight 0 are left out, and sparse rows become dense.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    weights : ndarray of shape (n,)
-        Weight of each row, at least 0.
-
-    Returns
-    -------
-    Blocks
-        The rows with weights above 0, and these weights.
+    Shapes: data (n, d), weights (n,).
     """
     counts = np.asarray(weights, dtype=np.float64)
     decoded = Blocks(lambda: chunks(data), data.shape[1], data.dtype, count=len(data), weights=counts)
@@ -247,15 +180,7 @@ def weight_rows(data: Rows, weights: Array) -> Blocks:
 def weighted_count(data: Rows) -> int | float:
     """Count the rows, or sum their weights if they have any.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    int or float
-        The number.
+    Shapes: data (n, d).
     """
     weights = row_weights(data)
     return len(data) if weights is None else math.fsum(weights)
@@ -264,15 +189,7 @@ def weighted_count(data: Rows) -> int | float:
 def row_weights(data: Rows) -> Array | None:
     """Return the weights of rows, or None if each row counts once.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    ndarray of shape (n,) or None
-        The weights; None if each row counts once.
+    Shapes: data (n, d) -> (n,).
     """
     return data.weights if isinstance(data, Blocks) else None
 
@@ -280,19 +197,7 @@ def row_weights(data: Rows) -> Array | None:
 def pair_with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Block, Array | None]]:
     """Pair each block of consecutive rows with the weights of the rows.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    parts : iterable of array or CSR array
-        Blocks of consecutive rows, which together are all rows.
-
-    Yields
-    ------
-    part : array or CSR array
-        The block.
-    weights : ndarray or None
-        Weight of each row of the block; None if each row counts once.
+    Shapes: data (n, d).
     """
     weights, start = row_weights(data), 0
     for part in parts:
@@ -302,35 +207,14 @@ def pair_with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Bloc
 
 
 def block_to_array(block: Block) -> NDArray[Any]:
-    """Return a block of rows, dense, CSR or packed, as a dense array in row-major layout.
-
-    Parameters
-    ----------
-    block : Block
-        The block.
-
-    Returns
-    -------
-    ndarray
-        The array.
-    """
+    """Return a block of rows, dense, CSR or packed, as a dense array in row-major layout."""
     return np.ascontiguousarray(block if isinstance(block, np.ndarray) else block.toarray())
 
 
 def as_blocks(data: Rows, elements: int) -> Blocks:
     """Return rows, an array or already `Blocks`, as `Blocks` that are read block by block; an array is not copied.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    elements : int
-        Number of values of a block, if the rows are an array.
-
-    Returns
-    -------
-    Blocks
-        The rows.
+    Shapes: data (n, d).
     """
     if isinstance(data, Blocks):
         return data
@@ -341,16 +225,6 @@ def row_major(array: NDArray[Any]) -> Rows:
     """Return an array in row-major layout, on which the last bits of sums depend, copied only if necessary.
 
     A mapped file that holds columns is not read here: its rows are read block by block.
-
-    Parameters
-    ----------
-    array : ndarray
-        The array.
-
-    Returns
-    -------
-    ndarray or Blocks
-        The rows.
     """
     if array.ndim != 2 or array.flags.c_contiguous:
         return array
@@ -358,18 +232,7 @@ def row_major(array: NDArray[Any]) -> Rows:
 
 
 def is_mapped(array: object) -> bool:
-    """Return whether an array is a memory-mapped file or a view of such a file.
-
-    Parameters
-    ----------
-    array : object
-        The array.
-
-    Returns
-    -------
-    bool
-        True if it is.
-    """
+    """Return whether an array is a memory-mapped file or a view of such a file."""
     while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         array = array.base
     return isinstance(array, np.memmap)
@@ -378,15 +241,7 @@ def is_mapped(array: object) -> bool:
 def to_array(data: Rows) -> NDArray[Any]:
     """Read all rows into an array, for computations that cannot work on blocks.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-        The array.
+    Shapes: data (n, d) -> (n, d).
     """
     if not isinstance(data, Blocks):
         return data
@@ -396,17 +251,7 @@ def to_array(data: Rows) -> NDArray[Any]:
 def select_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
     """Select columns of rows by index, lazily: as `Blocks` that select them when read.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    chosen : sequence of int
-        Column indices in the order of the result.
-
-    Returns
-    -------
-    Blocks
-        Rows of these columns.
+    Shapes: data (n, d).
     """
     columns, blocks = np.asarray(chosen, dtype=np.int64), as_blocks(data, CACHE_ELEMENTS)
     return replace(blocks, read=lambda: (_take_columns(block, columns) for block in blocks.read()), width=columns.size)
@@ -426,15 +271,7 @@ def _take_columns(block: Block, columns: NDArray[np.int64]) -> Block:
 def sparse_rows(matrix: Any) -> Blocks:
     """Return the rows of a `scipy.sparse` matrix as `Blocks` of a CSR block, without duplicate entries.
 
-    Parameters
-    ----------
-    matrix : sparse matrix of shape (n, d)
-        The matrix.
-
-    Returns
-    -------
-    Blocks
-        Its rows.
+    Shapes: matrix (n, d).
     """
     rows = to_csr(matrix)
     return Blocks(lambda: [rows], rows.shape[1], rows.dtype, sparse=True, count=rows.shape[0])
@@ -443,20 +280,7 @@ def sparse_rows(matrix: Any) -> Blocks:
 def to_csr(matrix: Any) -> Block:
     """Return a `scipy.sparse` matrix in CSR format without duplicate entries, copied only if necessary.
 
-    Parameters
-    ----------
-    matrix : sparse matrix of shape (n, d)
-        The matrix.
-
-    Returns
-    -------
-    CSR array
-        The array.
-
-    Raises
-    ------
-    ValueError
-        If the indices do not fit the shape.
+    Shapes: matrix (n, d).
     """
     if matrix.format in {"bsr", "csc", "csr"}:  # an index beyond the shape would be written beyond an array
         matrix.check_format(full_check=True)
@@ -470,15 +294,7 @@ def to_csr(matrix: Any) -> Block:
 def column_sums(data: Rows) -> Array:
     """Sum each column of rows, weighted if the rows have weights.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        The sums.
+    Shapes: data (n, d) -> (d,).
     """
     total = np.zeros(data.shape[1])
     if isinstance(data, Blocks) and data.sparse:
@@ -493,15 +309,7 @@ def column_sums(data: Rows) -> Array:
 def max_magnitude(data: Rows) -> float:
     """Find the largest absolute value among all entries of rows, without the missing ones (NaN); 0 if there are none.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    float
-        The value.
+    Shapes: data (n, d).
     """
     values = (block.data for block in data.read()) if isinstance(data, Blocks) and data.sparse else chunks(data)
     ends = ((extreme.reduce(part, axis=None, initial=0) for extreme in (np.fmin, np.fmax)) for part in values)
@@ -593,15 +401,7 @@ class CentredBlock:
     def transposed_times(self, Y: Array) -> Array:
         """Multiply the transpose of the centred and scaled rows by a matrix Y: ``(X - 1c')' Y``.
 
-        Parameters
-        ----------
-        Y : ndarray of shape (m, b)
-            A value for each row, in b columns.
-
-        Returns
-        -------
-        ndarray of shape (d, b)
-            The product.
+        Shapes: Y (m, b) -> (d, b).
         """
         product: Array = self.rest.T @ Y
         product -= np.multiply.outer(self.centre, Y.sum(axis=0))
@@ -611,15 +411,7 @@ class CentredBlock:
     def rows(self, start: int, stop: int) -> Array:
         """Return consecutive centred and scaled rows as a dense array.
 
-        Parameters
-        ----------
-        start, stop : int
-            First row, and the row after the last.
-
-        Returns
-        -------
-        ndarray of shape (stop - start, d)
-            The rows.
+        Shapes: -> (stop - start, d).
         """
         part: Array = self.rest[start:stop].toarray()
         part -= self.centre
@@ -629,10 +421,7 @@ class CentredBlock:
     def squares(self) -> Array:
         """Sum the squares of the centred and scaled rows for each column.
 
-        Returns
-        -------
-        ndarray of shape (d,)
-            The sums.
+        Shapes: -> (d,).
         """
         rest = self.rest
         # a stored entry x contributes (x - c)^2, and each zero of its column c^2
@@ -649,19 +438,7 @@ def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Ite
 
     With the roots of the weights, products ``X' X`` are weighted sums.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-    centre : ndarray of shape (d,)
-        The centre.
-    scale : ndarray of shape (d,), optional
-        Divisor of each column.
-
-    Yields
-    ------
-    ndarray, CentredBlock or StandardisedCalls
-        Consecutive rows: dense, sparse or packed.
+    Shapes: data (n, d), centre (d,), scale (d,).
     """
     for chunk, weights in pair_with_weights(data, native_chunks(data)):
         if sparse.issparse(chunk):
@@ -680,15 +457,7 @@ def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Ite
 def dense_rows(centred: Any) -> Iterator[Array]:
     """Read a block of centred rows as dense arrays, of about `CHUNK_ENTRIES` values each if the block is not dense.
 
-    Parameters
-    ----------
-    centred : ndarray, CentredBlock or StandardisedCalls
-        The block.
-
-    Yields
-    ------
-    ndarray of shape (m, d)
-        Consecutive rows.
+    Shapes: -> (m, d).
     """
     if isinstance(centred, np.ndarray):
         yield centred
@@ -700,18 +469,7 @@ def dense_rows(centred: Any) -> Iterator[Array]:
 
 
 def chunk_energy(centred: Any) -> float:
-    """Sum the squares of all entries of a block of centred rows, dense, sparse or packed.
-
-    Parameters
-    ----------
-    centred : ndarray, CentredBlock or StandardisedCalls
-        The block.
-
-    Returns
-    -------
-    float
-        The sum.
-    """
+    """Sum the squares of all entries of a block of centred rows, dense, sparse or packed."""
     if not isinstance(centred, np.ndarray):
         return float(centred.squares().sum())
     return float(np.vdot(centred, centred))
@@ -720,15 +478,7 @@ def chunk_energy(centred: Any) -> float:
 def native_chunks(data: Rows) -> Iterator[Block]:
     """Read consecutive rows in blocks: dense arrays of about equal size, CSR blocks of sparse rows, or packed blocks.
 
-    Parameters
-    ----------
-    data : rows of shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    iterator of Block
-        The blocks.
+    Shapes: data (n, d).
     """
     if isinstance(data, Blocks) and data.lazy:
         return iter(data.read())
@@ -736,20 +486,7 @@ def native_chunks(data: Rows) -> Iterator[Block]:
 
 
 def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]:
-    """Read sparse rows in CSR blocks of about equally many stored entries, split and joined from the source's blocks.
-
-    Parameters
-    ----------
-    data : Blocks
-        Sparse rows.
-    entries : int, optional
-        Stored entries of a block, where each row counts as `ROW_OVERHEAD` entries more.
-
-    Yields
-    ------
-    CSR array
-        The blocks.
-    """
+    """Read sparse rows in CSR blocks of about equally many stored entries, split and joined from the source's blocks."""
     parts: list[Block] = []
     pending_entries = 0
     for block in data.read():
@@ -772,15 +509,7 @@ def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]
 def row_lengths(rows: Array) -> Array:
     """Compute the Euclidean length of each row, without overflow or underflow of the squares.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Euclidean lengths.
+    Shapes: rows (n, d) -> (n,).
     """
     largest = np.abs(rows).max(axis=1, initial=0.0)
     unit = np.where(largest > 0, largest, 1.0)
@@ -792,17 +521,7 @@ def row_lengths(rows: Array) -> Array:
 def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
     """Choose the fifth of the rows held out for validation: those with the smallest digests, keyed by a public seed.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        The rows.
-    seed : int
-        The seed.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Whether each row is held out.
+    Shapes: rows (n, d) -> (n,).
     """
     return first_fifth(row_digests(rows, str(seed).encode()))
 
@@ -810,17 +529,7 @@ def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
 def row_digests(rows: Rows, key: bytes) -> list[bytes]:
     """Compute a keyed BLAKE2b digest (16 bytes) of each row's bytes, where -0.0 counts as 0.0.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        The rows.
-    key : bytes
-        Key of at most 64 bytes.
-
-    Returns
-    -------
-    list of bytes
-        The digests.
+    Shapes: rows (n, d).
     """
     return [
         hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest()
@@ -832,15 +541,7 @@ def row_digests(rows: Rows, key: bytes) -> list[bytes]:
 def first_fifth(row_digests: Sequence[bytes]) -> NDArray[np.bool_]:
     """Choose the fifth of the rows, rounded down, whose digests come first in byte order.
 
-    Parameters
-    ----------
-    row_digests : sequence of bytes
-        Digest of each row.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Whether each row is chosen.
+    Shapes: -> (n,).
     """
     chosen = np.zeros(len(row_digests), dtype=bool)
     chosen[sorted(range(len(row_digests)), key=row_digests.__getitem__)[: len(row_digests) // 5]] = True

@@ -84,39 +84,13 @@ class Layout:
         return 1 + digit_words + sum(words.size for words in self.short.values())
 
     def digits(self, name: str) -> Digits:
-        """Return for each digit of a field's values how many values share the 64-bit word of this digit.
-
-        Parameters
-        ----------
-        name : str
-            Name of the field.
-
-        Returns
-        -------
-        tuple of int
-            Number of values in a word for each digit, the most significant first.
-        """
+        """Return for each digit of a field's values how many values share the 64-bit word of this digit."""
         return (1,) * self.words if isinstance(self.words, int) else self.words.get(name, (1,))
 
     def encode(self, *parts: Mapping[str, NDArray[Any]]) -> Words:
         """Encode a party's arrays as a vector of 64-bit words; its values are sums of several parts, added exactly.
 
-        Parameters
-        ----------
-        *parts : mapping of str to ndarray
-            Arrays by field of each part, of which the party's values are the sum (`MAX_PARTS` at most); a field that a
-            part lacks is zero there. They are read by blocks, so an array may be computed where it is sliced. Fields of
-            `ShortWords` are those of the first part alone.
-
-        Returns
-        -------
-        ndarray of shape (size,)
-            The words.
-
-        Raises
-        ------
-        ValueError
-            If a value is not finite, or beyond the limit on the sum; the text has the field's name only.
+        Shapes: -> (size,).
         """
         assert len(parts) <= MAX_PARTS, len(parts)
         vector = np.zeros(self.size, np.int64)
@@ -163,17 +137,7 @@ class Layout:
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Decode a sum of encoded vectors to the sum of each field's arrays, with what rounding to float64 loses.
 
-        Parameters
-        ----------
-        total : ndarray of shape (size,)
-            Sum of all parties' vectors modulo 2^64.
-        near : mapping of str to ndarray, optional
-            By field, values that the decoder knows to be near the sums, for fields of `ShortWords` with residuals.
-
-        Returns
-        -------
-        sums, remainders : dict of str to ndarray
-            The sums by field, and the part of each that rounding to float64 loses (not for fields of `ShortWords`).
+        Shapes: total (size,).
         """
         high, low = dict[str, Array](), dict[str, Array]()
         for name, limit in self.limits.items():
@@ -193,19 +157,7 @@ class Layout:
     def decode_exactly(self, total: Words, name: str) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
         """Decode the sums of a single field exactly, as integers n and exponents e for the values ``n 2^-e``.
 
-        Parameters
-        ----------
-        total : ndarray of shape (size,)
-            Sum of all parties' vectors modulo 2^64.
-        name : str
-            Name of the field.
-
-        Returns
-        -------
-        numbers : ndarray of object
-            Python integers n of the field's shape.
-        exponents : ndarray of int32
-            Exponents e of its shape: the sums are n 2^-e.
+        Shapes: total (size,).
         """
         limit = self.limits[name]
         exponents, digits = self._exponents(name, _flat(limit)), self._digits_of(total, name, slice(0, limit.size))
@@ -232,18 +184,7 @@ class Layout:
         return np.stack([_split_words(words[region], part, shared) for shared, region in regions])
 
     def error_bound(self, parties: int) -> dict[str, Array]:
-        """Bound the rounding error of each entry of a sum over parties, each of which encodes a single part.
-
-        Parameters
-        ----------
-        parties : int
-            Number of parties.
-
-        Returns
-        -------
-        dict of str to ndarray
-            Bounds by field, of the field's shape.
-        """
+        """Bound the rounding error of each entry of a sum over parties, each of which encodes a single part."""
         bounds = {
             name: np.broadcast_to(parties * self.resolution(name) * _flat(limit), limit.size).reshape(limit.shape)
             for name, limit in self.limits.items()
@@ -251,18 +192,7 @@ class Layout:
         return bounds | {name: words.error_bound for name, words in self.short.items()}
 
     def resolution(self, name: str = "") -> float:
-        """Bound the rounding error of a field's values, for each encoded part of each party, relative to the limit.
-
-        Parameters
-        ----------
-        name : str, optional
-            Name of the field.
-
-        Returns
-        -------
-        float
-            Bound on the error over the value's limit.
-        """
+        """Bound the rounding error of a field's values, for each encoded part of each party, relative to the limit."""
         (*_, last) = self._exponents(name, np.full(1, 0.5))  # half a step, and the limit is half a power of two or more
         return float(np.ldexp(1.0, -last)[0])
 
@@ -283,23 +213,6 @@ def further_digit_bits(bits: int, parties: int) -> int:
 
     The digit holds the rounding error of the digit before, half a step for each party. The sum of these over all
     parties fits into the digit's bits, and that over all parties' parts into a word.
-
-    Parameters
-    ----------
-    bits : int
-        Bits of a word that the digit has for the sum over all parties.
-    parties : int
-        Number of parties.
-
-    Returns
-    -------
-    int
-        Number of bits by which the digit's step is smaller.
-
-    Raises
-    ------
-    ValueError
-        If the parties' rounding fills the digit.
     """
     room: int = min((2**bits - 2) // parties, (2**WORD_BITS - 2) // (MAX_PARTS * parties))
     if room < 2:
@@ -308,20 +221,7 @@ def further_digit_bits(bits: int, parties: int) -> int:
 
 
 def digits_size(values: int, digits: Digits) -> int:
-    """Count the 64-bit words that hold values of several digits each.
-
-    Parameters
-    ----------
-    values : int
-        Number of values.
-    digits : tuple of int
-        For each digit of a value, how many values share the word of this digit.
-
-    Returns
-    -------
-    int
-        Number of words.
-    """
+    """Count the 64-bit words that hold values of several digits each."""
     return sum(-(-values // shared) for shared in digits)
 
 
@@ -417,18 +317,6 @@ def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
     in a row; two gaps cut the honest parties apart. The h honest parties leave h intervals between them, over which
     the colluders are spread, every way as likely as every other (stars and bars). For each of the h (h - 1) ordered
     pairs of intervals, both are gaps if these hold ``k / 2`` colluders each and the other colluders are anywhere.
-
-    Parameters
-    ----------
-    parties, colluding : int
-        Number of parties, and of colluding parties among them.
-    degree : int
-        Number of neighbours of a party, k, which is even.
-
-    Returns
-    -------
-    Fraction
-        The expected number.
     """
     honest, free = parties - colluding, colluding - degree
     if honest < 2 or free < 0:
@@ -438,20 +326,7 @@ def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
 
 
 def min_degree(parties: int, colluding: int, bits: int) -> int:
-    """Compute the fewest neighbours on a random ring that connect honest parties, except with probability 2^-bits.
-
-    Parameters
-    ----------
-    parties, colluding : int
-        Number of parties, and of colluding parties among them.
-    bits : int
-        Bits of security: the probability that honest parties are disconnected is at most ``2**-bits``.
-
-    Returns
-    -------
-    int
-        Number of neighbours of a party, even.
-    """
+    """Compute the fewest neighbours on a random ring that connect honest parties, except with probability 2^-bits."""
     return next(k for k in count(2, 2) if expected_arcs(parties, colluding, k) * 2**bits <= 1)
 
 
@@ -459,25 +334,6 @@ def split_secret(secret: bytes, threshold: int, parties: int) -> list[bytes]:
     """Split a secret into a share for each party (Shamir), any ``threshold`` of which give the secret.
 
     The polynomial's coefficients come from the operating system's randomness.
-
-    Parameters
-    ----------
-    secret : bytes
-        The secret, of 32 bytes.
-    threshold : int
-        Number of shares that give the secret; fewer say nothing about it.
-    parties : int
-        Number of shares.
-
-    Returns
-    -------
-    list of bytes
-        Share of each party, of `SHARE_BYTES`: the polynomial at 1, 2, ... as big-endian integers.
-
-    Raises
-    ------
-    ValueError
-        If the secret or the threshold is out of range.
     """
     if len(secret) != SECRET_BYTES or not 1 <= threshold <= parties:
         raise ValueError(f"{len(secret)} bytes in {parties} shares of which {threshold} give them")
@@ -489,21 +345,6 @@ def combine_shares(shares: Mapping[int, bytes]) -> bytes:
     """Compute the secret of `split_secret` from at least ``threshold`` of its shares (Shamir), all of which are used.
 
     A wrong share gives a wrong secret, and an error only by chance.
-
-    Parameters
-    ----------
-    shares : mapping of int to bytes
-        Shares by index of the party, from 0.
-
-    Returns
-    -------
-    bytes
-        The secret.
-
-    Raises
-    ------
-    ValueError
-        If the result is not below 2^256, as that of matching shares is.
     """
     value = interpolate({party + 1: int.from_bytes(share, "big") for party, share in shares.items()}, 0)
     if value >= 2**256:
@@ -512,20 +353,7 @@ def combine_shares(shares: Mapping[int, bytes]) -> bytes:
 
 
 def interpolate(points: Mapping[int, int], x: int) -> int:
-    """Evaluate the polynomial of the lowest degree through given points at ``x``, modulo `PRIME` (Lagrange).
-
-    Parameters
-    ----------
-    points : mapping of int to int
-        Value of the polynomial for each argument.
-    x : int
-        The argument at which to evaluate.
-
-    Returns
-    -------
-    int
-        The value modulo `PRIME`.
-    """
+    """Evaluate the polynomial of the lowest degree through given points at ``x``, modulo `PRIME` (Lagrange)."""
     total = 0
     for node, value in points.items():
         above = below = 1
@@ -546,16 +374,5 @@ def _evaluate(coefficients: list[int], x: int) -> int:
 
 
 def min_survivors(parties: int) -> int:
-    """Compute the smallest number of remaining parties with which a secure sum may continue: more than two thirds.
-
-    Parameters
-    ----------
-    parties : int
-        Number of parties at the start.
-
-    Returns
-    -------
-    int
-        Number of parties that must remain.
-    """
+    """Compute the smallest number of remaining parties with which a secure sum may continue: more than two thirds."""
     return 2 * parties // 3 + 1

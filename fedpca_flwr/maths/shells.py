@@ -46,15 +46,7 @@ MEAN_SQUARE_IN_OCTAVE = 0.375 / np.log(2.0)  # mean square of values whose logar
 def single_shell(end: float) -> Array:
     """Return a shell (range of distances from a centre) for all rows, in which all rows count as unit directions.
 
-    Parameters
-    ----------
-    end : float
-        Distance at which the shell ends; it begins at 0.
-
-    Returns
-    -------
-    ndarray of shape (1, 3)
-        Where the shell begins, where it ends, and 0: no row keeps its length.
+    Shapes: -> (1, 3).
     """
     return np.array([[0.0, end, 0.0]])
 
@@ -62,24 +54,7 @@ def single_shell(end: float) -> Array:
 def choose_shells(counts: Array, deviation: float, edge: float, k: int, *, centre_shift: float = 0.0) -> Array:
     """Choose ranges of distances from a centre ("shells") that hold many rows each, by noisy numbers of rows.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (OCTAVES,)
-        Noisy number of rows for each octave of distances, a range between successive powers of 2.
-    deviation : float
-        Standard deviation of the noise in each count.
-    edge : float
-        Largest eigenvalue of the noise in the sum of one shell's products.
-    k : int
-        Number of components.
-    centre_shift : float
-        Distance that the centre has moved since the counts: no shell but the first begins nearer than four times that.
-
-    Returns
-    -------
-    ndarray of shape (s, 3)
-        For each shell, the innermost first: the distance at which it begins, at which it ends, and up to which
-        directions have a length in proportion to the row's distance (0: all directions have length 1).
+    Shapes: counts (OCTAVES,) -> (s, 3).
     """
     significant = np.where(counts > CERTAIN_DEVIATIONS * deviation, counts, 0.0)
     if not significant.any():
@@ -134,30 +109,7 @@ def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, 
     Each sum is denoised and weighted by its shell's mean squared distance. Eigenvalues are those of the scatter; of a
     single shell, those of its sum.
 
-    Parameters
-    ----------
-    sums : ndarray of shape (s, d (d + 1) / 2)
-        For each shell, the packed triangle of the sum of outer products of its rows' directions, with noise.
-    energies : ndarray of shape (s,)
-        For each shell, the sum of its rows' squared distances from the centre over the squared end of the shell, with
-        noise.
-    shells : ndarray of shape (s, 3)
-        For each shell the distance at which it begins, at which it ends, and up to which directions have a length in
-        proportion to the row's distance (0: all directions have length 1).
-    d, k : int
-        Number of features and of components.
-    deviation : float
-        Standard deviation of the noise on the diagonal of each sum; off the diagonal it is ``deviation / sqrt(2)``.
-
-    Returns
-    -------
-    Combined
-        The components.
-
-    Raises
-    ------
-    FloatingPointError
-        If the eigenvalues are beyond float64.
+    Shapes: sums (s, d (d + 1), energies (s,), shells (s, 3).
     """
     matrices = [unpack(packed, d) for packed in sums]
     traces = np.maximum([np.trace(matrix) for matrix in matrices], 1.0)
@@ -231,19 +183,7 @@ def clipped_squares_bound(counts: Array, deviation: float, bound: float) -> floa
     In the octave after the last whose count is surely not noise, the noise may hide rows: as many are assumed there as
     the count and two standard deviations.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (OCTAVES,)
-        Noisy number of rows for each octave of lengths, a range between successive powers of 2.
-    deviation : float
-        Standard deviation of the noise in each count.
-    bound : float
-        Length to which rows are shortened.
-
-    Returns
-    -------
-    float
-        The bound in squared units of the data.
+    Shapes: counts (OCTAVES,).
     """
     significant = np.where(counts > CERTAIN_DEVIATIONS * deviation, counts, 0.0)
     after = min(int(np.flatnonzero(significant)[-1]) + 1 if significant.any() else 0, len(significant) - 1)

@@ -41,54 +41,19 @@ class WordSharing(NamedTuple):
 
 
 def digit_base(values: int) -> int:
-    """Return the largest integer B with ``B**m <= 2**64``, for m values in a word.
-
-    Parameters
-    ----------
-    values : int
-        Number m of values in a word, two or more.
-
-    Returns
-    -------
-    int
-    """
+    """Return the largest integer B with ``B**m <= 2**64``, for m values in a word."""
     base = round(2 ** (WORD_BITS / values))
     return base if base**values <= 2**WORD_BITS else base - 1
 
 
 def max_residual(values: int, parties: int) -> float:
-    """Return the largest sum over parties, in steps, that a digit of a word holds beside the parties' roundings.
-
-    Parameters
-    ----------
-    values : int
-        Number of values in a word, two or more.
-    parties : int
-        Number of parties in the sum.
-
-    Returns
-    -------
-    float
-    """
+    """Return the largest sum over parties, in steps, that a digit of a word holds beside the parties' roundings."""
     # a sum's digit is at most (B - 1) / 2 in size, of which each party's rounding takes up to half a step
     return (digit_base(values) - 1) // 2 - (parties + 1) / 2
 
 
 def values_per_word(largest: int, parties: int) -> int:
-    """Return how many whole numbers share a word: as many as have room for sums up to a size, but two at least.
-
-    Parameters
-    ----------
-    largest : int
-        Largest size of a sum, or of its difference to the value that the server knows.
-    parties : int
-        Number of parties in the sum.
-
-    Returns
-    -------
-    int
-        From 2 to `MAX_VALUES_PER_WORD`.
-    """
+    """Return how many whole numbers share a word: as many as have room for sums up to a size, but two at least."""
     counts = range(MAX_VALUES_PER_WORD, 2, -1)
     return next((values for values in counts if max_residual(values, parties) >= max(largest, 1)), 2)
 
@@ -150,22 +115,7 @@ class ShortWords:
     def encode(self, value: Array, name: str) -> NDArray[np.int64]:
         """Round a party's array to multiples of the steps, and pack several values into each 64-bit word.
 
-        Parameters
-        ----------
-        value : ndarray
-            The array, of the shape of the limits.
-        name : str
-            Name of the field, for the error's text.
-
-        Returns
-        -------
-        ndarray of shape (size,)
-            The words.
-
-        Raises
-        ------
-        ValueError
-            If a value is beyond its limit, or has too many steps for float64; the text has the field's name only.
+        Shapes: -> (size,).
         """
         multiples = self._multiples(value)
         max_multiple = MAX_EXACT_MULTIPLE if self.sharing.residual else self.base / 2
@@ -176,17 +126,7 @@ class ShortWords:
     def decode(self, words: NDArray[np.int64], near: Array | None = None) -> Array:
         """Unpack the sum of all parties' words to the sum of their arrays.
 
-        Parameters
-        ----------
-        words : ndarray of shape (size,)
-            Sum of the parties' words modulo 2^64.
-        near : ndarray, optional
-            Array that the server knows to be near the sum, if the limits bound their difference.
-
-        Returns
-        -------
-        ndarray
-            The sum, of the shape of the limits.
+        Shapes: words (size,).
         """
         # subtract the digits of ``near``; the rest has digits within B / 2, which are read off from the lowest
         offset = np.zeros(self.sent_positions.size) if near is None else self._multiples(near)

@@ -66,16 +66,7 @@ class SparseComponent(NamedTuple):
 def sparse_component(C: Array, s: int) -> SparseComponent:
     """Compute the component of largest variance with at most s loadings: exactly up to 30 features, else by search.
 
-    Parameters
-    ----------
-    C : ndarray of shape (d, d)
-        Covariance.
-    s : int
-        Largest number of loadings, from 1 to d.
-
-    Returns
-    -------
-    SparseComponent
+    Shapes: C (d, d).
     """
     pairs = leading_eigenpairs(np.asfortranarray(C), 1)
     sums = _largest_row_sums(np.abs(C), s)
@@ -100,16 +91,7 @@ def sparse_component(C: Array, s: int) -> SparseComponent:
 def deflate(C: Array, v: Array) -> Array:
     """Compute the covariance of the features without the part that the scores of a component explain.
 
-    Parameters
-    ----------
-    C : ndarray of shape (d, d)
-        Covariance.
-    v : ndarray of shape (d,)
-        Component, of a variance that is not zero.
-
-    Returns
-    -------
-    ndarray of shape (d, d)
+    Shapes: C (d, d), v (d,) -> (d, d).
     """
     covariances = C @ v
     return C - np.outer(covariances, covariances) / (v @ covariances)

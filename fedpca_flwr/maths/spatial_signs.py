@@ -116,19 +116,7 @@ class SignSums(NamedTuple):
 def sign_sums(centred: Iterable[Array], d: int, floor: float) -> SignSums:
     """Sum the unit directions of centred rows, and their inverse distances from the centre, over chunks of rows.
 
-    Parameters
-    ----------
-    centred : iterable of ndarray of shape (n, d)
-        Chunks of rows less the centre.
-    d : int
-        Number of features.
-    floor : float
-        Smallest distance that is divided by: nearer rows have directions shorter than 1.
-
-    Returns
-    -------
-    SignSums
-        The sums, and the number of rows.
+    Shapes: centred (n, d).
     """
     signs, weight, count = np.zeros(d), 0.0, 0
     for rows in centred:
@@ -145,19 +133,7 @@ def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
 
     The sum over n rows is n times their sign covariance.
 
-    Parameters
-    ----------
-    centred : iterable of ndarray of shape (n, d)
-        Chunks of rows less the centre.
-    d : int
-        Number of features.
-    floor : float
-        Smallest distance that is divided by: nearer rows have directions shorter than 1.
-
-    Returns
-    -------
-    ndarray of shape (d, d)
-        The sum.
+    Shapes: centred (n, d) -> (d, d).
     """
     scatter = np.zeros((d, d))
     for rows in centred:
@@ -170,17 +146,7 @@ def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
 def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Array:
     """Compute the spatial median of rows, the point of least summed distance, by accelerated Weiszfeld steps.
 
-    Parameters
-    ----------
-    sums_about : callable
-        Takes a centre (d,) and returns the `SignSums` of the rows about it.
-    start : ndarray of shape (d,)
-        First centre.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        The median.
+    Shapes: start (d,) -> (d,).
     """
     search = median_search(start)
     for _ in range(MAX_PASSES):
@@ -197,17 +163,7 @@ def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Arr
     Such a row is the true median. Without the replacement, the distance of most rows from the median would be a
     rounding error.
 
-    Parameters
-    ----------
-    rows_about : callable
-        Takes a centre (d,) and yields the rows less this centre, in chunks (m, d).
-    median : ndarray of shape (d,)
-        Approximate median.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        The row, or the approximate median.
+    Shapes: median (d,) -> (d,).
     """
     distances = np.concatenate([row_lengths(rows) for rows in rows_about(median)])
     position = int(distances.argmin())
@@ -223,16 +179,7 @@ def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Arr
 def median_search(start: Array) -> Anderson:
     """Create an Anderson-accelerated fixed-point iteration for a spatial median, with finite centres only.
 
-    Parameters
-    ----------
-    start : ndarray of shape (d,)
-        First centre.
-
-    Returns
-    -------
-    Anderson
-        The iteration: its user adds the next centre by Weiszfeld's step, and minus the length of the mean direction as
-        the objective to be maximised.
+    Shapes: start (d,).
     """
     return Anderson(start, lambda centre: bool(np.isfinite(centre).all()))
 
@@ -240,15 +187,7 @@ def median_search(start: Array) -> Anderson:
 def distance_floor(distances: Array) -> float:
     """Compute the smallest distance that rows are divided by to make directions: a quarter of the median distance.
 
-    Parameters
-    ----------
-    distances : ndarray of shape (n,)
-        Distances of the rows from their own spatial median.
-
-    Returns
-    -------
-    float
-        The floor, by the mean distance if the median is 0; 1 if all rows are equal.
+    Shapes: distances (n,).
     """
     typical = float(np.median(distances)) or float(distances.mean()) or 1.0 / FLOOR_SHARE
     return FLOOR_SHARE * typical
@@ -308,19 +247,7 @@ class Survivors:
     def blunt(self, local_spreads: Array, local_gap: float) -> Survivors:
         """Return the rule with wider transitions from weight 1 to 0, so that sums do not reveal a party's single rows.
 
-        Parameters
-        ----------
-        local_spreads : ndarray of shape (m,)
-            Robust deviations of the party's whitened rows along the directions; spreads become at least `FLOOR_SHARE`
-            of these.
-        local_gap : float
-            Difference of the median and the first quartile of the party's distances: the smallest width of the
-            transition by distance.
-
-        Returns
-        -------
-        Survivors
-            The rule for this party.
+        Shapes: local_spreads (m,).
         """
         inner, outer = self.reach
         shape = replace(self.shape, spreads=np.maximum(self.shape.spreads, FLOOR_SHARE * local_spreads))
@@ -329,15 +256,7 @@ class Survivors:
     def row_weights(self, whitened: Array) -> Array:
         """Compute the weight of each whitened row: 1 for usual rows, falling linearly to 0 for outliers.
 
-        Parameters
-        ----------
-        whitened : ndarray of shape (n, m)
-            Whitened rows: scores along m directions, less their medians, over their robust deviations.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Weights from 0 to 1.
+        Shapes: whitened (n, m) -> (n,).
         """
         inner, outer = self.reach
         # the weight falls from 1 at CUT_SPREADS to 0 one spread farther, along the direction where a row is farthest
@@ -351,17 +270,7 @@ def shape_values(whitened: Array, vectors: Array) -> Array:
 
     Less ``sqrt(m)``, the lengths have much the same distribution for any m.
 
-    Parameters
-    ----------
-    whitened : ndarray of shape (n, m)
-        Whitened rows: scores less their medians, over their robust deviations.
-    vectors : ndarray of shape (m, m)
-        Directions in rows.
-
-    Returns
-    -------
-    ndarray of shape (n, m + 1)
-        Scores, and in the last column the lengths less ``sqrt(m)``.
+    Shapes: whitened (n, m), vectors (m, m) -> (n, m + 1).
     """
     return np.column_stack([whitened @ vectors.T, row_lengths(whitened) - np.sqrt(whitened.shape[1])])
 
@@ -369,21 +278,7 @@ def shape_values(whitened: Array, vectors: Array) -> Array:
 def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> Survivors:
     """Derive the rule that weights outlying rows down, from the sign covariance and histograms of whitened rows.
 
-    Parameters
-    ----------
-    vectors : ndarray of shape (m, m)
-        Eigenvectors, in rows, of the sign covariance of whitened rows (the mean of ``u u'`` for unit directions u).
-    values : ndarray of shape (m,)
-        Eigenvalues of the sign covariance, descending, which need not add up to 1.
-    rows : int
-        Number of rows.
-    counts : ndarray of shape (m + 1, BINS)
-        Histograms of all rows: of the scores along each direction, and of the lengths less ``sqrt(m)``.
-
-    Returns
-    -------
-    Survivors
-        The rule.
+    Shapes: vectors (m, m), values (m,), counts (m + 1, BINS).
     """
     m = len(values)
     shape = directions_from_counts(vectors, np.ones(m), counts[:-1])
@@ -404,17 +299,7 @@ def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> S
 def local_spreads_and_gap(counts: Array) -> tuple[Array, float]:
     """Compute a party's robust deviations along directions, and the gap of two quartiles of its rows' distances.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (m + 1, BINS)
-        Histograms of the party's whitened rows: of the scores along m directions, and of the lengths less ``sqrt(m)``.
-
-    Returns
-    -------
-    local_spreads : ndarray of shape (m,)
-        Deviation of normal values with the same median distance from the median, along each direction.
-    local_gap : float
-        Difference of the median and the first quartile of the distances.
+    Shapes: counts (m + 1, BINS) -> (m,).
     """
     spreads = np.array([median_and_spread(histogram)[1] for histogram in counts[:-1]])
     return spreads, quantile(counts[-1], 0.5) - quantile(counts[-1], 0.25)
@@ -423,15 +308,7 @@ def local_spreads_and_gap(counts: Array) -> tuple[Array, float]:
 def whitened_signs(whitened: Array) -> Array:
     """Divide whitened rows by their lengths, or by a quarter of ``sqrt(m)`` if they are shorter, for m features.
 
-    Parameters
-    ----------
-    whitened : ndarray of shape (n, m)
-        Whitened rows, whose usual length is near ``sqrt(m)``.
-
-    Returns
-    -------
-    ndarray of shape (n, m)
-        Directions no longer than 1.
+    Shapes: whitened (n, m) -> (n, m).
     """
     floor = FLOOR_SHARE * np.sqrt(whitened.shape[1])
     signs: Array = whitened / np.maximum(row_lengths(whitened), floor)[:, None]
@@ -444,15 +321,7 @@ def whitened_signs(whitened: Array) -> Array:
 def tally(values: Array) -> NDArray[np.int64]:
     """Compute a histogram of each column of values, with 8 equal bins between successive powers of 2 and for each sign.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n, m)
-        Values, in the unit of the bins' edges `BIN_EDGES`.
-
-    Returns
-    -------
-    ndarray of shape (m, BINS)
-        Count for each bin; values beyond the edges are in the end bins.
+    Shapes: values (n, m) -> (m, BINS).
     """
     # the bits of a float64 without its sign, shifted to leave the exponent (biased by 1023) and 3 bits of the fraction:
     # the number of the bin among 8 to each power of 2
@@ -465,17 +334,7 @@ def tally(values: Array) -> NDArray[np.int64]:
 def merge_small_bins(histograms: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
     """Merge neighbouring bins until each count is 0 or at least a minimum; merged counts go to the bin of their median.
 
-    Parameters
-    ----------
-    histograms : ndarray of shape (m, BINS)
-        Histograms.
-    min_count : int
-        Smallest count of a bin that is not empty.
-
-    Returns
-    -------
-    ndarray of shape (m, BINS)
-        The merged histograms.
+    Shapes: histograms (m, BINS) -> (m, BINS).
     """
     merged, above = np.zeros_like(histograms), np.cumsum(histograms, axis=1)
     rows = above[:, -1]
@@ -500,17 +359,7 @@ def merge_small_bins(histograms: NDArray[np.int64], min_count: int) -> NDArray[n
 def quantile(counts: Array, share: float) -> float:
     """Compute a quantile from a histogram, as if values were spread evenly over their bin.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (BINS,)
-        Histogram with the bins' edges `BIN_EDGES`.
-    share : float
-        Share of the values below the quantile, from 0 to 1.
-
-    Returns
-    -------
-    float
-        The quantile, in the unit of the edges.
+    Shapes: counts (BINS,).
     """
     above = np.cumsum(counts)
     target = share * above[-1]
@@ -522,17 +371,7 @@ def quantile(counts: Array, share: float) -> float:
 def median_and_spread(counts: Array) -> tuple[float, float]:
     """Compute from a histogram the median, and the median absolute deviation scaled to be that of normal values.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (BINS,)
-        Histogram with the bins' edges `BIN_EDGES`.
-
-    Returns
-    -------
-    median : float
-        The median, in the unit of the edges.
-    spread : float
-        Median distance of the values from it, over `NORMAL_MEDIAN_SIZE`: the standard deviation if they are normal.
+    Shapes: counts (BINS,).
     """
     middle = quantile(counts, 0.5)
     above = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
@@ -545,20 +384,7 @@ def median_and_spread(counts: Array) -> tuple[float, float]:
 def directions_from_counts(vectors: Array, units: Array, counts: Array) -> Directions:
     """Compute medians ("middles") and robust deviations ("spreads") along directions from histograms of rows' scores.
 
-    Parameters
-    ----------
-    vectors : ndarray of shape (m, d)
-        The directions.
-    units : ndarray of shape (m,)
-        Unit of each histogram's edges, in the unit of the data.
-    counts : ndarray of shape (m, BINS)
-        Histogram of the scores along each direction.
-
-    Returns
-    -------
-    Directions
-        The directions with middles and spreads; where half of the rows have the same score the spread is large, so
-        that no row counts as far off.
+    Shapes: vectors (m, d), units (m,), counts (m, BINS).
     """
     middles, spreads = np.array([median_and_spread(histogram) for histogram in counts]).T
     middles = np.where(np.maximum(np.abs(middles), spreads) > COINCIDENT_SPREAD, middles, 0.0)
@@ -568,17 +394,7 @@ def directions_from_counts(vectors: Array, units: Array, counts: Array) -> Direc
 def variances_from_counts(units: Array, counts: Array) -> Array:
     """Estimate variances robustly from histograms, as those of normal values with the same median absolute deviation.
 
-    Parameters
-    ----------
-    units : ndarray of shape (m,)
-        Unit of each histogram's edges, in the unit of the data.
-    counts : ndarray of shape (m, BINS)
-        The histograms.
-
-    Returns
-    -------
-    ndarray of shape (m,)
-        Variances, in squared units of the data; 0 if half of the values are equal.
+    Shapes: units (m,), counts (m, BINS) -> (m,).
     """
     spreads = np.array([median_and_spread(histogram)[1] for histogram in counts])
     return np.where(spreads > COINCIDENT_SPREAD, spreads * units, 0.0) ** 2
@@ -602,17 +418,7 @@ class SquaredErrors(NamedTuple):
     def from_counts(cls, counts: Array, unit: float) -> SquaredErrors:
         """Fit the distribution of squared reconstruction errors to a histogram of the errors (distances).
 
-        Parameters
-        ----------
-        counts : ndarray of shape (BINS,)
-            Histogram of the rows' distances from the span of the components.
-        unit : float
-            Unit of the histogram's edges, in the unit of the data.
-
-        Returns
-        -------
-        SquaredErrors
-            The distribution.
+        Shapes: counts (BINS,).
         """
         # distance^(2/3) is the cube root of the squared distance
         first, middle, third = ((unit * quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))
@@ -624,18 +430,7 @@ class SquaredErrors(NamedTuple):
         return self.middle**3 + 3 * self.middle * self.deviation**2
 
     def limit(self, level: float) -> float:
-        """Compute a quantile of the squared errors: the value that a given share of rows is below.
-
-        Parameters
-        ----------
-        level : float
-            The share, from 0 to 1.
-
-        Returns
-        -------
-        float
-            The quantile.
-        """
+        """Compute a quantile of the squared errors: the value that a given share of rows is below."""
         root = self.middle + float(scipy.special.ndtri(level)) * self.deviation
         return float(root**3)
 
@@ -643,15 +438,7 @@ class SquaredErrors(NamedTuple):
 def median_of_matrices(matrices: Sequence[Array]) -> Array:
     """Compute the spatial median of matrices: the matrix of least summed Frobenius distances from all.
 
-    Parameters
-    ----------
-    matrices : sequence of ndarray of shape (p, q)
-        The matrices.
-
-    Returns
-    -------
-    ndarray of shape (p, q)
-        The median.
+    Shapes: matrices (p, q) -> (p, q).
     """
     vectors = np.array([matrix.ravel() for matrix in matrices])
     flat_median = spatial_median(

@@ -12,15 +12,7 @@ from fedpca_flwr.maths.arrays import Array
 def transpose(X: Array) -> Array:
     """Transpose each matrix of a stack: swap the last two axes.
 
-    Parameters
-    ----------
-    X : ndarray of shape (..., a, b)
-        The matrices.
-
-    Returns
-    -------
-    ndarray of shape (..., b, a)
-        Their transposes.
+    Shapes: X (..., a, b) -> (..., b, a).
     """
     return np.swapaxes(X, -1, -2)
 
@@ -28,15 +20,7 @@ def transpose(X: Array) -> Array:
 def symmetric_part(M: Array) -> Array:
     """Compute the symmetric part ``(M + M') / 2`` of square matrices.
 
-    Parameters
-    ----------
-    M : ndarray of shape (..., r, r)
-        The matrices.
-
-    Returns
-    -------
-    ndarray of shape (..., r, r)
-        The symmetric parts.
+    Shapes: M (..., r, r) -> (..., r, r).
     """
     return (M + transpose(M)) / 2
 
@@ -44,17 +28,7 @@ def symmetric_part(M: Array) -> Array:
 def tangent_projection(U: Array, X: Array) -> Array:
     """Project matrices X orthogonally to the tangent space of the Stiefel manifold at U: ``X - U sym(U'X)``.
 
-    Parameters
-    ----------
-    U : ndarray of shape (..., d, r)
-        Points of the manifold: orthonormal columns.
-    X : ndarray of shape (..., d, r)
-        The matrices.
-
-    Returns
-    -------
-    ndarray of shape (..., d, r)
-        Tangents at ``U``.
+    Shapes: U (..., d, r), X (..., d, r) -> (..., d, r).
     """
     return X - U @ symmetric_part(transpose(U) @ X)
 
@@ -62,17 +36,7 @@ def tangent_projection(U: Array, X: Array) -> Array:
 def retract(U: Array, X: Array) -> Array:
     """Step from a point U of the Stiefel manifold along a tangent X: the retraction ``(U + X)(I + X'X)^(-1/2)``.
 
-    Parameters
-    ----------
-    U : ndarray of shape (..., d, r)
-        Points of the manifold.
-    X : ndarray of shape (..., d, r)
-        Tangents at these points; project other matrices first (`tangent_projection`).
-
-    Returns
-    -------
-    ndarray of shape (..., d, r)
-        Points of the manifold.
+    Shapes: U (..., d, r), X (..., d, r) -> (..., d, r).
     """
     values, vectors = np.linalg.eigh(transpose(X) @ X)
     root: Array = (vectors / np.sqrt(1 + values)[..., None, :]) @ transpose(vectors)
@@ -82,15 +46,7 @@ def retract(U: Array, X: Array) -> Array:
 def polar_factor(M: Array) -> Array:
     """Compute the matrices with orthonormal columns that are nearest to given matrices (polar decomposition).
 
-    Parameters
-    ----------
-    M : ndarray of shape (..., d, r)
-        Matrices of full rank.
-
-    Returns
-    -------
-    ndarray of shape (..., d, r)
-        Orthonormal columns.
+    Shapes: M (..., d, r) -> (..., d, r).
     """
     left_vectors, _, right_vectors = np.linalg.svd(M, full_matrices=False)
     nearest: Array = left_vectors @ right_vectors
@@ -100,14 +56,6 @@ def polar_factor(M: Array) -> Array:
 def align(U: Array, V: Array) -> Array:
     """Rotate the columns of U, by an orthogonal Q from the right, as near as possible to those of V (Procrustes).
 
-    Parameters
-    ----------
-    U, V : ndarray of shape (..., d, r)
-        Columns to turn, and their target.
-
-    Returns
-    -------
-    ndarray of shape (..., d, r)
-        The turned columns ``U Q``.
+    Shapes: U, V (..., d, r) -> (..., d, r).
     """
     return U @ polar_factor(transpose(U) @ V)

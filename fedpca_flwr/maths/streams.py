@@ -45,17 +45,7 @@ class RankRule(Protocol):
     def step(self, sigma: Array, energy: float) -> int:
         """Choose the rank after a further block of rows, from the singular values of all rows so far.
 
-        Parameters
-        ----------
-        sigma : ndarray of shape (k,)
-            Singular values of the tracked directions, descending.
-        energy : float
-            Trace of the scatter of all rows so far.
-
-        Returns
-        -------
-        int
-            The new rank.
+        Shapes: sigma (k,).
         """
 
 
@@ -152,15 +142,7 @@ class Band(RankRule):
 
         The rule's present rank is changed.
 
-        Parameters
-        ----------
-        sigma : ndarray of shape (k,)
-            Singular values, descending.
-
-        Returns
-        -------
-        int
-            The rank.
+        Shapes: sigma (k,).
         """
         for _ in sigma:  # as many steps as there are directions suffice
             self._steady_blocks = self.hold
@@ -197,44 +179,19 @@ class Subspace:
 
     @classmethod
     def empty(cls, d: int) -> Subspace:
-        """Create the state of a stream before its first row: no directions.
-
-        Parameters
-        ----------
-        d : int
-            Number of features.
-
-        Returns
-        -------
-        Subspace
-            The subspace.
-        """
+        """Create the state of a stream before its first row: no directions."""
         return cls(Head(0, np.zeros(d), np.zeros(d)), np.empty((d, 0)), np.empty(0))
 
     def diagonal(self) -> Array:
         """Compute the diagonal of the low-rank scatter ``V diag(sigma^2) V'``, for the directions V: a sum per feature.
 
-        Returns
-        -------
-        ndarray of shape (d,)
-            Sum of squares of each feature, as far as the tracked directions hold it.
+        Shapes: -> (d,).
         """
         squares: Array = np.square(self.vectors * self.sigma).sum(axis=1)
         return squares
 
     def pairs(self, k: int) -> Eigenpairs:
-        """Return the k leading eigenpairs of the tracked scatter, completed by orthonormal vectors of eigenvalue 0.
-
-        Parameters
-        ----------
-        k : int
-            Number of pairs.
-
-        Returns
-        -------
-        Eigenpairs
-            The pairs.
-        """
+        """Return the k leading eigenpairs of the tracked scatter, completed by orthonormal vectors of eigenvalue 0."""
         vectors, missing = self.vectors[:, :k], max(0, k - self.sigma.size)
         if missing:
             filler = np.random.default_rng(0).standard_normal((len(vectors), missing))
@@ -286,10 +243,7 @@ class Tracker:
     def update(self, block: NDArray[Any]) -> None:
         """Update mean, directions and singular values by a block of rows; first scale earlier rows by ``forgetting``.
 
-        Parameters
-        ----------
-        block : ndarray of shape (b, d)
-            The rows, b >= 1.
+        Shapes: block (b, d).
         """
         rows, old = np.asarray(block, dtype=np.float64), _scale_subspace(self.subspace, self.forgetting)
         head = old.head._replace(n=old.head.n + len(rows))
@@ -308,25 +262,7 @@ def track(
 ) -> Subspace:
     """Compute the leading principal directions of rows in a single pass, block by block (streaming PCA of fixed rank).
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        The rows.
-    rank : int
-        Number of directions.
-    tracked : int, optional
-        Number of directions tracked; 0: as many as the rank.
-    block : int, optional
-        Number of rows of a block.
-    forgetting : float, optional
-        Factor of the singular values before each block.
-    center : bool, optional
-        Whether the rows' mean is followed and subtracted.
-
-    Returns
-    -------
-    Subspace
-        The leading directions.
+    Shapes: rows (n, d).
     """
     tracker = Tracker(rows.shape[1], Fixed(rank), tracked=tracked, forgetting=forgetting, center=center)
     for part in row_chunks(rows, block):
@@ -342,20 +278,6 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
 
     The merge is associative as long as nothing is truncated. The parts themselves fix their order: permuting them
     changes no bit.
-
-    Parameters
-    ----------
-    parts : sequence of Subspace
-        The subspaces.
-    k : int
-        Number of directions of the result.
-    factors : iterable of float, optional
-        Factor of each part's singular values: below 1 forgets, above 1 enhances.
-
-    Returns
-    -------
-    Subspace
-        Subspace of all rows together.
     """
     scaled = [_scale_subspace(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
     scaled.sort(key=lambda part: (*head_order(part.head), *part.sigma))
@@ -374,18 +296,6 @@ def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
     """Merge the leading directions of several sets of rows in pairs, then the results in pairs, until one is left.
 
     Each merge needs only two subspaces at once.
-
-    Parameters
-    ----------
-    parts : sequence of Subspace
-        The subspaces.
-    k : int
-        Number of directions of the result.
-
-    Returns
-    -------
-    Subspace
-        Subspace of all rows together.
     """
     while len(parts) > 1:
         parts = [merge(parts[i : i + 2], k) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]

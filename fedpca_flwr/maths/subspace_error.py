@@ -88,19 +88,7 @@ class SubspaceError:
     limit: float
 
     def distance(self, rows: float, population: float = np.inf) -> Distance:
-        """Forecast the distance between the components of some rows and those of the population they are drawn from.
-
-        Parameters
-        ----------
-        rows : float
-            Number of rows.
-        population : float, default infinite
-            Number of rows of the population, which holds the rows.
-
-        Returns
-        -------
-        Distance
-        """
+        """Forecast the distance between the components of some rows and those of the population they are drawn from."""
         ratio = self.n_rows * (1 / rows - 1 / population)
         squared = float(np.sum(ratio * self.slopes / (1 + ratio * self.shifts)))
         quantiles = np.array([0.5, 0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
@@ -111,23 +99,7 @@ class SubspaceError:
 def estimate_subspace_error(X: Array, k: int, *, scale: bool = False) -> SubspaceError:
     """Estimate from independent rows how far their leading components are from the population's.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-        The rows.
-    k : int
-        Number of components.
-    scale : bool, default False
-        Divide each feature by its standard deviation.
-
-    Returns
-    -------
-    SubspaceError
-
-    Raises
-    ------
-    DataError
-        If rows are fewer than `MIN_ROWS`, have no more than k directions, or do not resolve the k-th gap.
+    Shapes: X (n, d).
     """
     n = len(X)
     if n < MIN_ROWS:

@@ -78,20 +78,7 @@ class ReproducibleSum:
         self._addends = 0
 
     def add(self, addend: NDArray[Any]) -> None:
-        """Add an array of finite numbers to the running sum.
-
-        Parameters
-        ----------
-        addend : ndarray
-            The array.
-
-        Raises
-        ------
-        ValueError
-            If the array has another shape.
-        OverflowError
-            If there were `MAX_ADDENDS` arrays before.
-        """
+        """Add an array of finite numbers to the running sum."""
         if addend.shape != self.shape:
             raise ValueError(f"the array has shape {addend.shape}, expected {self.shape}")
         if self._addends == MAX_ADDENDS:
@@ -102,13 +89,7 @@ class ReproducibleSum:
             _add(self._unit[part], self._words[:, part], flat[part], *between[:, : part.stop - part.start])
 
     def total(self) -> Array:
-        """Return the running sum, rounded to float64.
-
-        Returns
-        -------
-        ndarray
-            The sum.
-        """
+        """Return the running sum, rounded to float64."""
         total = np.empty(self._unit.size)
         for part in _slices(total.size):
             total[part] = _total(self._unit[part], self._words[:, part])
@@ -116,20 +97,7 @@ class ReproducibleSum:
 
 
 def reproducible_sum(addends: Sequence[NDArray[Any]], out: Array | None = None) -> Array:
-    """Sum arrays so that the bits of the result do not depend on their order, with no more memory than the result.
-
-    Parameters
-    ----------
-    addends : sequence of ndarray
-        Arrays of equal shape.
-    out : ndarray, optional
-        Array of the same shape for the sum.
-
-    Returns
-    -------
-    ndarray
-        The sum.
-    """
+    """Sum arrays so that the bits of the result do not depend on their order, with no more memory than the result."""
     total = np.empty(addends[0].shape) if out is None else out
     flat, parts = total.reshape(-1), [addend.reshape(-1) for addend in addends]
     for part in _slices(flat.size):
@@ -141,20 +109,7 @@ def reproducible_sum(addends: Sequence[NDArray[Any]], out: Array | None = None) 
 
 
 def exceeds(values: NDArray[Any], bound: Array) -> bool:
-    """Return whether the absolute value of any entry exceeds its own limit, with little memory for temporary arrays.
-
-    Parameters
-    ----------
-    values : ndarray
-        The values.
-    bound : ndarray
-        Limits of the same shape.
-
-    Returns
-    -------
-    bool
-        True if any does.
-    """
+    """Return whether the absolute value of any entry exceeds its own limit, with little memory for temporary arrays."""
     sizes, limits = values.reshape(-1), bound.reshape(-1)
     return any(bool((np.abs(sizes[part]) > limits[part]).any()) for part in _slices(sizes.size))
 
@@ -241,54 +196,17 @@ class MomentsSum:
         self._scatter = ReproducibleSum((d * (d + 1) // 2,))
 
     def add(self, part: Moments) -> None:
-        """Add the count, mean and scatter of further rows.
-
-        Parameters
-        ----------
-        part : Moments
-            Moments of these rows.
-
-        Raises
-        ------
-        ValueError
-            If the part has another number of features.
-        """
+        """Add the count, mean and scatter of further rows."""
         self._scatter.add(part.scatter)
         self.heads.append(part.head)
 
     def pooled(self, *, within: bool = False) -> Moments:
-        """Return count, mean and scatter of all rows added so far.
-
-        Parameters
-        ----------
-        within : bool, optional
-            Whether the scatter is only the sum of the parts' scatters about their own means, without the scatter of
-            the means; default False.
-
-        Returns
-        -------
-        Moments
-            The moments.
-        """
+        """Return count, mean and scatter of all rows added so far."""
         return _pooled(self.heads, self._scatter.total(), within=within)
 
 
 def pool(parts: Iterable[Moments], *, within: bool = False) -> Moments:
-    """Combine count, mean and scatter of several sets of rows into those of all rows, with bits independent of order.
-
-    Parameters
-    ----------
-    parts : iterable of Moments
-        Moments of each set of rows.
-    within : bool, optional
-        Whether the scatter is only the sum of the sets' scatters about their own means, without the scatter of the
-        means (as AP-COV takes); default False.
-
-    Returns
-    -------
-    Moments
-        Moments of all rows together, whose scatter can be unpacked in its own memory (`empty_packed`).
-    """
+    """Combine count, mean and scatter of several sets of rows into those of all rows, with bits independent of order."""
     parts = list(parts)
     scatter = reproducible_sum([part.scatter for part in parts], out=empty_packed(parts[0].n_features))
     return _pooled([part.head for part in parts], scatter, within=within)
@@ -311,18 +229,6 @@ def two_product(a: Array, b: Array | float) -> Double:
     """Multiply arrays exactly, as a rounded product p and its rounding error e: ``p + e == a * b`` (Dekker 1971).
 
     Exact as long as neither the product's error nor the split of a factor is beyond float64's range.
-
-    Parameters
-    ----------
-    a : ndarray
-        First factor.
-    b : ndarray or float
-        Second factor.
-
-    Returns
-    -------
-    p, e : ndarray
-        Rounded product and its error.
     """
     product, (a_high, a_low), (b_high, b_low) = a * b, _halves(a), _halves(b)
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
@@ -339,17 +245,7 @@ def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
 
     The squares are those of each feature; the numbers are error-free products.
 
-    Parameters
-    ----------
-    head : Head
-        Count n and mean m, which is ``mean + remainder``.
-
-    Returns
-    -------
-    sums : list of ndarray of shape (d,)
-        Numbers that add up to ``n m``.
-    squares : list of ndarray of shape (d,)
-        Numbers that add up to ``n m^2``.
+    Shapes: -> (d,), (d,).
     """
     n, mean, rest = float(head.n), head.mean, head.remainder
     squares = [*two_product(mean, mean), *two_product(2 * mean, rest), *two_product(rest, rest)]
@@ -360,37 +256,14 @@ def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
 def shift_head(head: Head, centre: Array) -> Head:
     """Return the count and mean of the same rows after a centre is subtracted, to twice the digits of float64.
 
-    Parameters
-    ----------
-    head : Head
-        Count and mean.
-    centre : ndarray of shape (d,)
-        The centre.
-
-    Returns
-    -------
-    Head
-        Count and shifted mean.
+    Shapes: centre (d,).
     """
     mean, lost = two_sum(head.mean, -centre)
     return Head(head.n, *two_sum(mean, lost + head.remainder))
 
 
 def pooled_head(rows: float, total: ExactNumbers) -> Head:
-    """Compute the mean of rows, to about twice the digits of float64, from their exact sum as integers n for n 2^-e.
-
-    Parameters
-    ----------
-    rows : float
-        Number of rows, or sum of their weights.
-    total : tuple of ndarray
-        Exact sum of the rows: integers n (d,) and exponents e (d,), for the sums ``n 2^-e``.
-
-    Returns
-    -------
-    Head
-        Count and mean.
-    """
+    """Compute the mean of rows, to about twice the digits of float64, from their exact sum as integers n for n 2^-e."""
     over, under = float(rows).as_integer_ratio()  # rows = over / under, exactly
     mean = np.empty((2, len(total[0])))
     for i, number in enumerate(total[0]):
@@ -406,18 +279,7 @@ def pooled_diagonal(rows: float, total: ExactNumbers, squares: ExactNumbers) -> 
 
     It is ``sum x^2 - (sum x)^2 / rows``, in integers, so no digit is lost however far from zero the mean is.
 
-    Parameters
-    ----------
-    rows : float
-        Number of rows, or sum of their weights.
-    total, squares : tuple of ndarray
-        Exact sums of the rows, and of their squares, for each feature: integers n (d,) and exponents e (d,), for the
-        sums ``n 2^-e``.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        Diagonal of the scatter about the mean.
+    Shapes: -> (d,).
     """
     over, under = float(rows).as_integer_ratio()  # rows = over / under, exactly
     diagonal, exponents = np.empty(len(total[0])), np.maximum(2 * total[1], squares[1])
@@ -461,15 +323,7 @@ class MeanProducts:
     def block(self, start: int, stop: int) -> Array:
         """Return consecutive entries; those of the last call, or those that follow them, cost least.
 
-        Parameters
-        ----------
-        start, stop : int
-            Positions in the packed triangle.
-
-        Returns
-        -------
-        ndarray of shape (2, stop - start)
-            The rounded products, and their rounding errors.
+        Shapes: -> (2, stop - start).
         """
         if (start, stop) == self._place:
             return self._block
@@ -535,18 +389,7 @@ def centre_scatter(sums: Double, head: Head) -> Array:
 
     Both are unevaluated sums ``high + low`` of two float64 arrays, so that no digits are lost by cancellation.
 
-    Parameters
-    ----------
-    sums : tuple of ndarray
-        Sum of ``x x'`` over all rows x: packed triangles ``high`` and ``low`` (d (d + 1) / 2,). The first is
-        overwritten.
-    head : Head
-        Count and mean of all rows.
-
-    Returns
-    -------
-    ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of the scatter.
+    Shapes: -> (d (d + 1).
     """
     scatter, products = sums[0], MeanProducts(head)
     for part in _slices(scatter.size):

@@ -26,90 +26,32 @@ Elements = list[int]
 
 
 def secret_elements(key: bytes, n: int) -> Elements:
-    """Return uniformly distributed elements of the field from a key.
-
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, which serve for one stream only.
-    n : int
-        Number of elements.
-
-    Returns
-    -------
-    list of int
-        The elements, of which zero may be written as `PRIME`.
-    """
+    """Return uniformly distributed elements of the field from a key."""
     stream = secret_stream(key, ELEMENT_BYTES * n)
     places = range(0, len(stream), ELEMENT_BYTES)
     return [int.from_bytes(stream[i : i + ELEMENT_BYTES], "little") & PRIME for i in places]
 
 
 def linear_tag(key: bytes, integers: Iterable[int]) -> int:
-    """Return the inner product of integers with a secret vector of the field.
-
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, which serve for one stream only.
-    integers : iterable of int
-        The integers.
-
-    Returns
-    -------
-    int
-        Element of the field.
-    """
+    """Return the inner product of integers with a secret vector of the field."""
     integers = list(integers)
     return sum(a * x for a, x in zip(secret_elements(key, len(integers)), integers, strict=True)) % PRIME
 
 
 def combine_elements(elements: Sequence[int], others: Sequence[int], sign: int = 1) -> Elements:
-    """Add elements of the field, or subtract them, one by one.
-
-    Parameters
-    ----------
-    elements, others : sequence of int
-        Elements, or any integers.
-    sign : int
-        1 to add `others`, -1 to subtract.
-
-    Returns
-    -------
-    list of int
-        Elements of the field.
-    """
+    """Add elements of the field, or subtract them, one by one."""
     return [(a + sign * b) % PRIME for a, b in zip(elements, others, strict=True)]
 
 
 def signed_integer(element: int) -> int:
-    """Return the integer of the smallest size that an element of the field stands for.
-
-    Parameters
-    ----------
-    element : int
-        Element of the field.
-
-    Returns
-    -------
-    int
-        From ``-(PRIME // 2)`` to ``PRIME // 2``.
-    """
+    """Return the integer of the smallest size that an element of the field stands for."""
     return element if element <= PRIME // 2 else element - PRIME
 
 
 def elements_to_bytes(elements: Sequence[int]) -> NDArray[np.uint8]:
     """Write elements of the field as bytes.
 
-    Parameters
-    ----------
-    elements : sequence of int
-        The elements.
-
-    Returns
-    -------
-    ndarray of uint8 of shape (n, ELEMENT_BYTES)
-        Little-endian numbers.
+    Shapes: -> (n, ELEMENT_BYTES).
     """
     text = b"".join(element.to_bytes(ELEMENT_BYTES, "little") for element in elements)
     return np.frombuffer(text, np.uint8).reshape(-1, ELEMENT_BYTES)
@@ -118,20 +60,7 @@ def elements_to_bytes(elements: Sequence[int]) -> NDArray[np.uint8]:
 def elements_from_bytes(rows: NDArray[np.uint8]) -> Elements:
     """Read elements of the field from bytes.
 
-    Parameters
-    ----------
-    rows : ndarray of uint8 of shape (n, ELEMENT_BYTES)
-        Little-endian numbers.
-
-    Returns
-    -------
-    list of int
-        The elements.
-
-    Raises
-    ------
-    ValueError
-        If a number is not below the prime: each element has one way to be written.
+    Shapes: rows (n, ELEMENT_BYTES).
     """
     elements = [int.from_bytes(row.tobytes(), "little") for row in rows]
     if any(element >= PRIME for element in elements):
@@ -140,20 +69,7 @@ def elements_from_bytes(rows: NDArray[np.uint8]) -> Elements:
 
 
 def scaled_integer(parts: Iterable[float], bits: int) -> int:
-    """Round the exact sum of float64 numbers to a multiple of a power of two.
-
-    Parameters
-    ----------
-    parts : iterable of float
-        Finite numbers.
-    bits : int
-        The power: multiples of ``2^-bits``; less than `MAX_FLOAT_BITS`.
-
-    Returns
-    -------
-    int
-        Number of multiples.
-    """
+    """Round the exact sum of float64 numbers to a multiple of a power of two."""
     total = 0
     for part in parts:
         numerator, denominator = part.as_integer_ratio()  # a power of two, of at most 2^1074

@@ -34,26 +34,6 @@ def components_table(model: FittedPCA) -> pandas.DataFrame:
 
     Pandas writes it as LaTeX, HTML or a sheet of Excel, as in
     ``model.table().to_latex(float_format="%.2f", na_rep="", escape=True)``.
-
-    Parameters
-    ----------
-    model : FittedPCA
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each feature with its loadings on ``PC1``, ``PC2``, ..., then the rows ``variance``, ``share of
-        variance`` and ``cumulative share``, and ``95 percent interval from`` and ``to`` if the model has intervals: of
-        a run with ``fourth_moments=True`` (any rows), or with ``keep="moments"``, unscaled and without missing values
-        (normal rows). The column ``communality`` is there if features are scaled by their deviations, or the moments
-        were kept; otherwise the model does not know the features' variances.
-
-    Raises
-    ------
-    ContractError
-        If the loadings lie at the parties.
-    ConfigError
-        If pandas is not installed.
     """
     components, _ = model.loadings()
     library, labels = import_pandas(), component_labels(len(components))
@@ -80,14 +60,7 @@ def components_table(model: FittedPCA) -> pandas.DataFrame:
 def sampling_intervals(model: FittedPCA) -> Array | None:
     """Return 95 % intervals of the population's variances, from what the run has measured; None without that.
 
-    Parameters
-    ----------
-    model : FittedPCA
-
-    Returns
-    -------
-    ndarray of shape (k, 2) or None
-        From fourth moments for rows of any distribution, or from kept moments for normal rows (Anderson 1963).
+    Shapes: -> (k, 2).
     """
     values, kurtosis, options = model.explained_variance_, model.log.get("kurtosis"), model.log.get("options", {})
     if np.isnan(values).any() or values[-1] <= MIN_VARIANCE_SHARE * values[0]:
@@ -106,14 +79,7 @@ def sampling_intervals(model: FittedPCA) -> Array | None:
 def communalities(model: FittedPCA) -> Array | None:
     """Return the share of each feature's variance that the components hold; None if the model lacks the variances.
 
-    Parameters
-    ----------
-    model : FittedPCA
-
-    Returns
-    -------
-    ndarray of shape (d,) or None
-        0 for a constant feature.
+    Shapes: -> (d,).
     """
     variances = _feature_variances(model)
     if variances is None:

@@ -70,32 +70,12 @@ EVENT_COLUMNS = {"revision": int, "operation": str, "member": str, "rows": int, 
 
 
 def moments_digest(moments: Moments) -> str:
-    """Compute the SHA-256 of moments (count, mean and scatter of rows).
-
-    Parameters
-    ----------
-    moments : Moments
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits, equal at a party and at the server that received the party's moments.
-    """
+    """Compute the SHA-256 of moments (count, mean and scatter of rows)."""
     return hashlib.sha256(moments_to_bytes(moments)).hexdigest()
 
 
 def moments_to_bytes(moments: Moments) -> bytes:
-    """Serialise moments (count, mean and scatter of rows) as little-endian float64.
-
-    Parameters
-    ----------
-    moments : Moments
-
-    Returns
-    -------
-    bytes
-        Count, mean (d,), remainder (d,) and packed scatter.
-    """
+    """Serialise moments (count, mean and scatter of rows) as little-endian float64."""
     d = moments.n_features
     assert moments.scatter.size == packed_size(d)
     parts = ([float(moments.count)], moments.mean, moments.remainder, moments.scatter)

@@ -120,19 +120,7 @@ class FittedPCA:
     def aligned(self, X: ArrayLike) -> Rows:
         """Return rows with their columns in the order of the model's features, matched by name.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Rows. Columns of a data frame are matched by name; columns of declared categories become indicators.
-
-        Returns
-        -------
-        Rows of shape (n, d)
-
-        Raises
-        ------
-        DataError
-            If the columns have other names or another number than the model's features.
+        Shapes: X (n, d) -> (n, d).
         """
         names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
         levels = self.log.get("levels", {})
@@ -149,19 +137,7 @@ class FittedPCA:
 
         A model of `em` replaces missing values (NaN) by their expected values, and a model of genotypes by the mean.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        ndarray of shape (n, d)
-
-        Raises
-        ------
-        DataError
-            If the columns have other names or another number; or if the rows contain infinity, text, or NaN that the
-            model cannot fill.
+        Shapes: X (n, d) -> (n, d).
         """
         return self._centre_rows(self.aligned(X))
 
@@ -188,21 +164,7 @@ class FittedPCA:
 
         The rows are centred, and made dense, in chunks, so that sparse rows and files need little memory.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        ndarray of shape (n, k)
-            Scores.
-
-        Raises
-        ------
-        DataError
-            As `centred`.
-        ContractError
-            If the loadings lie at the parties.
+        Shapes: X (n, d) -> (n, k).
         """
         components, _ = self.loadings()
         return np.vstack([self._centre_rows(part) @ components.T for part in chunks(self.aligned(X))])
@@ -210,19 +172,7 @@ class FittedPCA:
     def inverse_transform(self, scores: ArrayLike) -> Array:
         """Compute rows in the units of the data from their scores: scores times components plus mean.
 
-        Parameters
-        ----------
-        scores : array-like of shape (n, k)
-
-        Returns
-        -------
-        ndarray of shape (n, d)
-            Rows in the units of the data.
-
-        Raises
-        ------
-        DataError
-            If the scores are not a finite array of k columns.
+        Shapes: scores (n, k) -> (n, d).
         """
         components, mean = self.loadings()
         rows = finite_matrix(scores, self.n_components_, "scores") @ components

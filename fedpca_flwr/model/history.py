@@ -145,24 +145,7 @@ class History(Entry):
 
 
 def history_of(log: Any, k: int, d: int) -> History:
-    """Check the log of a model, any JSON value, and return a `History`.
-
-    Parameters
-    ----------
-    log : object
-        Content of a file, in place of a log.
-    k, d : int
-        Number of components and of features of the model.
-
-    Returns
-    -------
-    History
-
-    Raises
-    ------
-    ValueError
-        If an entry that code reads is not what it must be.
-    """
+    """Check the log of a model, any JSON value, and return a `History`."""
     history = History.model_validate(log)
     if (clusters := history.clusters) is not None:
         m, is_mixture = len(clusters.rows), clusters.kind == "mixture"

@@ -50,32 +50,14 @@ class Loadings:
         tells much about the rows: the method 'vertical-scores' adds the parts, with secure aggregation so that nobody
         sees a part.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, f)
-            New rows, of which this has the party's columns.
-
-        Returns
-        -------
-        ndarray of shape (n, k)
+        Shapes: X (n, f) -> (n, k).
         """
         return self.scaled(X) @ self.components.T
 
     def scaled(self, X: ArrayLike) -> Array:
         """Centre and scale new rows of this party's columns as the run did.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, f)
-
-        Returns
-        -------
-        ndarray of shape (n, f)
-
-        Raises
-        ------
-        DataError
-            If the columns have other names or another number, or values are not finite.
+        Shapes: X (n, f) -> (n, f).
         """
         check_names_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
@@ -83,23 +65,7 @@ class Loadings:
         return scaled
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the loadings to an ``.npz`` file that only its owner can read, completely or not at all.
-
-        Parameters
-        ----------
-        path : str or path
-            Name that ends in ``.npz``.
-
-        Returns
-        -------
-        Path
-            The file.
-
-        Raises
-        ------
-        ConfigError
-            If the name does not end in ``.npz``.
-        """
+        """Write the loadings to an ``.npz`` file that only its owner can read, completely or not at all."""
         target = Path(path).expanduser()
         if target.suffix != ".npz":
             raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
@@ -111,21 +77,7 @@ class Loadings:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Loadings:
-        """Read loadings from a file that `save` wrote; nothing in the file is executed (no pickle).
-
-        Parameters
-        ----------
-        path : str or path
-
-        Returns
-        -------
-        Loadings
-
-        Raises
-        ------
-        ContractError
-            If the file holds something else.
-        """
+        """Read loadings from a file that `save` wrote; nothing in the file is executed (no pickle)."""
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
                 run = int(archive["run"]) if "run" in archive else 0
@@ -148,16 +100,6 @@ class Loadings:
 def run_digest(U: Array, singular: Array) -> int:
     """Compute a 64-bit hash of a run's directions and singular values, which identifies the run at every party.
 
-    Parameters
-    ----------
-    U : ndarray of shape (n, k)
-        Directions that all parties received.
-    singular : ndarray of shape (k,)
-        Singular values that all parties received.
-
-    Returns
-    -------
-    int
-        64 bits of SHA-256.
+    Shapes: U (n, k), singular (k,).
     """
     return int.from_bytes(hashlib.sha256(U.tobytes() + singular.tobytes()).digest()[:8], "little")

@@ -148,21 +148,7 @@ class Measurement:
 
 
 def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
-    """Define a line of a model's summary, an entry of the table `MEASUREMENTS`.
-
-    Parameters
-    ----------
-    name : str
-        Name of the line in a summary.
-    text : str or LineText
-        A template for the numbers and the run's options, or a function.
-    **numbers : str
-        Meaning of each number that the line needs.
-
-    Returns
-    -------
-    Measurement
-    """
+    """Define a line of a model's summary, an entry of the table `MEASUREMENTS`."""
     if isinstance(text, str):
         template = text
         return Measurement(name, numbers, lambda values, model: template.format(**values, options=model.log["options"]))
@@ -174,22 +160,7 @@ NOISED_SUMS = (*CLIPPED_SUMS, "centre", "octaves", "nearer_octaves", "nearer_cen
 
 
 def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
-    """Write the measured numbers of a model as lines of a summary.
-
-    Parameters
-    ----------
-    model : FittedPCA
-
-    Returns
-    -------
-    list of (str, str)
-        Name and text of each line.
-
-    Raises
-    ------
-    ContractError
-        If the history, of a file that no run wrote, lacks an entry that a line needs.
-    """
+    """Write the measured numbers of a model as lines of a summary."""
     numbers: Numbers = model.log.get("measured", {})
     texts = []
     for measurement in MEASUREMENTS:

@@ -367,24 +367,7 @@ class PCAModel(FittedPCA):
 
 
 def check_squared_error(model: PCAModel, measured: float, predicted: float, tolerance: float) -> None:
-    """Log the parties' measured mean squared error, or refuse an error that differs from the prediction.
-
-    Parameters
-    ----------
-    model : PCAModel
-        Its ``log`` gets both errors.
-    measured : float
-        Mean squared error per row, by the parties' own rows.
-    predicted : float
-        Mean squared error per row, by the eigenvalues.
-    tolerance : float
-        Largest difference that is accepted.
-
-    Raises
-    ------
-    ContractError
-        If the errors differ by more than the tolerance.
-    """
+    """Log the parties' measured mean squared error, or refuse an error that differs from the prediction."""
     difference = abs(measured - predicted)
     if not (np.isfinite(difference) and difference <= tolerance):  # one is NaN where a party has sent such numbers
         raise ContractError(

@@ -20,30 +20,12 @@ INFINITY_TEXT = "infinity"
 
 
 def measurements_to_json(measured: Mapping[str, float]) -> dict[str, float | str]:
-    """Replace infinity in measurements by a text, since JSON has no infinity.
-
-    Parameters
-    ----------
-    measured : mapping of str to float
-
-    Returns
-    -------
-    dict of str to (float or str)
-    """
+    """Replace infinity in measurements by a text, since JSON has no infinity."""
     return {name: INFINITY_TEXT if value == math.inf else value for name, value in measured.items()}
 
 
 def measurements_from_json(measured: Mapping[str, float | str]) -> dict[str, float]:
-    """Replace the text "infinity" in measurements by the float infinity.
-
-    Parameters
-    ----------
-    measured : mapping of str to (float or str)
-
-    Returns
-    -------
-    dict of str to float
-    """
+    """Replace the text "infinity" in measurements by the float infinity."""
     return {name: float(value) if value == INFINITY_TEXT else value for name, value in measured.items()}  # type: ignore[misc]
 
 
@@ -75,37 +57,12 @@ MOMENTS_OMITTED_WARNING = (
 
 
 def model_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a model's file: the given path, with ``.npz`` appended if missing.
-
-    Parameters
-    ----------
-    path : str or path
-        ``.npz`` is appended if missing.
-
-    Returns
-    -------
-    Path
-    """
+    """Return the path of a model's file: the given path, with ``.npz`` appended if missing."""
     return files.archive_path(path, "a model")
 
 
 def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> Path:
-    """Write a model's arrays and metadata to a file, completely or not at all.
-
-    Parameters
-    ----------
-    path : str or path
-        ``.npz`` is appended if missing.
-    arrays : mapping of str to ndarray
-        Arrays by the names of `MODEL_ARRAYS`.
-    metadata : mapping
-        Everything that JSON can hold, with a ``log``.
-
-    Returns
-    -------
-    Path
-        The file.
-    """
+    """Write a model's arrays and metadata to a file, completely or not at all."""
     target = model_path(path)
     if np.isnan(metadata.get("noise_variance_", 0.0)):  # JSON has no such number
         metadata = {**metadata, "noise_variance_": None}
@@ -197,18 +154,7 @@ def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, A
 
 
 def damaged_file_error(path: str | os.PathLike[str], error: Exception) -> ContractError:
-    """Return the error for a file that does not hold a whole model.
-
-    Parameters
-    ----------
-    path : str or path
-    error : Exception
-        The error of reading.
-
-    Returns
-    -------
-    ContractError
-    """
+    """Return the error for a file that does not hold a whole model."""
     why = (
         f"it has no {value_text(error.args[0])}" if isinstance(error, KeyError) and error.args else type(error).__name__
     )

@@ -49,20 +49,6 @@ class Output:
 
         A SuperLink does not know in which folder somebody typed ``flwr run``, and may have been started in any folder.
         So a path that is not absolute is placed in the run's own folder.
-
-        Parameters
-        ----------
-        config : RunConfig
-        run_id : int
-
-        Returns
-        -------
-        Output
-
-        Raises
-        ------
-        ConfigError
-            If nothing can be written there, or another run's model is there.
         """
         model = model_path(_run_folder(run_id) / Path(config.output).expanduser())
         output = cls(model, model.with_name(f"{model.stem}-moments.npz"), run_id, config.overwrite)
@@ -75,26 +61,11 @@ class Output:
         return output
 
     def existing_files(self) -> list[Path]:
-        """Return the result files that exist already; none if overwriting is allowed.
-
-        Returns
-        -------
-        list of Path
-        """
+        """Return the result files that exist already; none if overwriting is allowed."""
         return [] if self.overwrite else [path for path in (self.model, self.moments) if path.exists()]
 
     def reserve(self, nbytes: int) -> None:
-        """Reserve disk space for the result by a temporary file, or refuse the run if there is too little.
-
-        Parameters
-        ----------
-        nbytes : int
-
-        Raises
-        ------
-        ConfigError
-            If there is no space.
-        """
+        """Reserve disk space for the result by a temporary file, or refuse the run if there is too little."""
         try:
             self.reserved_file = TemporaryFile(dir=self.model.parent)  # noqa: SIM115  # is gone with this process, or in `save`
             if hasattr(os, "posix_fallocate"):
@@ -110,22 +81,6 @@ class Output:
 
         If another run wrote these files in the meantime, the names get the run's number. If a folder cannot be written,
         the result goes elsewhere.
-
-        Parameters
-        ----------
-        model : PCAModel
-
-        Returns
-        -------
-        output : Output
-            The files that were written.
-        faults : list of str
-            Files that could not be written, and why.
-
-        Raises
-        ------
-        ConfigError
-            If no folder can be written.
         """
         if self.reserved_file:
             self.reserved_file.close()

@@ -63,12 +63,7 @@ class Manifest(BaseModel):
     parties: dict[str, dict[str, str]]
 
     def message(self) -> bytes:
-        """Return the bytes that the parties sign: JSON with sorted keys.
-
-        Returns
-        -------
-        bytes
-        """
+        """Return the bytes that the parties sign: JSON with sorted keys."""
         return json.dumps(self.model_dump(), sort_keys=True).encode()
 
 
@@ -97,21 +92,7 @@ def model_digests(
 ) -> dict[str, str]:
     """Compute the digest of each part of a model.
 
-    Parameters
-    ----------
-    components : ndarray of shape (k, d)
-    mean : ndarray of shape (d,)
-    scale : ndarray of shape (d,) or (0,)
-        Empty for features that are not divided.
-    variances : ndarray of shape (k,)
-        Explained variances.
-    numbers : ndarray of shape (3,)
-        Total variance, number of rows (or sum of weights), and mean squared error per row as the parties measured it.
-
-    Returns
-    -------
-    dict of str to str
-        SHA-256 by the names of `MODEL_FIELDS`.
+    Shapes: components (k, d), mean (d,), scale (d,), variances (k,), numbers (3,).
     """
     values = (components, mean, scale, variances, *numbers)
     arrays = (np.asarray(value, np.float64) for value in values)
@@ -121,16 +102,7 @@ def model_digests(
 def model_numbers(model: PCAModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the numbers of a model that its projection does not show, as `model_digests` takes them.
 
-    Parameters
-    ----------
-    model : PCAModel
-
-    Returns
-    -------
-    variances : ndarray of shape (k,)
-        Explained variances; -1 for one that is not known.
-    numbers : ndarray of shape (3,)
-        Total variance, number of rows, and measured squared error; -1 for a number that is not known.
+    Shapes: -> (k,), (3,).
     """
     squared = model.log["measured"].get("squared_error_per_row", -1.0)
     numbers = np.array([model.total_variance, model.n_samples_, squared], dtype=np.float64)
@@ -139,22 +111,7 @@ def model_numbers(model: PCAModel) -> tuple[NDArray[np.float64], NDArray[np.floa
 
 
 def receipt_faults(model: PCAModel, receipt: Receipt, member_keys: Sequence[bytes], members: str) -> list[str]:
-    """Compare a model with its receipt, and check the signatures.
-
-    Parameters
-    ----------
-    model : PCAModel
-    receipt : Receipt
-    member_keys : sequence of bytes
-        Public keys by partition, of the list that the reader trusts.
-    members : str
-        Digest of that list.
-
-    Returns
-    -------
-    list of str
-        A sentence for each difference; empty if the model is what the sites have signed.
-    """
+    """Compare a model with its receipt, and check the signatures."""
     manifest, log = receipt.manifest, model.log
     components, mean = model.loadings()
     scale = np.empty(0) if model.scale_ is None else model.scale_
@@ -205,37 +162,10 @@ def _is_signed(message: bytes, signature: str, member_keys: Sequence[bytes], par
 
 
 def commitment(salt: bytes, answers: Sequence[str]) -> str:
-    """Compute a party's commitment to its answers.
-
-    Parameters
-    ----------
-    salt : bytes
-        Random bytes, without which nobody can test a guess of the answers.
-    answers : sequence of str
-        Digest of each answer of the run so far.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-    """
+    """Compute a party's commitment to its answers."""
     return content_digest("answers", [np.frombuffer(salt + "".join(answers).encode(), np.uint8)])
 
 
 def read_receipt(log: Mapping[str, Any]) -> Receipt | None:
-    """Return the receipt in a model's log, or None if there is none.
-
-    Parameters
-    ----------
-    log : mapping of str to object
-
-    Returns
-    -------
-    Receipt or None
-
-    Raises
-    ------
-    ValueError
-        If the entry is no receipt.
-    """
+    """Return the receipt in a model's log, or None if there is none."""
     return Receipt.model_validate(log["receipt"]) if "receipt" in log else None

@@ -122,18 +122,7 @@ def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> flo
 
     The share that the model itself states (``explained_variance_ratio_``) can be wrong: noise has variance too.
 
-    Parameters
-    ----------
-    model : PCAModel
-    reference : PCAModel
-        Model of ``X``: its mean and scale define the variance.
-    X : array-like of shape (n, d)
-        All rows.
-
-    Returns
-    -------
-    float
-        0 to 1; 0 if there is no variance.
+    Shapes: X (n, d).
     """
     centred = reference.centred(X)
     directions = orth(_directions(model))
@@ -150,19 +139,7 @@ def knn_accuracy(
     The accuracy hardly moves with the angle (a random projection of MNIST to 50 dimensions gives 0.939), so it says
     nothing about exactness.
 
-    Parameters
-    ----------
-    model : PCAModel
-    train, test : array-like of shape (n, d), (m, d)
-    labels, truth : ndarray of shape (n,), (m,)
-        Classes of the rows of ``train`` and ``test``.
-    k : int, default 5
-        Number of neighbours.
-
-    Returns
-    -------
-    float
-        0 to 1.
+    Shapes: train, test (n, d), labels, truth (n,).
     """
     from sklearn.neighbors import KNeighborsClassifier  # it takes a second to import, and few ask for this
 

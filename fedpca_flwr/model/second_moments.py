@@ -434,22 +434,7 @@ class SecondMoments:
 def validate_moments(key: str, data: ArrayLike | Moments) -> Moments:
     """Compute the moments of a member's rows, or check given moments: shapes, finite values, no negative variance.
 
-    Parameters
-    ----------
-    key : str
-        How errors call the member.
-    data : array-like of shape (n, d), or Moments
-
-    Returns
-    -------
-    Moments
-
-    Raises
-    ------
-    DataError
-        If rows are no finite numbers.
-    ContractError
-        If moments are impossible.
+    Shapes: data (n, d).
     """
     if not isinstance(data, Moments):
         table = check_rows(as_rows(data, f"the data of '{key}'"), column_names(data))

@@ -43,21 +43,7 @@ class Certainty(NamedTuple):
 
 
 def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Certainty:
-    """Assess whether float64 determines the leading components, and write a note if some are undetermined.
-
-    Parameters
-    ----------
-    pairs : Eigenpairs
-        The leading eigenpairs.
-    exact : bool
-        Whether the method is exact but for rounding.
-    remedies : sequence of str
-        What would resolve more components, such as `SCALE_REMEDY`.
-
-    Returns
-    -------
-    Certainty
-    """
+    """Assess whether float64 determines the leading components, and write a note if some are undetermined."""
     k, limit = pairs.values.size, resolution(pairs)
     max_resolved = k if pairs.rank is None else min(k, pairs.rank)
     resolved = int((pairs.values > limit.floor).sum())
@@ -149,35 +135,7 @@ def solve(
 ) -> Solution:
     """Compute the leading components of the pooled scatter, centred and scaled as asked.
 
-    Parameters
-    ----------
-    moments : Moments
-        The scatter, with the pooled count and mean.
-    diagonal : ndarray of shape (d,)
-        Diagonal of the pooled scatter, by which features are scaled. The variance is a share of its sum, which for an
-        exact method is that of ``moments``.
-    n_components : int, float or str
-        Number of components; a fraction of the variance that the components must exceed; or "auto": as many components
-        as stand out of unrelated features (Horn 1965).
-    center : bool
-        Take the scatter about the mean.
-    scale : bool
-        Divide each feature by its standard deviation (divisor n).
-    indicators : int, default 0
-        The last features, so many, are indicators of levels, whose unit `table_units` defines.
-    overwrite : bool, default False
-        Whether the scatter of ``moments`` may be overwritten, which saves memory.
-
-    Returns
-    -------
-    Solution
-
-    Raises
-    ------
-    ConfigError
-        For a number of components that the data do not allow.
-    DataError
-        For a single row, or rows without variance.
+    Shapes: diagonal (d,).
     """
     check_components(n_components, moments.count, moments.n_features)
     if n_components == "auto" and not center:
@@ -219,23 +177,7 @@ def solve(
 
 
 def check_components(n_components: int | float | str, rows: float, features: int) -> None:
-    """Refuse an invalid number of components, a single row, and more components than rows or features.
-
-    Parameters
-    ----------
-    n_components : int, float or str
-        As in `solve`.
-    rows : float
-        Number of rows of all parties.
-    features : int
-
-    Raises
-    ------
-    ConfigError
-        If ``n_components`` is invalid or too large.
-    DataError
-        If there is a single row.
-    """
+    """Refuse an invalid number of components, a single row, and more components than rows or features."""
     is_count = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool) and n_components >= 1
     is_share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
     if not (is_count or is_share or n_components == "auto"):
@@ -254,18 +196,7 @@ def check_components(n_components: int | float | str, rows: float, features: int
 
 
 def check_features(n_components: int | float | str, features: int) -> None:
-    """Refuse more components than features; the number of rows need not be known yet.
-
-    Parameters
-    ----------
-    n_components : int, float or str
-        As in `solve`.
-    features : int
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse more components than features; the number of rows need not be known yet."""
     if not isinstance(n_components, str) and n_components > features:
         raise ConfigError(
             f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, but the data have "
@@ -279,21 +210,7 @@ def _default_text(n_components: int | float) -> str:
 
 
 def check_rounds(rounds: int, block: int, components: int) -> None:
-    """Refuse a limit on rounds if the rounds' blocks together have fewer columns than there are components.
-
-    Parameters
-    ----------
-    rounds : int
-        Number of products.
-    block : int
-        Columns of a block.
-    components : int
-        Number of components.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a limit on rounds if the rounds' blocks together have fewer columns than there are components."""
     if rounds * block < components:
         raise ConfigError(
             f"run-config: 'max-rounds' is {rounds}, in which blocks of {block} columns span {rounds * block} "
@@ -304,21 +221,7 @@ def check_rounds(rounds: int, block: int, components: int) -> None:
 def require_variance(variance: Array | float, rows: float, mean: Array, *, which: str = ALL_ROWS) -> None:
     """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
 
-    Parameters
-    ----------
-    variance : ndarray of shape (d,) or float
-        Diagonal of the scatter: each feature is judged against its own mean. Or its trace, if no more is known: a
-        constant feature whose mean is 1e16 deviations of the other features then hides them.
-    rows : float
-        Number of rows.
-    mean : ndarray of shape (d,)
-        Mean, in the unit of the scatter: divided by the features' scale if the scatter is.
-    which : str
-        How errors call the rows.
-
-    Raises
-    ------
-    DataError
+    Shapes: variance (d,), mean (d,).
     """
     total = float(np.sum(variance))
     if not np.isfinite(total) or 0 < total < 1e-280:  # near 2.2e-308, float64's smallest number of full precision
@@ -333,21 +236,7 @@ def require_variance(variance: Array | float, rows: float, mean: Array, *, which
 def variance_fields(values: Array, total: float, rows: float, features: int) -> dict[str, Any]:
     """Compute the fields of a model that follow from the eigenvalues and the trace of the scatter.
 
-    Parameters
-    ----------
-    values : ndarray of shape (k,)
-        Leading eigenvalues of the scatter.
-    total : float
-        Trace of the scatter.
-    rows : float
-        Number of rows.
-    features : int
-        Number of features.
-
-    Returns
-    -------
-    dict
-        Fields of `FittedPCA` by name.
+    Shapes: values (k,).
     """
     scatter = values.clip(min=0.0)
     remaining = min(max_row_count(rows), features) - scatter.size

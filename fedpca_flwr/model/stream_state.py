@@ -99,17 +99,7 @@ class RunningModel:
                     self.content = RunningContent(subspace, rows, bool(center), columns, merged, revision)
 
     def save(self, content: RunningContent) -> None:
-        """Replace the stored content of the running model by new content.
-
-        Parameters
-        ----------
-        content : RunningContent
-
-        Raises
-        ------
-        ContractError
-            If another process has saved since; nothing is changed then.
-        """
+        """Replace the stored content of the running model by new content."""
         d, k = content.subspace.vectors.shape
         header = (content.revision, content.rows, content.center, content.columns, d, k)
         with self._store.transaction() as database:
@@ -124,17 +114,7 @@ class RunningModel:
 
 
 def subspace_digest(subspace: Subspace) -> str:
-    """Compute the SHA-256 of a subspace: its counts, mean, singular values and directions.
-
-    Parameters
-    ----------
-    subspace : Subspace
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-    """
+    """Compute the SHA-256 of a subspace: its counts, mean, singular values and directions."""
     return hashlib.sha256(_subspace_to_bytes(subspace)).hexdigest()
 
 

@@ -22,24 +22,7 @@ ASSURANCES = ("certified angle", "angle bound", "missing values", "privacy")
 
 
 def summary(model: FittedPCA, *, short: bool = False) -> str:
-    """Write a summary of a model: method, parties, sizes, traffic, variances, measurements and notes, a line each.
-
-    Parameters
-    ----------
-    model : FittedPCA
-    short : bool, default False
-        Write three lines only: what the model is, how much of the variance it explains, and how sure that is.
-
-    Returns
-    -------
-    str
-        Lines of text.
-
-    Raises
-    ------
-    ContractError
-        If the model has no history.
-    """
+    """Write a summary of a model: method, parties, sizes, traffic, variances, measurements and notes, a line each."""
     log = model.log
     if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
         raise ContractError(f"the model's history has no '{lacking[0]}': only models that a run made have a summary")
@@ -116,16 +99,7 @@ def _short_summary(model: FittedPCA) -> str:
 
 
 def model_line(model: FittedPCA) -> str:
-    """Write a model in a line: method, components, features, rows and share of the variance.
-
-    Parameters
-    ----------
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+    """Write a model in a line: method, components, features, rows and share of the variance."""
     method, share = printable_text(str(model.log.get("method", "pooled"))), float(model.explained_variance_ratio_.sum())
     variance_text = "none above the noise" if np.isnan(share) else f"{share:.2%} of the variance"
     return (
@@ -135,16 +109,7 @@ def model_line(model: FittedPCA) -> str:
 
 
 def model_page(model: FittedPCA) -> str:
-    """Write a model as HTML: its line, components with bars and largest loadings, notes, and summary.
-
-    Parameters
-    ----------
-    model : FittedPCA
-
-    Returns
-    -------
-    str
-    """
+    """Write a model as HTML: its line, components with bars and largest loadings, notes, and summary."""
     share = model.explained_variance_ratio_
     columns = [tables.component_labels(share.size), model.explained_variance_.tolist(), map(tables.Share, share)]
     heads = ["", "variance", "share", "in all"]
@@ -163,20 +128,7 @@ MAX_NOTE_FEATURES = 3  # that a note names, of each party
 
 
 def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Write a note for each party with features whose means suggest another unit of measurement.
-
-    Parameters
-    ----------
-    entries : sequence of mapping
-        Entries of ``model.log["other_units"]`` by party: ``party``, ``feature`` (its number, from 0), ``mean`` at this
-        party and ``mean_elsewhere``.
-    names : sequence of str
-        Names of the features; empty if unknown.
-
-    Returns
-    -------
-    list of str
-    """
+    """Write a note for each party with features whose means suggest another unit of measurement."""
     notes = []
     for party, group in groupby(entries, key=lambda unit: unit["party"]):
         units = list(group)
@@ -195,19 +147,7 @@ def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> li
 
 
 def name_unit_notes(log: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a model's log whose notes on units call the features by their names instead of numbers.
-
-    Parameters
-    ----------
-    log : mapping
-        Log of the model.
-    names : sequence of str
-        Names of the features.
-
-    Returns
-    -------
-    dict
-    """
+    """Return a model's log whose notes on units call the features by their names instead of numbers."""
     entries = log.get("other_units", [])
     new = dict(zip(unit_notes(entries, ()), unit_notes(entries, names), strict=True))
     return {**log, "notes": [new.get(note, note) for note in log.get("notes", [])]}
@@ -217,17 +157,7 @@ SHRINKAGE_NOTE_LIMIT = 0.95  # a note tells of scores that are smaller than this
 
 
 def shrinkage_notes(model: FittedPCA) -> list[str]:
-    """Write a note if a model has at most as many rows as features, and scores of new rows are much too small.
-
-    Parameters
-    ----------
-    model : FittedPCA
-
-    Returns
-    -------
-    list of str
-        At most one note.
-    """
+    """Write a note if a model has at most as many rows as features, and scores of new rows are much too small."""
     shrinkage = model.shrinkage_
     shrinkage = shrinkage[~np.isnan(shrinkage)]
     if model.n_samples_ > model.n_features_in_ or not shrinkage.size or shrinkage.min() >= SHRINKAGE_NOTE_LIMIT:

@@ -43,18 +43,7 @@ Result = TypeVar("Result")
 
 
 def display_as(table: Callable[[Any], DisplayTable]) -> Callable[[type[Result]], type[Result]]:
-    """Return a class decorator: results of the class print as the table that ``table`` makes, in notebooks as HTML.
-
-    Parameters
-    ----------
-    table : callable
-        Makes the `DisplayTable` of a result.
-
-    Returns
-    -------
-    callable
-        Decorator of the result's class.
-    """
+    """Return a class decorator: results of the class print as the table that ``table`` makes, in notebooks as HTML."""
 
     def decorated(cls: type[Result]) -> type[Result]:
         """Set the text and HTML representations of a class of results to its table."""
@@ -66,16 +55,7 @@ def display_as(table: Callable[[Any], DisplayTable]) -> Callable[[type[Result]],
 
 
 def table_to_text(shown: DisplayTable) -> str:
-    """Write a table as lines of text.
-
-    Parameters
-    ----------
-    shown : DisplayTable
-
-    Returns
-    -------
-    str
-    """
+    """Write a table as lines of text."""
     columns = []
     for j, header in enumerate(shown.headers):
         cells = [row[j] for row in shown.rows[:MAX_TABLE_ROWS]]
@@ -89,18 +69,7 @@ def table_to_text(shown: DisplayTable) -> str:
 
 
 def table_to_html(shown: DisplayTable, *, max_rows: int = MAX_TABLE_ROWS) -> str:
-    """Write a table as HTML, in the colours of the page.
-
-    Parameters
-    ----------
-    shown : DisplayTable
-    max_rows : int, optional
-        Largest number of rows.
-
-    Returns
-    -------
-    str
-    """
+    """Write a table as HTML, in the colours of the page."""
     headers = "".join(f"<th>{html.escape(name)}</th>" for name in shown.headers)
     lines = []
     for row in shown.rows[:max_rows]:
@@ -128,36 +97,14 @@ def _cell_text(value: object) -> str:
 
 
 def component_labels(count: int) -> list[str]:
-    """Return the labels of components, ``PC1``, ``PC2`` ..., which also head a site's file of scores.
-
-    Parameters
-    ----------
-    count : int
-        Number of components.
-
-    Returns
-    -------
-    list of str
-        ``PC1``, ``PC2`` and so on.
-    """
+    """Return the labels of components, ``PC1``, ``PC2`` ..., which also head a site's file of scores."""
     return [f"PC{j + 1}" for j in range(count)]
 
 
 def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | None = None) -> list[list[object]]:
     """Return a table's rows, a row for each feature: its name, then its value in each column.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Names of the d features; if empty, their positions from 0 are shown.
-    *columns : array-like of shape (d,)
-        The other columns of the table.
-    weight : array-like of shape (d,), optional
-        Of more than `MAX_TABLE_ROWS` features those with the largest weight come first.
-
-    Returns
-    -------
-    list of list of object
+    Shapes: *columns (d,), weight (d,).
     """
     arrays = [np.asarray(column) for column in columns]
     d = arrays[0].size
@@ -170,37 +117,14 @@ def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | 
 def largest_features(values: NDArray[Any], names: Sequence[str], count: int = 3) -> str:
     """Write the names and values of the features with the largest absolute values.
 
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-    names : sequence of str
-        Names of the features; empty if unknown.
-    count : int, default 3
-        Number of features to write.
-
-    Returns
-    -------
-    str
+    Shapes: values (d,).
     """
     order = np.argsort(-np.abs(values), kind="stable")[:count].tolist()
     return ", ".join(f"{names[j] if len(names) else f'feature {j}'} {values[j]:+.2g}" for j in order)
 
 
 def tables_by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """Return a mapping from the parties' names to their tables or files.
-
-    Parameters
-    ----------
-    parties : mapping of str to table, list of tables, or one table
-        The keys of a mapping are the names. A list takes the names of the parties in ``log`` if their number is equal,
-        otherwise the names of files. A single table is called ``rows``.
-    log : mapping, optional
-        Log of a model.
-
-    Returns
-    -------
-    dict of str to table
-    """
+    """Return a mapping from the parties' names to their tables or files."""
     if isinstance(parties, Mapping):
         return {str(name): table for name, table in parties.items()}
     if not isinstance(parties, list | tuple):
@@ -214,17 +138,7 @@ def tables_by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) 
 
 
 def import_pandas() -> Any:
-    """Import pandas, which is needed for data frames only.
-
-    Returns
-    -------
-    module
-
-    Raises
-    ------
-    ConfigError
-        If pandas is not installed.
-    """
+    """Import pandas, which is needed for data frames only."""
     try:
         import pandas
     except ImportError:

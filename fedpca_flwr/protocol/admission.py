@@ -142,59 +142,17 @@ class Reply:
 
 
 def party_label(party: int, name: str) -> str:
-    """Return the label of a party in error texts: "client 3 (name)", or "client 3" without a name.
-
-    Parameters
-    ----------
-    party : int
-        Number of the party's partition.
-    name : str
-        Name of the party; empty if it has none.
-
-    Returns
-    -------
-    str
-        For example ``client 2 (north)``.
-    """
+    """Return the label of a party in error texts: "client 3 (name)", or "client 3" without a name."""
     return f"client {party} ({name})" if name else f"client {party}"
 
 
 def party_labels(parties: Sequence[int], names: Mapping[int, str]) -> str:
-    """Return the labels of several parties in error texts, separated by commas; "a client" for -1.
-
-    Parameters
-    ----------
-    parties : sequence of int
-        Numbers of the partitions; -1 for a party that nobody knows yet.
-    names : mapping of int to str
-        Names of the parties by partition, as far as they are known.
-
-    Returns
-    -------
-    str
-        The labels, separated by commas.
-    """
+    """Return the labels of several parties in error texts, separated by commas; "a client" for -1."""
     return ", ".join(party_label(party, names.get(party, "")) if party >= 0 else "a client" for party in parties)
 
 
 def parse_info(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
-    """Parse the metrics of a client's reply: its statement about itself, or an error report.
-
-    Parameters
-    ----------
-    metrics : dict
-        Metrics of the client's message, which may hold anything.
-
-    Returns
-    -------
-    PartyInfo or ErrorReport
-        The statement, or the report of an error.
-
-    Raises
-    ------
-    ContractError
-        If the metrics are neither, or the message of an error holds control characters.
-    """
+    """Parse the metrics of a client's reply: its statement about itself, or an error report."""
     try:
         info = (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source="a client's reply")
     except ConfigError as error:
@@ -208,25 +166,7 @@ def parse_info(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
 
 
 def make_reply(result: FitRes, info: PartyInfo) -> Reply:
-    """Return a party's reply from Flower's result, with its arrays still as bytes.
-
-    Parameters
-    ----------
-    result : FitRes
-        Flower's message.
-    info : PartyInfo
-        Statement of the party, from the metrics of the same message.
-
-    Returns
-    -------
-    Reply
-        The reply, without fields.
-
-    Raises
-    ------
-    ContractError
-        If the message states fewer rows than one.
-    """
+    """Return a party's reply from Flower's result, with its arrays still as bytes."""
     if result.num_examples < 1:
         raise ContractError(f"{info.sender}: it reports {result.num_examples} rows, expected at least 1")
     return Reply(info.partition_id, info.name, info.sender, result.num_examples, result.parameters.tensors)
@@ -237,18 +177,7 @@ MAX_FEATURES = 2**24
 
 
 def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAError]:
-    """Return the errors that clients report instead of a statement, in order of the partitions.
-
-    Parameters
-    ----------
-    infos : sequence of PartyInfo or ErrorReport
-        Statements of the clients.
-
-    Returns
-    -------
-    list of FedPCAError
-        An error for each report, of the class that the report names.
-    """
+    """Return the errors that clients report instead of a statement, in order of the partitions."""
     errors = []
     for report in sorted(infos, key=attrgetter("partition_id")):
         if isinstance(report, ErrorReport):
@@ -258,23 +187,7 @@ def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAErro
 
 
 def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same_features: bool) -> list[FedPCAError]:
-    """Return all faults in the clients' statements at the start of a run, such as different numbers of features.
-
-    Parameters
-    ----------
-    infos : sequence of PartyInfo
-        Statements of the clients.
-    partitions : int or None
-        Number of partitions of the run; None if any number of parties may take part.
-    same_features : bool
-        Whether all parties must have the same number of features.
-
-    Returns
-    -------
-    list of FedPCAError
-        Faults of the claimed numbers of features alone, if there are any; otherwise mismatches, duplicate partitions
-        and differing numbers of features. Empty if the clients fit together.
-    """
+    """Return all faults in the clients' statements at the start of a run, such as different numbers of features."""
     faults: list[FedPCAError] = []
     for info in infos:
         if not info.features:
@@ -298,20 +211,7 @@ def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same
 
 
 def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAError]:
-    """Return the faults of clients whose data, by their statements, do not belong to the same run.
-
-    Parameters
-    ----------
-    infos : sequence of PartyInfo
-        Statements of the clients.
-    partitions : int or None
-        Number of partitions of the run; None if any number of parties may take part.
-
-    Returns
-    -------
-    list of FedPCAError
-        A `ConfigError` for each mismatch. Clients whose column names differ from those of the majority are at fault.
-    """
+    """Return the faults of clients whose data, by their statements, do not belong to the same run."""
     infos = sorted(infos, key=attrgetter("partition_id"))
     all_simulated = all(map(attrgetter("simulated"), infos))
     mismatches = []
@@ -356,18 +256,7 @@ def _disagreeing_parties(infos: Sequence[PartyInfo], attribute: str) -> tuple[Pa
 
 
 def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
-    """Return a list with an error if several clients claim the same partition; else an empty list.
-
-    Parameters
-    ----------
-    infos : sequence of PartyInfo
-        Statements of the clients.
-
-    Returns
-    -------
-    list of FedPCAError
-        A `QuorumError` that names all partitions which are claimed twice, or nothing.
-    """
+    """Return a list with an error if several clients claim the same partition; else an empty list."""
     counts = Counter(map(attrgetter("partition_id"), infos))
     partitions = sorted(party for party, times in counts.items() if times > 1)
     if not partitions:
@@ -379,18 +268,6 @@ def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
     """Return the error if more clients join than the run expects; the error names the surplus clients.
 
     The error names the clients that have no partition of their own, or all clients if each has one.
-
-    Parameters
-    ----------
-    infos : mapping of str to PartyInfo
-        Statements of the clients, by Flower's id of their nodes.
-    expected : int
-        Number of clients that the run expects.
-
-    Returns
-    -------
-    QuorumError
-        The error, with the ids of the nodes.
     """
     times = Counter(info.partition_id for info in infos.values())
     extra = {cid: info for cid, info in infos.items() if info.partition_id >= expected or times[info.partition_id] > 1}
@@ -405,23 +282,7 @@ def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
 def impersonation_faults(
     nodes: Sequence[str], infos: Sequence[PartyInfo | ErrorReport], partition_by_node: Mapping[str, int]
 ) -> list[FedPCAError]:
-    """Return an error for each client that claims a partition other than before, or another client's.
-
-    Parameters
-    ----------
-    nodes : sequence of str
-        Flower's ids of the clients' nodes.
-    infos : sequence of PartyInfo or ErrorReport
-        Statements of the clients, in the same order. A report may come from a client that does not know its partition
-        (-1).
-    partition_by_node : mapping of str to int
-        The partition that each node claimed first.
-
-    Returns
-    -------
-    list of FedPCAError
-        A `ContractError` for each fault.
-    """
+    """Return an error for each client that claims a partition other than before, or another client's."""
     owners = {party: node for node, party in partition_by_node.items()}
     faults: list[FedPCAError] = []
     for node, info in zip(nodes, infos, strict=True):
@@ -435,18 +296,7 @@ def impersonation_faults(
 
 
 def raise_all(faults: Sequence[FedPCAError]) -> None:
-    """Raise the given errors together as an error of the first error's class; nothing without errors.
-
-    Parameters
-    ----------
-    faults : sequence of FedPCAError
-        The faults; nothing is raised if there are none.
-
-    Raises
-    ------
-    FedPCAError
-        If there is any fault.
-    """
+    """Raise the given errors together as an error of the first error's class; nothing without errors."""
     if faults:
         raise combine_errors(faults)
 
@@ -457,16 +307,5 @@ def _prefix_lines(sender: str, text: str) -> str:
 
 
 def agreed_columns(infos: Sequence[PartyInfo]) -> str:
-    """Return the digest of column names that clients state, which is equal for all; empty without names.
-
-    Parameters
-    ----------
-    infos : sequence of PartyInfo
-        Statements of the clients, already compared with each other.
-
-    Returns
-    -------
-    str
-        The digest; empty if no client has column names.
-    """
+    """Return the digest of column names that clients state, which is equal for all; empty without names."""
     return next((info.columns for info in infos if info.columns), "")

@@ -37,33 +37,11 @@ class PCAOptions(Config):
     """Number of components, or the fraction of the variance that they must exceed."""
 
     def product_columns(self, public: Public) -> int:
-        """Return about how many columns a run multiplies with a party's scatter (d, d) in total.
-
-        Parameters
-        ----------
-        public : Public
-            Public parameters of the run.
-
-        Returns
-        -------
-        int
-            Number of columns; 0 for a method without products.
-        """
+        """Return about how many columns a run multiplies with a party's scatter (d, d) in total."""
         return 0
 
     def max_gram_columns(self, rows: int) -> int:
-        """Return the most columns of products with a party's ``X X'`` (n, n) that a run may request.
-
-        Parameters
-        ----------
-        rows : int
-            Number n of rows of the party; ``X X'`` is (n, n).
-
-        Returns
-        -------
-        int
-            Number of columns; 0 for a method without such products.
-        """
+        """Return the most columns of products with a party's ``X X'`` (n, n) that a run may request."""
         return 0
 
     @property
@@ -115,18 +93,7 @@ class PCAOptions(Config):
         return not self.sum_disclosures
 
     def stored_moments_count(self, parties: int) -> int:
-        """Return how many sets of moments (pooled, or per party) the server stores with the model.
-
-        Parameters
-        ----------
-        parties : int
-            Number of parties of the run.
-
-        Returns
-        -------
-        int
-            Number of sets of moments; 0 unless the option `keep` requests them.
-        """
+        """Return how many sets of moments (pooled, or per party) the server stores with the model."""
         return 0
 
 
@@ -219,22 +186,7 @@ class Disclosure(NamedTuple):
 def method_questions(
     script: Callable[[RunConfig, Any], Questions], config: RunConfig, options: PCAOptions
 ) -> Questions:
-    """Call a method's `script` function for its questions by name, and cache the result.
-
-    Parameters
-    ----------
-    script : callable
-        The method's function (`MethodCard.script`).
-    config : RunConfig
-        Configuration of the run.
-    options : PCAOptions
-        Options of the method.
-
-    Returns
-    -------
-    mapping of str to Question
-        The questions by name, in the order in which a run asks them.
-    """
+    """Call a method's `script` function for its questions by name, and cache the result."""
     return script(config, options)
 
 
@@ -382,35 +334,13 @@ class Stage:
 
     @classmethod
     def is_selected(cls, values: Config) -> bool:
-        """Return whether any option of this stage differs from its default in the given values.
-
-        Parameters
-        ----------
-        values : Config
-            Options of a method, or the run-config for a stage without options of its own.
-
-        Returns
-        -------
-        bool
-            Whether any value of `option_names` differs from its default.
-        """
+        """Return whether any option of this stage differs from its default in the given values."""
         fields = type(values).model_fields
         return any(getattr(values, name) != fields[name].default for name in cls.option_names)
 
     @classmethod
     def fits(cls, card: MethodCard) -> bool:
-        """Return whether a method with this card allows the stage; by default, if the method pools all rows.
-
-        Parameters
-        ----------
-        card : MethodCard
-            Card of the method.
-
-        Returns
-        -------
-        bool
-            Whether the stage fits; by default all methods that pool rows.
-        """
+        """Return whether a method with this card allows the stage; by default, if the method pools all rows."""
         return card.pools_rows
 
     @property
@@ -424,38 +354,9 @@ class Stage:
         return {}
 
     def method_config(self, config: RunConfig) -> RunConfig:
-        """Return the run-config from which the method derives its own questions, if the stage changes keys.
-
-        Parameters
-        ----------
-        config : RunConfig
-            Configuration of the run.
-
-        Returns
-        -------
-        RunConfig
-            The same configuration, unless the stage changes it.
-        """
+        """Return the run-config from which the method derives its own questions, if the stage changes keys."""
         return config
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Add the stage's questions and fields to the script of a run.
-
-        Parameters
-        ----------
-        config : RunConfig
-            Configuration of the run.
-        questions : mapping of str to Question
-            Questions of the method and of the stages before.
-
-        Returns
-        -------
-        mapping of str to Question
-            The extended script; by default the same questions.
-
-        Raises
-        ------
-        ConfigError
-            If options contradict the stage.
-        """
+        """Add the stage's questions and fields to the script of a run."""
         return questions

@@ -91,117 +91,37 @@ class Site(Protocol):
         """SHA-256 of the run-config that the server sent."""
 
     def options(self, kind: type[PCAOptions]) -> PCAOptions:
-        """Return the method's options, parsed as an instance of the given class.
-
-        Parameters
-        ----------
-        kind : type of PCAOptions
-            The class.
-
-        Returns
-        -------
-        PCAOptions
-            The options.
-        """
+        """Return the method's options, parsed as an instance of the given class."""
 
     def select(self, split: str, needs: Collection[str] = ()) -> PartyRows:
         """Return the party's rows that take part, as answers may use them."""
 
     def public(self, split: str, options: PCAOptions) -> Public:
-        """Return the parameters of the run that server and parties know.
-
-        Parameters
-        ----------
-        split : {"rows", "columns"}
-            Data of a party: rows of all features, or all rows of some features.
-        options : PCAOptions
-            Options of the method.
-
-        Returns
-        -------
-        Public
-            What every party and the server know of the run.
-        """
+        """Return the parameters of the run that server and parties know."""
 
     def info(self, split: str) -> dict[str, Any]:
-        """Return the party's statement about itself that comes with every reply.
-
-        Parameters
-        ----------
-        split : {"rows", "columns"}
-            Data of a party: rows of all features, or all rows of some features.
-
-        Returns
-        -------
-        dict
-            Number and name of the party, and of how many.
-        """
+        """Return the party's statement about itself that comes with every reply."""
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-        """Refuse a method or options that the site's policy does not allow.
-
-        Parameters
-        ----------
-        card : MethodCard
-            Card of the method.
-        options : PCAOptions
-            Options of the method.
-        sums_only : bool
-            Whether the server sees nothing but sums.
-        """
+        """Refuse a method or options that the site's policy does not allow."""
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
-        """Refuse a reply of too many bytes; the error lists methods with smaller replies.
-
-        Parameters
-        ----------
-        nbytes : int
-            Size of the reply in bytes.
-        alternatives : callable
-            Function of the largest size in bytes that returns the end of the error.
-        """
+        """Refuse a reply of too many bytes; the error lists methods with smaller replies."""
 
     def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
         """Refuse sums over selected rows if values of a few single rows could be read from the sums."""
 
     def permit_bound(self, split: str) -> None:
-        """Refuse a run if any value of the party's rows is larger than the run's `bound`.
-
-        Parameters
-        ----------
-        split : {"rows", "columns"}
-            Data of a party: rows of all features, or all rows of some features.
-        """
+        """Refuse a run if any value of the party's rows is larger than the run's `bound`."""
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
-        """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand.
-
-        Parameters
-        ----------
-        members : sequence of str
-            Names of the parties in the sum.
-        split : {"rows", "columns"}
-            Data of a party: rows of all features, or all rows of some features.
-        """
+        """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand."""
 
     def note_clear(self, card: MethodCard) -> None:
         """Record in the journal that answers over the selected rows leave in clear."""
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
-        """Return an error as the metrics of a reply, without data, and write the details to the site's log.
-
-        Parameters
-        ----------
-        error : Exception
-            The error.
-        late : bool
-            Whether an answer has left before.
-
-        Returns
-        -------
-        dict
-            Kind and text of the error, without values of anyone's data.
-        """
+        """Return an error as the metrics of a reply, without data, and write the details to the site's log."""
 
 
 class PartyClient(NumPyClient):
@@ -216,31 +136,11 @@ class PartyClient(NumPyClient):
     loadings: Loadings | None = None
 
     def responder(self, config: Mapping[str, Any]) -> PartyClient:
-        """Return the client that answers a question: this client, or that of a method which this method continues with.
-
-        Parameters
-        ----------
-        config : mapping of str
-            Config of the question.
-
-        Returns
-        -------
-        PartyClient
-        """
+        """Return the client that answers a question: this client, or that of a method which this method continues with."""
         return self
 
     def reply_fields(self, phase: str) -> list[str]:
-        """Return the names of the arrays in the reply to a question of the script; empty for the report of an error.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-
-        Returns
-        -------
-        list of str
-        """
+        """Return the names of the arrays in the reply to a question of the script; empty for the report of an error."""
         return []
 
 
@@ -269,85 +169,36 @@ class PCAClient(PartyClient):
         self._sums_rows = card.split == "rows" and not card.differentially_private
 
     def continue_from(self, previous: PCAClient, questions: Questions) -> None:
-        """Continue a run of another method's client, whose questions then come first in the script.
-
-        Parameters
-        ----------
-        previous : PCAClient
-            Client of the method before.
-        questions : mapping of str to Question
-            Questions that the server asked so far.
-        """
+        """Continue a run of another method's client, whose questions then come first in the script."""
         self.earlier_questions, self.alternatives = questions, previous.alternatives
 
     # What a method may write
 
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Compute the fields that answer a question, or parts that add up to the fields; no row leaves.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-        request : mapping of str to ndarray
-            Fields of the question, checked.
-
-        Returns
-        -------
-        mapping of str to ndarray, or sequence of such mappings
-            The fields, or parts whose sum they are.
-        """
+        """Compute the fields that answer a question, or parts that add up to the fields; no row leaves."""
         answer = self.questions[phase].answer
         assert answer is not None, phase
         return answer(self, request)
 
     def store_request(self, request: Fields) -> None:
-        """Store fields of a request that the answers to later questions need; the base stores nothing.
-
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Fields of the question, checked.
-        """
+        """Store fields of a request that the answers to later questions need; the base stores nothing."""
 
     def require_ready(self) -> None:
         """Refuse a run that the rows of this party do not allow, before any answer; the base allows all."""
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to unmask a sum that lacks parties that dropped out; the base allows every sum.
-
-        Parameters
-        ----------
-        dropped : int
-            Number of parties that are not in the sum.
-        """
+        """Refuse to unmask a sum that lacks parties that dropped out; the base allows every sum."""
 
     def permit_sum(self, members: Sequence[str]) -> None:
         """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand.
 
         A differentially private method refuses none: the noise hides the difference.
-
-        Parameters
-        ----------
-        members : sequence of str
-            Public keys of the parties in the sum.
-
-        Raises
-        ------
-        DisclosureError
-            If the site's rules do not permit the sum.
         """
         if not self.card.differentially_private:
             self.site.permit_sum(members, self.card.split)
 
     def info(self) -> dict[str, Any]:
-        """Return the party's statement about itself that comes with every reply.
-
-        Returns
-        -------
-        dict
-            Metrics for Flower's message (`fedpca_flwr.protocol.admission.PartyInfo`).
-        """
+        """Return the party's statement about itself that comes with every reply."""
         return self.site.info(self.card.split)
 
     # What it knows
@@ -454,13 +305,7 @@ class PCAClient(PartyClient):
             self.site.permit_selections(self.card, sums_only=self.transport.sums_only)
 
     def _permit_parties(self, parties: str) -> None:
-        """Refuse a question of a run in which too few parties take part, or other parties than at its first question.
-
-        Parameters
-        ----------
-        parties : str
-            Partitions of the parties that take part, separated by spaces.
-        """
+        """Refuse a question of a run in which too few parties take part, or other parties than at its first question."""
         minimum, members = self.site.config.minimum, set(parties.split())
         if len(members) < minimum or str(self.site.node.partition_id) not in members:
             raise ContractError(

@@ -13,26 +13,7 @@ from fedpca_flwr.protocol.registry import Method
 
 
 def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions, methods: Mapping[str, Method]) -> None:
-    """Refuse keys of the run-config, such as 'weights', that the method or its options do not support.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Configuration of the run.
-    card : MethodCard
-        Card of the run's method.
-    options : PCAOptions
-        Options of the method.
-    methods : mapping of str to Method
-        All methods by name; an error lists those that accept the key.
-
-    Raises
-    ------
-    ConfigError
-        For `minimum` with a method that needs all parties, for `features` if the sites hold different columns, for
-        `weights`, `levels` and `blind` with a method that accepts none, for `levels` that are not scaled, and for a
-        `max-share` if the server does not see each party's part.
-    """
+    """Refuse keys of the run-config, such as 'weights', that the method or its options do not support."""
     if config.features and card.split != "rows":
         raise ConfigError(
             f"run-config: 'features' names columns that all sites have, but with '{card.name}' each site has other "

@@ -13,25 +13,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 
 
 def parse_config_text(text: str, what: str) -> dict[str, Any]:
-    """Parse text such as ``key=value key='text'`` by Flower's parser; an error calls the config `what`.
-
-    Parameters
-    ----------
-    text : str
-        ``key=value`` separated by spaces, or the path of a TOML file.
-    what : str
-        Name of the config in an error.
-
-    Returns
-    -------
-    dict
-        Values by key.
-
-    Raises
-    ------
-    ConfigError
-        If Flower cannot read the text.
-    """
+    """Parse text such as ``key=value key='text'`` by Flower's parser; an error calls the config `what`."""
     try:
         return dict(parse_config_args([text]))
     except Exception as error:  # of the command line or of a file
@@ -41,20 +23,7 @@ def parse_config_text(text: str, what: str) -> dict[str, Any]:
 
 
 def make_context(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
-    """Return a Flower context with a site's configs, run 0 and node 0, for checks outside any run.
-
-    Parameters
-    ----------
-    node_config : mapping
-        Configuration of the site.
-    run_config : mapping
-        Configuration of the run.
-
-    Returns
-    -------
-    Context
-        A context with run and node id 0 and an empty state.
-    """
+    """Return a Flower context with a site's configs, run 0 and node 0, for checks outside any run."""
     return Context(run_id=0, node_id=0, node_config=dict(node_config), state=RecordDict(), run_config=dict(run_config))
 
 
@@ -63,22 +32,6 @@ def require_registered(superlink: str, certificate: Path | None, key: Path) -> N
 
     The function asks the SuperLink to activate the node with a heartbeat interval that the SuperLink does not allow.
     The SuperLink complains of the interval only if it knows the key; no node becomes active.
-
-    Parameters
-    ----------
-    superlink : str
-        Address of the SuperLink's Fleet API.
-    certificate : Path or None
-        File with the root certificates; None for a connection without TLS.
-    key : Path
-        File with the node's private key.
-
-    Raises
-    ------
-    ConfigError
-        If the key cannot be read, or is of a kind that Flower does not accept.
-    FedPCAError
-        If the SuperLink does not answer or does not know the key, or if this version of Flower cannot be asked.
     """
     try:
         import httpx

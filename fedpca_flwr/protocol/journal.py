@@ -67,95 +67,27 @@ class Journal(ABC):
 
     @abstractmethod
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
-        """Record a question before its answer, if `permit` accepts the phases that were answered before.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-        digest : str
-            Digest of all fields of the question.
-        configuration : bytes
-            Digest of the run-config that came with the question: what one configuration allows must not be added to
-            what another allows.
-        permit : callable
-            Function of the phases that were answered before; it raises an error to refuse the question.
-
-        Raises
-        ------
-        ContractError
-            If this party answers no more, or began with another configuration.
-        """
+        """Record a question before its answer, if `permit` accepts the phases that were answered before."""
 
     @abstractmethod
     def progress(self, digest: str, configuration: bytes) -> Progress:
-        """Return how far this party is with a question.
-
-        Parameters
-        ----------
-        digest : str
-            Digest of the question.
-        configuration : bytes
-            Digest of the run-config that came with the question.
-
-        Returns
-        -------
-        {"new", "computing", "answered"}
-            Whether the question is another than the last of this run, or is the last and its answer is recorded or not.
-        """
+        """Return how far this party is with a question."""
 
     @abstractmethod
     def has_begun(self) -> bool:
-        """Return whether this party has answered any question.
-
-        Returns
-        -------
-        bool
-            Whether the journal holds a question.
-        """
+        """Return whether this party has answered any question."""
 
     @abstractmethod
     def record_answer(self, what: str, nbytes: int, digest: Callable[[], str]) -> None:
-        """Record the fields, the number of bytes and the digest of the answer to the last question.
-
-        Parameters
-        ----------
-        what : str
-            Names of the fields.
-        nbytes : int
-            Bytes of the reply.
-        digest : callable
-            Function that computes the SHA-256 of the reply, where the journal outlasts the run.
-        """
+        """Record the fields, the number of bytes and the digest of the answer to the last question."""
 
     @abstractmethod
     def evidence(self) -> tuple[list[str], str]:
-        """Return the digests by which this journal can prove the course of the run.
-
-        Returns
-        -------
-        answers : list of str
-            Digest of each answer of this run; empty if the journal does not outlast the run.
-        head : str
-            Digest of the journal's last event; empty likewise.
-        """
+        """Return the digests by which this journal can prove the course of the run."""
 
     @abstractmethod
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Record the noise multiplier of a noisy reply before its noise is drawn, if `permit` accepts.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-        relation : str
-            Relation of neighbouring data.
-        multiplier : float
-            Standard deviation of the noise, divided by the sensitivity.
-        permit : callable
-            Function of the noise multipliers of this run and of all other runs; it raises an error to refuse the
-            release, and then nothing is recorded.
-        """
+        """Record the noise multiplier of a noisy reply before its noise is drawn, if `permit` accepts."""
 
     @property
     @abstractmethod
@@ -164,64 +96,23 @@ class Journal(ABC):
 
     @abstractmethod
     def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
-        """Record a note about this site's data, which `decide` makes from the notes of earlier runs.
-
-        Parameters
-        ----------
-        kind : str
-            Kind of the entry.
-        data : str
-            Digest of the data.
-        decide : callable
-            Function that returns the text to record (see `NoteDecision`).
-        """
+        """Record a note about this site's data, which `decide` makes from the notes of earlier runs."""
 
     @abstractmethod
     def record_refusal(self, why: str) -> None:
-        """Record, once a run, that this party refused to take part before any answer.
-
-        Parameters
-        ----------
-        why : str
-            Name of the error.
-        """
+        """Record, once a run, that this party refused to take part before any answer."""
 
     @abstractmethod
     def end(self, why: str) -> None:
-        """Record that this party answers no further questions in this run, and why.
-
-        Parameters
-        ----------
-        why : str
-            Name of the error.
-        """
+        """Record that this party answers no further questions in this run, and why."""
 
     @abstractmethod
     def store_secret(self, name: str, value: bytes) -> None:
-        """Store a secret, such as a key for masks, until the end of this run.
-
-        Parameters
-        ----------
-        name : str
-            Name of the secret.
-        value : bytes
-            The secret.
-        """
+        """Store a secret, such as a key for masks, until the end of this run."""
 
     @abstractmethod
     def load_secret(self, name: str) -> bytes | None:
-        """Return a stored secret of this run by its name, or None.
-
-        Parameters
-        ----------
-        name : str
-            Name of the secret.
-
-        Returns
-        -------
-        bytes or None
-            The secret; None if there is none of this name.
-        """
+        """Return a stored secret of this run by its name, or None."""
 
     @abstractmethod
     def complete(self) -> None:
@@ -266,13 +157,7 @@ class State:
         self.records[name] = ArrayRecord([np.asarray(array) for array in arrays])
 
     def drop(self, name: str) -> None:
-        """Delete the list of arrays with this name, if present.
-
-        Parameters
-        ----------
-        name : str
-            Name of the list.
-        """
+        """Delete the list of arrays with this name, if present."""
         if name in self:
             del self.records[name]
 

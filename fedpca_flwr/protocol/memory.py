@@ -32,13 +32,7 @@ CONTAINER_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
 
 @cache
 def available_memory() -> int | None:
-    """Return the bytes of memory of this machine or container, or None if unknown.
-
-    Returns
-    -------
-    int or None
-        Number of bytes; None if the system does not say (Windows).
-    """
+    """Return the bytes of memory of this machine or container, or None if unknown."""
     limits = []
     if hasattr(os, "sysconf"):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -53,44 +47,12 @@ smaller replies, as the end of an error's text."""
 
 
 def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
-    """Return an empty text in place of a list of methods with smaller replies.
-
-    Parameters
-    ----------
-    public : Public
-        Public parameters of the run.
-    rows : int
-        Number of rows of the party.
-    max_bytes : int
-        Largest number of bytes of a reply.
-
-    Returns
-    -------
-    str
-        The empty text.
-    """
+    """Return an empty text in place of a list of methods with smaller replies."""
     return ""
 
 
 def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
-    """Return lower limits on the bytes of a run's largest reply, and of the largest array behind a reply.
-
-    Parameters
-    ----------
-    script : mapping of str to Question
-        Questions of the run by name.
-    public : Public
-        Public parameters of the run.
-    rows : int
-        Number of rows of the party.
-
-    Returns
-    -------
-    nbytes : int
-        Bytes of the largest reply.
-    largest : int
-        Bytes of the largest array: the reply, or what a party holds while it answers.
-    """
+    """Return lower limits on the bytes of a run's largest reply, and of the largest array behind a reply."""
     nbytes = largest = 0
     for question in script.values():
         if not question.optional:
@@ -100,18 +62,7 @@ def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, i
 
 
 def site_memory(largest: int) -> int:
-    """Estimate the memory of a site's process from the largest array of its answers.
-
-    Parameters
-    ----------
-    largest : int
-        Bytes of the array (`max_reply_cost`).
-
-    Returns
-    -------
-    int
-        Bytes of memory.
-    """
+    """Estimate the memory of a site's process from the largest array of its answers."""
     return int(SITE_FACTOR * largest)
 
 
@@ -120,20 +71,6 @@ def server_memory(script: Questions, public: Public) -> tuple[int, float]:
 
     Replies in clear are held, unless they are so many that their sums take less (`MAX_HELD_REPLIES`). Masked replies
     are added up as they come.
-
-    Parameters
-    ----------
-    script : mapping of str to Question
-        Questions of the run by name.
-    public : Public
-        Public parameters of the run.
-
-    Returns
-    -------
-    nbytes : int
-        Bytes of memory.
-    factor : float
-        The same as a multiple of the reply that takes most.
     """
     nbytes, largest_factor = 0, 1.0
     for question in script.values():
@@ -147,22 +84,7 @@ def server_memory(script: Questions, public: Public) -> tuple[int, float]:
 
 
 def require_party_memory(method: str, largest: int, alternatives: Callable[[int], str]) -> None:
-    """Refuse a method if this party's machine has less memory than the answers are estimated to need.
-
-    Parameters
-    ----------
-    method : str
-        Name of the method.
-    largest : int
-        Bytes of the largest array of an answer (`max_reply_cost`).
-    alternatives : callable
-        Function of a number of bytes that returns the end of an error: methods whose arrays have no more.
-
-    Raises
-    ------
-    ConfigError
-        If the memory is too small. The size of this machine's memory stays in the site's own log.
-    """
+    """Refuse a method if this party's machine has less memory than the answers are estimated to need."""
     available, nbytes = available_memory(), site_memory(largest)
     if available is not None and nbytes > available:
         raise ConfigError(
@@ -173,24 +95,7 @@ def require_party_memory(method: str, largest: int, alternatives: Callable[[int]
 
 
 def require_server_memory(method: str, script: Questions, public: Public, alternatives: Alternatives) -> None:
-    """Refuse a run if the server has less memory than the replies are estimated to need.
-
-    Parameters
-    ----------
-    method : str
-        Name of the method.
-    script : mapping of str to Question
-        Questions of the run by name.
-    public : Public
-        Public parameters of the run.
-    alternatives : Alternatives
-        Function that returns the end of an error: methods that need less.
-
-    Raises
-    ------
-    ConfigError
-        If the memory is too small.
-    """
+    """Refuse a run if the server has less memory than the replies are estimated to need."""
     available, (nbytes, factor) = available_memory(), server_memory(script, public)
     if available is not None and nbytes > available:
         raise ConfigError(

@@ -44,13 +44,7 @@ CLASSIC_RECORDS = ("fitins.config", "getpropertiesins.config")
 
 
 def identify_run(grid: Grid) -> None:
-    """Set the run of the messages that this process makes, as Flower's ServerApp process does, unless set already.
-
-    Parameters
-    ----------
-    grid : Grid
-        Grid that knows the run.
-    """
+    """Set the run of the messages that this process makes, as Flower's ServerApp process does, unless set already."""
     try:
         is_known = TaskIdentity.run_id == grid.run.run_id
     except RuntimeError:  # not set
@@ -100,22 +94,7 @@ class GridNodes(SimpleClientManager):
         return {str(node_id): Node(str(node_id)) for node_id in self.grid.get_node_ids()}
 
     def ask_properties(self, clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float) -> list[Any]:
-        """Ask nodes for their statements, all at once, since a thread for each of 10,000 nodes is too many.
-
-        Parameters
-        ----------
-        clients : sequence of ClientProxy
-            The nodes.
-        question : GetPropertiesIns
-            Config of the question.
-        timeout : float
-            Seconds within which a node must answer.
-
-        Returns
-        -------
-        list
-            For each node its statement, or an exception.
-        """
+        """Ask nodes for their statements, all at once, since a thread for each of 10,000 nodes is too many."""
         messages = [
             Message(RecordDict({"config": ConfigRecord(dict(question.config))}), int(client.cid), QUERY, ttl=timeout)
             for client in clients
@@ -131,25 +110,7 @@ class GridNodes(SimpleClientManager):
 
 
 def question_message(node: str, question: FitIns, fields: Sequence[str], server_round: int, ttl: float) -> Message:
-    """Return the message of a question to a node.
-
-    Parameters
-    ----------
-    node : str
-        Id of the node.
-    question : FitIns
-        Arrays and config of the question.
-    fields : sequence of str
-        Names of the arrays.
-    server_round : int
-        Number of the round.
-    ttl : float
-        Seconds within which the reply must come.
-
-    Returns
-    -------
-    Message
-    """
+    """Return the message of a question to a node."""
     content = RecordDict(
         {"arrays": _array_record(question.parameters, fields), "config": ConfigRecord(dict(question.config))}
     )
@@ -157,25 +118,7 @@ def question_message(node: str, question: FitIns, fields: Sequence[str], server_
 
 
 def fit_result(reply: Message) -> FitRes:
-    """Return the result that a node's reply holds.
-
-    Parameters
-    ----------
-    reply : Message
-        Reply to the message of a question.
-
-    Returns
-    -------
-    FitRes
-        Arrays, number of rows and statement of the party; nothing of these is checked.
-
-    Raises
-    ------
-    RuntimeError
-        If the node's app raised an error, or the reply never came.
-    KeyError
-        If the reply lacks a record.
-    """
+    """Return the result that a node's reply holds."""
     # each record by its name: a view of one kind of records, as `array_records`, would hold the arrays in a circle of
     # references, until the collector comes
     content: Any = _content(reply)
@@ -186,21 +129,7 @@ def fit_result(reply: Message) -> FitRes:
 
 
 def answer_message(message: Message, client: PartyClient) -> tuple[Message, Loadings | None]:
-    """Return a client's reply to a message of our types.
-
-    Parameters
-    ----------
-    message : Message
-        Message of the type `QUERY` or `TRAIN`.
-    client : PartyClient
-        Client of the party.
-
-    Returns
-    -------
-    reply : Message
-    loadings : Loadings or None
-        Loadings by which the party projects rows; None before the last question.
-    """
+    """Return a client's reply to a message of our types."""
     config: dict[str, Any] = dict(message.content.config_records["config"])
     if message.metadata.message_type == QUERY:
         statement: dict[str, Any] = client.get_properties(config)
@@ -216,18 +145,7 @@ def answer_message(message: Message, client: PartyClient) -> tuple[Message, Load
 
 
 def pca_name(message: Message) -> str | None:
-    """Return the name of the PCA whose server sent a message, in either of Flower's ways.
-
-    Parameters
-    ----------
-    message : Message
-        A message of any app.
-
-    Returns
-    -------
-    str or None
-        The name; None for a message of something else.
-    """
+    """Return the name of the PCA whose server sent a message, in either of Flower's ways."""
     records = message.content.config_records
     if message.metadata.message_type in (QUERY, TRAIN):
         return str(records["config"][PCA_KEY])

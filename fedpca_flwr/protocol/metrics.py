@@ -97,13 +97,7 @@ class Record:
         return datetime.fromisoformat(self.time).timestamp()
 
     def line(self) -> str:
-        """Return the record as a line of JSON, without values that are empty or infinite.
-
-        Returns
-        -------
-        str
-            A line without its end.
-        """
+        """Return the record as a line of JSON, without values that are empty or infinite."""
         return json.dumps(
             {name: value for name, value in asdict(self).items() if value not in ("", None, {}, math.inf)}
         )
@@ -114,18 +108,6 @@ def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
     """Write metrics files of a run at the server, after each round, if its run-config names a file.
 
     A disk that is full after the first record ends no run.
-
-    Parameters
-    ----------
-    strategy : PCAStrategy
-        Strategy of the run.
-    run : int
-        Number of the run.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be written, before anything is computed.
     """
     name = strategy.config.metrics
     if not name:
@@ -192,17 +174,7 @@ def _append(name: str, record: Record) -> None:
 
 
 def write_records(name: str, at: str, records: Sequence[Record]) -> None:
-    """Write the metrics files ``NAME.jsonl`` and ``NAME.prom`` of a site, if there is any record.
-
-    Parameters
-    ----------
-    name : str
-        Path of the files without suffix.
-    at : str
-        Name of the site.
-    records : sequence of Record
-        All runs of the site, the latest last.
-    """
+    """Write the metrics files ``NAME.jsonl`` and ``NAME.prom`` of a site, if there is any record."""
     if not records:
         return
     with atomic_file(Path(f"{name}.jsonl")) as stream:

@@ -302,24 +302,7 @@ def check_together(
     sizes: Mapping[str, int],
     earlier_claims: Mapping[str, int | None] = MappingProxyType({}),
 ) -> None:
-    """Check all replies to a question. Replies whose number of features is not the most frequent one are faulty.
-
-    Parameters
-    ----------
-    payload : Payload
-        Fields that each reply must have.
-    replies : mapping of str to mapping
-        Fields of the replies by sender.
-    sizes : mapping of str to int
-        Values of the symbols other than ``d`` and ``n``.
-    earlier_claims : mapping of str to int or None
-        Numbers of features of replies that were checked and consumed before, by sender.
-
-    Raises
-    ------
-    ContractError
-        If any reply is wrong.
-    """
+    """Check all replies to a question. Replies whose number of features is not the most frequent one are faulty."""
     if not replies:
         return
     claims = {**earlier_claims, **{sender: payload.count_features(values) for sender, values in replies.items()}}

@@ -13,15 +13,7 @@ LOGGER.setLevel(logging.INFO)
 
 
 def log_progress(text: str, *values: object) -> None:
-    """Log a line on the progress of the run, with information of the server only.
-
-    Parameters
-    ----------
-    text : str
-        Format of the line, as `logging` accepts it.
-    *values : object
-        Values for the format.
-    """
+    """Log a line on the progress of the run, with information of the server only."""
     LOGGER.info(text, *values)
 
 
@@ -30,16 +22,6 @@ def route_to(handler: logging.Handler) -> Iterator[None]:
     """Send the lines of `log_progress` only to this handler, inside a with statement.
 
     Without that, a library that calls `logging.info` would print each line a second time.
-
-    Parameters
-    ----------
-    handler : logging.Handler
-        The handler.
-
-    Yields
-    ------
-    None
-        While the handler receives the lines.
     """
     LOGGER.addHandler(handler)
     before, LOGGER.propagate = LOGGER.propagate, False
@@ -52,18 +34,7 @@ def route_to(handler: logging.Handler) -> Iterator[None]:
 
 @contextmanager
 def limit_flower_log(level: int) -> Iterator[None]:
-    """Raise the level of Flower's logger inside a with statement, to hide its start and end messages.
-
-    Parameters
-    ----------
-    level : int
-        Level of `logging`.
-
-    Yields
-    ------
-    None
-        While the level holds.
-    """
+    """Raise the level of Flower's logger inside a with statement, to hide its start and end messages."""
     logger = logging.getLogger("flwr")
     before = logger.level
     logger.setLevel(level)

@@ -13,21 +13,7 @@ PACKAGES = ("fedpca-flwr", "flwr", "numpy", "scipy")
 
 
 def describe_run(grid: Grid, settings: str) -> dict[str, Any]:
-    """Return the log entries about a run that the server knows at the start of the run.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid of the run.
-    settings : str
-        Digest of the settings that server and parties share.
-
-    Returns
-    -------
-    dict
-        ``run`` (Flower's number), ``began`` (time), ``settings``, ``versions`` by package; where Flower tells it
-        ``app`` (name and version), ``app_hash``, and ``account`` (who started the run).
-    """
+    """Return the log entries about a run that the server knows at the start of the run."""
     run = grid.run
     versions = {name: metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
     texts = {

@@ -77,18 +77,7 @@ fields are. No row leaves."""
 
 
 def no_sizes(public: Public) -> Mapping[str, int]:
-    """Return an empty mapping, for a question whose shapes have no symbols other than ``d`` and ``n``.
-
-    Parameters
-    ----------
-    public : Public
-        Public parameters of the run.
-
-    Returns
-    -------
-    mapping of str to int
-        The empty mapping.
-    """
+    """Return an empty mapping, for a question whose shapes have no symbols other than ``d`` and ``n``."""
     return {}
 
 
@@ -316,24 +305,7 @@ Kind = TypeVar("Kind")
 
 
 def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
-    """Return `clear`, `masked` or `surviving` (default: `masked`), by how the run's answers travel.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Configuration of the run.
-    clear : object
-        Value for answers in clear.
-    masked : object
-        Value for masked answers.
-    surviving : object, optional
-        Value for masked answers of a run that continues without some parties; as ``masked`` by default.
-
-    Returns
-    -------
-    object
-        The value.
-    """
+    """Return `clear`, `masked` or `surviving` (default: `masked`), by how the run's answers travel."""
     return {"clear": clear, "masked": masked, "surviving": masked if surviving is None else surviving}[config.transport]
 
 

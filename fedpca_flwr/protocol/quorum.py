@@ -44,24 +44,7 @@ AskProperties = Callable[[Sequence[ClientProxy], GetPropertiesIns, float], list[
 def ask_in_threads(
     clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float, max_workers: int = 0
 ) -> list[Any]:
-    """Ask clients for their properties, each in a thread.
-
-    Parameters
-    ----------
-    clients : sequence of ClientProxy
-        The clients.
-    question : GetPropertiesIns
-        Config of the question.
-    timeout : float
-        Seconds within which a client must answer.
-    max_workers : int
-        Number of clients that are asked at the same time; 0 for all.
-
-    Returns
-    -------
-    list
-        For each client its properties, or the exception that Flower raised.
-    """
+    """Ask clients for their properties, each in a thread."""
 
     def ask(client: ClientProxy) -> Any:
         try:
@@ -147,21 +130,6 @@ class Quorum:
 
         Later calls return only these clients, whoever else signs in, and wait for a client that is absent. With
         ``survivors``, the clients that are present when the join-deadline passes suffice, if they are enough.
-
-        Parameters
-        ----------
-        client_manager : ClientManager
-            Flower's manager of clients.
-
-        Returns
-        -------
-        list of ClientProxy
-            The clients in order of their ids.
-
-        Raises
-        ------
-        QuorumError
-            If the join-deadline passes, or more clients than expected joined at the start.
         """
         deadline = time.monotonic() + self.config.join_deadline
         if not self._member_ids:
@@ -170,25 +138,7 @@ class Quorum:
         return [clients[cid] for cid in sorted(clients)]
 
     def match_replies(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
-        """Return the replies of a round in order of the partitions, and raise the faults of parties.
-
-        Parameters
-        ----------
-        results : list of (ClientProxy, FitRes)
-            Flower's results; the list is emptied, so that no payload outlives its use.
-        failures : sequence
-            Flower's failures.
-
-        Returns
-        -------
-        list of Reply
-            The replies, whose arrays are not read yet.
-
-        Raises
-        ------
-        FedPCAError
-            If a reply is missing, doubled, refused by its party or of another run; the error names the party.
-        """
+        """Return the replies of a round in order of the partitions, and raise the faults of parties."""
         infos = [admission.parse_info(result.metrics) for _, result in results]
         nodes = [client.cid for client, _ in results]
         admission.raise_all(admission.impersonation_faults(nodes, infos, self.partition_by_client))
@@ -225,28 +175,11 @@ class Quorum:
         return replies
 
     def parties(self) -> list[dict[str, Any]]:
-        """Return partition, name and number of rows of each party that answered the last round.
-
-        Returns
-        -------
-        list of dict
-            ``party``, ``name`` and ``rows`` of each.
-        """
+        """Return partition, name and number of rows of each party that answered the last round."""
         return self._parties
 
     def name_parties(self, parties: Iterable[int]) -> str:
-        """Return the labels of at most ten parties for the log, and the number of all others.
-
-        Parameters
-        ----------
-        parties : iterable of int
-            Numbers of the partitions.
-
-        Returns
-        -------
-        str
-            The labels.
-        """
+        """Return the labels of at most ten parties for the log, and the number of all others."""
         ordered = sorted(parties)
         suffix = f" and {len(ordered) - MAX_NAMED_PARTIES} others" if len(ordered) > MAX_NAMED_PARTIES else ""
         return admission.party_labels(ordered[:MAX_NAMED_PARTIES], self._names) + suffix

@@ -101,21 +101,6 @@ class Registry(Mapping[str, Method]):
 
         A class of the same name as an earlier one takes its place, as when a cell of a notebook is run again. Other
         processes do not know the class: a package gives its methods to all by an entry point.
-
-        Parameters
-        ----------
-        method : type of PCAStrategy, or any value
-            The class, whose card has the name.
-
-        Returns
-        -------
-        object
-            Name of the class; any other value as it is.
-
-        Raises
-        ------
-        ConfigError
-            If the class is no strategy, lacks a card or `aggregate`, or has the name of another method.
         """
         if not isinstance(method, type):
             return method
@@ -135,39 +120,11 @@ class Registry(Mapping[str, Method]):
         return card.name
 
     def class_of(self, name: str) -> type[PCAStrategy] | None:
-        """Return the class that this process was given for a method, or None for a method that is installed.
-
-        Parameters
-        ----------
-        name : str
-            Name of the method.
-
-        Returns
-        -------
-        type of PCAStrategy or None
-            The class as its author wrote it.
-        """
+        """Return the class that this process was given for a method, or None for a method that is installed."""
         return self._classes.get(name)
 
     def lookup(self, name: str) -> Method:
-        """Return the method with a name, or raise an error that suggests the nearest name.
-
-        Parameters
-        ----------
-        name : str
-            Name of the method; capitals and underscores do not matter.
-
-        Returns
-        -------
-        Method
-            The method.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such method; the error lists all names and suggests the nearest, or says what to take
-            instead of a method of former versions.
-        """
+        """Return the method with a name, or raise an error that suggests the nearest name."""
         spelling = name.lower().replace("_", "-")
         if spelling in self:
             return self[spelling]
@@ -181,66 +138,21 @@ class Registry(Mapping[str, Method]):
         )
 
     def parse_method(self, text: str, source: str = "run-config") -> Method:
-        """Return the method that a text such as "sub-it block-size=10" names, without its options.
-
-        Parameters
-        ----------
-        text : str
-            For example ``"sub-it block-size=10"``.
-        source : str
-            Name of the configuration in errors.
-
-        Returns
-        -------
-        Method
-            The method.
-        """
+        """Return the method that a text such as "sub-it block-size=10" names, without its options."""
         return self.lookup(split_method_text(text, source)[0])
 
     def run_config(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a run-config from a mapping that holds keys of the run and options of the method.
-
-        Parameters
-        ----------
-        values : mapping of str to object
-            Keys and options in kebab-case, with ``method``.
-
-        Returns
-        -------
-        dict
-            The run-config.
-
-        Raises
-        ------
-        ConfigError
-            For an unknown method, a key that is neither, an option given twice, and an option that is not allowed.
-        """
+        """Return a run-config from a mapping that holds keys of the run and options of the method."""
         card = self.parse_method(values["method"]).strategy.card
         return make_run_config(card.name, card.options, values)
 
     def run_keys(self) -> set[str]:
-        """Return all keys of a run-config, and the options of all methods, which are imported.
-
-        Returns
-        -------
-        set of str
-        """
+        """Return all keys of a run-config, and the options of all methods, which are imported."""
         options = (method.strategy.card.options.keys() for method in self.values())
         return {*RunConfig.keys(), *itertools.chain.from_iterable(options)}
 
     def strategy_by_class(self, name: str) -> type[PCAStrategy] | None:
-        """Return the strategy whose class has this name, or None.
-
-        Parameters
-        ----------
-        name : str
-            Name of the class.
-
-        Returns
-        -------
-        type of PCAStrategy or None
-            The class; None if no method's strategy has this name.
-        """
+        """Return the strategy whose class has this name, or None."""
         names = [method for method, location in self._locations.items() if location.endswith(f":{name}")]
         return self[names[0]].strategy if names else None
 

@@ -38,20 +38,7 @@ EXCEPTION_CLASS = re.compile(r"^RuntimeError <class '(?:\w{1,40}\.){0,9}(\w{1,40
 
 
 def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
-    """Return a short reason for a failed reply, recognised from the text of Flower's error.
-
-    Parameters
-    ----------
-    failure : object
-        Flower's failure: an exception, or a client and its result.
-    deadline : str
-        Key of the run-config with the deadline of the question.
-
-    Returns
-    -------
-    str
-        The reason.
-    """
+    """Return a short reason for a failed reply, recognised from the text of Flower's error."""
     text = f"{type(failure).__name__} {failure}" if isinstance(failure, BaseException) else ""
     template = next((our_text for flower_text, our_text in FAILURE_REASONS if flower_text in text), "")
     if template:
@@ -69,18 +56,7 @@ party."""
 
 
 def max_magnitude(fields: Fields) -> float:
-    """Return the largest absolute value in all floating-point fields of a reply.
-
-    Parameters
-    ----------
-    fields : mapping of str to ndarray
-        Fields of the reply; fields of integers do not count.
-
-    Returns
-    -------
-    float
-        The largest absolute value; 0 without real numbers.
-    """
+    """Return the largest absolute value in all floating-point fields of a reply."""
     largest = 0.0
     for array in fields.values():
         if array.dtype.kind == "f" and array.size:
@@ -89,20 +65,7 @@ def max_magnitude(fields: Fields) -> float:
 
 
 def overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> AbstractContextManager[object]:
-    """Return a context in which overflows raise or are ignored, if values exceed 1e140; else no context.
-
-    Parameters
-    ----------
-    max_value : float
-        Largest absolute value of the numbers.
-    action : {'raise', 'ignore'}
-        Action of NumPy at an overflow, an invalid operation and a division by zero.
-
-    Returns
-    -------
-    context manager
-        The context, which does nothing for numbers up to `MAX_SAFE_MAGNITUDE`.
-    """
+    """Return a context in which overflows raise or are ignored, if values exceed 1e140; else no context."""
     return nullcontext() if max_value <= MAX_SAFE_MAGNITUDE else np.errstate(over=action, invalid=action, divide=action)
 
 
@@ -123,25 +86,7 @@ class Magnitudes:
 
     @contextmanager
     def guard(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
-        """Compute with a round's replies inside a with statement; an arithmetic error names a likely culprit.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-        sizes : mapping of str to float
-            Largest number of each reply, by sender.
-
-        Yields
-        ------
-        None
-            While the server computes.
-
-        Raises
-        ------
-        FedPCAError
-            If the computation fails; the error names the party with outlying numbers, if there is any.
-        """
+        """Compute with a round's replies inside a with statement; an arithmetic error names a likely culprit."""
         self._rounds.append((phase, dict(sizes)))
         self._max_magnitude = max(self._max_magnitude, *sizes.values(), 0.0)
         try:
@@ -156,19 +101,6 @@ class Magnitudes:
         """Return the error with the name of the party whose numbers differ by many orders of magnitude.
 
         Other parties may have computed with these numbers.
-
-        Parameters
-        ----------
-        error : FedPCAError
-            Error of the round.
-        at_server : bool
-            Whether the server itself failed. If the server finds an option wrong, that comes first and stays an error
-            of the run-config.
-
-        Returns
-        -------
-        FedPCAError
-            The same error if no party's numbers stand out.
         """
         digits, sender, text = self._largest_deviation()
         if self.sums_only or digits < MIN_OUTLIER_DIGITS or self._max_magnitude <= MAX_SAFE_MAGNITUDE:
@@ -207,25 +139,7 @@ class Magnitudes:
 
 
 def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> Generator[Round, Any, list[Reply]]:
-    """Yield a question and call `consume` once with the fields of each reply, on arrival if possible.
-
-    Parameters
-    ----------
-    question : Round
-        The question.
-    consume : callable
-        Function of the fields and the sender of a reply (`Round.consume`).
-
-    Yields
-    ------
-    Round
-        The question.
-
-    Returns
-    -------
-    list of Reply
-        The replies, without the fields that were consumed on arrival.
-    """
+    """Yield a question and call `consume` once with the fields of each reply, on arrival if possible."""
     replies = yield replace(question, consume=consume)
     for reply in replies:
         if not reply.consumed_bytes:
@@ -241,20 +155,7 @@ class StreamingSum:
         self._sums: dict[str, ReproducibleSum] = {}
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add the fields of a party's reply, whose shapes must equal those of the first reply.
-
-        Parameters
-        ----------
-        fields : mapping of str to ndarray
-            Fields of the reply.
-        sender : str
-            Name of the party in errors.
-
-        Raises
-        ------
-        ContractError
-            If a field has another shape than before.
-        """
+        """Add the fields of a party's reply, whose shapes must equal those of the first reply."""
         if not self._sums:
             self._sums = {name: ReproducibleSum(array.shape) for name, array in fields.items()}
         for name, array in fields.items():
@@ -265,18 +166,7 @@ class StreamingSum:
             self._sums[name].add(array)
 
     def total(self, replies: Sequence[Reply]) -> Total:
-        """Return the sum of the fields so far, with the number of replies.
-
-        Parameters
-        ----------
-        replies : sequence of Reply
-            Replies that were added.
-
-        Returns
-        -------
-        Total
-            The sum of each field.
-        """
+        """Return the sum of the fields so far, with the number of replies."""
         return Total({name: added.total() for name, added in self._sums.items()}, len(replies), replies=replies)
 
 
@@ -324,11 +214,6 @@ class ReplyCollector:
         """Check a reply on arrival and pass its fields to `consume`; then release its arrays.
 
         Faults are raised later, when all replies have come, for all parties together.
-
-        Parameters
-        ----------
-        result : FitRes
-            Flower's message.
         """
         if self.consume is None or "error" in result.metrics:
             return
@@ -348,30 +233,13 @@ class ReplyCollector:
         result.parameters = Parameters([], "")
 
     def mark_consumed(self, replies: Sequence[Reply]) -> None:
-        """Set the number of bytes and the stored small fields of each consumed reply.
-
-        Parameters
-        ----------
-        replies : sequence of Reply
-            Replies of the round.
-        """
+        """Set the number of bytes and the stored small fields of each consumed reply."""
         for reply in replies:
             reply.consumed_bytes, small_fields = self._consumed.get(reply.party, (0, {}))
             reply.fields = dict(small_fields)
 
     def check(self, replies: Sequence[Reply]) -> None:
-        """Read and check the replies that were not consumed on arrival, and set their fields.
-
-        Parameters
-        ----------
-        replies : sequence of Reply
-            Replies of the round.
-
-        Raises
-        ------
-        ContractError
-            If any reply is wrong.
-        """
+        """Read and check the replies that were not consumed on arrival, and set their fields."""
         remaining = [reply for reply in replies if not reply.consumed_bytes]
         fields_by_sender = {reply.sender: self.payload.read(reply.tensors, reply.sender) for reply in remaining}
         check_together(self.payload, fields_by_sender, self.sizes, self._claims)

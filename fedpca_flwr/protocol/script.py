@@ -11,24 +11,7 @@ from fedpca_flwr.protocol.question import SERVER, Public, Questions
 
 
 def require_next(script: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
-    """Refuse a question out of order, or asked too often, by the script (the run's list of questions).
-
-    Parameters
-    ----------
-    script : mapping of str to Question
-        Questions of the run by name.
-    answered : sequence of str
-        Names of the questions that were answered so far.
-    phase : str
-        Name of the question.
-    public : Public
-        Public parameters of the run.
-
-    Raises
-    ------
-    ContractError
-        If the script has no such question, or has it at another place.
-    """
+    """Refuse a question out of order, or asked too often, by the script (the run's list of questions)."""
     names = [name for name in script if script[name].max_times(public)]
     if phase not in names:
         raise ContractError(
@@ -48,22 +31,7 @@ def require_next(script: Questions, answered: Sequence[str], phase: str, public:
 
 
 def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
-    """Refuse a constant of the run, such as its centre, whose value differs from an earlier question.
-
-    Parameters
-    ----------
-    payload : Payload
-        Fields of the question, of which some are declared as constants.
-    request : mapping of str to ndarray
-        Values of the fields.
-    state : State
-        Constants that this party received earlier in the run.
-
-    Raises
-    ------
-    ContractError
-        If a constant changed.
-    """
+    """Refuse a constant of the run, such as its centre, whose value differs from an earlier question."""
     for entry in payload.fields:
         value, name = request[entry.name], f"told {entry.constant or entry.constant_or_zero}"
         is_constant, is_stored = bool(entry.constant and value.size), name in state
@@ -76,18 +44,5 @@ def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
 
 
 def max_questions(script: Questions, public: Public) -> int:
-    """Return the largest number of questions in a run by its script (the list of questions).
-
-    Parameters
-    ----------
-    script : mapping of str to Question
-        Questions of the run by name.
-    public : Public
-        Public parameters of the run.
-
-    Returns
-    -------
-    int
-        Number of questions.
-    """
+    """Return the largest number of questions in a run by its script (the list of questions)."""
     return sum(question.max_times(public) for question in script.values())

@@ -48,16 +48,6 @@ def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
     """Collect exceptions of a Flower grid inside a with statement, and make Flower's grids poll by `ReplyPoller`.
 
     A grid keeps a `send_and_receive` that is not Flower's. At the end the grid is as before.
-
-    Parameters
-    ----------
-    grid : Grid
-        The grid.
-
-    Yields
-    ------
-    list of Exception
-        Exceptions of the grid, at the server: no party has raised these.
     """
     replaced = vars(grid).get("send_and_receive")
     is_flowers = replaced is None and type(grid).send_and_receive.__module__.startswith("flwr.")
@@ -143,20 +133,7 @@ class ReplyPoller:
         self._failing_since: float | None = None
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send messages, wait for their replies until the timeout, and return the replies.
-
-        Parameters
-        ----------
-        messages : iterable of Message
-            The messages.
-        timeout : float, optional
-            Seconds to wait; without limit by default.
-
-        Returns
-        -------
-        iterable of Message
-            The replies that come in time, each as soon as it is there.
-        """
+        """Send messages, wait for their replies until the timeout, and return the replies."""
         since, messages = time.monotonic(), list(messages)
         until = math.inf if timeout is None else since + timeout
         ids = self._grid.push_messages(messages)
@@ -243,13 +220,7 @@ def _in_order_of_arrival(pending: list[Future[Message | None]]) -> Iterator[Mess
 
 @contextmanager
 def remind(log_awaited: Callable[[], None]) -> Iterator[None]:
-    """Log during a with statement, at growing intervals, which parties have not replied.
-
-    Parameters
-    ----------
-    log_awaited : callable
-        Function that writes the line of the log.
-    """
+    """Log during a with statement, at growing intervals, which parties have not replied."""
     over = Event()
 
     def wait_and_log() -> None:
@@ -342,10 +313,5 @@ def numerical_libraries() -> ThreadpoolController:
     """Return the controller of the threads of BLAS libraries, found once per process and cached.
 
     NumPy's BLAS and SciPy's are imported with the methods, before anything asks for the libraries here.
-
-    Returns
-    -------
-    ThreadpoolController
-        The controller.
     """
     return ThreadpoolController()

@@ -51,63 +51,18 @@ class Factory(Protocol):
     """Interface of a factory that makes the server's half and the parties' halves of a run."""
 
     def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy:
-        """Return the strategy (the server's half) of the run that a run-config describes.
-
-        Parameters
-        ----------
-        run_config : mapping of str
-            Run-config as Flower has it.
-
-        Returns
-        -------
-        PCAStrategy
-            Strategy of the method that the run-config names.
-        """
+        """Return the strategy (the server's half) of the run that a run-config describes."""
 
     def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
-        """Set configuration, options and transport of a new strategy from a run-config.
-
-        Parameters
-        ----------
-        strategy : PCAStrategy
-            The strategy.
-        run_config : mapping of str
-            Run-config as Flower has it.
-        """
+        """Set configuration, options and transport of a new strategy from a run-config."""
 
     def client(self, context: Context) -> PCAClient | RefusingClient:
-        """Return the client (a party's half) for a Flower context, with rows from the node-config.
-
-        Parameters
-        ----------
-        context : Context
-            Flower's context of the party.
-
-        Returns
-        -------
-        PCAClient or RefusingClient
-            The client; one that refuses if its site is not configured.
-        """
+        """Return the client (a party's half) for a Flower context, with rows from the node-config."""
 
     def client_of_rows(
         self, context: Context, rows: Callable[[], ArrayLike], run_config: Mapping[str, Any]
     ) -> PCAClient | RefusingClient:
-        """Return the client (a party's half) for a Flower context, with rows that the caller loaded.
-
-        Parameters
-        ----------
-        context : Context
-            Flower's context of the party.
-        rows : callable
-            Function that returns the rows of the party (n, d).
-        run_config : mapping of str
-            Run-config as Flower has it.
-
-        Returns
-        -------
-        PCAClient or RefusingClient
-            The client; one that refuses if its site is not configured.
-        """
+        """Return the client (a party's half) for a Flower context, with rows that the caller loaded."""
 
 
 class KeywordSignature:
@@ -160,38 +115,13 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def from_config(cls, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> Self:
-        """Return the strategy of a run from a configuration and options that are parsed already.
-
-        Parameters
-        ----------
-        config : RunConfig
-            Configuration of the run.
-        options : PCAOptions
-            Options of the method.
-        transport : ServerTransport
-            Server's half of the transport.
-
-        Returns
-        -------
-        PCAStrategy
-            The strategy, ready for the run.
-        """
+        """Return the strategy of a run from a configuration and options that are parsed already."""
         strategy = cls.__new__(cls)
         strategy.prepare(config, options, transport)
         return strategy
 
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
-        """Set configuration, options, transport and the empty state of a new run.
-
-        Parameters
-        ----------
-        config : RunConfig
-            Configuration of the run.
-        options : PCAOptions
-            Options of the method.
-        transport : ServerTransport
-            Server's half of the transport.
-        """
+        """Set configuration, options, transport and the empty state of a new run."""
         self.config = config
         self.options = options
         self.transport = transport
@@ -217,26 +147,14 @@ class PCAStrategy(Strategy):
         self._magnitudes = Magnitudes(sums_only=transport.sums_only)
 
     def continue_from(self, previous: PCAStrategy) -> None:
-        """Take over the parties and the log of rounds from another method's strategy in the same run.
-
-        Parameters
-        ----------
-        previous : PCAStrategy
-            Strategy of the method before.
-        """
+        """Take over the parties and the log of rounds from another method's strategy in the same run."""
         self.quorum, self.round_log, self.provenance = previous.quorum, previous.round_log, previous.provenance
 
     # What a method writes
 
     @abstractmethod
     def program(self) -> Program:
-        """Yield all questions of a run, receive the replies or sums, and set the model.
-
-        Returns
-        -------
-        Program
-            Generator of rounds.
-        """
+        """Yield all questions of a run, receive the replies or sums, and set the model."""
 
     @property
     def exact(self) -> bool:
@@ -268,18 +186,7 @@ class PCAStrategy(Strategy):
         return 8 * d * ((k if isinstance(k, int) else d) + 8 + matrices * (d + 3)) + 2**20  # and its history
 
     def certainty(self, pairs: Eigenpairs) -> Certainty:
-        """Return which components rounding leaves determined, with notes for the model's reader.
-
-        Parameters
-        ----------
-        pairs : Eigenpairs
-            Eigenvalues and components of the model.
-
-        Returns
-        -------
-        Certainty
-            Exactness, number of resolved components and notes; without any statement if noise hides rounding.
-        """
+        """Return which components rounding leaves determined, with notes for the model's reader."""
         if self.card.differentially_private:
             return Certainty(self.exact, [])
         ways = [SCALE_REMEDY] if self.options.could_scale else []
@@ -288,22 +195,7 @@ class PCAStrategy(Strategy):
         return certainty(pairs, exact=self.exact, remedies=ways)
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
-        """Return the contents of the model's ``log``: method, options, parties, rounds, measurements, notes.
-
-        Parameters
-        ----------
-        certainty : Certainty
-            What rounding leaves of the components.
-        notes : sequence of str
-            Notes of the method.
-        measured : mapping of str to float
-            Measurements of the method, by the names of `fedpca_flwr.model.measurements`.
-
-        Returns
-        -------
-        dict
-            The log.
-        """
+        """Return the contents of the model's ``log``: method, options, parties, rounds, measurements, notes."""
         parties, config = self.transport.parties(self.quorum), self.config
         measured = dict(measured)
         all_notes = [*notes, *certainty.notes]
@@ -336,13 +228,7 @@ class PCAStrategy(Strategy):
 
     @property
     def model(self) -> PCAModel:
-        """Model of a finished run; an error before the end.
-
-        Raises
-        ------
-        ContractError
-            If the run has not ended; the error says how many rounds the run needs.
-        """
+        """Model of a finished run; an error before the end."""
         if self._model is None or not self.done:
             raise ContractError(
                 f"'{self.card.name}' has no model yet: {len(self.round_log)} rounds have ended, and this run needs up "
@@ -352,22 +238,7 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:
-        """Return the party's client for rows that a user's own ClientApp loaded.
-
-        Parameters
-        ----------
-        context : Context
-            Flower's context of the node. The app's run-config is not used.
-        rows : array_like
-            Rows of the party (n, d).
-        **keywords
-            Options and keys of the run, as those of the strategy.
-
-        Returns
-        -------
-        NumPyClient
-            The client.
-        """
+        """Return the party's client for rows that a user's own ClientApp loaded."""
         with cls._python_spelling():
             run_config = cls._run_config(keywords)
         return cls.factory.client_of_rows(context, lambda: rows, run_config)
@@ -455,27 +326,13 @@ class PCAStrategy(Strategy):
         return instructions
 
     def receive(self, client: ClientProxy, result: FitRes) -> None:
-        """Check and perhaps consume a client's reply on arrival, and add up the waiting time.
-
-        Parameters
-        ----------
-        client : ClientProxy
-            Flower's client.
-        result : FitRes
-            Flower's message.
-        """
+        """Check and perhaps consume a client's reply on arrival, and add up the waiting time."""
         party = self.quorum.partition_by_client.get(client.cid, -1)
         self.waiting_seconds[party] = self.waiting_seconds.get(party, 0.0) + time.monotonic() - self._round_start
         self._collector.receive(result)
 
     def log_awaited_parties(self, clients: Sequence[ClientProxy]) -> None:
-        """Log the names of the clients that have not answered in this round, and how many seconds have passed.
-
-        Parameters
-        ----------
-        clients : sequence of ClientProxy
-            Clients without a reply so far.
-        """
+        """Log the names of the clients that have not answered in this round, and how many seconds have passed."""
         names = self.quorum.name_parties(self.quorum.partition_by_client.get(client.cid, -1) for client in clients)
         label = f"round {len(self.round_log) + 1} ({self._round.phase})"
         log_progress("%s: still waiting after %.0f s for %s", label, time.monotonic() - self._round_start, names)

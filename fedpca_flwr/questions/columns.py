@@ -73,19 +73,7 @@ def product_limit(
 ) -> Array:
     """Return the public limit on an inner product of two rows over all parties' columns, with room for rounding.
 
-    Parameters
-    ----------
-    options : ColumnsOptions or None
-        Options of the run. None: the columns are centred by the means of an earlier run.
-    public : Public
-    centred : bool
-        Whether the columns are centred whatever the options say.
-    scaled : bool
-        Without options: whether all parties have said that their columns are scaled.
-
-    Returns
-    -------
-    ndarray of shape ()
+    Shapes: -> ().
     """
     return np.array(2.0 * MAX_COLUMNS * _reach(options, public, centred=centred, scaled=scaled) ** 2)
 
@@ -140,20 +128,6 @@ def rows_questions(
 
     In clear a party sends the ``entry_statistics`` with its first reply. Where only sums may be shown, the question
     ``energy`` follows (`measures_question`).
-
-    Parameters
-    ----------
-    config : RunConfig
-    energy : Question
-        The question for sums over all entries where only sums may be shown.
-    party_statistics : sequence of LocalStatistic
-        Statistics that every party sends in clear, because they tell nothing about single values.
-    entry_statistics : LocalStatistic
-        Statistics of all entries together, sent in clear only.
-
-    Returns
-    -------
-    mapping of str to Question
     """
     require_bound(config)
     masked = {"rows": replace(clear_rows_questions(*party_statistics)["rows"], in_clear=True), "energy": energy}
@@ -161,17 +135,7 @@ def rows_questions(
 
 
 def clear_rows_questions(*statistics: LocalStatistic) -> Questions:
-    """Return the first question of a run in clear: the rows of each party, and further statistics.
-
-    Parameters
-    ----------
-    *statistics : LocalStatistic
-        Further fields of the first reply, and their functions.
-
-    Returns
-    -------
-    mapping of str to Question
-    """
+    """Return the first question of a run in clear: the rows of each party, and further statistics."""
     fields = [*ALIGNMENT_FIELDS, *(field for statistic in statistics for field in statistic.fields)]
 
     def answer(party: ColumnsClient, request: Fields) -> Fields:
@@ -195,23 +159,6 @@ def measures_question(
 
     The sums are of the entries (``sum``), of their squares (``energy``), or of their squared deviations (``spread``)
     from the ``level`` of the request.
-
-    Parameters
-    ----------
-    options : ColumnsOptions or None
-        Options of the run. None: the columns are centred by the means of an earlier run.
-    *request : Field
-        Fields of the request.
-    names : sequence of str
-        Names of the sums.
-    answer : callable
-        From the party and the request to the party's sums.
-    centred : bool
-        Whether the columns are centred whatever the options say.
-
-    Returns
-    -------
-    Question
     """
 
     def limits(request: Fields, public: Public) -> SumLimits:
@@ -233,19 +180,7 @@ def measures_question(
 
 
 def inner_products_questions(config: RunConfig, options: ColumnsOptions, name: str) -> Questions:
-    """Return the question for the packed matrix of inner products of the rows, summed over the parties' columns.
-
-    Parameters
-    ----------
-    config : RunConfig
-    options : ColumnsOptions
-    name : str
-        Name of the question and of its field.
-
-    Returns
-    -------
-    mapping of str to Question
-    """
+    """Return the question for the packed matrix of inner products of the rows, summed over the parties' columns."""
     products = Question(
         reply=Payload((Field(name, ("n(n+1)/2",), kind="scatter"),)),
         answer=lambda party, request: {name: packed_gram(party.local_columns.X)},
@@ -255,26 +190,12 @@ def inner_products_questions(config: RunConfig, options: ColumnsOptions, name: s
 
 
 def component_sizes(public: Public) -> dict[str, int]:
-    """Return the value of the symbol ``k`` in shapes: the number of components that the options ask for.
-
-    Parameters
-    ----------
-    public : Public
-
-    Returns
-    -------
-    mapping of str to int
-    """
+    """Return the value of the symbol ``k`` in shapes: the number of components that the options ask for."""
     return {"k": public.options.n_components}
 
 
 def energies_questions() -> Questions:
-    """Return the question for the energy (sum of squares) of each party's columns along each requested direction.
-
-    Returns
-    -------
-    mapping of str to Question
-    """
+    """Return the question for the energy (sum of squares) of each party's columns along each requested direction."""
     question = Question(
         request=Payload((DIRECTIONS,)),
         reply=Payload((Field("energies", ("k",), kind="size"),)),
@@ -326,19 +247,7 @@ def _project(party: ColumnsClient, request: Fields) -> Fields:
 
 
 def keep_scores_questions(scores: Callable[[Fields], Array], *request: Field) -> Questions:
-    """Return the last question, in which every party stores the scores and replies with its number of rows only.
-
-    Parameters
-    ----------
-    scores : callable
-        From the fields of the request to the scores (n, k).
-    *request : Field
-        Fields of the request that ``scores`` reads.
-
-    Returns
-    -------
-    mapping of str to Question
-    """
+    """Return the last question, in which every party stores the scores and replies with its number of rows only."""
 
     def keep(party: ColumnsClient, request: Fields) -> Fields:
         """Store the scores that follow from the request, and return the number of rows."""
@@ -352,37 +261,14 @@ def keep_scores_questions(scores: Callable[[Fields], Array], *request: Field) ->
 
 
 def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
-    """Ask every party about its rows, and refuse the run unless all parties have the same rows.
-
-    Parameters
-    ----------
-    run : ColumnsRun
-
-    Returns
-    -------
-    list of Reply
-    """
+    """Ask every party about its rows, and refuse the run unless all parties have the same rows."""
     replies: list[Reply] = yield Round("rows")
     run.require_same_rows(replies)
     return replies
 
 
 def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Generator[Round, Any, Total | None]:
-    """Store the energy (sum of squares) of all columns for the run, and return the opened sums, if any.
-
-    Parameters
-    ----------
-    run : ColumnsRun
-    replies : list of Reply
-        Replies to the first question.
-    **request : ndarray
-        Further fields of the request for the sums.
-
-    Returns
-    -------
-    Total or None
-        None in a run in clear, where the first replies contain each party's energy.
-    """
+    """Store the energy (sum of squares) of all columns for the run, and return the opened sums, if any."""
     if "energy" not in run.script:
         run.set_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
         return None
@@ -392,82 +278,26 @@ def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Gen
 
 
 def rows_and_energy(run: ColumnsRun) -> Generator[Round, Any, None]:
-    """Check that all parties have the same rows, and store the energy (sum of squares) of all columns in the run.
-
-    Parameters
-    ----------
-    run : ColumnsRun
-
-    Yields
-    ------
-    Round
-    """
+    """Check that all parties have the same rows, and store the energy (sum of squares) of all columns in the run."""
     replies = yield from aligned_rows(run)
     yield from total_energy(run, replies)
 
 
 def sum_in_digits(run: ColumnsRun, name: str, request: Fields, size: float = 0.0) -> Generator[Round, Any, Total]:
-    """Return the sum of the replies to a question, with enough fixed-point digits to resolve a value of this size.
-
-    Parameters
-    ----------
-    run : ColumnsRun
-        The run; records the largest rounding of its sums.
-    name : str
-        Name of the question.
-    request : mapping of str to ndarray
-        Fields of the request.
-    size : float
-        Size that the digits must resolve; 0: the energy of all columns.
-
-    Returns
-    -------
-    Total
-    """
+    """Return the sum of the replies to a question, with enough fixed-point digits to resolve a value of this size."""
     sums = yield from digits.sum_in_digits(run, name, request, size or run.total, run.bound_advice)
     run.rounding = max(run.rounding, *(float(np.max(error_bound)) for error_bound in sums.error_bounds.values()), 0.0)
     return sums
 
 
 def resolved_measure(run: ColumnsRun, sums: Total, name: str) -> float:
-    """Return a single revealed secure sum as a float, or refuse the run if fixed-point rounding hides its value.
-
-    Parameters
-    ----------
-    run : ColumnsRun
-    sums : Total
-        Opened sums with bounds on their rounding.
-    name : str
-        Name of the sum's field.
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    ConfigError
-        If fixed point does not resolve the sum, since `bound` is too far above the data.
-    """
+    """Return a single revealed secure sum as a float, or refuse the run if fixed-point rounding hides its value."""
     require_resolved(run.config.bound, sums.error_bounds[name], sums[name], run.bound_advice)
     return float(sums[name])
 
 
 def require_distances(distances: Array, error_bound: float) -> None:
-    """Refuse sums of squared distances that are negative by more than their rounding.
-
-    Parameters
-    ----------
-    distances : ndarray
-        Sums over the parties of squared distances between rows.
-    error_bound : float
-        Bound on the error of each sum.
-
-    Raises
-    ------
-    ContractError
-        If a sum is below ``-error_bound``.
-    """
+    """Refuse sums of squared distances that are negative by more than their rounding."""
     if distances.size and distances.min() < -error_bound:
         raise ContractError(
             f"the parties' squared distances between rows add up to {distances.min():.3g}, less than zero: some "
@@ -478,19 +308,7 @@ def require_distances(distances: Array, error_bound: float) -> None:
 def finite_kernel(K: Array) -> Array:
     """Return the kernel matrix, or refuse a matrix whose sums and eigenvalues float64 cannot hold.
 
-    Parameters
-    ----------
-    K : ndarray of shape (n, c)
-        Kernel matrix, or columns of the matrix.
-
-    Returns
-    -------
-    ndarray of shape (n, c)
-
-    Raises
-    ------
-    DataError
-        If the largest entry times n squared is not finite.
+    Shapes: K (n, c) -> (n, c).
     """
     with np.errstate(over="ignore"):
         max_sum = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
@@ -502,15 +320,7 @@ def finite_kernel(K: Array) -> Array:
 def pairs_by_energy(U: Array) -> Generator[Round, Any, Eigenpairs]:
     """Order directions by the energy (sum of squares) of all parties' columns along each direction.
 
-    Parameters
-    ----------
-    U : ndarray of shape (n, k)
-        Orthonormal directions.
-
-    Returns
-    -------
-    Eigenpairs
-        Energies in descending order, and the directions with fixed signs.
+    Shapes: U (n, k).
     """
     sums: Total = yield SumRound("energies", {"directions": U})
     energy = sums["energies"]

@@ -28,20 +28,7 @@ FINE_PREFIX = "finer_"
 
 
 def digits_questions(config: RunConfig, name: str, question: Question) -> Questions:
-    """Return the question itself in clear, or with secure sums two versions, in 2 and in `FINE_WORDS` words a value.
-
-    Parameters
-    ----------
-    config : RunConfig
-    name : str
-        Name of the question; the finer question has the prefix `FINE_PREFIX`.
-    question : Question
-        The question.
-
-    Returns
-    -------
-    mapping of str to Question
-    """
+    """Return the question itself in clear, or with secure sums two versions, in 2 and in `FINE_WORDS` words a value."""
     optional_question = replace(question, optional=True)
     masked = {
         name: replace(optional_question, words=2),
@@ -53,29 +40,7 @@ def digits_questions(config: RunConfig, name: str, question: Question) -> Questi
 def sum_in_digits(
     run: PCAStrategy, name: str, request: Fields, variance: float, advice: str = ""
 ) -> Generator[Round, Any, Total]:
-    """Return the sum of the replies to a question, with enough fixed-point digits to resolve a given variance.
-
-    Parameters
-    ----------
-    run : PCAStrategy
-    name : str
-        Name of the question.
-    request : mapping of str to ndarray
-        Fields of the request.
-    variance : float
-        Variance (times rows) that the digits must resolve.
-    advice : str
-        What else helps besides a smaller `bound`, as the end of an error text.
-
-    Returns
-    -------
-    Total
-
-    Raises
-    ------
-    ConfigError
-        If no digits resolve the variance: `bound` is too far above the data.
-    """
+    """Return the sum of the replies to a question, with enough fixed-point digits to resolve a given variance."""
     if FINE_PREFIX + name in run.script:
         if _rounding_bound(run, name, request) > MAX_ROUNDING_SHARE * variance:
             name = FINE_PREFIX + name

@@ -37,18 +37,7 @@ NEGLIGIBLE_REMAINDER = 2e-14
 def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Array:
     """Return the rounding error of a mean, or an empty array if the error is negligible for every feature.
 
-    Parameters
-    ----------
-    head : Head
-        Count and mean of the rows.
-    diagonal : ndarray of shape (d,)
-        Diagonal of the rows' scatter.
-    negligible : float
-        Error, in standard deviations, that may be left out.
-
-    Returns
-    -------
-    ndarray of shape (d,) or (0,)
+    Shapes: diagonal (d,) -> (d,).
     """
     spread = np.sqrt(diagonal / head.n)
     return head.remainder if (np.abs(head.remainder) > negligible * spread).any() else np.empty(0)
@@ -57,19 +46,7 @@ def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGI
 def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Fields:
     """Return the reply fields of count, mean, and (unless negligible) the rounding error of the mean.
 
-    Parameters
-    ----------
-    head : Head
-        Count and mean of the rows.
-    diagonal : ndarray of shape (d,)
-        Diagonal of the rows' scatter.
-    negligible : float
-        Rounding error of the mean, in standard deviations, that is left out.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``count``, ``mean`` and ``remainder``.
+    Shapes: diagonal (d,).
     """
     return {
         "count": np.asarray(head.n),
@@ -122,32 +99,12 @@ def read_factor(reply: Reply) -> Factor:
 
 
 def read_head(fields: Fields) -> Head:
-    """Return the count, mean and rounding error of the mean that the fields of a checked reply hold.
-
-    Parameters
-    ----------
-    fields : mapping of str to ndarray
-        Fields of `HEAD`.
-
-    Returns
-    -------
-    Head
-    """
+    """Return the count, mean and rounding error of the mean that the fields of a checked reply hold."""
     mean = fields["mean"]
     remainder = fields["remainder"] if fields["remainder"].size else np.broadcast_to(0.0, mean.shape)  # takes no room
     return Head(fields["count"].item(), mean, remainder)
 
 
 def read_moments(fields: Fields) -> Moments:
-    """Return the count, mean and packed scatter that the fields of a checked reply hold.
-
-    Parameters
-    ----------
-    fields : mapping of str to ndarray
-        Fields of `MOMENTS`.
-
-    Returns
-    -------
-    Moments
-    """
+    """Return the count, mean and packed scatter that the fields of a checked reply hold."""
     return Moments(*read_head(fields), scatter=fields["scatter"])

@@ -147,17 +147,6 @@ def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple
     """Return the questions of a method whose parties exchange (d, k) blocks with their neighbours.
 
     In the last question parties project with their own estimates, whose columns come in the model's order.
-
-    Parameters
-    ----------
-    config : RunConfig
-    options : GraphOptions
-    block_names : tuple of str
-        Names of the exchanged blocks.
-
-    Returns
-    -------
-    mapping of str to Question
     """
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in block_names))
 
@@ -207,31 +196,14 @@ class GraphParty(Party):
     def begin(self, X: Array) -> list[Array]:
         """Return the party's first iterate: the blocks that the party stores from round to round.
 
-        Parameters
-        ----------
-        X : ndarray of shape (d, k)
-            Orthonormal start, the same at all parties.
-
-        Returns
-        -------
-        list of ndarray of shape (d, k)
-            ``X``, the direction that the party follows next, and more; the blocks `block_names` come first.
+        Shapes: X (d, k) -> (d, k).
         """
 
     @abstractmethod
     def advance(self, iterate: list[Array], average: list[Array]) -> list[Array]:
         """Return the party's iterate after a further iteration.
 
-        Parameters
-        ----------
-        iterate : list of ndarray of shape (d, k)
-            The party's own iterate, as `begin` returns it.
-        average : list of ndarray of shape (d, k)
-            Average of the exchanged blocks over the party and its neighbours.
-
-        Returns
-        -------
-        list of ndarray of shape (d, k)
+        Shapes: iterate (d, k), average (d, k) -> (d, k).
         """
 
     @property
@@ -296,19 +268,7 @@ class GraphParty(Party):
     def direction(self, X: Array) -> Array:
         """Return Sanger's update direction at X for A, this party's scaled scatter about the pooled mean.
 
-        Parameters
-        ----------
-        X : ndarray of shape (d, k)
-            The party's iterate.
-
-        Returns
-        -------
-        ndarray of shape (d, k)
-
-        Raises
-        ------
-        ConfigError
-            If the iterates diverge: the step is too large.
+        Shapes: X (d, k) -> (d, k).
         """
         if not np.linalg.norm(X) <= DIVERGED_NORM:  # NaN too
             option = self.options.step_size
@@ -375,22 +335,7 @@ class GraphClient(RowsClient):
     party: GraphParty
 
     def projection(self, request: Fields) -> Projection:
-        """Return the projection by this party's own estimate, in the model's order and with the model's signs.
-
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Fields of the last question, with ``order`` (k,).
-
-        Returns
-        -------
-        Projection
-
-        Raises
-        ------
-        ContractError
-            If the order or the mean contradicts what the parties have reported.
-        """
+        """Return the projection by this party's own estimate, in the model's order and with the model's signs."""
         components, order = request["components"], request["order"]
         same_mean = np.array_equal(request["mean"], self.party.centring[0][1])
         if sorted(order.tolist()) != list(range(order.size)) or not same_mean:

@@ -108,15 +108,7 @@ class ObservedValues(NamedTuple):
     def model_request(self, mean: Array) -> Fields:
         """Return the request fields of a model: number of rows, centre and spread of features, and model mean.
 
-        Parameters
-        ----------
-        mean : ndarray of shape (d,)
-            Mean of the model of standardised rows.
-
-        Returns
-        -------
-        mapping of str to ndarray
-            ``rows``, ``centre``, ``spread`` and ``mean``.
+        Shapes: mean (d,).
         """
         return {"rows": np.asarray(self.rows), "centre": self.centre, "spread": self.spread, "mean": mean}
 
@@ -135,18 +127,7 @@ class ObservedValues(NamedTuple):
 
         A constant feature has no scatter, though in fixed point its `spread` is not 0.
 
-        Parameters
-        ----------
-        mean : ndarray of shape (d,)
-            Mean of standardised rows.
-        scatter : ndarray of shape (d (d + 1) / 2,)
-            Packed scatter of standardised rows.
-        rows : int, optional
-            Number of rows; by default all that have any value.
-
-        Returns
-        -------
-        Moments
+        Shapes: mean (d,), scatter (d (d + 1).
         """
         head = Head(self.rows if rows is None else rows, *moments.two_sum(self.centre, self.spread * mean))
         return Moments(*head, scatter=scatter * moments.pack(np.outer(self.deviation, self.deviation)))
@@ -156,19 +137,7 @@ class ObservedValues(NamedTuple):
 
 
 def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
-    """Return the questions for counts and sums of observed values, and for their deviations from the mean.
-
-    Parameters
-    ----------
-    config : RunConfig
-    pairs : bool
-        Whether the first question asks how many rows have both of two features.
-
-    Returns
-    -------
-    mapping of str to Question
-        ``observed`` and ``deviations``.
-    """
+    """Return the questions for counts and sums of observed values, and for their deviations from the mean."""
     row_limits.require_bound(config)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
@@ -196,15 +165,6 @@ def expected_question(times: int) -> Question:
     """Return the question for E-step sums: expected rows and products, given a Gaussian model and observed values.
 
     The request has the model, and `pooled_expected` asks the question.
-
-    Parameters
-    ----------
-    times : int
-        How often a run may ask the question.
-
-    Returns
-    -------
-    Question
     """
     return Question(
         request=Payload(MODEL),
@@ -224,17 +184,6 @@ def filled_limits(request: Fields, public: Public) -> SumLimits:
 
     The limits follow as for expected values: in the metric of a correlation, whose least eigenvalue is at least
     `MIN_EIGENVALUE`, or of the noise.
-
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        ``mean``, ``scale``, and ``factors`` or ``covariance``.
-    public : Public
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``count`` and ``squared``.
     """
     reach = public.config.bound + np.abs(request["mean"])
     with np.errstate(all="ignore"):  # what is not finite is refused
@@ -316,27 +265,7 @@ def _local_products(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, ObservedValues]:
-    """Return each feature's mean and standard deviation of the observed values of all parties, from two rounds.
-
-    Parameters
-    ----------
-    run : RowsStrategy
-    scale : bool
-        Whether features are scaled; then the deviations must have enough digits for that.
-
-    Returns
-    -------
-    ObservedValues
-
-    Raises
-    ------
-    ConfigError
-        If `bound` is too far above the data.
-    ContractError
-        If counts contradict each other.
-    DataError
-        If no party has a value of some feature.
-    """
+    """Return each feature's mean and standard deviation of the observed values of all parties, from two rounds."""
     party_rows: dict[str, int] = {}
     parties: dict[str, list[Any]] = {}  # observed values of each party that the server sees in clear
 
@@ -380,13 +309,7 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
 def _constant_features(
     run: RowsStrategy, error_bound: Array, diagonal: Array, counts: Array, centre: Array, *, scale: bool
 ) -> tuple[NDArray[np.bool_], Sequence[str]]:
-    """Return a mask of constant features, and cautions on features whose variance fixed point cannot resolve.
-
-    Raises
-    ------
-    ConfigError
-        If features are scaled and fixed point cannot tell.
-    """
+    """Return a mask of constant features, and cautions on features whose variance fixed point cannot resolve."""
     constant = ~moments.varying_features(diagonal, centre)
     if not error_bound.any():
         return constant, ()
@@ -435,19 +358,7 @@ class PooledExpected(NamedTuple):
 def party_moments(pooled: PooledExpected, observed: ObservedValues, mean: Array) -> dict[str, Moments]:
     """Return the expected moments of each party's rows, whose sum is the expected scatter of all rows.
 
-    Parameters
-    ----------
-    pooled : PooledExpected
-        Sums under the model.
-    observed : ObservedValues
-        Means and deviations of the observed values.
-    mean : ndarray of shape (d,)
-        Mean of the model, standardised.
-
-    Returns
-    -------
-    dict of str to Moments
-        In the unit of the data. A party whose rows have no value at all has no part.
+    Shapes: mean (d,).
     """
     parts = {}
     for name, sums in pooled.parts.items():
@@ -461,20 +372,7 @@ def party_moments(pooled: PooledExpected, observed: ObservedValues, mean: Array)
 def pooled_expected(
     run: RowsStrategy, observed: ObservedValues, model: Gaussian
 ) -> Generator[Round, Any, PooledExpected]:
-    """Return the E-step sums of all parties' rows under a Gaussian model: expected deviations and products.
-
-    Parameters
-    ----------
-    run : RowsStrategy
-    observed : ObservedValues
-        Means and deviations of the observed values.
-    model : Gaussian
-        Model of standardised rows.
-
-    Returns
-    -------
-    PooledExpected
-    """
+    """Return the E-step sums of all parties' rows under a Gaussian model: expected deviations and products."""
     parts: dict[str, Expected] = {}
 
     def consume(fields: Fields, sender: str) -> None:
@@ -502,19 +400,7 @@ FACTOR_MODEL = (
 
 
 def factor_question(times: int, max_factors: int) -> Question:
-    """Return the question for E-step sums under a factor model (basis, variances and noise).
-
-    Parameters
-    ----------
-    times : int
-        How often a run may ask the question.
-    max_factors : int
-        Largest number of factors.
-
-    Returns
-    -------
-    Question
-    """
+    """Return the question for E-step sums under a factor model (basis, variances and noise)."""
     return Question(
         request=Payload(FACTOR_MODEL),
         reply=Payload(
@@ -539,20 +425,7 @@ def pooled_products(
 ) -> Generator[Round, Any, tuple[FactorSums, Array]]:
     """Return the E-step sums of all parties' rows under a factor model, and their rounding bounds.
 
-    Parameters
-    ----------
-    run : RowsStrategy
-    observed : ObservedValues
-        Means and deviations of the observed values.
-    model : FactorGaussian
-        Model of rows in the unit of `factor_unit`.
-
-    Returns
-    -------
-    sums : FactorSums
-        Sums of the expected deviations, their products with the factors, their squares, and the likelihood.
-    error_bounds : ndarray of shape (d,)
-        Bound on the fixed-point rounding of each feature's products.
+    Shapes: -> (d,).
     """
     factors = {"basis": model.basis, "variances": model.variances, "noise": np.asarray(model.noise)}
     total: Total = yield SumRound("products", {**observed.model_request(model.mean), **factors})

@@ -38,14 +38,7 @@ LimitFunction = Callable[[Fields, Public], SumLimits]
 def positive(spread: Array) -> Array:
     """Return the spread with every zero replaced by 1, so that dividing by the result is safe.
 
-    Parameters
-    ----------
-    spread : ndarray of shape (d,)
-        Standard deviations.
-
-    Returns
-    -------
-    ndarray of shape (d,)
+    Shapes: spread (d,) -> (d,).
     """
     return np.where(spread > 0, spread, 1.0)
 
@@ -53,17 +46,7 @@ def positive(spread: Array) -> Array:
 def factor_unit(request: Fields, *, scale: bool) -> Array:
     """Return the unit (d,) that a factor model divides features by: own deviations, or a single common deviation.
 
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        The fields ``rows``, ``centre`` and ``spread`` of a request (`ObservedValues.model_request`).
-    scale : bool
-        Whether each feature has its own unit: the standard deviation, and 1 where rounding of the mean explains it, as
-        in `fedpca_flwr.maths.moments.safe_deviation`. Otherwise all have the root of their mean variance.
-
-    Returns
-    -------
-    ndarray of shape (d,)
+    Shapes: -> (d,).
     """
     spread, rows = request["spread"], int(request["rows"])
     if scale:
@@ -73,17 +56,7 @@ def factor_unit(request: Fields, *, scale: bool) -> Array:
 
 
 def unbounded_limits(limits: LimitFunction) -> LimitFunction:
-    """Return the limit function with `bound` replaced by the largest value of any table, for replies in clear.
-
-    Parameters
-    ----------
-    limits : callable
-        From the request and the public parameters to limits.
-
-    Returns
-    -------
-    callable
-    """
+    """Return the limit function with `bound` replaced by the largest value of any table, for replies in clear."""
 
     def unbounded(request: Fields, public: Public) -> SumLimits:
         """Return the limits with the largest value of any table in place of `bound`."""
@@ -93,18 +66,7 @@ def unbounded_limits(limits: LimitFunction) -> LimitFunction:
 
 
 def observed_limits(public: Public, *, pairs: bool) -> SumLimits:
-    """Return limits of the parties' sums: rows, empty rows, counts and sums of the observed values.
-
-    Parameters
-    ----------
-    public : Public
-    pairs : bool
-        Whether rows are counted that have both of two features, and not rows that have a feature.
-
-    Returns
-    -------
-    mapping of str to ndarray
-    """
+    """Return limits of the parties' sums: rows, empty rows, counts and sums of the observed values."""
     d, max_rows = public.features, float(row_limits.MAX_ROWS)
     counts = {"pairs": np.full(moments.packed_size(d), max_rows)} if pairs else {"values": np.full(d, max_rows)}
     sums = np.full(d, max_rows * public.config.bound)
@@ -112,20 +74,7 @@ def observed_limits(public: Public, *, pairs: bool) -> SumLimits:
 
 
 def deviation_limits(request: Fields, public: Public, rows: int) -> SumLimits:
-    """Return each feature's limits on the sum of deviations of observed values from a centre, and of squares.
-
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        Field ``centre`` (d,).
-    public : Public
-    rows : int
-        Largest number of rows.
-
-    Returns
-    -------
-    mapping of str to ndarray
-    """
+    """Return each feature's limits on the sum of deviations of observed values from a centre, and of squares."""
     size = public.config.bound + np.abs(request["centre"])
     return {"shift": size * rows, "diagonal": size**2 * rows}
 
@@ -133,17 +82,7 @@ def deviation_limits(request: Fields, public: Public, rows: int) -> SumLimits:
 def max_standardised(request: Fields, public: Public, unit: Array) -> Array:
     """Return each feature's largest absolute value within `bound`, less the centre and divided by the unit.
 
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        Field ``centre`` (d,).
-    public : Public
-    unit : ndarray of shape (d,)
-        Divisor of each feature.
-
-    Returns
-    -------
-    ndarray of shape (d,)
+    Shapes: unit (d,) -> (d,).
     """
     with np.errstate(over="ignore", divide="ignore"):  # what is not finite is refused
         size: Array = (public.config.bound + np.abs(request["centre"])) / unit
@@ -153,18 +92,7 @@ def max_standardised(request: Fields, public: Public, unit: Array) -> Array:
 def expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimits:
     """Return limits of E-step sums under a Gaussian model: expected deviations (d,) and packed products.
 
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        Fields ``mean``, ``centre``, ``spread`` (d,) and the packed ``covariance`` of the model.
-    rows : int
-        Largest number of rows.
-    size : ndarray of shape (d,) or float
-        Largest root mean square of a feature's values.
-
-    Returns
-    -------
-    mapping of str to ndarray
+    Shapes: size (d,).
     """
     mean = request["mean"]
     with np.errstate(over="ignore"):
@@ -177,20 +105,7 @@ def expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimit
 
 
 def factor_limits(request: Fields, public: Public, *, shared: bool = False) -> SumLimits:
-    """Return limits of E-step sums under a factor model: deviations, products, squares and log-likelihood.
-
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        Fields ``rows``, ``mean``, ``centre``, ``spread``, ``basis`` (d, q), ``variances`` (q,) and ``noise``.
-    public : Public
-    shared : bool
-        Whether the limits are of a single party's reply, which says the number of rows, and not of the sum.
-
-    Returns
-    -------
-    mapping of str to ndarray
-    """
+    """Return limits of E-step sums under a factor model: deviations, products, squares and log-likelihood."""
     unit = factor_unit(request, scale=public.options.scale)
     rows = int(request["rows"]) if shared else row_limits.MAX_ROWS
     size = request["spread"] / unit if shared else max_standardised(request, public, unit)

@@ -37,15 +37,7 @@ HIDDEN_UNITS_NOTE = (
 def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict[str, Any]]:
     """Return log entries of features that a party seems to have in another unit than the other parties.
 
-    Parameters
-    ----------
-    parties : mapping of str to (float, ndarray of shape (d,), ndarray of shape (d,))
-        By the party's name: its number of rows, and the mean and the deviation of each feature there, NaN or 0 where
-        the party does not have the feature.
-
-    Returns
-    -------
-    list of dict
+    Shapes: parties (d,).
     """
     names = list(parties)
     rows = np.array([rows for rows, _, _ in parties.values()], dtype=np.float64)
@@ -59,14 +51,7 @@ def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict
 def scatter_unit_entries(parties: Mapping[str, tuple[Head, Array]]) -> list[dict[str, Any]]:
     """Return log entries of features in another unit, from each party's mean and diagonal of its scatter.
 
-    Parameters
-    ----------
-    parties : mapping of str to (Head, ndarray of shape (d,))
-        By how texts name the party: count and mean, and the diagonal of the scatter about the party's own mean.
-
-    Returns
-    -------
-    list of dict
+    Shapes: parties (d,).
     """
     return unit_entries(
         {name: (head.n, head.mean, standard_deviations(diagonal, head.n)) for name, (head, diagonal) in parties.items()}
@@ -76,16 +61,7 @@ def scatter_unit_entries(parties: Mapping[str, tuple[Head, Array]]) -> list[dict
 def standard_deviations(squares: Array, rows: Array | float) -> Array:
     """Return the standard deviations of features from the sums of their squares about their means.
 
-    Parameters
-    ----------
-    squares : ndarray of shape (d,)
-        Sums of squares about the mean.
-    rows : ndarray of shape (d,) or float
-        Number of rows.
-
-    Returns
-    -------
-    ndarray of shape (d,)
+    Shapes: squares (d,), rows (d,) -> (d,).
     """
     deviations: Array = np.sqrt(squares.clip(min=0.0) / rows)
     return deviations
@@ -123,12 +99,7 @@ class PartyInfluence:
         return float(self.influence.components[first]), first + 1
 
     def entry(self) -> dict[str, Any]:
-        """Return the party's shares and angles as a JSON-serialisable dictionary for the model's log.
-
-        Returns
-        -------
-        dict
-        """
+        """Return the party's shares and angles as a JSON-serialisable dictionary for the model's log."""
         influence = self.influence
         return {
             "party": self.party,
@@ -158,25 +129,7 @@ class Contributions:
     between: bool = True
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Return each party's shares of the components and angles; refuse impossible scatters or too large shares.
-
-        Parameters
-        ----------
-        solution : Solution
-        center : bool
-            Whether the method subtracts the mean of the rows.
-        limit : float
-            Largest share of a component that a party may hold; 0: no limit.
-
-        Returns
-        -------
-        list of PartyInfluence
-
-        Raises
-        ------
-        ContractError
-            If a party's scatter is one that no rows have, or a party holds more than the limit.
-        """
+        """Return each party's shares of the components and angles; refuse impossible scatters or too large shares."""
         pairs, scale = solution.pairs, solution.scale
         moments = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
         rng = np.random.default_rng()
@@ -199,13 +152,7 @@ class Contributions:
         return parties
 
     def units(self) -> list[dict[str, Any]]:
-        """Return log entries of features that a party seems to have in another unit than the other parties.
-
-        Returns
-        -------
-        list of dict
-            Entries of ``model.log["other_units"]``.
-        """
+        """Return log entries of features that a party seems to have in another unit than the other parties."""
         return scatter_unit_entries({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
 
 
@@ -222,24 +169,7 @@ class AddedContributions:
     groups: RandomGroups
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Return an empty list, after refusing a random group of parties whose summed scatter is indefinite.
-
-        Parameters
-        ----------
-        solution : Solution
-        center, limit
-            Unused.
-
-        Returns
-        -------
-        list
-            Empty.
-
-        Raises
-        ------
-        ContractError
-            If the scatter of a group of parties has a negative eigenvalue.
-        """
+        """Return an empty list, after refusing a random group of parties whose summed scatter is indefinite."""
         suspects = self.groups.indefinite_groups(solution.mean.size, float(solution.pairs.values[0]), solution.scale)
         if suspects:
             lines = [
@@ -253,29 +183,12 @@ class AddedContributions:
         return []
 
     def units(self) -> list[dict[str, Any]]:
-        """Return an empty list: without the parties' means no differing units can be found.
-
-        Returns
-        -------
-        list
-            Empty.
-        """
+        """Return an empty list: without the parties' means no differing units can be found."""
         return []
 
 
 def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float]:
-    """Return the largest component share and the largest angles that any single party has on the model.
-
-    Parameters
-    ----------
-    parties : sequence of PartyInfluence
-        Influence of every party.
-
-    Returns
-    -------
-    dict of str to float
-        Empty without parties.
-    """
+    """Return the largest component share and the largest angles that any single party has on the model."""
     if not parties:
         return {}
     return {
@@ -287,17 +200,7 @@ def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float
 
 
 def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
-    """Return a text for each party whose influence stands out, with the reasons.
-
-    Parameters
-    ----------
-    parties : sequence of PartyInfluence
-        Influence of every party.
-
-    Returns
-    -------
-    list of str
-    """
+    """Return a text for each party whose influence stands out, with the reasons."""
     fits = [item.influence.fit for item in parties]
     median_fit = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
     notes = []

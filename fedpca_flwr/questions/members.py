@@ -36,16 +36,7 @@ REVISION_KIND = "revision"
 
 
 def members_questions(config: RunConfig) -> Questions:
-    """Return the questions for members' moments: in clear a digest and then new moments, else the sum of all.
-
-    Parameters
-    ----------
-    config : RunConfig
-
-    Returns
-    -------
-    mapping of str to Question
-    """
+    """Return the questions for members' moments: in clear a digest and then new moments, else the sum of all."""
     if by_transport(config, clear=False, masked=True, surviving=False):
         members = Question(
             request=Payload(STATE_REQUEST), reply=Payload((STATE_REPLY,)), answer=_announce, in_clear=True

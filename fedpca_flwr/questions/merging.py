@@ -86,17 +86,7 @@ class MergeOptions(ColumnsOptions):
     def local_direction(self, X: Array, start: Array) -> tuple[float, Array]:
         """Return the weight and the leading direction (n,) of a party's columns.
 
-        Parameters
-        ----------
-        X : ndarray of shape (n, f)
-            Columns of the party.
-        start : ndarray of shape (n,)
-            Start vector of a power iteration.
-
-        Returns
-        -------
-        weight : float
-        direction : ndarray of shape (n,)
+        Shapes: X (n, f), start (n,) -> (n,).
         """
 
     @override
@@ -128,32 +118,13 @@ class MergeOptions(ColumnsOptions):
     def merge(self, values: Sequence[float], vectors: Sequence[Array]) -> Array:
         """Return the weighted sum of the parties' directions merged, as a direction (n,).
 
-        Parameters
-        ----------
-        values : sequence of float
-            Weight of each vector.
-        vectors : sequence of ndarray of shape (n,)
-            Directions of the parties.
-
-        Returns
-        -------
-        ndarray of shape (n,)
+        Shapes: vectors (n,) -> (n,).
         """
         return merge_vectors(values, vectors, faithful=self.faithful, scaled=self.weight_scaling)
 
 
 def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
-    """Return the questions of a merging run: rows, each period's local direction, sums of squares, projection.
-
-    Parameters
-    ----------
-    config : RunConfig
-    options : MergeOptions
-
-    Returns
-    -------
-    mapping of str to Question
-    """
+    """Return the questions of a merging run: rows, each period's local direction, sums of squares, projection."""
     first = 1 + options.isolated_periods
     merged = MERGED_DIRECTION if options.graph == "server" else NEIGHBOUR_DIRECTIONS
     later = options.n_components * options.total_periods - first

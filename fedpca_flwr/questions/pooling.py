@@ -31,19 +31,7 @@ def stored_moments(
 
     Only a method whose options say so stores anything: a method that releases less than the moments has no such option.
 
-    Parameters
-    ----------
-    options : PCAOptions
-    pooled : Moments
-        Moments of all rows.
-    parties : mapping of str to Moments
-        Moments of each party, where the server has them.
-    error_bound : ndarray of shape (d,) or (1,)
-        Bound on the fixed-point rounding of the scatter's diagonal.
-
-    Returns
-    -------
-    SecondMoments or None
+    Shapes: error_bound (d,).
     """
     count = options.stored_moments_count(len(parties))
     if not count:
@@ -53,36 +41,13 @@ def stored_moments(
 
 
 def party_names(replies: Sequence[Reply]) -> list[str]:
-    """Return a unique name for each party: its member name, or the reply's sender if member names repeat.
-
-    Parameters
-    ----------
-    replies : sequence of Reply
-        Replies of the parties.
-
-    Returns
-    -------
-    list of str
-    """
+    """Return a unique name for each party: its member name, or the reply's sender if member names repeat."""
     names = [reply.member for reply in replies]
     return names if len(set(names)) == len(names) else [reply.sender for reply in replies]
 
 
 def require_storable_sums(keep: str, *, within: bool) -> None:
-    """Refuse the option ``keep`` if the option asks for moments that secure aggregation does not show the server.
-
-    Parameters
-    ----------
-    keep : str
-        The option ``keep``.
-    within : bool
-        Whether the sums are scatters about each party's own mean: then the server lacks the moments of all rows.
-
-    Raises
-    ------
-    ConfigError
-        If ``keep`` asks for moments that the server does not have.
-    """
+    """Refuse the option ``keep`` if the option asks for moments that secure aggregation does not show the server."""
     if within and keep != "nothing":
         raise ConfigError(
             f"run-config: 'keep' is '{keep}', but with secure-aggregation and 'harmonise' the server has no moments "

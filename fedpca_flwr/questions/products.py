@@ -51,20 +51,6 @@ def product_questions(
     """Return the questions for count, mean and variances of the rows, and for products of the scatter with blocks.
 
     Where only sums open a block is orthonormal, and orthogonal to the blocks before: a run has at most d columns.
-
-    Parameters
-    ----------
-    config : RunConfig
-    width : callable
-        From the public parameters to the largest number of columns of a block.
-    rounds : int
-        Largest number of products.
-    variances_first : bool
-        Whether the variances are asked for before the first product, as scaling needs.
-
-    Returns
-    -------
-    mapping of str to Question
     """
     block, product = Field("block", ("d", "<=b"), FLOAT_DTYPES), Payload((Field("product", ("d", "b")),))
     plain = Question(
@@ -161,12 +147,7 @@ class ScatterProducts:
         self._opened: OpenedProducts | None = None
 
     def variances(self) -> Generator[Round, Any, None]:
-        """Ask for count, mean and variances of all rows, and set `head` and `diagonal`.
-
-        Yields
-        ------
-        Round
-        """
+        """Ask for count, mean and variances of all rows, and set `head` and `diagonal`."""
         if "heads" in self.run.script:
             yield from self._ask_heads("heads")
             return
@@ -178,17 +159,7 @@ class ScatterProducts:
     def start(self, V: Array) -> Generator[Round, Any, tuple[Array, Array]]:
         """Ask for count, mean and variances of all rows, and return the scatter's product with the first block.
 
-        Parameters
-        ----------
-        V : ndarray of shape (d, b)
-            The first block (`random_block`).
-
-        Returns
-        -------
-        product : ndarray of shape (d, b)
-            ``A V``.
-        error_bound : ndarray
-            Bound on the fixed-point rounding of each entry.
+        Shapes: V (d, b) -> (d, b).
         """
         if "start" not in self.run.script:
             yield from self.variances()
@@ -201,17 +172,7 @@ class ScatterProducts:
 
         Where only sums open, the parties are asked about the new part of the block, for rows divided by the `scale`.
 
-        Parameters
-        ----------
-        V : ndarray of shape (d, b)
-            A block of vectors.
-
-        Returns
-        -------
-        product : ndarray of shape (d, b)
-            ``A V``.
-        error_bound : ndarray
-            Bound on the fixed-point rounding of each entry.
+        Shapes: V (d, b) -> (d, b).
         """
         block = V.astype(np.float64)
         if self._opened is None:
@@ -273,16 +234,7 @@ class OpenedProducts:
 
         A block that is itself orthonormal and orthogonal, but for rounding in float32, is W.
 
-        Parameters
-        ----------
-        V : ndarray of shape (d, b)
-            A block of vectors.
-
-        Returns
-        -------
-        C : ndarray of shape (columns so far, b)
-        W : ndarray of shape (d, r)
-        R : ndarray of shape (r, b)
+        Shapes: V (d, b) -> (columns so far, b), (d, r), (r, b).
         """
         Q, coefficients = self._blocks, self._blocks.T @ V
         deviation = np.abs(V.T @ V - np.eye(V.shape[1])).max()
@@ -303,14 +255,7 @@ class OpenedProducts:
     def add(self, W: Array, product: Array, error_bound: Array) -> None:
         """Store the new orthonormal part of a block and the scatter's product with that part.
 
-        Parameters
-        ----------
-        W : ndarray of shape (d, r)
-            The new part, as from `decompose`.
-        product : ndarray of shape (d, r)
-            The opened product with the part.
-        error_bound : ndarray of shape (d, 1)
-            Bound on the rounding of each entry.
+        Shapes: W (d, r), product (d, r), error_bound (d, 1).
         """
         self._blocks, self._error_bound = np.hstack([self._blocks, W]), np.maximum(self._error_bound, error_bound)
         self._products = np.hstack([self._products, product])
@@ -318,15 +263,7 @@ class OpenedProducts:
     def product(self, earlier_part: Array, new_part: Array) -> tuple[Array, Array]:
         """Return the scatter's product with the block of the coefficients on stored blocks, and a rounding bound.
 
-        Parameters
-        ----------
-        earlier_part, new_part : ndarray
-            C and R of `decompose`.
-
-        Returns
-        -------
-        product : ndarray of shape (d, b)
-        error_bound : ndarray of shape (d, b)
+        Shapes: -> (d, b), (d, b).
         """
         coefficients = np.vstack([earlier_part, new_part])
         return self._products @ coefficients, self._error_bound * np.abs(coefficients).sum(axis=0)
@@ -335,19 +272,7 @@ class OpenedProducts:
 def require_possible_product(product: Array, V: Array, trace: float) -> None:
     """Refuse a product with a block V that is too large for any scatter with the given trace.
 
-    Parameters
-    ----------
-    product : ndarray of shape (d, b)
-        Sum of the parties' products.
-    V : ndarray of shape (d, b)
-        The block.
-    trace : float
-        Sum of the parties' variances.
-
-    Raises
-    ------
-    ContractError
-        If an entry exceeds `MAX_PRODUCT_RATIO` times the trace times the norm of the block.
+    Shapes: product (d, b), V (d, b).
     """
     max_size = float(np.abs(product).max())
     if trace > 0 and not max_size <= MAX_PRODUCT_RATIO * trace * float(np.linalg.norm(V)):

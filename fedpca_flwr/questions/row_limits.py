@@ -89,17 +89,7 @@ MAX_UNRESOLVED_SHARE = 1e-9
 
 
 def require_bound(config: RunConfig) -> None:
-    """Refuse a run with secure sums that does not give `bound`, the largest absolute value of the data.
-
-    Parameters
-    ----------
-    config : RunConfig
-
-    Raises
-    ------
-    ConfigError
-        If sums travel in fixed point and `bound` is below 1e-100.
-    """
+    """Refuse a run with secure sums that does not give `bound`, the largest absolute value of the data."""
     if config.bound < by_transport(config, clear=0.0, masked=1e-100):
         raise ConfigError(
             f"run-config: 'secure-aggregation' is true, but 'bound' is {config.bound:g}, expected 1e-100 to 1e100: set "
@@ -108,22 +98,7 @@ def require_bound(config: RunConfig) -> None:
 
 
 def permit_fixed_point(party: PCAClient) -> None:
-    """Refuse fixed-point sums that lack a `bound`, that this site forbids, or that its rows would overflow.
-
-    Parameters
-    ----------
-    party : PCAClient
-        The party that would answer.
-
-    Raises
-    ------
-    ConfigError
-        If `bound` is missing.
-    DataError
-        If the party has more rows than its part of a sum.
-    DisclosureError
-        If the site does not permit the bound.
-    """
+    """Refuse fixed-point sums that lack a `bound`, that this site forbids, or that its rows would overflow."""
     if party.site.config.bound:
         require_bound(party.site.config)
         party.site.permit_bound(party.card.split)
@@ -131,20 +106,7 @@ def permit_fixed_point(party: PCAClient) -> None:
 
 
 def require_max_rows(rows: float, parties: int) -> None:
-    """Refuse more rows of a party than a sum over all parties has room for.
-
-    Parameters
-    ----------
-    rows : float
-        Rows of the party, or the sum of their weights.
-    parties : int
-        Number of parties.
-
-    Raises
-    ------
-    DataError
-        If there are more than `MAX_ROWS` / ``parties``.
-    """
+    """Refuse more rows of a party than a sum over all parties has room for."""
     if rows > MAX_ROWS // parties:
         raise DataError(f"this site has more rows than its part of {MAX_ROWS:,}, the most in a secure sum")
 
@@ -154,23 +116,7 @@ def require_resolved(
 ) -> None:
     """Refuse a `bound` so far above the data that fixed-point rounding exceeds a tiny share of the variance.
 
-    Parameters
-    ----------
-    bound : float
-        The run's `bound`.
-    error_bound : ndarray of shape (d,)
-        Bound on the rounding of the scatter's diagonal.
-    diagonal : ndarray of shape (d,)
-        Diagonal of the scatter.
-    advice : str
-        Further remedy besides a smaller bound, as the end of the error text.
-    subject : str
-        How the error text names the rows.
-
-    Raises
-    ------
-    ConfigError
-        If rounding may be more than `MAX_UNRESOLVED_SHARE` of the variance.
+    Shapes: error_bound (d,), diagonal (d,).
     """
     if error_bound.sum() > MAX_UNRESOLVED_SHARE * diagonal.sum():
         raise ConfigError(
@@ -185,43 +131,14 @@ def require_scalable(bound: float, error_bound: Array, diagonal: Array, rows: fl
     A feature may pass for constant if its unresolved deviation is below 1e-6 (scaled features have 1), and below 1e-15
     of the largest deviation.
 
-    Parameters
-    ----------
-    bound : float
-        The run's `bound`.
-    error_bound : ndarray of shape (d,)
-        Bound on the rounding of the scatter's diagonal.
-    diagonal : ndarray of shape (d,)
-        Diagonal of the scatter.
-    rows : float
-        Number of rows, or the sum of their weights.
-
-    Raises
-    ------
-    ConfigError
-        If a feature that matters has no digits.
+    Shapes: error_bound (d,), diagonal (d,).
     """
     varying, matters = diagonal > error_bound, error_bound > min(1e-12 * rows, 1e-30 * float(diagonal.max(initial=0.0)))
     require_max_unresolved(bound, int(((error_bound > MAX_UNRESOLVED_SHARE * diagonal) & (varying | matters)).sum()), 0)
 
 
 def require_max_unresolved(bound: float, unresolved: int, maximum: int) -> None:
-    """Refuse a `bound` so large that fixed point leaves more features unresolved than the maximum allowed.
-
-    Parameters
-    ----------
-    bound : float
-        The run's `bound`.
-    unresolved : int
-        Number of features whose variance fixed point does not resolve.
-    maximum : int
-        Largest number of such features that is allowed.
-
-    Raises
-    ------
-    ConfigError
-        If there are more than ``maximum``.
-    """
+    """Refuse a `bound` so large that fixed point leaves more features unresolved than the maximum allowed."""
     if unresolved > maximum:
         raise ConfigError(
             f"run-config: 'bound' is {bound:g}, and next to it {unresolved} features have too little variance to be "
@@ -235,23 +152,7 @@ def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False)
 
     Nobody can check a single party's share of an opened sum.
 
-    Parameters
-    ----------
-    count : ndarray of shape ()
-        The opened sum of the counts.
-    parties : int
-        Number of parties in the sum.
-    weighted : bool
-        Whether the sum is one of weights.
-
-    Returns
-    -------
-    int or float
-
-    Raises
-    ------
-    ContractError
-        If there are fewer rows than parties (of weights: not more than zero), or more than `MAX_ROWS`.
+    Shapes: count ().
     """
     rows, minimum = (float(count), np.finfo(np.float64).tiny) if weighted else (int(count), parties)
     if not minimum <= rows <= MAX_ROWS:
@@ -267,20 +168,7 @@ def reach(request: Fields, public: Public) -> Array:
 
     The question takes the rows less the ``centre`` or ``mean`` of the request, and divided by the ``scale``.
 
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        Fields of the question's request; ``centre``, ``mean`` and ``scale`` (d,) count.
-    public : Public
-
-    Returns
-    -------
-    ndarray of shape (d,)
-
-    Raises
-    ------
-    ContractError
-        If a centre is beyond `bound`, as no mean of rows is, or sums are outside the range of float64.
+    Shapes: -> (d,).
     """
     bound, sizes = public.config.bound, np.full(public.features, public.config.bound)
     for name in {"centre", "mean"} & request.keys():
@@ -298,35 +186,14 @@ def reach(request: Fields, public: Public) -> Array:
 
 
 def sum_limits(bound: float, d: int) -> SumLimits:
-    """Return the largest possible count of rows, and of each feature's sum over the rows.
-
-    Parameters
-    ----------
-    bound : float
-        Largest size of a value.
-    d : int
-        Number of features.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``count`` and ``sum`` (d,).
-    """
+    """Return the largest possible count of rows, and of each feature's sum over the rows."""
     return {"count": np.array(float(MAX_ROWS)), "sum": np.full(d, MAX_ROWS * bound)}
 
 
 def scatter_limits(spread: Array) -> SumLimits:
     """Return the limits s_i s_j on the entries of a packed scatter with roots s of its diagonal (Cauchy-Schwarz).
 
-    Parameters
-    ----------
-    spread : ndarray of shape (d,)
-        Roots of the scatter's diagonal.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``scatter`` (d (d + 1) / 2,).
+    Shapes: spread (d,).
     """
     d = spread.size
     return {"scatter": blas.dspr(d, 1.0, spread, np.zeros(packed_size(d)), lower=1)}
@@ -335,15 +202,7 @@ def scatter_limits(spread: Array) -> SumLimits:
 def sums_limits(reach: Array) -> SumLimits:
     """Return the limits of the row count, and of each feature's sum and sum of squares over the rows.
 
-    Parameters
-    ----------
-    reach : ndarray of shape (d,)
-        Largest size of a value of each feature.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``count``, ``sum`` (d,) and ``squares`` (d,).
+    Shapes: reach (d,).
     """
     return {"count": np.array(float(MAX_ROWS)), "sum": MAX_ROWS * reach, "squares": MAX_ROWS * reach**2}
 
@@ -351,15 +210,7 @@ def sums_limits(reach: Array) -> SumLimits:
 def moments_limits(reach: Array) -> SumLimits:
     """Return the limits of row count, each feature's sum and sum of squares, and packed sums of products.
 
-    Parameters
-    ----------
-    reach : ndarray of shape (d,)
-        Largest size of a value of each feature.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``count``, ``sum`` (d,), ``squares`` (d,) and ``scatter`` (d (d + 1) / 2,).
+    Shapes: reach (d,).
     """
     d = reach.size
     if (reach == reach[0]).all():  # a single number takes no room
@@ -372,17 +223,7 @@ def moments_limits(reach: Array) -> SumLimits:
 def product_limits(reach: Array, columns: int) -> SumLimits:
     """Return the limits on entries of a scatter times orthonormal columns, twice the bound to allow rounding.
 
-    Parameters
-    ----------
-    reach : ndarray of shape (d,)
-        Largest size of a value of each feature.
-    columns : int
-        Number of columns b.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``product`` (d, b).
+    Shapes: reach (d,).
     """
     limit = 2 * MAX_ROWS * reach * np.linalg.norm(reach)
     return {"product": np.broadcast_to(limit[:, None], (reach.size, columns))}
@@ -391,14 +232,6 @@ def product_limits(reach: Array, columns: int) -> SumLimits:
 def projection_limits(reach: Array) -> SumLimits:
     """Return the limits of the row count and of the total squared projection error, with room for rounding.
 
-    Parameters
-    ----------
-    reach : ndarray of shape (d,)
-        Largest size of a value of each feature.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``count`` and ``squared``.
+    Shapes: reach (d,).
     """
     return {"count": np.array(float(MAX_ROWS)), "squared": np.array(2 * MAX_ROWS * float(reach @ reach))}

@@ -62,17 +62,7 @@ SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
 
 @contextmanager
 def refuse_impossible_sums() -> Iterator[None]:
-    """Turn arithmetic failures in the block into a `ContractError` that the parties' sums fit no rows.
-
-    Yields
-    ------
-    None
-
-    Raises
-    ------
-    ContractError
-        If the computation inside fails.
-    """
+    """Turn arithmetic failures in the block into a `ContractError` that the parties' sums fit no rows."""
     try:
         with np.errstate(all="ignore"):
             yield
@@ -115,19 +105,7 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
 def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda party: party.vault) -> Questions:
-    """Return the question for count, sums and sums of squares of all rows, about zero.
-
-    Parameters
-    ----------
-    prefix : str
-        Prefix of the question's name.
-    vault_of : callable
-        From the party to its `Vault`, the store of moments of the rows that the question is about.
-
-    Returns
-    -------
-    mapping of str to Question
-    """
+    """Return the question for count, sums and sums of squares of all rows, about zero."""
 
     def local_sums(party: Any, request: Fields) -> Sequence[Fields]:
         """Return count, sums and sums of squares of a party's rows about zero."""
@@ -148,25 +126,7 @@ def _sums_limits(request: Fields, public: Public) -> SumLimits:
 
 
 def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
-    """Return the questions for count, mean and scatter of all rows: in clear, or as secure sums about zero.
-
-    Parameters
-    ----------
-    config : RunConfig
-    within : bool
-        Whether scatters are about each party's own mean.
-    keep : str
-        Which moments the run stores (option ``keep``).
-
-    Returns
-    -------
-    mapping of str to Question
-
-    Raises
-    ------
-    ConfigError
-        If the run stores moments that the server does not have, or `bound` is missing.
-    """
+    """Return the questions for count, mean and scatter of all rows: in clear, or as secure sums about zero."""
     require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
     payload = Payload((COUNT, *SUMS, SCATTER))
@@ -220,16 +180,7 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
 def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
     """Return count, sum and sum of squares of rows about zero, as float64 parts whose exact sum is the value.
 
-    Parameters
-    ----------
-    head : Head
-        Count and mean of the rows.
-    diagonal : ndarray of shape (d,)
-        Diagonal of the rows' scatter.
-
-    Returns
-    -------
-    sequence of mapping of str to ndarray
+    Shapes: diagonal (d,).
     """
     sums, squares = uncentred_parts(head)
     parts = [{"squares": square} for square in (diagonal, *squares)]
@@ -240,19 +191,7 @@ def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
 
 
 def local_moments(party: Party, request: Fields) -> Fields:
-    """Return the reply fields of count, mean and packed scatter of a party's rows.
-
-    Parameters
-    ----------
-    party : Party
-    request : mapping of str to ndarray
-        Unused.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        Fields of `MOMENTS`.
-    """
+    """Return the reply fields of count, mean and packed scatter of a party's rows."""
     moments = party.vault.moments()
     return {**head_fields(moments.head, moments.diagonal()), "scatter": moments.scatter}
 
@@ -319,19 +258,7 @@ def pooled_centre(
 ) -> Generator[Round, Any, PooledCentre]:
     """Return count, mean and variances of all rows, from a stage or from a secure sum.
 
-    Parameters
-    ----------
-    run : RowsStrategy
-    prefix : str
-        Prefix of the question's name.
-    subject : str
-        How a refusal names the rows.
-    added_diagonal : ndarray of shape (d,) or float
-        Diagonal of a scatter that the rows' scatter is added to.
-
-    Returns
-    -------
-    PooledCentre
+    Shapes: added_diagonal (d,).
     """
     for stage in run.stages:
         head = stage.head()
@@ -371,16 +298,7 @@ def _resolve_centre(
 
 
 def staged_moments(run: RowsStrategy) -> Pooling:
-    """Return the moments of all rows as changed by the run's stages, such as adjustment for covariates.
-
-    Parameters
-    ----------
-    run : RowsStrategy
-
-    Returns
-    -------
-    PooledMoments
-    """
+    """Return the moments of all rows as changed by the run's stages, such as adjustment for covariates."""
     pooled: Callable[..., Pooling] = partial(pooled_moments, run)
     for stage in run.stages:
         pooled = partial(stage.moments, run, pooled)
@@ -416,31 +334,12 @@ def pooled_moments(
 
 
 def scatter_nbytes(run: RowsStrategy) -> int:
-    """Return the bytes of the scatters of all parties together.
-
-    Parameters
-    ----------
-    run : RowsStrategy
-
-    Returns
-    -------
-    int
-    """
+    """Return the bytes of the scatters of all parties together."""
     return 8 * packed_size(run.public.features) * run.public.parties
 
 
 def stores_each_party(run: RowsStrategy) -> bool:
-    """Return whether the server stores the scatter of each party that it sees, or only adds them up.
-
-    Parameters
-    ----------
-    run : RowsStrategy
-
-    Returns
-    -------
-    bool
-        True if the run asks for it (`keep` or `max-share`), or the scatters are small or few.
-    """
+    """Return whether the server stores the scatter of each party that it sees, or only adds them up."""
     kept = run.options.stored_moments_count(run.public.parties) > 1
     few = scatter_nbytes(run) <= MAX_INFLUENCE_BYTES or run.public.parties <= MAX_STORED_PARTIES
     return kept or run.config.max_share > 0 or few
@@ -509,16 +408,7 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
 def constant_cautions(unresolved: NDArray[np.bool_], min_deviation: float) -> Sequence[str]:
     """Return a caution about features treated as constant because fixed point does not resolve their variance.
 
-    Parameters
-    ----------
-    unresolved : ndarray of bool of shape (d,)
-        Features whose variance fixed point does not resolve.
-    min_deviation : float
-        Smallest deviation that fixed point holds.
-
-    Returns
-    -------
-    sequence of str
+    Shapes: unresolved (d,).
     """
     if not unresolved.any():
         return ()

@@ -65,14 +65,7 @@ class Projection:
     def centred(self, rows: Rows) -> Iterator[Any]:
         """Subtract the mean from rows and divide by the scale, chunk by chunk.
 
-        Parameters
-        ----------
-        rows : rows of shape (n, d)
-            Rows in the unit of the data.
-
-        Returns
-        -------
-        iterator of ndarray of shape (m, d)
+        Shapes: rows (n, d) -> (m, d).
         """
         return centred_chunks(rows, self.mean, self.scale if self.scale.size else None)
 
@@ -125,25 +118,12 @@ class Observer:
     def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:
         """Read chunks of centred rows as they pass, and yield each chunk unchanged.
 
-        Parameters
-        ----------
-        chunks : iterator of ndarray of shape (m, d)
-            Centred and scaled rows.
-
-        Returns
-        -------
-        iterator of ndarray of shape (m, d)
-            The same chunks.
+        Shapes: chunks (m, d) -> (m, d).
         """
         return chunks
 
     def reply(self) -> Fields:
-        """Return the fields that the observer adds to the party's last reply; none in this base class.
-
-        Returns
-        -------
-        mapping of str to ndarray
-        """
+        """Return the fields that the observer adds to the party's last reply; none in this base class."""
         return {}
 
 
@@ -164,13 +144,7 @@ class RowsStage(Stage):
     def units(self, mean: Array) -> Array | None:
         """Return the divisors of features that follow from the mean of all rows, if the stage divides; else None.
 
-        Parameters
-        ----------
-        mean : ndarray of shape (d,)
-
-        Returns
-        -------
-        ndarray of shape (d,) or None
+        Shapes: mean (d,) -> (d,).
         """
         return None
 
@@ -179,214 +153,69 @@ class RowsStage(Stage):
     def covariate_columns(self, party: RowsClient) -> NDArray[np.int64]:
         """Return the indices of the columns that the stage regresses out of all others; none by default.
 
-        Parameters
-        ----------
-        party : RowsClient
-
-        Returns
-        -------
-        ndarray of int of shape (q,)
+        Shapes: -> (q,).
         """
         return np.empty(0, np.int64)
 
     def require_ready(self, party: RowsClient) -> None:
-        """Refuse, before the party's first answer, rows that do not fit the stage; by default refuse nothing.
-
-        Parameters
-        ----------
-        party : RowsClient
-        """
+        """Refuse, before the party's first answer, rows that do not fit the stage; by default refuse nothing."""
 
     def info(self, party: RowsClient) -> dict[str, Any]:
-        """Return entries that the stage adds to the party's description in every reply; none by default.
-
-        Parameters
-        ----------
-        party : RowsClient
-
-        Returns
-        -------
-        dict
-        """
+        """Return entries that the stage adds to the party's description in every reply; none by default."""
         return {}
 
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Store values of a request that the stage needs for later answers; by default store nothing.
-
-        Parameters
-        ----------
-        party : RowsClient
-        request : mapping of str to ndarray
-            Fields of any request of the run.
-        """
+        """Store values of a request that the stage needs for later answers; by default store nothing."""
 
     def rows(self, party: RowsClient, selection: Selection) -> Selection:
         """Return the party's rows as the stage changes them for the method; unchanged by default."""
         return selection
 
     def vault(self, party: RowsClient, vault: Vault) -> Vault:
-        """Return the vault from which the party answers, perhaps wrapped; unchanged by default.
-
-        Parameters
-        ----------
-        party : RowsClient
-        vault : Vault
-            Vault as the stages before leave it.
-
-        Returns
-        -------
-        Vault
-        """
+        """Return the vault from which the party answers, perhaps wrapped; unchanged by default."""
         return vault
 
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
-        """Return the party's projection of its own rows as the stage changes it; unchanged by default.
-
-        Parameters
-        ----------
-        party : RowsClient
-        request : mapping of str to ndarray
-            Fields of the last question.
-        projection : Projection
-            Projection as the stages before leave it.
-
-        Returns
-        -------
-        Projection
-        """
+        """Return the party's projection of its own rows as the stage changes it; unchanged by default."""
         return projection
 
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> Observer | None:
-        """Return an observer that reads the centred rows while scores are written, or None.
-
-        Parameters
-        ----------
-        party : RowsClient
-        request : mapping of str to ndarray
-            Fields of the last question.
-        projection : Projection
-            The party's projection after all stages.
-        files : ExitStack
-            Closes the files that the observer writes to.
-
-        Returns
-        -------
-        Observer or None
-        """
+        """Return an observer that reads the centred rows while scores are written, or None."""
         return None
 
     # The server
 
     def head(self) -> PooledCentre | None:
-        """Return count, mean and variances of all rows if the stage has asked for them already, else None.
-
-        Returns
-        -------
-        PooledCentre or None
-        """
+        """Return count, mean and variances of all rows if the stage has asked for them already, else None."""
         return None
 
     def moments(self, run: PCAStrategy, pooled: Callable[..., Pooling]) -> Pooling:
-        """Ask for the moments of all rows through ``pooled``, and return them as the stage changes them.
-
-        Parameters
-        ----------
-        run : PCAStrategy
-        pooled : callable
-            Asks for the moments (`fedpca_flwr.questions.rows.pooled_moments`), as the stages before leave them.
-
-        Returns
-        -------
-        PooledMoments
-        """
+        """Ask for the moments of all rows through ``pooled``, and return them as the stage changes them."""
         return pooled()
 
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
-        """Wrap the method's generator with the stage's own questions around it; unchanged by default.
-
-        Parameters
-        ----------
-        run : PCAStrategy
-        fitting : generator
-            The method, with the stages inside this one.
-
-        Returns
-        -------
-        Solution
-        """
+        """Wrap the method's generator with the stage's own questions around it; unchanged by default."""
         return fitting
 
     def model(self, run: PCAStrategy, model: PCAModel, solution: Solution) -> tuple[PCAModel, Solution]:
-        """Return the model and the solution as the stage changes them; unchanged by default.
-
-        Parameters
-        ----------
-        run : PCAStrategy
-        model : PCAModel
-        solution : Solution
-
-        Returns
-        -------
-        model : PCAModel
-        solution : Solution
-        """
+        """Return the model and the solution as the stage changes them; unchanged by default."""
         return model, solution
 
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
-        """Ask the stage's questions between fit and projection, and return further fields of the last request.
-
-        Parameters
-        ----------
-        run : PCAStrategy
-        model : PCAModel
-        request : mapping of str to ndarray
-            Fields of the last request so far.
-
-        Returns
-        -------
-        mapping of str to ndarray
-        """
+        """Ask the stage's questions between fit and projection, and return further fields of the last request."""
         return {}
         yield
 
     def seal(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Program:
-        """Ask the stage's questions after the projection, once the model is complete; none by default.
-
-        Parameters
-        ----------
-        run : PCAStrategy
-        model : PCAModel
-        request : mapping of str to ndarray
-            Fields of the projection's request.
-
-        Yields
-        ------
-        Round
-        """
+        """Ask the stage's questions after the projection, once the model is complete; none by default."""
         yield from ()
 
     def release(self, model: PCAModel) -> PCAModel:
-        """Return the model that the server keeps at the end; by default the complete model.
-
-        Parameters
-        ----------
-        model : PCAModel
-
-        Returns
-        -------
-        PCAModel
-        """
+        """Return the model that the server keeps at the end; by default the complete model."""
         return model
 
     def conclude(self, model: PCAModel, fit: Total) -> None:
-        """Add to the model the results that the sum of the last replies holds; by default add nothing.
-
-        Parameters
-        ----------
-        model : PCAModel
-        fit : Total
-            Sum of the last replies.
-        """
+        """Add to the model the results that the sum of the last replies holds; by default add nothing."""
 
 
 @dataclass
@@ -503,17 +332,7 @@ class RowsClient(PCAClient):
         return question.answer(self if question.needs or self.card.needs else self.party, request)
 
     def projection(self, request: Fields) -> Projection:
-        """Return this party's projection: components, mean and scale from the request, as changed by the stages.
-
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Fields of the last question, or of another question that has the same fields.
-
-        Returns
-        -------
-        Projection
-        """
+        """Return this party's projection: components, mean and scale from the request, as changed by the stages."""
         projection = Projection(
             self.vault, request["components"], request["mean"], request["scale"], self.site.table.columns
         )
@@ -522,18 +341,7 @@ class RowsClient(PCAClient):
         return projection
 
     def project(self, request: Fields) -> Fields:
-        """Write this party's files of scores and loadings, and return row count and squared projection error.
-
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Fields of the last question: components, mean, scale and those of the stages.
-
-        Returns
-        -------
-        mapping of str to ndarray
-            ``count`` and ``squared``, and the observers' fields.
-        """
+        """Write this party's files of scores and loadings, and return row count and squared projection error."""
         if self.card.differentially_private:
             try:
                 self.write_files(self.projection(request))
@@ -554,15 +362,7 @@ class RowsClient(PCAClient):
     def write_files(
         self, projection: Projection, watches: Sequence[Callable[[Iterator[Any]], Iterator[Any]]] = ()
     ) -> None:
-        """Write the scores file and the loadings file that this site's configuration names.
-
-        Parameters
-        ----------
-        projection : Projection
-            Projection of the rows to scores.
-        watches : sequence of callable
-            Observers' functions, through which chunks of the rows pass.
-        """
+        """Write the scores file and the loadings file that this site's configuration names."""
         node = self.site.node
         self.loadings = projection.loadings()
         if node.scores or watches:

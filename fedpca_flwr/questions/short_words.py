@@ -49,22 +49,7 @@ MIN_SPREAD_SHARE = 2.0**-48
 
 
 def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int], *, corrections: int) -> Questions:
-    """Return the questions for a scatter in few bits per entry, and for corrections of its products with blocks.
-
-    Parameters
-    ----------
-    config : RunConfig
-    bits : int
-        Bits of a value of the scatter.
-    width : callable
-        From the public parameters to the number of columns of a correction's block.
-    corrections : int
-        Largest number of corrections.
-
-    Returns
-    -------
-    mapping of str to Question
-    """
+    """Return the questions for a scatter in few bits per entry, and for corrections of its products with blocks."""
     require_bound(config)
     words = WordSharing(WORD_BITS // bits)
     scatter = Question(
@@ -152,17 +137,7 @@ class ShortScatter:
         self.evidence = Evidence()
 
     def ask(self) -> Generator[Round, Any, None]:
-        """Ask for mean and variances, then for the scatter in few bits per entry, and set the error bounds.
-
-        Yields
-        ------
-        SumRound
-
-        Raises
-        ------
-        ConfigError
-            If ``bits`` are too few for the number of parties.
-        """
+        """Ask for mean and variances, then for the scatter in few bits per entry, and set the error bounds."""
         pooled = yield from pooled_centre(self.run)
         self.head, self.total, d = pooled.head, float(pooled.diagonal.sum()), pooled.spread.size
         self.evidence = Evidence(error_bound=pooled.error_bound, cautions=pooled.cautions)
@@ -194,16 +169,7 @@ class ShortScatter:
     def correct(self, vectors: Array, number: int) -> Generator[Round, Any, None]:
         """Ask for the scatter's products with the leading vectors, and correct the matrix by the difference.
 
-        Parameters
-        ----------
-        vectors : ndarray of shape (d, b)
-            Leading eigenvectors of the matrix.
-        number : int
-            Number of the correction; unused.
-
-        Yields
-        ------
-        SumRound
+        Shapes: vectors (d, b).
         """
         block = vectors.astype(np.float32)
         V = block.astype(np.float64)

@@ -15,39 +15,16 @@ class Account:
     kind: ClassVar[str]  # of the events
 
     def text(self) -> str:
-        """Return the account as JSON for the journal, without empty fields.
-
-        Returns
-        -------
-        str
-            JSON, with spaces in place of underscores in the names.
-        """
+        """Return the account as JSON for the journal, without empty fields."""
         return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items() if value != ""})
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the account of this class that a journal stores as JSON.
-
-        Parameters
-        ----------
-        text : str
-            JSON as `text` writes.
-
-        Returns
-        -------
-        Account
-            The account.
-        """
+        """Return the account of this class that a journal stores as JSON."""
         return cls(**{name.replace(" ", "_"): value for name, value in json.loads(text).items()})
 
     def sentence(self) -> str:
-        """Return the account as words for a reader of the journal.
-
-        Returns
-        -------
-        str
-            A phrase.
-        """
+        """Return the account as words for a reader of the journal."""
         raise NotImplementedError
 
 
@@ -151,18 +128,7 @@ class BoundAnswer(Account):
         return f"rows {'within' if self.within else 'beyond'} {self.bound:g}"
 
     def implies(self, bound: float) -> bool:
-        """Return whether this answer already shows whether the rows are within another bound.
-
-        Parameters
-        ----------
-        bound : float
-            The other bound.
-
-        Returns
-        -------
-        bool
-            Whether the other answer follows.
-        """
+        """Return whether this answer already shows whether the rows are within another bound."""
         return self.bound <= bound if self.within else bound <= self.bound
 
 
@@ -170,18 +136,5 @@ ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, Held
 
 
 def event_text(kind: str, text: str) -> str:
-    """Return the text of a journal's event in words; JSON of an account is turned into a sentence.
-
-    Parameters
-    ----------
-    kind : str
-        Kind of the event.
-    text : str
-        Content of the event.
-
-    Returns
-    -------
-    str
-        A phrase; the content itself if its kind has no account.
-    """
+    """Return the text of a journal's event in words; JSON of an account is turned into a sentence."""
     return ACCOUNTS[kind].parse(text).sentence() if kind in ACCOUNTS else text

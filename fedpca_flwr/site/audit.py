@@ -49,13 +49,7 @@ class Audit:
         )
 
     def table(self) -> str:
-        """Return the events of the journal as a text table, a line for each event.
-
-        Returns
-        -------
-        str
-            A header, one line per event, and one line per group of counted refusals.
-        """
+        """Return the events of the journal as a text table, a line for each event."""
         rows = [list(TABLE_COLUMNS)]
         for event in self.events:
             fields = {**event._asdict(), "about": event_text(event.kind, event.about)}
@@ -65,16 +59,7 @@ class Audit:
         return "\n".join([*lines, *map(_further_line, self.further_refusals)])
 
     def runs(self) -> list[dict[str, Any]]:
-        """Summarise the events of each run and party: questions, bytes sent, and how the run ended.
-
-        Returns
-        -------
-        list of dict
-            Keys: run, party, began and last (times), about (which run it was), questions (how many were asked), bytes
-            (how many left the site), refused and ended (kinds of the errors, or empty), phase (the last one that was
-            answered), status ("running", "completed", "refused" or "broke off"; "answered" of versions that have not
-            noted an end, "asked nothing" where there are notes alone).
-        """
+        """Summarise the events of each run and party: questions, bytes sent, and how the run ended."""
         runs: dict[tuple[str, int], dict[str, Any]] = {}
         completed: set[tuple[str, int]] = set()
         for event in self.events:
@@ -131,16 +116,6 @@ class Audit:
         """Write the events as JSON lines, from which a reader can recompute the chain of digests.
 
         The file appears complete or not at all, and only its owner may read the file.
-
-        Parameters
-        ----------
-        file : Path
-            File to write.
-
-        Raises
-        ------
-        ConfigError
-            If the file cannot be written.
         """
         try:
             with atomic_file(file, 0o600) as stream:
@@ -153,25 +128,7 @@ class Audit:
 
 
 def audit(folder: str) -> Audit:
-    """Read the journal in a folder, and check its chain of digests.
-
-    Parameters
-    ----------
-    folder : str
-        Folder of the journal, as node-config 'journal' names the folder.
-
-    Returns
-    -------
-    Audit
-        The events and the first gap among the events.
-
-    Raises
-    ------
-    ConfigError
-        If the folder has no journal.
-    StoreError
-        If the journal cannot be read.
-    """
+    """Read the journal in a folder, and check its chain of digests."""
     store = Store(folder, SCHEMA)
     if not store.exists():
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")

@@ -90,23 +90,7 @@ class VariantMatch(NamedTuple):
 
 
 def read_bim(file: Path) -> list[Variant]:
-    """Read the variants of a .bim file, in the order of the file.
-
-    Parameters
-    ----------
-    file : Path
-        A .bim file: six columns separated by spaces or tabs.
-
-    Returns
-    -------
-    list of Variant
-        The variants, with upper-case alleles and chromosomes in PLINK's numbering.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or empty, or a line is not a variant; the site's log names the first such line.
-    """
+    """Read the variants of a .bim file, in the order of the file."""
     if not file.is_file():
         raise DataError(
             "the .bim file with the variants does not exist, neither beside the .bed file nor where the node-config "
@@ -138,20 +122,7 @@ def _chromosome(text: str) -> str:
 
 
 def match_variants(target: Sequence[Variant], local: Sequence[Variant]) -> VariantMatch:
-    """Find the column of each target variant in a site's file (-1: none or several), and swapped alleles.
-
-    Parameters
-    ----------
-    target : sequence of Variant
-        Variants to find.
-    local : sequence of Variant
-        Variants of the site's file.
-
-    Returns
-    -------
-    VariantMatch
-        Positions in `local`, and which alleles are swapped.
-    """
+    """Find the column of each target variant in a site's file (-1: none or several), and swapped alleles."""
     loci: dict[tuple[str, int], list[int]] = {}
     for i, variant in enumerate(local):
         loci.setdefault(variant.locus, []).append(i)
@@ -181,21 +152,6 @@ def common_variants(
     """Return the variants that occur in all files, and lines that report each file's differences.
 
     The result does not depend on the order of the files.
-
-    Parameters
-    ----------
-    files : mapping of str to sequence of Variant
-        Variants of each file by the file's name. An allele that a file does not name is taken from the other files.
-    ambiguous : bool
-        Whether to take variants that look the same on both strands.
-
-    Returns
-    -------
-    variants : list of Variant
-        Sorted by chromosome and position, with the alleles and the name that most files have; of equally frequent
-        ones the first in the alphabet.
-    lines : list of str
-        One line per kind of difference, with the first variants.
     """
     codings: dict[tuple[str, int], Counter[tuple[str, str]]] = {}
     for variants in files.values():
@@ -258,44 +214,12 @@ def _difference_lines(name: str, difference: str, variants: Sequence[Variant]) -
 
 
 def join_names(names: Sequence[object], max_names: int = 20) -> str:
-    """Join at most `max_names` names with commas, with "..." if there are more.
-
-    Parameters
-    ----------
-    names : sequence of object
-        Values to name.
-    max_names : int
-        Largest number of names in the text.
-
-    Returns
-    -------
-    str
-        The names, with ", ..." at the end if some were left out.
-    """
+    """Join at most `max_names` names with commas, with "..." if there are more."""
     return ", ".join(map(str, names[:max_names])) + (", ..." if len(names) > max_names else "")
 
 
 def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
-    """Return the variants outside the genome regions (chromosome, first, last position) in a file.
-
-    Parameters
-    ----------
-    variants : sequence of Variant
-        Variants to filter.
-    regions : str
-        Path of a text with chromosome, first and last position in each line, optionally followed by a name; empty: no
-        region.
-
-    Returns
-    -------
-    list of Variant
-        The variants that lie in no region.
-
-    Raises
-    ------
-    DataError
-        If a line of the file is not a region.
-    """
+    """Return the variants outside the genome regions (chromosome, first, last position) in a file."""
     regions_by_chromosome: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(read_text(Path(regions)).splitlines() if regions else [], start=1):
         cells = line.split()
@@ -314,27 +238,7 @@ def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
 
 
 def select_common_variants(files: Sequence[str], *, ambiguous: bool, exclude: str = "") -> list[Variant]:
-    """Return the variants that occur in all .bim files, and print how the files differ to stderr.
-
-    Parameters
-    ----------
-    files : sequence of str
-        Paths of .bim files.
-    ambiguous : bool
-        Whether to take variants that look the same on both strands.
-    exclude : str
-        Path of a file of regions to leave out; empty: none.
-
-    Returns
-    -------
-    list of Variant
-        At least one.
-
-    Raises
-    ------
-    DataError
-        If the files have no variant in common.
-    """
+    """Return the variants that occur in all .bim files, and print how the files differ to stderr."""
     common, lines = common_variants({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
     selected = exclude_regions(common, exclude)
     if exclude:
@@ -347,18 +251,7 @@ def select_common_variants(files: Sequence[str], *, ambiguous: bool, exclude: st
 
 
 def bim_lines(variants: Iterable[Variant]) -> list[str]:
-    """Write each variant as a line of a .bim file: six tab-separated columns, with the distance 0.
-
-    Parameters
-    ----------
-    variants : iterable of Variant
-        The variants.
-
-    Returns
-    -------
-    list of str
-        A line for each variant, without its end.
-    """
+    """Write each variant as a line of a .bim file: six tab-separated columns, with the distance 0."""
     return [
         f"{variant.chromosome}\t{variant.name or variant}\t0\t{variant.position}\t{variant.counted}\t{variant.other}"
         for variant in variants
@@ -366,15 +259,7 @@ def bim_lines(variants: Iterable[Variant]) -> list[str]:
 
 
 def write_bim(variants: Iterable[Variant], file: Path) -> None:
-    """Write a .bim file, which appears complete or not at all.
-
-    Parameters
-    ----------
-    variants : iterable of Variant
-        The variants.
-    file : Path
-        The file. Its folder is made if there is none.
-    """
+    """Write a .bim file, which appears complete or not at all."""
     with atomic_file(file) as stream:
         stream.write("".join(f"{line}\n" for line in bim_lines(variants)).encode())
 
@@ -388,34 +273,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 def read_bed(
     file: Path, selection: ColumnSelection, variants: str = "", *, ambiguous: bool = False
 ) -> tuple[Rows, list[str]]:
-    """Read genotypes (people x variants, counts 0 to 2) from a .bed file, with its .bim and .fam beside it.
-
-    Parameters
-    ----------
-    file : Path
-        The .bed file.
-    selection : ColumnSelection
-        Must be empty: a .bed file has variants, not named columns.
-    variants : str
-        Path of another .bim file that says which variants to take, in which order, and which allele each one counts;
-        empty: all variants of the file as the file codes these.
-    ambiguous : bool
-        Whether variants of the list may look the same on both strands.
-
-    Returns
-    -------
-    rows : Blocks
-        Genotypes (people, variants), packed; as an array float32 with NaN for a missing call.
-    names : list of str
-        Names of the variants: chromosome:position:counted:other.
-
-    Raises
-    ------
-    ConfigError
-        If a key of the node-config names a column.
-    DataError
-        If the files do not fit each other, or lack a listed variant.
-    """
+    """Read genotypes (people x variants, counts 0 to 2) from a .bed file, with its .bim and .fam beside it."""
     if selection.keys:
         raise ConfigError(
             f"node-config: '{next(iter(selection.keys))}' names a column, but a .bed file has variants only"
@@ -450,23 +308,7 @@ def read_bed(
 
 
 def read_fam(file: Path) -> list[str]:
-    """Read "family person" ids from a .fam file, a text for each person in the order of the file.
-
-    Parameters
-    ----------
-    file : Path
-        The .fam file.
-
-    Returns
-    -------
-    list of str
-        Family and person id, separated by a space.
-
-    Raises
-    ------
-    DataError
-        If there is no such file.
-    """
+    """Read "family person" ids from a .fam file, a text for each person in the order of the file."""
     if not file.is_file():
         raise DataError("there is no .fam file with the people beside the .bed file", local=str(file))
     with open(file, encoding="utf-8", errors="replace") as lines:
@@ -499,17 +341,7 @@ def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambig
 def map_calls(file: Path, variants: int, people: int) -> NDArray[np.uint8]:
     """Map the calls of a .bed file.
 
-    Parameters
-    ----------
-    file : Path
-        The .bed file.
-    variants, people : int
-        Number of variants and of people in the file.
-
-    Returns
-    -------
-    ndarray of uint8 of shape (variants, ceil(people / 4))
-        Bytes of each variant, with the calls of four people each.
+    Shapes: -> (variants, ceil(people / 4).
     """
     return np.memmap(file, np.uint8, "r", offset=len(MAGIC), shape=(variants, -(-people // 4)))
 

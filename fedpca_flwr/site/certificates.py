@@ -39,22 +39,6 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365, *, author
 
     Only their owner may read the private keys. The certificates are valid from an hour ago, since the clocks of sites
     differ. The authority is valid for ten years: sites keep its certificate when the SuperLink's is renewed.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the SuperLink's files, and of the authority's certificate.
-    hosts : list of str
-        Names and addresses by which sites call the SuperLink.
-    days : int
-        Days for which the SuperLink's certificate is valid from now on.
-    authority : Path, optional
-        Folder for the authority's private key; without it `folder`.
-
-    Raises
-    ------
-    ConfigError
-        If the days or a host are not possible, or a file exists already.
     """
     names = _host_names(hosts, days)
     key, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -73,24 +57,7 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365, *, author
 
 
 def renew_certificate(folder: Path, hosts: list[str], days: int = 365, *, authority: Path | None = None) -> None:
-    """Replace the SuperLink's certificate and key by new ones of the same authority, which the sites trust already.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the SuperLink's files.
-    hosts : list of str
-        Names and addresses by which sites call the SuperLink.
-    days : int
-        Days for which the new certificate is valid from now on.
-    authority : Path, optional
-        Folder of the authority's private key; without it `folder`.
-
-    Raises
-    ------
-    ConfigError
-        If the days or a host are not possible, or the authority's files are missing, no keys or of two authorities.
-    """
+    """Replace the SuperLink's certificate and key by new ones of the same authority, which the sites trust already."""
     names = _host_names(hosts, days)
     key_file, root_file = (authority or folder) / "ca.key", folder / "ca.crt"
     try:
@@ -145,18 +112,7 @@ def _server_certificate(
 
 
 def make_node_key(path: Path) -> Path:
-    """Write a private key for a SuperNode, and beside it the public key (.pub), whose path is returned.
-
-    Parameters
-    ----------
-    path : Path
-        File of the private key.
-
-    Returns
-    -------
-    Path
-        File of the public key, which the SuperLink has to register.
-    """
+    """Write a private key for a SuperNode, and beside it the public key (.pub), whose path is returned."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(path.name + ".pub")
     write_new(path, _private_pem(key, PrivateFormat.OpenSSH))

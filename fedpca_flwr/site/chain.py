@@ -54,20 +54,7 @@ class Event(NamedTuple):
 
 
 def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]:
-    """Yield in order the journal's events whose fields have the given values.
-
-    Parameters
-    ----------
-    database : sqlite3.Connection
-        The journal.
-    **values : str or int
-        Values that the events must have, by field.
-
-    Yields
-    ------
-    Event
-        The next event.
-    """
+    """Yield in order the journal's events whose fields have the given values."""
     condition = " AND ".join(f"{name} = :{name}" for name in values) or "TRUE"
     names = ", ".join(Event._fields)
     yield from map(
@@ -99,18 +86,7 @@ MAX_REFUSAL_EVENTS = 10
 
 
 def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
-    """Return the counts of refused runs that have no events of their own.
-
-    Parameters
-    ----------
-    database : sqlite3.Connection
-        The journal.
-
-    Returns
-    -------
-    list of FurtherRefusals
-        Counts by event; empty if none was counted.
-    """
+    """Return the counts of refused runs that have no events of their own."""
     if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'further'").fetchone():  # none ever was
         return []
     return list(
@@ -119,19 +95,7 @@ def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
 
 
 def counting_event(database: sqlite3.Connection) -> int:
-    """Return the number of the event beside which refusals are only counted; 0 while each has an event.
-
-    Parameters
-    ----------
-    database : sqlite3.Connection
-        The journal.
-
-    Returns
-    -------
-    int
-        Number of the last refusal, if `MAX_REFUSAL_EVENTS` refusals followed the last answer; else 0: the next refusal
-        has an event of its own.
-    """
+    """Return the number of the event beside which refusals are only counted; 0 while each has an event."""
     answers = database.execute("SELECT number FROM event WHERE kind = 'answer' ORDER BY number DESC LIMIT 1").fetchone()
     since = answers[0] if answers else 0
     refusals = database.execute("SELECT number FROM event WHERE kind = 'refused' AND number > ?", (since,)).fetchall()
@@ -139,15 +103,7 @@ def counting_event(database: sqlite3.Connection) -> int:
 
 
 def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
-    """Append an event to the chain of digests; after ten refusals since the last answer, only count.
-
-    Parameters
-    ----------
-    database : sqlite3.Connection
-        The journal, in a transaction.
-    event : tuple
-        Time, run, party, kind, about, digest and bytes.
-    """
+    """Append an event to the chain of digests; after ten refusals since the last answer, only count."""
     if event[3] == "refused" and (number := counting_event(database)):
         database.execute(
             "CREATE TABLE IF NOT EXISTS further (number INTEGER PRIMARY KEY, times INTEGER, time TEXT, run TEXT)"
@@ -166,25 +122,7 @@ def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
 
 
 def chain_end(database: sqlite3.Connection) -> tuple[int, str]:
-    """Return the number of events that the journal states, and the digest of the last event.
-
-    Parameters
-    ----------
-    database : sqlite3.Connection
-        The journal.
-
-    Returns
-    -------
-    number : int
-        Number of events.
-    digest : str
-        Digest of the last event; empty without events.
-
-    Raises
-    ------
-    StoreError
-        If the journal has lost the digest.
-    """
+    """Return the number of events that the journal states, and the digest of the last event."""
     rows = database.execute("SELECT events, last FROM chain").fetchall()
     if len(rows) != 1:
         raise StoreError(
@@ -195,22 +133,7 @@ def chain_end(database: sqlite3.Connection) -> tuple[int, str]:
 
 
 def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file: Path) -> None:
-    """Refuse a journal that lacks the event last seen by this run: an older copy was put in its place.
-
-    Parameters
-    ----------
-    database : sqlite3.Connection
-        The journal.
-    last_seen : tuple of int and str
-        Number and digest of the event, as stored elsewhere; number 0: none.
-    file : Path
-        File of the journal, for the error.
-
-    Raises
-    ------
-    StoreError
-        If the event is missing or has another digest.
-    """
+    """Refuse a journal that lacks the event last seen by this run: an older copy was put in its place."""
     number, digest = last_seen
     chains = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
     if number and chains != [(digest,)]:
@@ -221,36 +144,12 @@ def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file
 
 
 def chain_digest(previous: str, fields: tuple[Any, ...]) -> str:
-    """Return the SHA-256 of an event's fields together with the digest of the event before.
-
-    Parameters
-    ----------
-    previous : str
-        Digest of the event before.
-    fields : tuple
-        Fields of the event, without its own `chain`.
-
-    Returns
-    -------
-    str
-        SHA-256 in hexadecimal digits.
-    """
+    """Return the SHA-256 of an event's fields together with the digest of the event before."""
     return hashlib.sha256(json.dumps([previous, *fields]).encode()).hexdigest()
 
 
 def first_wrong_link(chain: Sequence[Event]) -> int:
-    """Return the number of the first event whose digest does not follow from its content and the event before.
-
-    Parameters
-    ----------
-    chain : sequence of Event
-        All events in order.
-
-    Returns
-    -------
-    int
-        Number of the event, from 1; 0 if all follow.
-    """
+    """Return the number of the first event whose digest does not follow from its content and the event before."""
     previous = ""
     for number, event in enumerate(chain, start=1):
         if chain_digest(previous, event[:-1]) != event.chain:
@@ -260,18 +159,7 @@ def first_wrong_link(chain: Sequence[Event]) -> int:
 
 
 def first_gap(database: sqlite3.Connection) -> int:
-    """Return the number of the first event whose digest is wrong or which is missing; 0 if all are right.
-
-    Parameters
-    ----------
-    database : sqlite3.Connection
-        The journal.
-
-    Returns
-    -------
-    int
-        Number of the event; 0 if all events are as they were written.
-    """
+    """Return the number of the first event whose digest is wrong or which is missing; 0 if all are right."""
     chain = list(events(database))
     if number := first_wrong_link(chain):
         return number
@@ -280,20 +168,7 @@ def first_gap(database: sqlite3.Connection) -> int:
 
 
 def require_intact(database: sqlite3.Connection, file: Path) -> None:
-    """Refuse a journal whose chain of digests shows a missing or changed event.
-
-    Parameters
-    ----------
-    database : sqlite3.Connection
-        The journal.
-    file : Path
-        File of the journal, for the error.
-
-    Raises
-    ------
-    StoreError
-        If the chain has a gap.
-    """
+    """Refuse a journal whose chain of digests shows a missing or changed event."""
     if gap := first_gap(database):
         raise StoreError(
             f"{file} is damaged: its event {gap} is missing or was changed; restore the journal from a copy, or name "

@@ -20,24 +20,7 @@ INEXACT_ADVICE = "subtract a whole number near all of them first, or leave the c
 
 @contextmanager
 def require_extra(name: str, requirement: str) -> Iterator[None]:
-    """Replace an ImportError inside a with statement by an error that names the optional extra to install.
-
-    Parameters
-    ----------
-    name : str
-        Extra of this project.
-    requirement : str
-        Beginning of the error, such as "PostgreSQL needs psycopg".
-
-    Yields
-    ------
-    None
-
-    Raises
-    ------
-    ConfigError
-        If the import within the context fails.
-    """
+    """Replace an ImportError inside a with statement by an error that names the optional extra to install."""
     try:
         yield
     except ImportError:
@@ -75,29 +58,7 @@ class ColumnSelection:
         return {key: text for key, text in values.items() if text}
 
     def positions(self, names: list[str], width: int, *, strict: bool = True) -> list[int]:
-        """Return the positions of the features; unless strict, ignore keys that name no column.
-
-        Parameters
-        ----------
-        names : list of str
-            Names of all columns; empty if the columns have no names.
-        width : int
-            Number of columns.
-        strict : bool
-            Whether to refuse a key that names no column. A guess at how a file is written is not strict.
-
-        Returns
-        -------
-        list of int
-            Ascending positions from 0.
-
-        Raises
-        ------
-        ConfigError
-            If a key names no column.
-        DataError
-            If no column is a feature.
-        """
+        """Return the positions of the features; unless strict, ignore keys that name no column."""
         by_name: dict[str, list[int]] = {}  # a look-up, as a site may name thousands of columns
         for position, name in enumerate(names):
             by_name.setdefault(name, []).append(position)
@@ -125,29 +86,7 @@ class ColumnSelection:
 
 
 def column_positions(item: str, names: list[str], width: int, key: str) -> list[int]:
-    """Return the positions of the columns that a name, number or pattern such as gene_* selects.
-
-    Parameters
-    ----------
-    item : str
-        A name, a number from 0, or a pattern as file names have patterns. A name comes before a number.
-    names : list of str
-        Names of all columns; empty if the columns have no names.
-    width : int
-        Number of columns.
-    key : str
-        Key of the node-config. The keys label, ids and weights take no pattern.
-
-    Returns
-    -------
-    list of int
-        Positions from 0, at least one.
-
-    Raises
-    ------
-    ConfigError
-        If the item names no column.
-    """
+    """Return the positions of the columns that a name, number or pattern such as gene_* selects."""
     if item in names:
         return [position for position, name in enumerate(names) if name == item]
     if item.isdecimal() and int(item) < width:
@@ -163,29 +102,7 @@ def column_positions(item: str, names: list[str], width: int, key: str) -> list[
 
 
 def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Return the position of the single column that a node-config key selects by name or number.
-
-    Parameters
-    ----------
-    name : str
-        Name of the column, or its number from 0.
-    names : list of str
-        Names of all columns; empty if the columns have no names.
-    width : int
-        Number of columns.
-    key : str
-        Key of the node-config, for the error.
-
-    Returns
-    -------
-    int
-        Position from 0.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such column.
-    """
+    """Return the position of the single column that a node-config key selects by name or number."""
     return column_positions(name, names, width, key)[0]
 
 
@@ -194,25 +111,6 @@ def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
 
     The table must have exactly the run's features: a run that could choose among a site's columns could ask about the
     same rows in parts. An error says how many features are missing or surplus; their names stay in the site's own log.
-
-    Parameters
-    ----------
-    table : Table
-        The site's table.
-    node : NodeConfig
-        Not used; all table steps have the same arguments.
-    config : RunConfig
-        The run, with the names of its features.
-
-    Returns
-    -------
-    Table
-        The same rows, with `order` set if the order changed.
-
-    Raises
-    ------
-    DataError
-        If the columns have no names, or are not exactly the run's features.
     """
     local_names, features = [name.strip() for name in table.names], config.feature_names
     if local_names == list(features):
@@ -236,18 +134,5 @@ def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
 
 
 def restore_column_order(table: Table, rows: Rows) -> Rows:
-    """Return rows (n, d) of a reordered table with columns in the order of the site's file.
-
-    Parameters
-    ----------
-    table : Table
-        The table, with the order that a run chose.
-    rows : Rows
-        Rows (n, d) in the order of the run.
-
-    Returns
-    -------
-    Rows
-        The rows in the order of the file.
-    """
+    """Return rows (n, d) of a reordered table with columns in the order of the site's file."""
     return rows if table.order is None else select_columns(rows, np.argsort(table.order))

@@ -46,18 +46,7 @@ class Exchange(NamedTuple):
 
 
 def journal_exchanges(events: Sequence[Event]) -> list[Exchange]:
-    """Collect the questions and answers from the events of one party in one run.
-
-    Parameters
-    ----------
-    events : sequence of Event
-        Events in order.
-
-    Returns
-    -------
-    list of Exchange
-        In order of the questions. An answer that was sent again counts once.
-    """
+    """Collect the questions and answers from the events of one party in one run."""
     exchanges: list[Exchange] = []
     for event in events:
         if event.kind == "question":
@@ -68,25 +57,7 @@ def journal_exchanges(events: Sequence[Event]) -> list[Exchange]:
 
 
 def read_journal(path: Path) -> Audit:
-    """Read a journal from its folder, or from the file that `site journal --export` wrote.
-
-    Parameters
-    ----------
-    path : Path
-        Folder, or file of JSON lines.
-
-    Returns
-    -------
-    Audit
-        The events and the first gap among the events.
-
-    Raises
-    ------
-    ConfigError
-        If there is no journal.
-    ContractError
-        If the file holds something else.
-    """
+    """Read a journal from its folder, or from the file that `site journal --export` wrote."""
     if not path.is_file():
         return audit(str(path))
     try:

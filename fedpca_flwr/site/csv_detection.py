@@ -60,31 +60,7 @@ BELOW_THOUSAND = re.compile(r"[+-]?\d{1,3}", re.ASCII)
 
 
 def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvFormat:
-    """Detect encoding, separator and decimal sign of a .csv file, as far as the site's keys do not say.
-
-    Parameters
-    ----------
-    open_ : callable
-        Opens the bytes of the file anew.
-    keys : CsvKeys
-        The site's own keys.
-    selection : ColumnSelection
-        Keys that select the features.
-    name : str
-        Name of the file, whose ending may tell the separator.
-
-    Returns
-    -------
-    CsvFormat
-        How the file is written.
-
-    Raises
-    ------
-    ConfigError
-        If a key of the site does not fit the file.
-    DataError
-        If the file is empty, is no .csv file, or could be read in two ways.
-    """
+    """Detect encoding, separator and decimal sign of a .csv file, as far as the site's keys do not say."""
     encoding = _detect_encoding(open_, keys.encoding)
     base = CsvFormat(open_, encoding, ",", comments=keys.comments, missing_marks=keys.missing_marks)
     with refuse_long_cells():
@@ -179,35 +155,14 @@ def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection
 
 
 def feature_cells(rows: Iterable[list[str]], first: Sequence[str], selection: ColumnSelection) -> Iterator[list[str]]:
-    """Yield the stripped cells of the feature columns of each row; `first` holds the names of columns.
-
-    Parameters
-    ----------
-    rows : iterable of list of str
-        Rows of cells.
-    first : sequence of str
-        First row of the file, which may have the names of the columns.
-    selection : ColumnSelection
-        Keys that select the features.
-
-    Yields
-    ------
-    list of str
-        Cells of the features of one row.
-    """
+    """Yield the stripped cells of the feature columns of each row; `first` holds the names of columns."""
     features = selection.positions([cell.strip() for cell in first], len(first), strict=False)
     for row in rows:
         yield [row[position].strip() for position in features if position < len(row)]
 
 
 def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: ColumnSelection) -> bool:
-    """Decide whether numbers have decimal commas, in a file that is separated by another sign.
-
-    Raises
-    ------
-    DataError
-        If all commas, or all points, may as well stand between thousands.
-    """
+    """Decide whether numbers have decimal commas, in a file that is separated by another sign."""
     if csv_format.thousands in (",", "."):
         return csv_format.thousands == "."
     numbered_lines = enumerate(csv_format.lines())

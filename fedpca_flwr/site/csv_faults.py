@@ -72,18 +72,7 @@ columns."""
 
 
 def fault_kind(cell: str) -> str:
-    """Return the kind of a cell that is not a number, such as "dates or times" or "texts".
-
-    Parameters
-    ----------
-    cell : str
-        Text of the cell.
-
-    Returns
-    -------
-    str
-        The first kind of `FAULT_KINDS` whose pattern the cell matches.
-    """
+    """Return the kind of a cell that is not a number, such as "dates or times" or "texts"."""
     return next(kind for kind, sign, _ in FAULT_KINDS if sign.fullmatch(cell.strip()))
 
 
@@ -124,19 +113,7 @@ class CsvFaults:
     comments: bool = False
 
     def add_line(self, line: int, row: Sequence[str], features: Sequence[int], csv_format: CsvFormat) -> None:
-        """Record a line whose length is wrong, or its feature cells that are not numbers.
-
-        Parameters
-        ----------
-        line : int
-            Number of the line in the file.
-        row : sequence of str
-            Cells of the line.
-        features : sequence of int
-            Columns whose cells should be numbers.
-        csv_format : CsvFormat
-            How the file is written.
-        """
+        """Record a line whose length is wrong, or its feature cells that are not numbers."""
         if len(row) != self.width:
             if holds_cells(row):
                 self.lengths.setdefault(len(row), []).append(line)
@@ -160,13 +137,7 @@ class CsvFaults:
                 self.cells.setdefault((position, fault_kind(cell)), []).append(line)
 
     def error(self) -> DataError:
-        """Return an error with all kinds of faults; lines and columns go only to the site's own log.
-
-        Returns
-        -------
-        DataError
-            The error, which the caller raises.
-        """
+        """Return an error with all kinds of faults; lines and columns go only to the site's own log."""
         if not self.lengths and not self.cells:
             return DataError("the .csv file cannot be read: it is damaged, or in another encoding than it seems")
         texts, locations = [], []
@@ -224,20 +195,7 @@ class CsvFaults:
 
 
 def name_fault(names: Sequence[str], positions: Sequence[int]) -> DataError | None:
-    """Return an error if features have an empty name or the same name twice; else None.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Names of the features.
-    positions : sequence of int
-        Columns of the features from 0.
-
-    Returns
-    -------
-    DataError or None
-        The error, which the caller raises; None if each feature has a name of its own.
-    """
+    """Return an error if features have an empty name or the same name twice; else None."""
     nameless = [position + 1 for name, position in zip(names, positions, strict=True) if not name]
     if nameless:
         return DataError(

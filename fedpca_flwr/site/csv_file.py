@@ -81,29 +81,7 @@ class CsvTable:
 
 
 def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvTable:
-    """Detect format, header and feature columns of a .csv file from its first lines.
-
-    Parameters
-    ----------
-    open_ : callable
-        Opens the bytes of the text anew.
-    keys : CsvKeys
-        The site's own keys about how the text is written.
-    selection : ColumnSelection
-        Keys that select the features.
-    name : str
-        Name of the file, whose ending may tell the separator.
-
-    Returns
-    -------
-    CsvTable
-        The table, whose rows are not read yet.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If the text is no .csv file, could be read in two ways, or does not fit the keys.
-    """
+    """Detect format, header and feature columns of a .csv file from its first lines."""
     csv_format = detect_format(open_, keys, selection, name)
     header = detect_header(csv_format, keys, selection)
     features = selection.positions(header.names, header.width)
@@ -113,31 +91,7 @@ def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str
 
 
 def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column: str, name: str = "") -> list[str]:
-    """Return all cells of a column as stripped texts, with "" for a missing value.
-
-    Parameters
-    ----------
-    open_ : callable
-        Opens the bytes of the text anew.
-    keys : CsvKeys
-        The site's own keys about how the text is written.
-    selection : ColumnSelection
-        Keys that select the features.
-    column : str
-        Name of the column, or its number from 0.
-    name : str
-        Name of the file, whose ending may tell the separator.
-
-    Returns
-    -------
-    list of str
-        One text per row; empty for a missing value.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If there is no such column, or the text cannot be read.
-    """
+    """Return all cells of a column as stripped texts, with "" for a missing value."""
     import pyarrow as pa
 
     table = open_csv(open_, keys, selection, name)
@@ -410,23 +364,7 @@ class CsvText:
     note: str = ""
 
     def merge_keys(self, keys: CsvKeys) -> CsvKeys:
-        """Return the site's keys for reading the text; a converted text overrides separator and encoding.
-
-        Parameters
-        ----------
-        keys : CsvKeys
-            The site's own keys.
-
-        Returns
-        -------
-        CsvKeys
-            The keys by which to read the text.
-
-        Raises
-        ------
-        ConfigError
-            If a key is about how a text is written, and this program wrote the text.
-        """
+        """Return the site's keys for reading the text; a converted text overrides separator and encoding."""
         if not self.generated:
             return keys
         keys.require_unset("workbooks and files of statistics", "header", "comment", "missing", "thousands", "decimal")
@@ -435,18 +373,7 @@ class CsvText:
 
 
 def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
-    """Return a `FileFormat` for files that `open_text` opens as .csv text.
-
-    Parameters
-    ----------
-    open_text : callable
-        Makes the `CsvText` of a path.
-
-    Returns
-    -------
-    FileFormat
-        The format, for `fedpca_flwr.site.readers.FORMATS`.
-    """
+    """Return a `FileFormat` for files that `open_text` opens as .csv text."""
 
     def read_rows(
         file: Path, selection: ColumnSelection, *, csv_keys: CsvKeys, notes: list[str]

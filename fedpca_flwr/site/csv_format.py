@@ -95,20 +95,7 @@ class CsvKeys:
         return tuple(float(mark) for mark in marks if POINT_NUMBER.fullmatch(mark))
 
     def require_unset(self, kind: str, *allowed: str) -> None:
-        """Refuse keys about text formats for files of another kind, except `allowed` keys and 'missing'.
-
-        Parameters
-        ----------
-        kind : str
-            Name of the kind of files, for the error.
-        *allowed : str
-            Keys that apply nevertheless; ``missing`` always does.
-
-        Raises
-        ------
-        ConfigError
-            If another key is set.
-        """
+        """Refuse keys about text formats for files of another kind, except `allowed` keys and 'missing'."""
         for key, value in asdict(self).items():
             if value not in (None, "") and key not in ("missing", *allowed):
                 raise ConfigError(f"'{key}' describes text files such as .csv files, and {kind} are not text files")
@@ -127,18 +114,7 @@ Opener = Callable[[], BinaryIO]
 
 
 def file_opener(file: Path) -> Opener:
-    """Return a function that opens a file for reading bytes, decompressed if its name ends in .gz.
-
-    Parameters
-    ----------
-    file : Path
-        The file.
-
-    Returns
-    -------
-    callable
-        Opens the file anew at each call.
-    """
+    """Return a function that opens a file for reading bytes, decompressed if its name ends in .gz."""
     if file.suffix.lower() == ".gz":
         return lambda: cast(BinaryIO, gzip.open(file, "rb"))
     return lambda: open(file, "rb")
@@ -179,11 +155,6 @@ class CsvFormat:
         """Yield the lines of the file; a comment becomes an empty line, so that line numbers stay right.
 
         A comment sign inside a quoted cell is part of the cell.
-
-        Yields
-        ------
-        str
-            A line with its end.
         """
         in_quotes = False
         with io.TextIOWrapper(self.open(), self.encoding, errors="replace") as stream:
@@ -195,33 +166,11 @@ class CsvFormat:
                 in_quotes ^= bool(self.comments) and line.count('"') % 2 == 1
 
     def is_number(self, cell: str) -> bool:
-        """Check that a cell is a finite number with this format's decimal sign.
-
-        Parameters
-        ----------
-        cell : str
-            Text of the cell.
-
-        Returns
-        -------
-        bool
-            Whether the cell is a number.
-        """
+        """Check that a cell is a finite number with this format's decimal sign."""
         return bool((COMMA_NUMBER if self.decimal == "," else POINT_NUMBER).fullmatch(self.ungroup(cell)))
 
     def ungroup(self, cell: str) -> str:
-        """Return a stripped cell without thousands signs, if a number with such signs.
-
-        Parameters
-        ----------
-        cell : str
-            Text of the cell.
-
-        Returns
-        -------
-        str
-            The text without spaces and grouping signs.
-        """
+        """Return a stripped cell without thousands signs, if a number with such signs."""
         cell = cell.strip()
         if self.thousands and re.fullmatch(self.grouped_number_pattern, cell, re.ASCII):
             cell = re.sub(self.group_sign_pattern, "", cell)
@@ -238,50 +187,18 @@ class CsvFormat:
         return f"[+\u2212-]?[0-9]{{1,3}}({self.group_sign_pattern}[0-9]{{3}})+([{self.decimal}][0-9]*)?"
 
     def is_missing(self, cell: str) -> bool:
-        """Check that a cell means a missing value: empty, NA and the like, or a mark of the site's.
-
-        Parameters
-        ----------
-        cell : str
-            Text of the cell.
-
-        Returns
-        -------
-        bool
-            Whether the value is missing.
-        """
+        """Check that a cell means a missing value: empty, NA and the like, or a mark of the site's."""
         return is_missing(cell) or cell.strip() in self.missing_marks
 
 
 def is_missing(cell: str) -> bool:
-    """Check that a cell means a missing value at every site: empty, NA, null and the like.
-
-    Parameters
-    ----------
-    cell : str
-        Text of the cell.
-
-    Returns
-    -------
-    bool
-        Whether the value is missing.
-    """
+    """Check that a cell means a missing value at every site: empty, NA, null and the like."""
     return cell.strip().lower() in MISSING_TEXTS
 
 
 @contextmanager
 def refuse_long_cells() -> Iterator[None]:
-    """Replace a csv.Error about an overlong cell by an error that does not quote the cell.
-
-    Yields
-    ------
-    None
-
-    Raises
-    ------
-    DataError
-        If the csv module refuses a cell within the context.
-    """
+    """Replace a csv.Error about an overlong cell by an error that does not quote the cell."""
     try:
         yield
     except csv.Error as error:

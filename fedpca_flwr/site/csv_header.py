@@ -50,43 +50,12 @@ class Header:
 
 
 def holds_cells(row: Sequence[str]) -> bool:
-    """Check that a parsed line is not blank: several cells, or a nonempty cell.
-
-    Parameters
-    ----------
-    row : sequence of str
-        Cells of the line.
-
-    Returns
-    -------
-    bool
-        Whether the line has several cells, or a cell that is not blank.
-    """
+    """Check that a parsed line is not blank: several cells, or a nonempty cell."""
     return len(row) > 1 or any(map(str.strip, row))
 
 
 def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelection) -> Header:
-    """Decide whether the first line of a .csv file is a header or a row; refuse a doubtful case.
-
-    Parameters
-    ----------
-    csv_format : CsvFormat
-        How the file is written.
-    keys : CsvKeys
-        The site's own keys.
-    selection : ColumnSelection
-        Keys that select the features.
-
-    Returns
-    -------
-    Header
-        The names, or no names if the first line is a row.
-
-    Raises
-    ------
-    DataError
-        If the first line may be either: a row taken for names is lost, and names taken for a row are wrong numbers.
-    """
+    """Decide whether the first line of a .csv file is a header or a row; refuse a doubtful case."""
     rows, start, end = [], 0, 0
     with refuse_long_cells():
         reader = csv.reader(csv_format.lines(), delimiter=csv_format.separator)
@@ -161,19 +130,7 @@ def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbe
 def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> str:
     """Return a reason why a first line of numbers is a header (counting, rising or far-off numbers); else "".
 
-    Parameters
-    ----------
-    first : array of shape (d,)
-        Numbers of the first line.
-    rest : array of shape (n, d)
-        Rows of the table, with NaN for missing values.
-    decimals : array of shape (n + 1,)
-        Largest number of decimals of a cell in the first line and in each row.
-
-    Returns
-    -------
-    str
-        The reason; empty if the line may be a row.
+    Shapes: first (d,), rest (n, d), decimals (n + 1,).
     """
     d = len(first)
     if not len(rest) or not np.isfinite(first).all():

@@ -81,59 +81,18 @@ class Session(ABC):
 
     @abstractmethod
     def columns(self, select: str) -> list[Column]:
-        """Return the columns of a SELECT without running the query; refuse several statements.
-
-        Parameters
-        ----------
-        select : str
-            The SELECT.
-
-        Returns
-        -------
-        list of Column
-            Name, type and conversion of each column.
-
-        Raises
-        ------
-        ConfigError
-            If the text is not a single SELECT.
-        """
+        """Return the columns of a SELECT without running the query; refuse several statements."""
 
     @abstractmethod
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
         """Yield blocks of about `rows` rows (m, d) with the float64 values of SQL expressions in `columns`.
 
-        Parameters
-        ----------
-        columns : list of str
-            SQL of each column, of type float64.
-        source : str
-            The rest of the SELECT, from its ``FROM`` on.
-        rows : int
-            Approximate number of rows in a block.
-
-        Yields
-        ------
-        array of shape (m, d)
-            The next rows.
+        Shapes: -> (m, d).
         """
 
     @abstractmethod
     def texts(self, column: str, source: str) -> list[str]:
-        """Return the values of an SQL expression as texts, from ``SELECT column source``.
-
-        Parameters
-        ----------
-        column : str
-            SQL of the column, of a text type.
-        source : str
-            The rest of the SELECT, from its ``FROM`` on.
-
-        Returns
-        -------
-        list of str
-            One text per row.
-        """
+        """Return the values of an SQL expression as texts, from ``SELECT column source``."""
 
 
 def _query_error(local: str, *, too_long: bool = False, refusal: str = "") -> FedPCAError:
@@ -176,23 +135,6 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
     """Open a read-only session with a DuckDB file, or with DuckDB in memory to query other files.
 
     DuckDB's own words about the query appear in the site's own log only.
-
-    Parameters
-    ----------
-    url : str
-        Url of the file.
-
-    Yields
-    ------
-    DuckDB
-        The session, which is interrupted after `MAX_PASS_SECONDS`.
-
-    Raises
-    ------
-    ConfigError
-        If DuckDB is not installed, or refuses the text of the query.
-    DataError
-        If the file cannot be opened, or the query fails.
     """
     with require_extra("sql", "DuckDB needs duckdb"):
         import duckdb
@@ -286,23 +228,6 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
 
     The server's own words are shown if they are about the connection (without the user's name) or the query itself, and
     only in the site's own log: other texts of the server may contain values.
-
-    Parameters
-    ----------
-    url : str
-        Url of the database, without a password.
-
-    Yields
-    ------
-    PostgreSQL
-        The session, in a read-only transaction.
-
-    Raises
-    ------
-    ConfigError
-        If psycopg is not installed, or libpq or the server refuses the url or the text of the query.
-    DataError
-        If the server cannot be reached, or the query fails.
     """
     with require_extra("sql", "PostgreSQL needs psycopg"):
         import psycopg
@@ -450,15 +375,7 @@ class Query:
     def blocks(self) -> Iterator[Array]:
         """Yield blocks (m, d) of all rows, and compare the digest of the rows with the first pass.
 
-        Yields
-        ------
-        array of shape (m, d)
-            The next rows.
-
-        Raises
-        ------
-        DataError
-            If an integer is beyond float64, or after the last block if the rows differ from the first pass.
+        Shapes: -> (m, d).
         """
         digest = hashlib.sha256()
         # the query as a table, whose columns have names of ours: its own may be any text
@@ -484,29 +401,7 @@ class Query:
 
 
 def read_query(url: str, query: str, label: str = "", ids: str = "") -> tuple[Table, list[str]]:
-    """Return the checked table of a query's rows, and the ids if `ids` names a column.
-
-    Parameters
-    ----------
-    url : str
-        Url of the database.
-    query : str
-        A single SELECT.
-    label, ids : str
-        Columns that are no features, by name or number from 0; empty: none.
-
-    Returns
-    -------
-    table : Table
-        The checked rows with the names of their columns and a digest of the rows.
-    ids : list of str
-        The ids; empty without a column of ids.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If the query or the database fails, or the rows are not numbers.
-    """
+    """Return the checked table of a query's rows, and the ids if `ids` names a column."""
     reader = Query(url, query, label, ids)
     table = check_rows(Blocks(reader.blocks, len(reader.names), np.dtype(np.float64)), reader.names)
     return table._replace(digest=reader.digest), reader.ids

@@ -114,38 +114,20 @@ class Deployment:
         self.wait_until(lambda: urllib.request.urlopen(url, context=trust, timeout=20).status == 200, "the SuperLink")
 
     def write_flwr_config(self, security: str) -> None:
-        """Write a Flower config that names this SuperLink ``lab``, with a line about its security.
-
-        Parameters
-        ----------
-        security : str
-            Line of TOML about TLS: the root certificates, or that the connection is insecure.
-        """
+        """Write a Flower config that names this SuperLink ``lab``, with a line about its security."""
         config = self.folder / "flwr" / "config.toml"
         config.parent.mkdir(parents=True)
         text = f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{HOST}:{self.port}"\n{security}\n'
         config.write_text(text, encoding="utf-8")
 
     def start_node(self, i: int) -> None:
-        """Make and register the key of site number `i`, and start its SuperNode.
-
-        Parameters
-        ----------
-        i : int
-            Number of the site from 0.
-        """
+        """Make and register the key of site number `i`, and start its SuperNode."""
         key = self.folder / f"node{i}"
         self.flwr("supernode", "register", str(certificates.make_node_key(key)), "lab")
         self.spawn_site(i)
 
     def spawn_site(self, i: int) -> None:
-        """Start site number `i`, whose key is registered: its own process, or on other systems a SuperNode alone.
-
-        Parameters
-        ----------
-        i : int
-            Number of the site from 0.
-        """
+        """Start site number `i`, whose key is registered: its own process, or on other systems a SuperNode alone."""
         if not hasattr(os, "memfd_create"):  # not Linux
             self.spawn_supernode(i)
             return
@@ -155,26 +137,14 @@ class Deployment:
         self.spawn(f"node{i}", [sys.executable, "-m", "fedpca_flwr", "site", "node", "--config", f"site{i}.toml"])
 
     def spawn_supernode(self, i: int) -> None:
-        """Start the SuperNode of site number `i` alone, which runs the code that a run brings.
-
-        Parameters
-        ----------
-        i : int
-            Number of the site from 0.
-        """
+        """Start the SuperNode of site number `i` alone, which runs the code that a run brings."""
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--root-certificates", "ca.crt"]
         command += ["--auth-supernode-private-key", f"node{i}", "--host", HOST, "--port", str(free_port())]
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in self.node_configs[i].items())
         self.spawn(f"node{i}", [*command, "--node-config", config])
 
     def kill_node(self, i: int) -> None:
-        """Kill the SuperNode of site number `i` at once, without notice to the SuperLink.
-
-        Parameters
-        ----------
-        i : int
-            Number of the site from 0.
-        """
+        """Kill the SuperNode of site number `i` at once, without notice to the SuperLink."""
         kill_process(self.processes.pop(f"node{i}"))
 
     def run(self, run_config: str, *options: str, on_line: Callable[[str], None] | None = None) -> tuple[str, str]:
@@ -200,41 +170,16 @@ class Deployment:
         return run.status, run.log
 
     def all_nodes_online(self) -> bool:
-        """Check that the SuperLink lists all SuperNodes as online.
-
-        Returns
-        -------
-        bool
-            Whether all are online.
-        """
+        """Check that the SuperLink lists all SuperNodes as online."""
         nodes = self.flwr.list_json("supernode", "list", "lab")["nodes"]
         return bool(sum(node["status"] == "online" for node in nodes) == len(self.node_configs))
 
     def read_log(self, name: str) -> str:
-        """Return the log of a process by its name, "superlink" or "node0".
-
-        Parameters
-        ----------
-        name : str
-            Name of the process: superlink, node0, node1, ...
-
-        Returns
-        -------
-        str
-            The log so far.
-        """
+        """Return the log of a process by its name, "superlink" or "node0"."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def spawn(self, name: str, command: Sequence[str]) -> None:
-        """Start a process that writes to a log of its own and ends with the context.
-
-        Parameters
-        ----------
-        name : str
-            Name of the process, and of its log.
-        command : sequence of str
-            One of Flower's programs and its arguments.
-        """
+        """Start a process that writes to a log of its own and ends with the context."""
         with open(self.folder / f"{name}.log", "wb") as log:
             self.processes[name] = subprocess.Popen(
                 [program_path(command[0], self.environment), *command[1:]],
@@ -246,25 +191,7 @@ class Deployment:
             )
 
     def wait_until(self, condition: Callable[[], Any], awaited: str) -> Any:
-        """Call `condition` until its result is true, and return the result; fail if a process ends.
-
-        Parameters
-        ----------
-        condition : callable
-            Called several times a second. Errors of files, of values and of this project count as false.
-        awaited : str
-            Text of the condition, for the error.
-
-        Returns
-        -------
-        object
-            The first true value of the condition.
-
-        Raises
-        ------
-        FedPCAError
-            If a process ends, or nothing happens for `TIMEOUT_SECONDS`.
-        """
+        """Call `condition` until its result is true, and return the result; fail if a process ends."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             for name, process in self.processes.items():
@@ -278,13 +205,7 @@ class Deployment:
 
 
 def kill_process(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and, where process groups exist, its children.
-
-    Parameters
-    ----------
-    process : subprocess.Popen
-        The process; must be the leader of its session.
-    """
+    """Kill a process and, where process groups exist, its children."""
     if hasattr(os, "killpg"):
         os.killpg(process.pid, signal.SIGKILL)
     else:
@@ -293,13 +214,7 @@ def kill_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """Return the number of a TCP port of this machine that nobody listens on.
-
-    Returns
-    -------
-    int
-        The number of the port.
-    """
+    """Return the number of a TCP port of this machine that nobody listens on."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         port: int = listener.getsockname()[1]
@@ -402,19 +317,7 @@ def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list
 def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array]) -> list[Path]:
     """Write a .csv file for each part, an array of a single site's rows (n_i, d), and return the paths.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder for the files site0.csv, site1.csv, ...
-    names : sequence of str
-        Names of the columns.
-    parts : sequence of array of shape (n_i, d)
-        Rows of each site.
-
-    Returns
-    -------
-    list of Path
-        The files.
+    Shapes: parts (n_i, d).
     """
     files = [folder / f"site{i}.csv" for i in range(len(parts))]
     for file, rows in zip(files, parts, strict=True):
@@ -423,22 +326,7 @@ def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array])
 
 
 def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dict[str, object]]:
-    """Make a key pair for each site, and return the node-configs with all files of the sites.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder for identities, scores and journals.
-    kind : str
-        Sites are named by kind and number, such as "hospital 0".
-    data : sequence of Path
-        File of rows of each site.
-
-    Returns
-    -------
-    list of dict
-        One node-config per site.
-    """
+    """Make a key pair for each site, and return the node-configs with all files of the sites."""
     node_configs: list[dict[str, object]] = []
     lines = []
     for i, file in enumerate(data):
@@ -452,17 +340,7 @@ def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dic
 
 
 def wait_for_question(journal: Path, running: Future[tuple[str, str]], *, earlier: int = 0) -> None:
-    """Wait until a site's journal has more than `earlier` questions, or the run has ended.
-
-    Parameters
-    ----------
-    journal : Path
-        Folder of the site's journal.
-    running : Future
-        The run.
-    earlier : int
-        Number of questions that the site was asked earlier.
-    """
+    """Wait until a site's journal has more than `earlier` questions, or the run has ended."""
     while not running.done():
         with suppress(FedPCAError):  # the site has not made it yet
             events = audit.audit(str(journal)).events

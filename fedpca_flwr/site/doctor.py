@@ -70,22 +70,7 @@ class SiteSetup:
 
 
 def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
-    """Check a site's setup, and yield for each topic whether all is right, with a line of text.
-
-    Parameters
-    ----------
-    site : SiteSetup
-        The site to check.
-    factory : Factory
-        Makes the server's and the party's half of a run.
-
-    Yields
-    ------
-    right : bool
-        Whether a topic is in order.
-    line : str
-        Facts about the topic, or what to do.
-    """
+    """Check a site's setup, and yield for each topic whether all is right, with a line of text."""
     checks: dict[str, Callable[[SiteSetup], str]] = {"versions": _check_versions, "node-config": _check_node_config}
     checks |= {"start": _time_start, "owner": _check_owner}
     checks |= {"identity": _check_identity, "journal": _check_journal, "rules": _list_open_rules}

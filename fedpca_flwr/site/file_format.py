@@ -32,20 +32,7 @@ class FileFormat:
 
 
 def require_unique_names(names: Sequence[str], fault: str) -> None:
-    """Refuse names that occur more than once; the error text is `fault`, the names go to the log.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Names of the features.
-    fault : str
-        Text of the error.
-
-    Raises
-    ------
-    DataError
-        If a name occurs twice; the names are for the site's own log.
-    """
+    """Refuse names that occur more than once; the error text is `fault`, the names go to the log."""
     duplicates = [name for name, times in Counter(names).items() if times > 1]
     if duplicates:
         raise DataError(fault, local=labels_text(duplicates))

@@ -62,27 +62,7 @@ class FlowerCommand:
     def __call__(
         self, *arguments: str, on_line: Callable[[str], None] | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> str:
-        """Run `flwr` with the arguments, and return its output without colour codes.
-
-        Parameters
-        ----------
-        *arguments : str
-            Arguments of `flwr`.
-        on_line : callable, optional
-            Called with each line when the line is written.
-        timeout : float
-            Seconds after which the command is killed.
-
-        Returns
-        -------
-        str
-            The output.
-
-        Raises
-        ------
-        FedPCAError
-            If the command fails, with its output, unless `on_line` has received the output.
-        """
+        """Run `flwr` with the arguments, and return its output without colour codes."""
         lines = []
         with (
             tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
@@ -116,18 +96,7 @@ class FlowerCommand:
         return "".join(lines)
 
     def list_json(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command with ``--format json``, and return the parsed output.
-
-        Parameters
-        ----------
-        *arguments : str
-            Arguments of `flwr`.
-
-        Returns
-        -------
-        dict
-            The listing.
-        """
+        """Run a `flwr` command with ``--format json``, and return the parsed output."""
         output = self(*arguments, "--format", "json")
         listing: dict[str, Any] = json.loads(output[output.index("{") :])
         return listing
@@ -184,25 +153,7 @@ class FlowerCommand:
 
 
 def program_path(name: str, environment: Mapping[str, str]) -> str:
-    """Return the path of a program of Flower, found in the environment's PATH.
-
-    Parameters
-    ----------
-    name : str
-        Name of the program.
-    environment : mapping of str to str
-        Environment with the ``PATH``.
-
-    Returns
-    -------
-    str
-        Path of the program.
-
-    Raises
-    ------
-    ConfigError
-        If the program is not installed.
-    """
+    """Return the path of a program of Flower, found in the environment's PATH."""
     path = shutil.which(name, path=environment.get("PATH"))
     if path is None:
         raise ConfigError(

@@ -22,22 +22,7 @@ ALTERNATIVE = "run with mu=<number> or mu='infinity', which hold nothing out"
 
 
 def require_fold(node: NodeConfig, rows: int) -> None:
-    """Refuse to hold out a fifth of the rows if that fifth is fewer than `min-rows`, or without a journal.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's own; without data of its own nothing is refused.
-    rows : int
-        Number of rows.
-
-    Raises
-    ------
-    DisclosureError
-        If a fifth of the rows is fewer than the site's ``min-rows``.
-    ConfigError
-        If the site has no journal, which makes the draw the same in every run.
-    """
+    """Refuse to hold out a fifth of the rows if that fifth is fewer than `min-rows`, or without a journal."""
     if not node.data:
         return
     if 0 < rows // 5 < node.min_rows:
@@ -56,26 +41,7 @@ def require_fold(node: NodeConfig, rows: int) -> None:
 def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[np.bool_]:
     """Return the mask (n,) of a fixed fifth of the rows, which some sums leave out.
 
-    Parameters
-    ----------
-    journal : Journal
-        The site's journal, which holds the secret and earlier draws.
-    node : NodeConfig
-        The site's node-config.
-    rows : Rows
-        Rows (n, d) in an order that no run chooses.
-    seed : int
-        The run's seed, for simulations.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-        Which rows are held out.
-
-    Raises
-    ------
-    DisclosureError
-        If other rows were held out earlier, of the same rows or of nearly the same rows.
+    Shapes: -> (n,).
     """
     if not node.data:
         return validation_rows(rows, seed)

@@ -14,31 +14,7 @@ from fedpca_flwr.site.file_format import FileFormat, require_unique_names
 
 
 def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[Rows, list[str]]:
-    """Read the rows (cells) of matrix ``X`` or of a layer, and the names of the features (genes).
-
-    Parameters
-    ----------
-    file : Path
-        The .h5ad file.
-    selection : ColumnSelection
-        Keys that select the features.
-    layer : str
-        Name of the layer; empty: ``X``.
-
-    Returns
-    -------
-    rows : Blocks
-        Rows (cells, variables), sparse if the matrix is sparse.
-    names : list of str
-        Names of the selected variables.
-
-    Raises
-    ------
-    ConfigError
-        If the file has no such layer.
-    DataError
-        If the file has no ``X``, or two variables of the same name.
-    """
+    """Read the rows (cells) of matrix ``X`` or of a layer, and the names of the features (genes)."""
     with require_extra("cells", "an .h5ad file needs anndata"):
         import h5py
         from anndata.io import read_elem

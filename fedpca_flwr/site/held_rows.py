@@ -66,33 +66,11 @@ class RowStore:
             self._files = dict(zip(names, descriptors, strict=True))
 
     def load(self, source: str) -> Table | None:
-        """Return the table that the site's process holds of a source; its rows are mapped into the message's process.
-
-        Parameters
-        ----------
-        source : str
-            Text that identifies the data and how the site reads the data.
-
-        Returns
-        -------
-        Table or None
-            The table; None if that of another source is held, or none.
-        """
+        """Return the table that the site's process holds of a source; its rows are mapped into the message's process."""
         return _load_table(self._files) if self._digest == _digest(source) else None
 
     def copy(self, source: str) -> RowCopy:
-        """Return an empty copy for the rows of a source (in the process of a message).
-
-        Parameters
-        ----------
-        source : str
-            Text that identifies the data and how the site reads the data.
-
-        Returns
-        -------
-        RowCopy
-            The copy to fill.
-        """
+        """Return an empty copy for the rows of a source (in the process of a message)."""
         return RowCopy(partial(self._send, _digest(source)))
 
     def _send(self, digest: str, files: MemoryFiles) -> None:
@@ -122,18 +100,7 @@ class RowCopy:
         self._rows: Rows | None = None  # mapped, once a complete pass has written the rows
 
     def record(self, rows: Blocks) -> Blocks:
-        """Return the same rows, which the first complete pass copies and later passes read from the copy.
-
-        Parameters
-        ----------
-        rows : Blocks
-            Rows as the site's file has them.
-
-        Returns
-        -------
-        Blocks
-            The same rows.
-        """
+        """Return the same rows, which the first complete pass copies and later passes read from the copy."""
         if rows.lazy:  # the rows stay in the file, which each message maps
             self._files = None
             return rows
@@ -143,11 +110,6 @@ class RowCopy:
         """Complete the copy with the table's other arrays, and hand it to the site's process.
 
         A mapped file is not copied.
-
-        Parameters
-        ----------
-        table : Table
-            The table whose rows were recorded.
         """
         if self._files is not None and self._rows is None and not is_mapped(table.rows):
             for _ in self.record(as_blocks(table.rows, CACHE_ELEMENTS)).read():
@@ -228,18 +190,7 @@ def _digest(source: str) -> str:
 
 
 def path_of(descriptor: int) -> Path:
-    """Return a path by which an open file in memory can be opened again, with a position of its own.
-
-    Parameters
-    ----------
-    descriptor : int
-        The file in memory.
-
-    Returns
-    -------
-    Path
-        Its path in Linux' /proc, for this process.
-    """
+    """Return a path by which an open file in memory can be opened again, with a position of its own."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 

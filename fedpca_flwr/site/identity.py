@@ -51,37 +51,11 @@ class Identity:
         return members_digest(self.member_keys)
 
     def sign(self, message: bytes) -> bytes:
-        """Return the Ed25519 signature of a message by the party's private key.
-
-        Parameters
-        ----------
-        message : bytes
-            The message.
-
-        Returns
-        -------
-        bytes
-            Signature of 64 bytes, which everybody who has the list can verify.
-        """
+        """Return the Ed25519 signature of a message by the party's private key."""
         return self.private_key.sign(message)
 
     def is_signed_by(self, party: int, message: bytes, signature: bytes) -> bool:
-        """Check that a signature of the message was made with the private key of this party.
-
-        Parameters
-        ----------
-        party : int
-            Partition of the party.
-        message : bytes
-            The message.
-        signature : bytes
-            The signature.
-
-        Returns
-        -------
-        bool
-            Whether the signature is the party's.
-        """
+        """Check that a signature of the message was made with the private key of this party."""
         try:
             Ed25519PublicKey.from_public_bytes(self.member_keys[party]).verify(signature, message)
         except (InvalidSignature, ValueError):
@@ -90,39 +64,12 @@ class Identity:
 
 
 def members_digest(member_keys: Sequence[bytes]) -> bytes:
-    """Return the SHA-256 of the public keys of all parties.
-
-    Parameters
-    ----------
-    member_keys : sequence of bytes
-        Public keys by partition.
-
-    Returns
-    -------
-    bytes
-        32 bytes.
-    """
+    """Return the SHA-256 of the public keys of all parties."""
     return hashlib.sha256(b"".join(member_keys)).digest()
 
 
 def count_members(path: str) -> int:
-    """Return the number of lines with a public key in a list of members.
-
-    Parameters
-    ----------
-    path : str
-        File of the list.
-
-    Returns
-    -------
-    int
-        Number of lines that are neither empty nor a comment.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read.
-    """
+    """Return the number of lines with a public key in a list of members."""
     try:
         lines = read_text(Path(path).expanduser()).splitlines()
     except (OSError, UnicodeDecodeError):
@@ -136,21 +83,6 @@ def load_identity(node: NodeConfig) -> Identity:
     """Load the site's private key and the list of public keys; a simulated party gets keys without secrecy.
 
     A party without data of its own, as in a simulation, has an identity that anybody can make, which protects nothing.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config.
-
-    Returns
-    -------
-    Identity
-        Private key and list of public keys.
-
-    Raises
-    ------
-    ConfigError
-        If a site with data names no identity, or its files are missing, faulty or do not fit each other.
     """
     if not node.identity:
         if node.data:
@@ -172,20 +104,7 @@ def load_identity(node: NodeConfig) -> Identity:
 
 
 def simulated_identity(parties: int, party: int) -> Identity:
-    """Return a key pair derived from the party's number: for simulations only, without any protection.
-
-    Parameters
-    ----------
-    parties : int
-        Number of parties.
-    party : int
-        Partition of the party.
-
-    Returns
-    -------
-    Identity
-        Private key and list of public keys.
-    """
+    """Return a key pair derived from the party's number: for simulations only, without any protection."""
     private_keys, members = _simulated_keys(parties)
     return Identity(party, private_keys[party], members)
 
@@ -212,27 +131,7 @@ such as stand for a key that is not there yet."""
 
 
 def make_key(path: str, party: int, name: str = "") -> str:
-    """Write a new Ed25519 private key to a file, and return the party's line for the list of public keys.
-
-    Parameters
-    ----------
-    path : str
-        File to write; must not exist.
-    party : int
-        Partition of the site.
-    name : str
-        Name of the site, for a comment in the list.
-
-    Returns
-    -------
-    str
-        The site's line of the list of public keys.
-
-    Raises
-    ------
-    ConfigError
-        If the partition or the name is not allowed, or the file exists.
-    """
+    """Write a new Ed25519 private key to a file, and return the party's line for the list of public keys."""
     if party < 0:
         raise ConfigError(f"partition-id is {party}, expected a number from 0")
     if not re.fullmatch(r"[\w .-]{0,64}", name):
@@ -243,44 +142,13 @@ def make_key(path: str, party: int, name: str = "") -> str:
 
 
 def member_line(party: int, private_key: Ed25519PrivateKey, name: str = "") -> str:
-    """Return a line "partition-id public-key # name" for the list of public keys.
-
-    Parameters
-    ----------
-    party : int
-        Partition of the party.
-    private_key : Ed25519PrivateKey
-        The party's key.
-    name : str
-        Name of the site, for a comment; empty: no comment.
-
-    Returns
-    -------
-    str
-        Partition, public key in hexadecimal digits, and the comment.
-    """
+    """Return a line "partition-id public-key # name" for the list of public keys."""
     comment = f"  # {name}" if name else ""
     return f"{party} {private_key.public_key().public_bytes_raw().hex()}{comment}"
 
 
 def read_private_key(path: str) -> Ed25519PrivateKey:
-    """Read an Ed25519 private key from a PEM file that only its owner may read.
-
-    Parameters
-    ----------
-    path : str
-        File of the key.
-
-    Returns
-    -------
-    Ed25519PrivateKey
-        The key.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is no such key, or people besides its owner may read or write the file.
-    """
+    """Read an Ed25519 private key from a PEM file that only its owner may read."""
     file = Path(path).expanduser()
     try:
         text = file.read_bytes()
@@ -305,25 +173,7 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
 
 
 def read_member_keys(path: str, parties: int) -> tuple[bytes, ...]:
-    """Read the public keys of all parties, by partition; an error lists all faults of the file.
-
-    Parameters
-    ----------
-    path : str
-        File of the list.
-    parties : int
-        Number of parties.
-
-    Returns
-    -------
-    tuple of bytes
-        Public keys by partition.
-
-    Raises
-    ------
-    ConfigError
-        If a line is faulty, or a partition has no line.
-    """
+    """Read the public keys of all parties, by partition; an error lists all faults of the file."""
     keys: dict[int, bytes] = {}
     lines: list[str] = []
     faults = []

@@ -11,49 +11,14 @@ from fedpca_flwr.site.readers import read, read_texts
 
 
 def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[str, list[str]]:
-    """Return, for each column of categories, the levels that at least `min_rows` rows of a file have.
-
-    Parameters
-    ----------
-    path : str
-        The site's file.
-    categories : str
-        Columns of categories, separated by commas.
-    label : str
-        Column of labels; empty: none.
-    min_rows : int
-        Number of rows that a level needs.
-
-    Returns
-    -------
-    dict of str to list of str
-        Levels by column.
-    """
+    """Return, for each column of categories, the levels that at least `min_rows` rows of a file have."""
     columns = split_names(categories)
     rows = len(read(path, label, texts=columns).rows)
     return {column: frequent_levels(read_texts(path, column, rows, label), min_rows) for column in columns}
 
 
 def merge_levels(paths: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the union of several sites' levels by column, and notes on how the sites differ.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        Files that ``site levels FILE --categories`` has printed.
-
-    Returns
-    -------
-    levels : dict of str to list of str
-        All levels by column.
-    notes : list of str
-        Notes on files that seem to name the same levels differently.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be read as levels.
-    """
+    """Return the union of several sites' levels by column, and notes on how the sites differ."""
     levels_by_file: dict[str, dict[str, list[str]]] = {}
     for path in paths:
         try:

@@ -37,23 +37,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 def read_ids_secret(path: str) -> bytes:
-    """Read the bytes of the file by which sites salt their ids; empty if no path is given.
-
-    Parameters
-    ----------
-    path : str
-        The file; empty: none.
-
-    Returns
-    -------
-    bytes
-        The secret; empty for an empty path.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, or has fewer than `MIN_SECRET_BYTES` bytes.
-    """
+    """Read the bytes of the file by which sites salt their ids; empty if no path is given."""
     if not path:
         return b""
     try:
@@ -74,22 +58,7 @@ IdDigests = NDArray[np.uint64]
 def id_digests(ids: Sequence[str], salt: bytes) -> IdDigests:
     """Return for each id the first 64 bits of its HMAC-SHA-256 under the salt; refuse empty or equal ids.
 
-    Parameters
-    ----------
-    ids : sequence of str
-        Ids of the n rows.
-    salt : bytes
-        Secret that all sites share.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n,)
-        The digests.
-
-    Raises
-    ------
-    DataError
-        If an id is empty or occurs twice.
+    Shapes: -> (n,).
     """
     empty, duplicates = sum(not row_id for row_id in ids), len(ids) - len(set(ids))
     if empty:
@@ -101,20 +70,7 @@ def id_digests(ids: Sequence[str], salt: bytes) -> IdDigests:
 
 
 def count_differences(local: IdDigests, peer: IdDigests) -> tuple[int, int]:
-    """Return how many digests only the other party has, and how many only this site has.
-
-    Parameters
-    ----------
-    local, peer : ndarray of uint64
-        Digests of the ids of this site and of the other party.
-
-    Returns
-    -------
-    missing : int
-        Number of the peer's ids that this site lacks.
-    surplus : int
-        Number of this site's ids that the peer lacks.
-    """
+    """Return how many digests only the other party has, and how many only this site has."""
     return int(np.setdiff1d(peer, local).size), int(np.setdiff1d(local, peer).size)
 
 
@@ -123,23 +79,6 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
 
     In a site's own process the rows of a file are read once (`fedpca_flwr.site.held_rows`). Rows of a database are read
     each time, and so are rows with indicators of the run's levels.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config.
-    config : RunConfig
-        The run.
-
-    Returns
-    -------
-    Table
-        The party's table; with ids, in the order of the ids' salted digests, which is the same at all parties.
-
-    Raises
-    ------
-    ConfigError, DataError, DisclosureError
-        If the data cannot be read, or a rule of the site refuses the run's levels.
     """
     if node.data:
         store = held_rows.resident

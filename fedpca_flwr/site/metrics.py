@@ -15,22 +15,7 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 
 def metrics_of_site(message: Any, context: Context, call_next: Callable[[Any, Any], Any]) -> Any:
-    """Flower mod: answer a message, then update the site's metrics files if the node-config names any.
-
-    Parameters
-    ----------
-    message : Message
-        Flower's message.
-    context : Context
-        Flower's context of the site.
-    call_next : callable
-        Function of both that answers the message.
-
-    Returns
-    -------
-    Message
-        The answer.
-    """
+    """Flower mod: answer a message, then update the site's metrics files if the node-config names any."""
     reply = call_next(message, context)
     if context.node_config.get("metrics"):
         write_metrics(context.node_config)
@@ -41,11 +26,6 @@ def write_metrics(node_config: Mapping[str, Any]) -> None:
     """Write a site's metrics files (runs, bytes, epsilon spent) from the events of its journal.
 
     A fault is logged, and costs no answer.
-
-    Parameters
-    ----------
-    node_config : mapping
-        Node-config of the site.
     """
     try:
         node = NodeConfig.parse(node_config, source="node-config")

@@ -140,34 +140,11 @@ class SiteProcess:
         run_superexec.run_superexec(f"{HOST}:{port}", insecure=True, superexec_auth_secret=secret)
 
     def inspect_archive(self, content: bytes, **options: Any) -> None:
-        """Hash the archive that a run has brought (in place of Flower's installation of it).
-
-        Parameters
-        ----------
-        content : bytes
-            The archive.
-        **options
-            Options of Flower's installation.
-        """
+        """Hash the archive that a run has brought (in place of Flower's installation of it)."""
         self.archive_hash = hashlib.sha256(content).hexdigest()
 
     def load_app(self, identifier: str, version: str, digest: str) -> ClientApp:
-        """Return the installed app for a message, or one that refuses the app of the run (Flower's loader).
-
-        Parameters
-        ----------
-        identifier : str
-            Publisher and name of the run's app.
-        version : str
-            Its version.
-        digest : str
-            SHA-256 of its archive as the SuperLink says; that of the archive itself counts.
-
-        Returns
-        -------
-        ClientApp
-            The app of this installation, whatever code the run has brought.
-        """
+        """Return the installed app for a message, or one that refuses the app of the run (Flower's loader)."""
         AppName.text = f"app of this site, {VERSION}, for {identifier} {version} {self.archive_hash[:8]}"
         try:
             require_compatible_app(self.site, identifier, version, self.archive_hash)
@@ -180,48 +157,14 @@ class SiteProcess:
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], **connection: Any
     ) -> tuple[set[TaskType], set[str]]:
-        """Return the kind of task that this process takes: messages to a ClientApp.
-
-        Parameters
-        ----------
-        supported_task_types : set of TaskType
-            Kinds of tasks that Flower knows.
-        **connection
-            How SuperExec reaches the SuperNode.
-
-        Returns
-        -------
-        task_types : set of TaskType
-            The kinds that this process takes.
-        archives : set of str
-            Archives of agents: none.
-        """
+        """Return the kind of task that this process takes: messages to a ClientApp."""
         return supported_task_types & {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, task_type: TaskType | None = None, **connection: Any) -> None:
-        """Return immediately, because a process can be forked at any time.
-
-        Parameters
-        ----------
-        task_type : TaskType, optional
-            Kind of the next task.
-        **connection
-            How SuperExec reaches the SuperNode.
-        """
+        """Return immediately, because a process can be forked at any time."""
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Fork a process for a message.
-
-        Parameters
-        ----------
-        spec : ExecutionSpec
-            Address and token by which the process gets the message.
-
-        Returns
-        -------
-        LaunchResult
-            That the process runs.
-        """
+        """Fork a process for a message."""
         self.rows.receive()
         process = os.fork()
         if process == 0:
@@ -271,24 +214,7 @@ class SiteProcess:
 
 
 def require_compatible_app(site: SiteFile, identifier: str, version: str, digest: str) -> None:
-    """Refuse an app of another name, of another minor version, or of another hash than the site has pinned.
-
-    Parameters
-    ----------
-    site : SiteFile
-        The site's file.
-    identifier : str
-        Publisher and name of the run's app.
-    version : str
-        Its version.
-    digest : str
-        SHA-256 of its archive.
-
-    Raises
-    ------
-    ConfigError
-        If the app is not compatible. The error names all that differs.
-    """
+    """Refuse an app of another name, of another minor version, or of another hash than the site has pinned."""
     faults = []
     if identifier.rpartition("/")[2] != APP_NAME:
         faults.append(f"its name is '{identifier}', expected '{APP_NAME}'")

@@ -35,23 +35,7 @@ def _import_pandas(suffix: str) -> Iterator[Any]:
 
 
 def read_spreadsheet(file: Path) -> CsvText:
-    """Read the first sheet of an Excel workbook, as .csv text.
-
-    Parameters
-    ----------
-    file : Path
-        The workbook (.xlsx or .xls).
-
-    Returns
-    -------
-    CsvText
-        The text of the sheet.
-
-    Raises
-    ------
-    DataError
-        If the sheet is empty, or has integers of more than 15 digits, which Excel has rounded.
-    """
+    """Read the first sheet of an Excel workbook, as .csv text."""
     with _import_pandas(file.suffix.lower()) as pandas, pandas.ExcelFile(file) as book:
         sheets = list(book.sheet_names)
         frame = book.parse(sheets[0], header=None, dtype=object, na_filter=False)
@@ -66,23 +50,7 @@ def read_spreadsheet(file: Path) -> CsvText:
 
 
 def read_statistics_file(file: Path) -> CsvText:
-    """Read an SPSS, Stata or SAS file, as .csv text, with codes for labelled values.
-
-    Parameters
-    ----------
-    file : Path
-        The file.
-
-    Returns
-    -------
-    CsvText
-        The text of the table, with a note about labelled values.
-
-    Raises
-    ------
-    DataError
-        If the file has no column.
-    """
+    """Read an SPSS, Stata or SAS file, as .csv text, with codes for labelled values."""
     suffix, labelled_columns = file.suffix.lower(), []
     with _import_pandas(suffix) as pandas:
         if suffix == ".sav":

@@ -18,27 +18,7 @@ from fedpca_flwr.site.file_format import FileFormat, require_unique_names
 
 
 def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
-    """Read the rows of a .parquet file as lazy blocks, and the names of its features.
-
-    Parameters
-    ----------
-    file : Path
-        The file.
-    selection : ColumnSelection
-        Keys that select the features.
-
-    Returns
-    -------
-    rows : Blocks
-        The rows, in the smallest dtype that holds all columns and NaN where values are missing.
-    names : list of str
-        Names of the features; the index of a pandas frame is no feature.
-
-    Raises
-    ------
-    DataError
-        If a feature is not numeric, or names are not unique.
-    """
+    """Read the rows of a .parquet file as lazy blocks, and the names of its features."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as source:
@@ -98,24 +78,7 @@ def _read_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[An
 
 
 def read_parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
-    """Return all values of a column as stripped texts, with "" for a missing value.
-
-    Parameters
-    ----------
-    file : Path
-        The file.
-    column : str
-        Name of the column, or its number from 0.
-    rows : int
-        Number of rows; not used.
-    label : str
-        Column of labels; not used.
-
-    Returns
-    -------
-    list of str
-        One text per row; empty for a missing value.
-    """
+    """Return all values of a column as stripped texts, with "" for a missing value."""
     from pyarrow import parquet
 
     table = parquet.read_table(file)

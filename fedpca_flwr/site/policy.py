@@ -35,22 +35,6 @@ def permit_site_bound(site_bound: float, rows: Rows, bound: float) -> None:
 
     Which of the two happens does not depend on the run's bound and the rows together, so no number of runs reveals more
     of the rows than whether they are within the site's own bound.
-
-    Parameters
-    ----------
-    site_bound : float
-        Largest absolute value of the rows, as the site's node-config says publicly.
-    rows : Rows
-        Rows (n, d) that take part.
-    bound : float
-        The run's bound.
-
-    Raises
-    ------
-    DisclosureError
-        If the run's bound is below the site's.
-    DataError
-        If the rows have larger values than the site's own node-config says.
     """
     if bound < site_bound:
         raise DisclosureError(
@@ -72,18 +56,7 @@ moments."""
 
 
 def require_files(node: NodeConfig) -> None:
-    """Refuse paths of scores and loadings that could not be written at the end; report all at once.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config, with the paths of scores and loadings.
-
-    Raises
-    ------
-    ConfigError
-        If a file cannot be written, or has an unknown suffix.
-    """
+    """Refuse paths of scores and loadings that could not be written at the end; report all at once."""
     faults: list[FedPCAError] = []
     try:
         require_score_file(node.scores, node.data)
@@ -106,20 +79,7 @@ def _allowed_methods(node: NodeConfig) -> list[str]:
 
 
 def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse a method that the site does not list, answers in clear, or a method without noise under a budget.
-
-    Parameters
-    ----------
-    node, card : NodeConfig, MethodCard
-        The site's own, and the card of the method.
-    sums_only : bool
-        Whether the server sees sums over parties only.
-
-    Raises
-    ------
-    DisclosureError
-        If the method is not allowed, the site demands secure sums, or its budget demands a private method.
-    """
+    """Refuse a method that the site does not list, answers in clear, or a method without noise under a budget."""
     allowed = _allowed_methods(node)
     if allowed and card.name not in allowed:
         raise DisclosureError(
@@ -138,20 +98,7 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
 
 
 def permit_sight(node: NodeConfig, *, blind: bool) -> None:
-    """Refuse a run whose server sees sums of rows that are not rotated, if the site allows only rotated rows.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config, with ``blind``.
-    blind : bool
-        Whether the server sees sums of rotated rows.
-
-    Raises
-    ------
-    DisclosureError
-        If the node-config does not permit the run.
-    """
+    """Refuse a run whose server sees sums of rows that are not rotated, if the site allows only rotated rows."""
     if node.blind and not blind:
         raise DisclosureError(
             "this site answers blind runs only (node-config 'blind'); run with secure-aggregation=true and blind=true"
@@ -159,22 +106,7 @@ def permit_sight(node: NodeConfig, *, blind: bool) -> None:
 
 
 def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-    """Refuse secure sums that reveal something about single sites, unless `allowed-methods` permits such sums.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's own; only a site with data of its own has sums to protect.
-    card, options : MethodCard, PCAOptions
-        Card of the method and options of the run, which say what the run's sums reveal.
-    sums_only : bool
-        Whether the server sees sums only; in clear the server sees each site's answers anyway.
-
-    Raises
-    ------
-    DisclosureError
-        If the node-config does not permit such a sum.
-    """
+    """Refuse secure sums that reveal something about single sites, unless `allowed-methods` permits such sums."""
     if not (node.data and sums_only):
         return
     unpermitted = {word: text for word, text in options.sum_disclosures.items() if word not in _allowed_methods(node)}
@@ -188,21 +120,7 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
 
 
 def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> None:
-    """Refuse a method or options that show more about single rows than the key `may-show` allows.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config. If its ``allowed-methods`` names a method, its answers may show the
-        distribution of the rows.
-    card, options : MethodCard, PCAOptions
-        Card of the method and options of the run. Options are questions too: what they show needs ``may-show``.
-
-    Raises
-    ------
-    DisclosureError
-        If the run shows more than ``may-show`` allows.
-    """
+    """Refuse a method or options that show more about single rows than the key `may-show` allows."""
     allowed = node.may_show or ("nothing" if node.data else EXPOSURES[-1])
     by_method = EXPOSURES.index(card.exposes or "nothing")
     by_options = EXPOSURES.index(options.exposes or "nothing")
@@ -221,20 +139,7 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
 
 
 def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
-    """Refuse a run whose epsilon or delta exceeds the site's limit for a single run.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config.
-    epsilon, delta : float
-        Privacy parameters of the run.
-
-    Raises
-    ------
-    DisclosureError
-        If a parameter exceeds the site's limit.
-    """
+    """Refuse a run whose epsilon or delta exceeds the site's limit for a single run."""
     limits = {"epsilon": (epsilon, node.max_epsilon, MAX_EPSILON), "delta": (delta, node.max_delta, MAX_DELTA)}
     for key, (value, site_limit, default) in limits.items():
         limit = site_limit if site_limit is not None else default if node.data else math.inf
@@ -245,26 +150,7 @@ def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
 
 
 def permit_split(node: NodeConfig, card: MethodCard, split: str, weights: str = "") -> None:
-    """Refuse a method for data split the other way (rows, columns), or exact counts despite `round-rows`.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config, with ``round-rows``.
-    card : MethodCard
-        Card of the method.
-    split : str
-        How this party's data are split: rows, columns, or empty if unknown.
-    weights : str
-        The run's column of weights; empty: none.
-
-    Raises
-    ------
-    ConfigError
-        If the split differs from the method's.
-    DisclosureError
-        If the site rounds its number of rows, and the method needs all rows or the run is weighted.
-    """
+    """Refuse a method for data split the other way (rows, columns), or exact counts despite `round-rows`."""
     if split not in ("", card.split):
         raise ConfigError(
             f"the method '{card.name}' is for data split by {card.split}, but this party's data are split by {split} "
@@ -283,18 +169,6 @@ def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
     """Refuse a run that declares levels of columns that the site's key `categories` does not list.
 
     Whoever chose among all columns of the site could have sums over the rows that hold a value.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config.
-    columns : iterable of str
-        Columns of which the run declares levels.
-
-    Raises
-    ------
-    DisclosureError
-        If the site has not named a column.
     """
     unknown = [column for column in columns if column not in node.category_names]
     if unknown:
@@ -306,24 +180,7 @@ def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
 
 
 def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
-    """Refuse indicators other than 0 and 1, and levels that too few of the site's rows have.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config, with ``min-rows``.
-    table : Table
-        The site's table, whose last columns must be the indicators, with values 0 and 1.
-    names : sequence of str
-        Names of the indicators.
-
-    Raises
-    ------
-    DataError
-        If the last columns are not these indicators.
-    DisclosureError
-        If, among the rows that take part, one row has a larger share of a level than each of ``min-rows`` equal rows.
-    """
+    """Refuse indicators other than 0 and 1, and levels that too few of the site's rows have."""
     if table.names[-len(names) :] != tuple(names):
         raise DataError(
             "the run declares levels of columns (run-config 'levels'), but the last columns of this site's data are "
@@ -349,20 +206,7 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
 def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> None:
     """Refuse a run over fewer rows than `min-rows`; with weights, count rows by effective sample size.
 
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config, with ``min-rows``.
-    rows : int
-        Number of rows that take part.
-    weights : ndarray of shape (rows,), optional
-        Weight of each row in the sums of an answer; by default 1.
-
-    Raises
-    ------
-    DisclosureError
-        If there are too few rows, or weights so unequal that their effective number, ``(sum w)^2 / sum w^2``, is too
-        small, or one row has a larger share than each of ``min-rows`` rows of equal weight.
+    Shapes: weights (rows,).
     """
     if rows < node.min_rows:
         raise DisclosureError(
@@ -383,20 +227,7 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
 
 
 def permit_values(node: NodeConfig, table: Table) -> None:
-    """Refuse a feature, or a pair of features, with values in fewer rows than `min-rows`, but in some.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config, with ``min-rows``.
-    table : Table
-        The site's table.
-
-    Raises
-    ------
-    DisclosureError
-        If a feature has some values, but too few.
-    """
+    """Refuse a feature, or a pair of features, with values in fewer rows than `min-rows`, but in some."""
     observed = len(table.rows) - table.missing
     few = (observed > 0) & (observed < _min_observed(node, table))
     if few.any():
@@ -420,18 +251,6 @@ def permit_calls(node: NodeConfig, table: Table) -> None:
 
     A missing call counts as the mean that the server sends. So sums over people with the same variants called differ by
     the people who lack a call, and a person who alone lacks a call could be read.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config, with ``gaps``.
-    table : Table
-        The site's table of genotypes.
-
-    Raises
-    ------
-    DisclosureError
-        If a call is missing, and the site does not allow all gaps.
     """
     if node.data and node.gaps != "all" and table.missing.any():
         raise DisclosureError(
@@ -445,20 +264,7 @@ PAIR_BLOCK_FEATURES = 1000  # whose pairs with all features are counted at a tim
 
 
 def permit_pairs(node: NodeConfig, table: Table) -> None:
-    """Refuse pairs of features that both have values in some rows, but in fewer than `min-rows`.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config, with ``min-rows``.
-    table : Table
-        The site's table with missing values.
-
-    Raises
-    ------
-    DisclosureError
-        If a pair of features has values together in some rows, but too few.
-    """
+    """Refuse pairs of features that both have values in some rows, but in fewer than `min-rows`."""
     rows, min_rows, missing = len(table.rows), _min_observed(node, table), table.missing
     has_values = missing < rows
     # features that, if their gaps and the gaps of some feature lie in different rows, share too few rows with it
@@ -479,22 +285,7 @@ def permit_pairs(node: NodeConfig, table: Table) -> None:
 
 
 def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str]) -> None:
-    """Refuse a reply of more bytes than `max-reply-bytes`; the error lists methods with smaller replies.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's node-config, with ``max-reply-bytes``.
-    nbytes : int
-        Size of the reply in bytes.
-    alternatives : callable
-        Given the limit, returns a text of what to do instead.
-
-    Raises
-    ------
-    DisclosureError
-        If the reply is too large.
-    """
+    """Refuse a reply of more bytes than `max-reply-bytes`; the error lists methods with smaller replies."""
     if nbytes > node.max_reply_bytes:
         raise DisclosureError(
             f"the reply would have {nbytes:,} bytes, but this site allows {node.max_reply_bytes:,} "
@@ -503,20 +294,7 @@ def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str
 
 
 def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse secure sums without a journal, and private methods without a journal and a privacy budget.
-
-    Parameters
-    ----------
-    node, card : NodeConfig, MethodCard
-        The site's own, and the card of the method.
-    sums_only : bool
-        Whether the server sees sums over parties only.
-
-    Raises
-    ------
-    ConfigError
-        If the site has no journal for secure sums or a private method, or no budget for a private method.
-    """
+    """Refuse secure sums without a journal, and private methods without a journal and a privacy budget."""
     if node.data and not node.journal and (sums_only or card.differentially_private):
         raise ConfigError(
             "this site's node-config names no 'journal', the folder in which a site records questions and "

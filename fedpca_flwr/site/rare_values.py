@@ -71,18 +71,7 @@ class ConspicuousColumns:
     dominated: NDArray[np.bool_]
 
     def text(self, names: Sequence[str]) -> str:
-        """List the columns at fault by kind of fault, for the site's own log.
-
-        Parameters
-        ----------
-        names : sequence of str
-            Names of all columns; empty: columns are listed by number.
-
-        Returns
-        -------
-        str
-            The columns; empty if no column is conspicuous.
-        """
+        """List the columns at fault by kind of fault, for the site's own log."""
         kinds = {"values of few rows": self.rare, "dominated by one row": self.dominated}
         return "; ".join(f"{kind}: {columns_text(columns, names)}" for kind, columns in kinds.items() if columns.any())
 
@@ -90,26 +79,7 @@ class ConspicuousColumns:
 def permit_columns(
     journal: Journal, min_rows: int, selection: Selection, names: Sequence[str], *, settings: bytes
 ) -> None:
-    """Refuse sums over rows with rare or dominating values, from which moments would reveal rows.
-
-    Parameters
-    ----------
-    journal : Journal
-        The site's journal, which stores that the settings are permitted.
-    min_rows : int
-        The site's own `min-rows`.
-    selection : Selection
-        The rows (n, d) of the sums, with NaN for a missing value.
-    names : sequence of str
-        Names of the columns, for the site's own log; empty if the columns have no names.
-    settings : bytes
-        Digest of the run's settings.
-
-    Raises
-    ------
-    DisclosureError
-        If a column has rare values, or one row dominates a column. The text that travels has no name and no number.
-    """
+    """Refuse sums over rows with rare or dominating values, from which moments would reveal rows."""
     permitted = f"{PERMITTED_NAME} {selection.name}"
     if journal.load_secret(permitted) == settings:
         return
@@ -131,18 +101,6 @@ def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
     """Find columns where few rows differ from the commonest value, or a single row dominates the variance.
 
     All rows are passed once, after a look at the first rows, and twice if they have weights.
-
-    Parameters
-    ----------
-    rows : Rows
-        The rows (n, d), with NaN for a missing value.
-    min_rows : int
-        The smallest number of rows whose values are not rare.
-
-    Returns
-    -------
-    ConspicuousColumns
-        The columns.
     """
     modes = _majority_values(rows, 2 * min_rows - 1)
     sums = _ColumnSums(modes)
@@ -192,12 +150,7 @@ class _ColumnSums:
     def add_block(self, block: Block, weights: Array | None) -> None:
         """Add a block of rows, dense or in CSR format, with the rows' weights if any.
 
-        Parameters
-        ----------
-        block : array or CSR array of shape (m, d)
-            The rows.
-        weights : array of shape (m,), optional
-            Weights of the rows; by default 1.
+        Shapes: block (m, d), weights (m,).
         """
         if not sparse.issparse(block):
             self._add(slice(None), block, weights)

@@ -45,18 +45,7 @@ DATABASE_READERS = {POSTGRESQL: read_query, DUCKDB: read_query}
 
 
 def file_suffix(path: str | os.PathLike[str]) -> str:
-    """Return the longest known suffix of a file's name, such as ".csv.gz"; empty for an unknown kind.
-
-    Parameters
-    ----------
-    path : str or path
-        The file.
-
-    Returns
-    -------
-    str
-        The longest matching key of `FORMATS`; empty if the kind is unknown.
-    """
+    """Return the longest known suffix of a file's name, such as ".csv.gz"; empty for an unknown kind."""
     name = Path(path).name.lower()
     return max((suffix for suffix in FORMATS if name.endswith(suffix)), key=len, default="")
 
@@ -66,18 +55,7 @@ RowsHook = Callable[[Blocks], Blocks]
 
 
 def keep_nothing(rows: Blocks) -> Blocks:
-    """Return rows unchanged: the default for `keep`, a function that may copy rows as they are read.
-
-    Parameters
-    ----------
-    rows : Blocks
-        Rows of a file.
-
-    Returns
-    -------
-    Blocks
-        The same rows.
-    """
+    """Return rows unchanged: the default for `keep`, a function that may copy rows as they are read."""
     return rows
 
 
@@ -223,31 +201,6 @@ def read_ids(
     """Return the cells of a file's column as stripped texts, such as ids of the rows.
 
     No error has a cell in its text, which travels to the server.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    column : str
-        The column, by its name or its number from 0; the column is no feature.
-    rows : int
-        Number of rows in the file.
-    label, ids : str
-        Columns that are no features, as in `read`.
-    texts : sequence of str
-        Columns of categories, as in `read`.
-    **keys
-        How the file is written, as in `read`.
-
-    Returns
-    -------
-    list of str
-        One text per row; empty for a missing value.
-
-    Raises
-    ------
-    ConfigError
-        If files of this kind have no texts, or there is no such column.
     """
     kind = FORMATS[file_suffix(path)]
     if kind.read_ids is None:
@@ -267,48 +220,13 @@ def read_ids(
 
 
 def holds_texts(path: str) -> bool:
-    """Check that files of this kind (by suffix) can have columns of texts.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether a column of texts can be read.
-    """
+    """Check that files of this kind (by suffix) can have columns of texts."""
     suffix = file_suffix(path)
     return bool(suffix) and FORMATS[suffix].read_ids is not None
 
 
 def read_texts(path: str, column: str, rows: int, label: str = "", **keys: Any) -> list[str | None]:
-    """Return the cells of a file's column as stripped texts, with None for a missing value.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    column : str
-        The column, by its name or its number from 0.
-    rows : int
-        Number of rows in the file.
-    label : str
-        Column of labels, as in `read`.
-    **keys
-        How the file is written, as in `read`.
-
-    Returns
-    -------
-    list of str or None
-        One text per row.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If the column cannot be read.
-    """
+    """Return the cells of a file's column as stripped texts, with None for a missing value."""
     with _reword_errors(Path(path).expanduser(), file_suffix(path)):
         return [None if is_missing(cell) else cell for cell in read_ids(path, column, rows, label, **keys)]
 

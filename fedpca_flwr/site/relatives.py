@@ -30,15 +30,7 @@ SECOND_DEGREE_KINSHIP = 0.0884
 def kinship(blocks: Iterable[NDArray[np.float32]]) -> Array:
     """Estimate the kinship of all pairs of people by KING-robust (Manichaikul et al. 2010, equation 11).
 
-    Parameters
-    ----------
-    blocks : iterable of array of shape (n, m)
-        Genotypes of the n people at the next m variants, with NaN for a missing call.
-
-    Returns
-    -------
-    array of shape (n, n)
-        Kinship over the variants at which both people are called; 0 if neither is heterozygous at such a variant.
+    Shapes: blocks (n, m) -> (n, n).
     """
     both_heterozygous, opposite_homozygous, one_heterozygous = 0.0, 0.0, 0.0
     for calls in blocks:
@@ -57,17 +49,7 @@ def kinship(blocks: Iterable[NDArray[np.float32]]) -> Array:
 def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
     """Return a mask of people to exclude, most relatives first, until no two related ones remain.
 
-    Parameters
-    ----------
-    kinships : array of shape (n, n)
-        Kinship of each pair.
-    limit : float
-        Kinship above which two people are related.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-        Whom to exclude.
+    Shapes: kinships (n, n) -> (n,).
     """
     related, excluded = kinships > limit, np.zeros(len(kinships), dtype=bool)
     np.fill_diagonal(related, val=False)
@@ -81,17 +63,7 @@ def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) 
 def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
     """Return a mask of people in a .bed file to exclude, so that no two of the others are related.
 
-    Parameters
-    ----------
-    file : Path
-        The .bed file, with its .bim and .fam.
-    limit : float
-        Kinship above which two people are related.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-        Whom to exclude.
+    Shapes: -> (n,).
     """
     people, variants = len(read_fam(file.with_suffix(".fam"))), len(read_bim(file.with_suffix(".bim")))
     calls = map_calls(file, variants, people)
@@ -100,27 +72,7 @@ def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[
 
 
 def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Mark listed people of the table as excluded from the run; they still get scores.
-
-    Parameters
-    ----------
-    table : Table
-        The site's table.
-    node : NodeConfig
-        The site's node-config, with its .bed file and the list (``apart``): family and person id in each line.
-    config : RunConfig
-        Not used; all table steps have the same arguments.
-
-    Returns
-    -------
-    Table
-        The table with the mask of excluded people.
-
-    Raises
-    ------
-    DataError
-        If the list names somebody who is not in the .fam file.
-    """
+    """Mark listed people of the table as excluded from the run; they still get scores."""
     people = read_fam(Path(node.data).expanduser().with_suffix(".fam"))
     lines = read_text(Path(node.apart).expanduser()).splitlines()
     listed_names = {" ".join(line.split()[:2]) for line in lines if line.strip()}

@@ -46,24 +46,7 @@ def require_budget(
     epsilon: float,
     delta: float,
 ) -> None:
-    """Refuse a noisy release that would raise epsilon, summed over all runs, above the site's budget.
-
-    Parameters
-    ----------
-    multiplier : float
-        Noise multiplier of the release.
-    run_multipliers, other_multipliers : sequence of float
-        Noise multipliers of earlier releases, of this run and of other runs.
-    total_multiplier : float
-        Noise multiplier of all phases of the run together: a run that cannot end need not begin.
-    epsilon, delta : float
-        The site's budget.
-
-    Raises
-    ------
-    DisclosureError
-        If epsilon after the run would exceed the budget.
-    """
+    """Refuse a noisy release that would raise epsilon, summed over all runs, above the site's budget."""
     run_multiplier = min(total_multiplier, compose_multipliers([*run_multipliers, multiplier]))
     spent = gaussian_epsilon(compose_multipliers(other_multipliers), delta)
     after = gaussian_epsilon(compose_multipliers([*other_multipliers, run_multiplier]), delta)
@@ -87,20 +70,7 @@ ALLOW_ADVICE = ". If this site is content with that, set repeat='allow' in its n
 
 
 def rows_digest(key: bytes, rows: Rows) -> str:
-    """Return the HMAC-SHA256 of rows as float64 and of their weights, for any dtype and memory layout.
-
-    Parameters
-    ----------
-    key : bytes
-        Secret of the journal.
-    rows : Rows
-        Rows (n, d).
-
-    Returns
-    -------
-    str
-        The digest in hexadecimal digits.
-    """
+    """Return the HMAC-SHA256 of rows as float64 and of their weights, for any dtype and memory layout."""
     mac = hmac.new(key, f"{rows.shape}".encode(), "sha256")
     if (weights := row_weights(rows)) is not None:
         mac.update(weights.tobytes())
@@ -110,23 +80,7 @@ def rows_digest(key: bytes, rows: Rows) -> str:
 
 
 def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], Sequence[Note]], None]) -> NoteDecision:
-    """Return a function for `Journal.remember`: calls `judge` to refuse, then notes an entry that is new.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        The site's own; ``repeat='allow'`` refuses nothing.
-    entry : str
-        Text to note about the rows.
-    judge : callable
-        Given the notes of the same rows, and of other rows that may be nearly the same, raises an error to refuse.
-
-    Returns
-    -------
-    NoteDecision
-        Function of the earlier notes on the same rows, and on other rows, for `Journal.remember`. It returns the text
-        to note, empty if the text is noted already.
-    """
+    """Return a function for `Journal.remember`: calls `judge` to refuse, then notes an entry that is new."""
 
     def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
         """Call `judge` according to the site's key `repeat`, and return the entry unless it is already noted."""
@@ -159,20 +113,7 @@ class SelectedRows:
     name: str = ""
 
     def opened_sum(self, key: bytes, members: Sequence[str]) -> OpenedSum:
-        """Return the journal's record of an answer over the rows, with keyed digests.
-
-        Parameters
-        ----------
-        key : bytes
-            Secret of the journal, for digests.
-        members : sequence of str
-            Parties of the sum; empty: an answer in clear.
-
-        Returns
-        -------
-        OpenedSum
-            The account.
-        """
+        """Return the journal's record of an answer over the rows, with keyed digests."""
         levels = ""
         if self.levels:
             declared, indicators = self.levels()  # the run-config's text of levels, and the columns that these add
@@ -246,37 +187,13 @@ class RepeatRules:
         self.selection = selection or SelectedRows(rows)
 
     def permit_sum(self, members: Sequence[str], *, split: str) -> None:
-        """Note a secure sum, or refuse a sum that with earlier sums reveals a single party's summand or few rows.
-
-        Parameters
-        ----------
-        members : sequence of str
-            Parties of the sum, in words that mean the same in every run.
-        split : str
-            "rows" or "columns": how the data are split among the parties.
-            If split by columns, other rows are others at every party, and numbers of rows say nothing.
-
-        Raises
-        ------
-        DisclosureError
-            If the sum is refused.
-        """
+        """Note a secure sum, or refuse a sum that with earlier sums reveals a single party's summand or few rows."""
         self._permit_opening(members, split=split, is_noted=True)
 
     def permit_clear(self, *, is_noted: bool) -> bool:
         """Refuse an answer in clear that differs from an earlier answer by a few rows; and write a note if `is_noted`.
 
         Return whether the run had no note yet.
-
-        Parameters
-        ----------
-        is_noted : bool
-            Whether the journal notes the answer, which then leaves; else the run only hears beforehand.
-
-        Raises
-        ------
-        DisclosureError
-            If the answer is refused.
         """
         name = f"{CLEAR_NAME} {self.selection.name}"
         if self.journal.load_secret(name) is not None:
@@ -313,20 +230,7 @@ class RepeatRules:
         self.journal.remember(OpenedSum.kind, digest.decode(), decide)
 
     def permit_bound(self, bound: float) -> None:
-        """Refuse rows that exceed the run's bound, and refuse after too many different bounds.
-
-        Parameters
-        ----------
-        bound : float
-            The bound of the run. The journal notes the answer about the bound.
-
-        Raises
-        ------
-        DisclosureError
-            If the site has answered about `MAX_BOUND_ANSWERS` bounds.
-        DataError
-            If the rows exceed the bound.
-        """
+        """Refuse rows that exceed the run's bound, and refuse after too many different bounds."""
         now, node = BoundAnswer(bound, within=max_magnitude(self.rows) <= bound), self.node
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
@@ -358,16 +262,6 @@ class RepeatRules:
         """Refuse to harmonise the same rows with other regression slopes than in an earlier run.
 
         A party's values divided by its own deviations are no sum of shares, and a few such sums reveal every share.
-
-        Parameters
-        ----------
-        slopes_digest : str
-            Digest of the slopes and deviations.
-
-        Raises
-        ------
-        DisclosureError
-            If an earlier run had others.
         """
 
         def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
@@ -387,16 +281,6 @@ class RepeatRules:
 
         Two spectra of the same rows, with and without a covariate or in other units, give squared loadings
         (`tests/attacks/test_blind.py`). Rows that are nearly the same are refused as for every secure sum.
-
-        Parameters
-        ----------
-        settings : str
-            Digest of all settings on which the spectrum depends.
-
-        Raises
-        ------
-        DisclosureError
-            If an earlier run had others.
         """
 
         def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
@@ -413,24 +297,7 @@ class RepeatRules:
             self._remember("blind", decide_once(self.node, settings, judge))
 
     def permit_products(self, product_columns: int, *, columns: int, is_counted: bool) -> None:
-        """Refuse products with ``X X'`` whose columns, over all runs, could reveal all inner products.
-
-        Parameters
-        ----------
-        product_columns : int
-            Largest number of columns of products that the run may ask for.
-        columns : int
-            Number of columns that are this site's own; in a sum the columns of the other parties too.
-        is_counted : bool
-            Whether the journal counts the columns once the run is answered.
-
-        Raises
-        ------
-        DisclosureError
-            If the products could reveal all inner products.
-        ConfigError
-            If the site has no journal to count in.
-        """
+        """Refuse products with ``X X'`` whose columns, over all runs, could reveal all inner products."""
         rank = min(len(self.rows) - 1, columns)
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:

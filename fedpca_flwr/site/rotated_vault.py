@@ -49,16 +49,7 @@ class Motion:
 def centred_scatter(vault: Vault, centre: Head) -> Array:
     """Return the scatter of rows about a centre, in the unit of the data.
 
-    Parameters
-    ----------
-    vault : Vault
-        The vault of the rows.
-    centre : Head
-        Count and mean of the rows of all parties.
-
-    Returns
-    -------
-    ndarray of shape (d, d)
+    Shapes: -> (d, d).
     """
     moments = vault.moments()
     deviation = (moments.mean - centre.mean) + (moments.remainder - centre.remainder)

@@ -23,20 +23,7 @@ SCORE_FILES = (".npy", ".csv", ".eigenvec")  # suffixes
 
 
 def require_score_file(scores: str, data: str) -> None:
-    """Refuse a path of scores with an unknown suffix, and PLINK's format for rows that are no people of a .bed file.
-
-    Parameters
-    ----------
-    scores : str
-        The file of scores; empty: none.
-    data : str
-        The site's data.
-
-    Raises
-    ------
-    ConfigError
-        If the file is refused.
-    """
+    """Refuse a path of scores with an unknown suffix, and PLINK's format for rows that are no people of a .bed file."""
     suffix = Path(scores).suffix
     if scores and suffix not in SCORE_FILES:
         raise ConfigError(f"node-config: 'scores' ends in '{suffix}', expected {' or '.join(SCORE_FILES)}")
@@ -49,28 +36,7 @@ def require_score_file(scores: str, data: str) -> None:
 
 @contextmanager
 def score_file(path: str, n: int, k: int, data: str = "") -> Iterator[Callable[[Array], object]]:
-    """Open a file for scores (n, k), and yield a function that appends rows of scores.
-
-    Parameters
-    ----------
-    path : str
-        A ``.npy``, ``.csv`` or ``.eigenvec`` file; empty: scores are dropped. The last is PLINK's (family, person,
-        scores), which its ``--covar`` reads.
-    n, k : int
-        Number of rows and of components.
-    data : str
-        The site's data; for ``.eigenvec`` a .bed file, of whose .fam file the people are.
-
-    Yields
-    ------
-    callable
-        Appends scores (m, k) to the file, in the order of the site's data.
-
-    Raises
-    ------
-    ConfigError
-        If the suffix is unknown, or the file cannot be written.
-    """
+    """Open a file for scores (n, k), and yield a function that appends rows of scores."""
     if not path:
         yield lambda scores: None
         return
@@ -105,18 +71,7 @@ OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features,row\n"
 
 
 def row_names(data: str) -> Iterator[str]:
-    """Return the names of the rows of a site's data, in the order of the data, as cells of a .csv file.
-
-    Parameters
-    ----------
-    data : str
-        The site's data.
-
-    Returns
-    -------
-    iterator of str
-        Family and person id of the people of a .bed file; of other data the numbers of the rows from 0.
-    """
+    """Return the names of the rows of a site's data, in the order of the data, as cells of a .csv file."""
     if Path(data).suffix != ".bed":
         return map(str, itertools.count())
     people = read_fam(Path(data).expanduser().with_suffix(".fam"))
@@ -165,18 +120,7 @@ class OddRows:
         self._names = row_names("") if names is None else names
 
     def watch(self, chunks: Iterable[Any]) -> Iterator[Any]:
-        """Yield the chunks of centred rows unchanged, after each was examined.
-
-        Parameters
-        ----------
-        chunks : iterable
-            Chunks of centred rows (`fedpca_flwr.maths.rows.centred_chunks`).
-
-        Yields
-        ------
-        array or sparse array
-            The same chunks.
-        """
+        """Yield the chunks of centred rows unchanged, after each was examined."""
         for centred in chunks:
             for part in dense_rows(centred):
                 self.add(part)
@@ -185,10 +129,7 @@ class OddRows:
     def add(self, centred: Array) -> None:
         """Examine centred rows (m, d): count values above the limits, and write a line for each row.
 
-        Parameters
-        ----------
-        centred : array of shape (m, d)
-            The next rows, centred and scaled.
+        Shapes: centred (m, d).
         """
         scores = centred @ self.components.T
         counted = min(self._remaining, len(centred))
@@ -212,22 +153,7 @@ class OddRows:
 
 @contextmanager
 def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO | None]:
-    """Open a .csv file next to the file of scores, and write its header; None without scores.
-
-    Parameters
-    ----------
-    scores : str
-        Path of the scores; empty: no file.
-    suffix : str
-        Added to the name of the scores: ``scores-<suffix>.csv``.
-    header : bytes
-        First line of the file.
-
-    Yields
-    ------
-    binary stream or None
-        The file; None without scores.
-    """
+    """Open a .csv file next to the file of scores, and write its header; None without scores."""
     if not scores:
         yield None
         return
@@ -240,16 +166,6 @@ def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO
 def outlier_file(scores: str, limits: Array) -> AbstractContextManager[BinaryIO | None]:
     """Open the .csv file of outliers next to the file of scores; None without limits.
 
-    Parameters
-    ----------
-    scores : str
-        Path of the scores; empty: no file.
-    limits : array of shape (2,) or (0,)
-        Limits of T2 and of SPE; empty: no file.
-
-    Returns
-    -------
-    context manager
-        Of the file, or of None.
+    Shapes: limits (2,).
     """
     return companion_file(scores if limits.size else "", "outliers", OUTLIER_HEADER)

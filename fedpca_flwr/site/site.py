@@ -79,18 +79,7 @@ class Site:
         self._selections_are_final = False
 
     def with_run_config(self, run_config: Mapping[str, Any]) -> Site:
-        """Return a copy of the site in the same run with another run-config.
-
-        Parameters
-        ----------
-        run_config : mapping
-            The other run-config.
-
-        Returns
-        -------
-        Site
-            A copy of this site.
-        """
+        """Return a copy of the site in the same run with another run-config."""
         other = copy(self)
         other.__dict__.pop("config", None)
         other.run_config = dict(run_config)
@@ -115,36 +104,12 @@ class Site:
         return RunConfig.parse(self.run_config)
 
     def configuration(self, card: MethodCard, options: PCAOptions) -> str:
-        """Return the run-config as JSON with sorted keys, equal at all parties of the run.
-
-        Parameters
-        ----------
-        card : MethodCard
-            Card of the method.
-        options : PCAOptions
-            The method's options.
-
-        Returns
-        -------
-        str
-            JSON; the same run gives the same text.
-        """
+        """Return the run-config as JSON with sorted keys, equal at all parties of the run."""
         settings = {**self.config.model_dump(by_alias=True), "method": canonical_text(card.name, options)}
         return json.dumps(settings, sort_keys=True)
 
     def options(self, kind: type[Options]) -> Options:
-        """Parse the method's options from the run-config, as an instance of the given class.
-
-        Parameters
-        ----------
-        kind : type
-            Class of the options.
-
-        Returns
-        -------
-        PCAOptions
-            The options of the run.
-        """
+        """Parse the method's options from the run-config, as an instance of the given class."""
         return parse_options(self.config.method, kind, {"n-components": self.config.n_components})
 
     @cached_property
@@ -221,39 +186,13 @@ class Site:
         return participating_rows(self.table, self.node.round_rows)
 
     def public(self, split: str, options: PCAOptions) -> Public:
-        """Return the parameters of the run that server and parties know.
-
-        Parameters
-        ----------
-        split : str
-            How data are split: the number of features is public if split by rows, the number of rows if split by
-            columns.
-        options : PCAOptions
-            The method's options.
-
-        Returns
-        -------
-        Public
-            Parameters that the server knows too.
-        """
+        """Return the parameters of the run that server and parties know."""
         n, d = self._rows(split).shape
         sizes = {"rows": n} if split == "columns" else {"features": d}
         return Public(self.config, options, self.node.num_partitions, **sizes)
 
     def info(self, split: str) -> dict[str, Any]:
-        """Return the statement about this party that comes with every reply: partition, name, columns.
-
-        Parameters
-        ----------
-        split : str
-            "rows" or "columns": how the data are split among the parties.
-            If split by columns, names of columns differ between parties, and their digest is left out.
-
-        Returns
-        -------
-        dict
-            Partition, number of partitions, name, digest of the column names, and whether the party is simulated.
-        """
+        """Return the statement about this party that comes with every reply: partition, name, columns."""
         return {
             "partition-id": self.node.partition_id,
             "num-partitions": self.node.num_partitions,
@@ -265,22 +204,7 @@ class Site:
     # Its rules (`fedpca_flwr.site.policy`)
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-        """Refuse a run that the site's node-config does not allow, before anything is computed.
-
-        Parameters
-        ----------
-        card : MethodCard
-            Card of the method.
-        options : PCAOptions
-            The method's options.
-        sums_only : bool
-            Whether the server sees sums over parties only.
-
-        Raises
-        ------
-        ConfigError, DataError, DisclosureError
-            If a rule of `fedpca_flwr.site.policy` refuses the run.
-        """
+        """Refuse a run that the site's node-config does not allow, before anything is computed."""
         require_compatible(self.config, card, options, self.methods)
         policy.permit_method(self.node, card, sums_only=sums_only)
         policy.permit_sight(self.node, blind=self.config.blind)
@@ -301,20 +225,7 @@ class Site:
             )
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
-        """Refuse a reply of more bytes than the site allows; the error lists methods with smaller replies.
-
-        Parameters
-        ----------
-        nbytes : int
-            Size of the reply in bytes.
-        alternatives : callable
-            Given the limit, returns a text of what to do instead.
-
-        Raises
-        ------
-        DisclosureError
-            If the reply is too large.
-        """
+        """Refuse a reply of more bytes than the site allows; the error lists methods with smaller replies."""
         policy.permit_size(self.node, nbytes, alternatives)
 
     def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
@@ -386,20 +297,7 @@ class Site:
             self.repeats(split, selection).permit_sum(members, split=split)
 
     def permit_blind(self, card: MethodCard, options: PCAOptions) -> None:
-        """Refuse a blind run over rows of an earlier blind run with other settings, and note the settings.
-
-        Parameters
-        ----------
-        card : MethodCard
-            Card of the method.
-        options : PCAOptions
-            The method's options.
-
-        Raises
-        ------
-        DisclosureError
-            If two spectra of the same rows would tell more than one.
-        """
+        """Refuse a blind run over rows of an earlier blind run with other settings, and note the settings."""
         chosen = options.model_dump(by_alias=True, exclude={"n_components"})
         settings = {**self.config.model_dump(by_alias=True, exclude=BLIND_FREE_KEYS), "options": chosen}
         self.repeats(card.split).permit_blind(hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest())
@@ -408,16 +306,6 @@ class Site:
         """Refuse a run whose `bound` the rows exceed, and refuse after too many different bounds.
 
         If the site names a bound of its own, a run with a smaller bound is refused.
-
-        Parameters
-        ----------
-        split : str
-            "rows" or "columns": how the data are split among the parties.
-
-        Raises
-        ------
-        DataError, DisclosureError
-            If the bound is refused.
         """
         if self.node.bound is not None:
             policy.permit_site_bound(self.node.bound, self._rows(split), self.config.bound)
@@ -427,15 +315,7 @@ class Site:
     def held_out(self, split: str) -> NDArray[np.bool_]:
         """Return the mask (n,) of the fifth of rows that the site holds out, the same in every run.
 
-        Parameters
-        ----------
-        split : str
-            "rows" or "columns": how the data are split among the parties.
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
-            Which rows are held out (`fedpca_flwr.site.fold`).
+        Shapes: -> (n,).
         """
         rows = self._in_file_order(self._rows(split)) if self.node.data else self._rows(split)
         return fold.held_out_rows(self.journal, self.node, rows, self.config.seed)
@@ -453,18 +333,6 @@ class Site:
         Whoever passed the rows hears where in the rows the fault is. About rows of the site's own, the reply has
         nothing that only its answers could have shown: an error after a first answer is one constant text, unless the
         error is about a configuration or the site's own rules.
-
-        Parameters
-        ----------
-        error : Exception
-            The error.
-        late : bool
-            Whether the site has answered a question already.
-
-        Returns
-        -------
-        dict
-            Partition, name, kind of the error and message.
         """
         try:
             party, name, has_own_data = self.node.partition_id, self.node.name, bool(self.node.data)
@@ -505,13 +373,7 @@ class AppName:
 
 
 def loaded_app() -> str:
-    """Return the name of the Flower app that this process runs.
-
-    Returns
-    -------
-    str
-        Publisher, name, version and hash, or that no app of Flower's runs.
-    """
+    """Return the name of the Flower app that this process runs."""
     if AppName.text:
         return AppName.text
     apps = [Path(entry).name for entry in sys.path if Path(entry).parent.name == "apps"]

@@ -35,22 +35,7 @@ TABLE_STEPS = (
 
 
 def apply_steps(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Apply all steps whose keys are set to the table: separate weights, mark people, order features.
-
-    Parameters
-    ----------
-    table : Table
-        The table as it was read.
-    node : NodeConfig
-        The site's node-config.
-    config : RunConfig
-        The run.
-
-    Returns
-    -------
-    Table
-        The table in the run.
-    """
+    """Apply all steps whose keys are set to the table: separate weights, mark people, order features."""
     for step in TABLE_STEPS:
         if (step.node_key and getattr(node, step.node_key)) or (step.run_key and getattr(config, step.run_key)):
             table = step.apply(table, node, config)

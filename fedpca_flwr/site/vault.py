@@ -364,16 +364,6 @@ def residual_sum(total: float, explained: float) -> float:
     """Return total minus explained sum of squares; 0 if the difference is as small as rounding.
 
     A remainder of the size of rounding is 0, since rounding would differ for other rows of the same moments.
-
-    Parameters
-    ----------
-    total, explained : float
-        Sum of squares, and its explained part.
-
-    Returns
-    -------
-    float
-        The residual sum of squares.
     """
     residual = total - explained
     return 0.0 if residual <= ROUNDING_SHARE * total else residual
@@ -383,18 +373,6 @@ def worth_forming(rows: int, features: int, columns: int) -> bool:
     """Check that forming the scatter once, and products with the scatter, cost less than multiplying with rows.
 
     The costs are n d^2, 2 d^2 c and 4 n d c multiplications and additions.
-
-    Parameters
-    ----------
-    rows, features : int
-        Size of the rows: n and d.
-    columns : int
-        Number of columns c to multiply with.
-
-    Returns
-    -------
-    bool
-        Whether to form the scatter.
     """
     # n d^2 + 2 d^2 c < 4 n d c, divided by d
     return rows * features + 2 * features * columns < 4 * rows * columns

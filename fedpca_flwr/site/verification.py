@@ -17,22 +17,7 @@ from fedpca_flwr.site.identity import count_members, members_digest, read_member
 
 
 def commitment_faults(receipt: Receipt, path: Path, journal: Audit) -> list[str]:
-    """Open the commitments of a receipt with a site's journal.
-
-    Parameters
-    ----------
-    receipt : Receipt
-        The receipt.
-    path : Path
-        Where the journal is, for the sentences.
-    journal : Audit
-        The journal.
-
-    Returns
-    -------
-    list of str
-        A sentence for each difference; empty if the journal has exactly the answers to which its site is committed.
-    """
+    """Open the commitments of a receipt with a site's journal."""
     faults = [f"{path}: {journal.verdict}"] if journal.gap else []
     events = [event for event in journal.events if event.run == receipt.manifest.run]
     witnesses = [event for event in events if event.kind == RECEIPT_KIND]
@@ -50,22 +35,7 @@ def commitment_faults(receipt: Receipt, path: Path, journal: Audit) -> list[str]
 
 
 def receipt_page(model: PCAModel, receipt: Receipt, faults: Sequence[str]) -> str:
-    """Write the page of a checked receipt, in Markdown.
-
-    Parameters
-    ----------
-    model : PCAModel
-        The model.
-    receipt : Receipt
-        Its receipt.
-    faults : sequence of str
-        Differences; empty if all is as it was signed.
-
-    Returns
-    -------
-    str
-        Who took part, what was asked, what the model claims, and which site stands for it.
-    """
+    """Write the page of a checked receipt, in Markdown."""
     manifest = receipt.manifest
     lines = [f"# {printable_text(manifest.purpose)}", "", f"- run: {printable_text(manifest.run)}"]
     lines += [f"- list of members: SHA-256 {printable_text(manifest.members)}"]

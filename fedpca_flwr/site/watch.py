@@ -51,17 +51,7 @@ def send_journal_to_system_log() -> None:
 
 
 def run_on_refusal(command: str, run: str, kind: str) -> None:
-    """Run a site's own command after a refusal; a fault is logged, and costs no answer.
-
-    Parameters
-    ----------
-    command : str
-        The command and its arguments, as in a shell, without what only a shell does. Empty: none is run.
-    run : str
-        Flower's id of the run.
-    kind : str
-        Kind of the error by which the site refuses the run.
-    """
+    """Run a site's own command after a refusal; a fault is logged, and costs no answer."""
     if not command:
         return
     environment = {**os.environ, "FEDPCA_RUN": run, "FEDPCA_REFUSAL": kind}

@@ -20,31 +20,7 @@ MAX_ROWS_NAMED = 20  # in an error
 
 
 def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Return the table with its column of weights taken out, and used as weights if the run has weights.
-
-    Parameters
-    ----------
-    table : Table
-        The site's table.
-    node : NodeConfig
-        The site's node-config, with its column of weights.
-    config : RunConfig
-        The run, with the column of weights that it asks for.
-
-    Returns
-    -------
-    Table
-        The table of features.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such column.
-    DisclosureError
-        If the site has not said that this column has weights, or one row has too large a share.
-    DataError
-        If a weight is missing, infinite or negative, or all are 0.
-    """
+    """Return the table with its column of weights taken out, and used as weights if the run has weights."""
     if node.data and config.weights and config.weights != node.weights:
         raise DisclosureError(
             f"the run's 'weights' is '{config.weights}', but this site's node-config does not name this column of "

@@ -58,18 +58,7 @@ class ComposedScript:
 
 
 def compose(card: MethodCard) -> MethodCard:
-    """Return a method's declaration extended by the options and questions of all stages that fit the method.
-
-    Parameters
-    ----------
-    card : MethodCard
-        Declaration of the method alone: its name, options, questions and properties. A card whose script has been
-        composed, as that of a class derived from another method, is returned unchanged.
-
-    Returns
-    -------
-    MethodCard
-    """
+    """Return a method's declaration extended by the options and questions of all stages that fit the method."""
     if isinstance(card.script, ComposedScript):
         return card
     stages = tuple(stage for stage in STAGES if stage.fits(card))

@@ -45,21 +45,7 @@ from fedpca_flwr.site.vault import Vault, residual_sum
 def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
     """Return the column indices of the named covariates in a party's table.
 
-    Parameters
-    ----------
-    names : list of str
-        Names of columns, or numbers from 0.
-    table : Table
-        The party's table.
-
-    Returns
-    -------
-    ndarray of int of shape (q,)
-
-    Raises
-    ------
-    ConfigError
-        If names are no columns (all of these are named), or a column is named twice.
+    Shapes: -> (q,).
     """
     width = table.rows.shape[1]
     positions = {str(place): place for place in range(width)} | {name: i for i, name in enumerate(table.names)}
@@ -122,9 +108,7 @@ class LocalAdjustment:
 
         Entries are clipped to the products of the deviations (Cauchy and Schwarz), which rounding might exceed.
 
-        Returns
-        -------
-        ndarray of shape (d (d + 1) / 2,)
+        Shapes: -> (d (d + 1).
         """
         residual = self.adjustment.residual_scatter(unpack_symmetric(self.vault.moments().scatter, self.diagonal.size))
         deviation = np.sqrt(self.diagonal.clip(min=0.0)) / self.unit
@@ -356,14 +340,7 @@ class Adjust(RowsStage):
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Store the covariates' columns; refuse slopes that differ from those of an earlier run over the same rows.
-
-        Parameters
-        ----------
-        party : RowsClient
-        request : mapping of str to ndarray
-            Fields of any request; ``slopes`` (q, d) and ``spread`` (d,) are stored or compared.
-        """
+        """Store the covariates' columns; refuse slopes that differ from those of an earlier run over the same rows."""
         if "slopes" in request:
             party.site.state[COVARIATES_KEY] = [self.covariate_columns(party)]
             if "harmonised" in party.questions:
@@ -423,18 +400,7 @@ class Adjust(RowsStage):
 
 
 def local_adjustment(party: Party, request: Fields) -> LocalAdjustment:
-    """Return a party's adjustment, from its stored covariate columns and the slopes of the request.
-
-    Parameters
-    ----------
-    party : Party
-    request : mapping of str to ndarray
-        ``slopes``, and where variances are harmonised ``spread``.
-
-    Returns
-    -------
-    LocalAdjustment
-    """
+    """Return a party's adjustment, from its stored covariate columns and the slopes of the request."""
     return LocalAdjustment(party.vault, party.state[COVARIATES_KEY][0], party.options.within, request)
 
 

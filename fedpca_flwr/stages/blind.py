@@ -242,18 +242,7 @@ class Blind(RowsStage):
 
 
 def require_plain(options: Any) -> None:
-    """Refuse options that a blind run does not have, by their names.
-
-    Parameters
-    ----------
-    options : PCAOptions
-        Options of the method and its stages.
-
-    Raises
-    ------
-    ConfigError
-        If there are any.
-    """
+    """Refuse options that a blind run does not have, by their names."""
     reasons = {
         "keep": "keeps the covariance at the server, which does not have it",
         "prune": "asks for sums over pairs of variants",
@@ -274,18 +263,7 @@ def require_plain(options: Any) -> None:
 
 
 def require_features(features: int) -> None:
-    """Refuse more features than a party can rotate.
-
-    Parameters
-    ----------
-    features : int
-        Number of features.
-
-    Raises
-    ------
-    ConfigError
-        If there are more than `MAX_FEATURES`.
-    """
+    """Refuse more features than a party can rotate."""
     if features > MAX_FEATURES:
         raise ConfigError(
             f"run-config: 'blind' is true, and the data have {features:,} features, expected at most {MAX_FEATURES:,}: "
@@ -294,34 +272,12 @@ def require_features(features: int) -> None:
 
 
 def noise_norm(features: int) -> float:
-    """Return a bound on the spectral norm of the noise, as a share of the trace.
-
-    Parameters
-    ----------
-    features : int
-        Number of features.
-
-    Returns
-    -------
-    float
-        The bound.
-    """
+    """Return a bound on the spectral norm of the noise, as a share of the trace."""
     return NOISE * symmetric_noise_norm(features)
 
 
 def noise_note(pairs: Eigenpairs) -> str:
-    """Write the note on the noise, and on the angle by which it may turn the components.
-
-    Parameters
-    ----------
-    pairs : Eigenpairs
-        Eigenpairs of the pooled scatter, with the noise as their error.
-
-    Returns
-    -------
-    str
-        The note.
-    """
+    """Write the note on the noise, and on the angle by which it may turn the components."""
     angle = resolution(pairs).angle
     bound = "by any angle" if angle >= 90 else f"by at most {format_upper_bound(angle)} degrees"
     return (
@@ -432,24 +388,7 @@ def _product_limits(public: Public, columns: NDArray[np.int64]) -> list[int]:
 def read_sums(public: Public, integers: Sequence[int]) -> tuple[Head, Array]:
     """Compute the common centre and squared deviations from the opened first sums.
 
-    Parameters
-    ----------
-    public : Public
-        Public parameters of the run.
-    integers : sequence of int
-        Count, d sums, and d sums of squares or their sum.
-
-    Returns
-    -------
-    centre : Head
-        Count and mean.
-    squares : ndarray of shape (d,) or ()
-        Squared deviations of each feature, or of all.
-
-    Raises
-    ------
-    ContractError
-        If no rows have such sums.
+    Shapes: -> (d,).
     """
     d, bits = public.features, _sum_bits(public)
     weighted = bool(public.config.weights)
@@ -472,30 +411,7 @@ def make_motion(
 ) -> tuple[Motion, int]:
     """Compute slopes, units, trace and rank from the opened sums.
 
-    Parameters
-    ----------
-    public : Public
-        Public parameters of the run.
-    centre : Head
-        Count and mean.
-    squares : ndarray of shape (d,) or ()
-        Squared deviations of each feature, or of all.
-    columns : ndarray of int of shape (q,)
-        Columns of the covariates.
-    products : ndarray of shape (q, d)
-        Products of the covariates with all features about the centre.
-
-    Returns
-    -------
-    motion : Motion
-        What is done with rows.
-    rank : int
-        Bound on the rank of the scatter.
-
-    Raises
-    ------
-    DataError
-        If nothing is left to analyse.
+    Shapes: squares (d,), columns (q,), products (q, d).
     """
     d, rows, mean = public.features, centre.n, centre.mean
     scatter = np.zeros((d, d))  # of which the slopes need these rows
@@ -565,22 +481,7 @@ def _local_products(party: RowsClient, request: Fields) -> Fields:
 
 
 def require_components(party: RowsClient, request: Fields, rank: int) -> None:
-    """Refuse components that are not orthonormal eigenvectors of the sum that the parties have sent.
-
-    Parameters
-    ----------
-    party : RowsClient
-        Party's half of the run.
-    request : mapping of str to ndarray
-        Components (k, d) of the rotated scatter, their shares of the variance, and the sealed products.
-    rank : int
-        Bound on the rank of the scatter.
-
-    Raises
-    ------
-    DisclosureError
-        If they are not: whoever publishes such a model tells the server directions of its choice.
-    """
+    """Refuse components that are not orthonormal eigenvectors of the sum that the parties have sent."""
     components, shares = request["components"], request["shares"]
     k, d = components.shape
     refusal = DisclosureError(
@@ -636,22 +537,7 @@ def _finish(party: RowsClient, request: Fields) -> Fields:
 
 
 def party_model(party: RowsClient, pairs: Eigenpairs, motion: Motion) -> PCAModel:
-    """Make the model of a blind run for a party.
-
-    Parameters
-    ----------
-    party : RowsClient
-        Party's half of the run.
-    pairs : Eigenpairs
-        Eigenpairs of the pooled scatter, turned back.
-    motion : Motion
-        Centre, units and trace.
-
-    Returns
-    -------
-    PCAModel
-        The model, with the names of the site's columns.
-    """
+    """Make the model of a blind run for a party."""
     options, config, scales = party.options, party.site.config, _has_units(party.public)
     assessment = certainty(pairs, exact=True, remedies=[] if scales else [SCALE_REMEDY])
     solution = Solution(

@@ -169,13 +169,7 @@ class OddRows(RowsStage):
 def outlier_limits(model: PCAModel) -> Array:
     """Return the limits of Hotelling's T2 and of SPE, or an empty array if the components do not define any.
 
-    Parameters
-    ----------
-    model : PCAModel
-
-    Returns
-    -------
-    ndarray of shape (2,) or (0,)
+    Shapes: -> (2,).
     """
     directions = model.log["measured"].get("left_out_directions")
     variances, n = model.explained_variance_, model.n_samples_
@@ -190,19 +184,6 @@ def suppress_small_counts(count: int, rows: int, min_rows: int) -> int:
     """Return the count that a site reports: 0 if below ``min_rows``, all rows if fewer than ``min_rows`` are left out.
 
     So a server cannot choose a limit around a few rows to learn about these rows.
-
-    Parameters
-    ----------
-    count : int
-        Number of rows beyond a limit.
-    rows : int
-        Number of rows of the site.
-    min_rows : int
-        Smallest count that the site reports.
-
-    Returns
-    -------
-    int
     """
     if count < min_rows:
         return 0

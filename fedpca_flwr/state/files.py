@@ -27,23 +27,6 @@ def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
     """Create a folder if missing, check that files can be written, and return the folder.
 
     So a folder that cannot be written to is known before anything is computed.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    mode : int
-        Permissions of a new folder.
-
-    Returns
-    -------
-    Path
-        The same folder.
-
-    Raises
-    ------
-    ConfigError
-        If the folder cannot be used.
     """
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -59,18 +42,6 @@ def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a binary stream to a file that appears only when complete (temporary file, then rename).
 
     The stream writes a temporary file in the same folder, which is renamed when all went well, and otherwise removed.
-
-    Parameters
-    ----------
-    target : Path
-        The file.
-    mode : int
-        Permissions of the file.
-
-    Yields
-    ------
-    binary stream
-        The stream.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -85,22 +56,7 @@ def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file; refuse to overwrite an existing file, such as a key.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    content : bytes
-        Content of the file.
-    mode : int
-        Permissions of the file.
-
-    Raises
-    ------
-    ConfigError
-        If the file exists or cannot be written.
-    """
+    """Write a file; refuse to overwrite an existing file, such as a key."""
     try:
         with open(path, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
             stream.write(content)
@@ -113,20 +69,7 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def read_text(file: Path, errors: str = "strict") -> str:
-    """Return the text of a file in UTF-8, or UTF-16 after a byte order mark.
-
-    Parameters
-    ----------
-    file : Path
-        The file.
-    errors : str
-        Handling of wrong bytes, as of `bytes.decode`.
-
-    Returns
-    -------
-    str
-        The text.
-    """
+    """Return the text of a file in UTF-8, or UTF-16 after a byte order mark."""
     content = file.read_bytes()
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if is_utf16 else "utf-8-sig", errors)
@@ -134,25 +77,7 @@ def read_text(file: Path, errors: str = "strict") -> str:
 
 @contextmanager
 def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
-    """Open an atomic stream to a file that the node-config key names; only its owner may read the file.
-
-    Parameters
-    ----------
-    key : str
-        Key of the node-config.
-    target : Path
-        The file.
-
-    Yields
-    ------
-    binary stream
-        The stream.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be written. The error names the key; the path stays in the site's own log.
-    """
+    """Open an atomic stream to a file that the node-config key names; only its owner may read the file."""
     try:
         with atomic_file(target, 0o600) as stream:
             yield stream
@@ -161,20 +86,7 @@ def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
 
 
 def require_site_file(key: str, target: Path) -> None:
-    """Refuse a path that could not be written at the end of a run; an existing file stays unchanged.
-
-    Parameters
-    ----------
-    key : str
-        Key of the node-config.
-    target : Path
-        The file.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be written.
-    """
+    """Refuse a path that could not be written at the end of a run; an existing file stays unchanged."""
     try:
         if target.is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
@@ -187,22 +99,7 @@ def require_site_file(key: str, target: Path) -> None:
 
 
 def unreadable_error(key: str, path: str, error: OSError) -> ConfigError:
-    """Return the error for a file, named by a node-config key, that cannot be read.
-
-    Parameters
-    ----------
-    key : str
-        Key of the node-config.
-    path : str
-        The file, which only the site's own log shows.
-    error : OSError
-        Error of the system.
-
-    Returns
-    -------
-    ConfigError
-        The error.
-    """
+    """Return the error for a file, named by a node-config key, that cannot be read."""
     return ConfigError(f"node-config: the file of '{key}' cannot be read", local=f"{path}: {error.strerror}")
 
 
@@ -213,25 +110,7 @@ def _unwritable_error(key: str, target: Path, error: OSError) -> ConfigError:
 
 
 def archive_path(path: str | os.PathLike[str], what: str) -> Path:
-    """Return a path with suffix ``.npz`` (appended if missing); refuse a folder in an error about `what`.
-
-    Parameters
-    ----------
-    path : str or PathLike
-        The path that a user gives.
-    what : str
-        Name of the content in an error.
-
-    Returns
-    -------
-    Path
-        The path.
-
-    Raises
-    ------
-    ConfigError
-        If the path is a folder.
-    """
+    """Return a path with suffix ``.npz`` (appended if missing); refuse a folder in an error about `what`."""
     path = Path(path).expanduser()
     if path.is_dir() or not path.name:
         raise ConfigError(f"{what} is kept in a file, and {path} is a folder; give a name in it")
@@ -251,21 +130,7 @@ class TooLargeError(ContractError):
 def write(
     target: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], *, text: str, mode: int = 0o666
 ) -> None:
-    """Write arrays and JSON metadata to a zip archive (.npz), complete or not at all.
-
-    Parameters
-    ----------
-    target : Path
-        The file.
-    arrays : mapping of str to ndarray
-        Arrays by name.
-    metadata : mapping of str to object
-        Values that JSON can hold.
-    text : str
-        Name of the archive's member with the JSON.
-    mode : int
-        Permissions of the file.
-    """
+    """Write arrays and JSON metadata to a zip archive (.npz), complete or not at all."""
     description = json.dumps(metadata, indent=2, allow_nan=False)
     with atomic_file(target, mode) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -324,23 +189,7 @@ MAX_INTEGER_DIGITS = 300
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON, and refuse numbers that are not finite or have too many digits.
-
-    Parameters
-    ----------
-    text : str or bytes
-        The JSON.
-
-    Returns
-    -------
-    object
-        The value.
-
-    Raises
-    ------
-    ValueError
-        If the text is no JSON, is nested deeply, or has a number that is not finite or too large.
-    """
+    """Parse JSON, and refuse numbers that are not finite or have too many digits."""
     try:
         return json.loads(text, parse_constant=_finite_float, parse_float=_finite_float, parse_int=_bounded_integer)
     except RecursionError:

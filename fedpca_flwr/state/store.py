@@ -36,18 +36,7 @@ CREATE TABLE piece (digest TEXT NOT NULL, number INTEGER NOT NULL, value BLOB NO
 
 
 def utc_time(before: timedelta = timedelta(0)) -> str:
-    """Return the time in UTC, to seconds, as ISO 8601.
-
-    Parameters
-    ----------
-    before : timedelta
-        Span by which the time is earlier than now.
-
-    Returns
-    -------
-    str
-        The time.
-    """
+    """Return the time in UTC, to seconds, as ISO 8601."""
     return (datetime.now(UTC) - before).isoformat(timespec="seconds")
 
 
@@ -129,18 +118,7 @@ class Store:
         require_writable_folder(self.folder, mode=0o700)
 
     def exists(self) -> bool:
-        """Return whether the store's file exists; refuse remains of a lost file and files of old versions.
-
-        Returns
-        -------
-        bool
-            Whether the file exists.
-
-        Raises
-        ------
-        StoreError
-            If an earlier version wrote the folder, or the file is missing beside SQLite's own files.
-        """
+        """Return whether the store's file exists; refuse remains of a lost file and files of old versions."""
         if self.file.exists():
             return True
         for file in self.folder.glob(f"{self.schema.file}-*"):
@@ -156,18 +134,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open an SQLite transaction: committed at the end of the with statement, rolled back on an error.
-
-        Yields
-        ------
-        sqlite3.Connection
-            The database.
-
-        Raises
-        ------
-        StoreError
-            If the file cannot be used.
-        """
+        """Open an SQLite transaction: committed at the end of the with statement, rolled back on an error."""
         try:
             if not self.exists():
                 self._create()
@@ -204,60 +171,20 @@ class Store:
     # Sealed tables
 
     def verified_digest(self, database: sqlite3.Connection) -> str:
-        """Return the digest of the sealed tables, and refuse tables whose stored digest differs.
-
-        Parameters
-        ----------
-        database : sqlite3.Connection
-            The database.
-
-        Returns
-        -------
-        str
-            The digest.
-
-        Raises
-        ------
-        StoreError
-            If the tables were changed otherwise.
-        """
+        """Return the digest of the sealed tables, and refuse tables whose stored digest differs."""
         digest = self._digest(database)
         if database.execute("SELECT digest FROM seal").fetchall() != [(digest,)]:
             raise self.damaged_error()
         return digest
 
     def seal(self, database: sqlite3.Connection) -> str:
-        """Compute and store the digest of the sealed tables, for later checks.
-
-        Parameters
-        ----------
-        database : sqlite3.Connection
-            The database.
-
-        Returns
-        -------
-        str
-            The digest.
-        """
+        """Compute and store the digest of the sealed tables, for later checks."""
         digest = self._digest(database)
         database.execute("UPDATE seal SET digest = ?", (digest,))
         return digest
 
     def require_digest(self, database: sqlite3.Connection, digest: str) -> None:
-        """Refuse to save if the sealed tables no longer have the digest of an earlier reading.
-
-        Parameters
-        ----------
-        database : sqlite3.Connection
-            The database.
-        digest : str
-            Digest of the tables that were read.
-
-        Raises
-        ------
-        ContractError
-            If another run changed the tables.
-        """
+        """Refuse to save if the sealed tables no longer have the digest of an earlier reading."""
         if self.verified_digest(database) != digest:
             raise ContractError(
                 f"another run changed the {self.schema.name} in {self.folder} after this one had read it; nothing is "
@@ -265,27 +192,7 @@ class Store:
             )
 
     def rows(self, database: sqlite3.Connection, query: str, *kinds: type[int] | type[str]) -> list[tuple[Any, ...]]:
-        """Return the rows of an SQL query, and refuse values of other types than `kinds` (a type for each column).
-
-        Parameters
-        ----------
-        database : sqlite3.Connection
-            The database.
-        query : str
-            The query in SQL.
-        *kinds : type
-            Type of each column: `str`, or `int` for integers from 0 to `MAX_TABLE_INTEGER`.
-
-        Returns
-        -------
-        list of tuple
-            The rows.
-
-        Raises
-        ------
-        StoreError
-            If a value is something else.
-        """
+        """Return the rows of an SQL query, and refuse values of other types than `kinds` (a type for each column)."""
         rows = database.execute(query).fetchall()
         for row in rows:
             for value, kind in zip(row, kinds, strict=True):
@@ -296,20 +203,7 @@ class Store:
     # Large values
 
     def put(self, database: sqlite3.Connection, content: bytes) -> str:
-        """Store bytes in pieces, under their SHA-256 digest, and return the digest.
-
-        Parameters
-        ----------
-        database : sqlite3.Connection
-            The database.
-        content : bytes
-            The value.
-
-        Returns
-        -------
-        str
-            SHA-256 of the value in hexadecimal digits, by which `get` finds it.
-        """
+        """Store bytes in pieces, under their SHA-256 digest, and return the digest."""
         digest, view = hashlib.sha256(content).hexdigest(), memoryview(content)
         database.executemany(
             "INSERT OR REPLACE INTO piece VALUES (?, ?, ?)",
@@ -321,27 +215,7 @@ class Store:
         return digest
 
     def get(self, database: sqlite3.Connection, digest: str, size: int) -> bytearray:
-        """Return the bytes stored under a SHA-256 digest, after a check of digest and size.
-
-        Parameters
-        ----------
-        database : sqlite3.Connection
-            The database.
-        digest : str
-            SHA-256 of the value.
-        size : int
-            Bytes of the value.
-
-        Returns
-        -------
-        bytearray
-            The value.
-
-        Raises
-        ------
-        StoreError
-            If the value is missing or damaged.
-        """
+        """Return the bytes stored under a SHA-256 digest, after a check of digest and size."""
         content = bytearray()
         for (value,) in database.execute("SELECT value FROM piece WHERE digest = ? ORDER BY number", (digest,)):
             content += value if isinstance(value, bytes) else b""
@@ -381,13 +255,7 @@ class Store:
         return sha.hexdigest()
 
     def damaged_error(self) -> StoreError:
-        """Return the error for a file that is damaged or belongs to another program.
-
-        Returns
-        -------
-        StoreError
-            The error.
-        """
+        """Return the error for a file that is damaged or belongs to another program."""
         return StoreError(
             f"{self.file} is damaged, or not a {self.schema.name}; restore it from a copy, or name another folder"
         )

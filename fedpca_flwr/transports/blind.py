@@ -67,18 +67,7 @@ ENCRYPTED_FIELD = Field("encrypted", ("parties", "encrypted"), "uint8")
 
 
 def sealed_sizes(public: Public) -> dict[str, int]:
-    """Return the sizes of the symbolic axes in the shapes of this transport's fields.
-
-    Parameters
-    ----------
-    public : Public
-        Public parameters of the run.
-
-    Returns
-    -------
-    dict of str to int
-        Sizes by symbol.
-    """
+    """Return the sizes of the symbolic axes in the shapes of this transport's fields."""
     sizes = {"element": ELEMENT_BYTES, "encrypted": ENCRYPTED_BYTES, "key": KEY_BYTES, **SIGNATURE_SIZES}
     return {"parties": public.parties, **sizes}
 
@@ -97,20 +86,7 @@ DISCLOSURE_NOTE = (
 
 
 def secret_key(party: Party, *labels: bytes) -> bytes:
-    """Derive a key from the secret that the parties of a run share.
-
-    Parameters
-    ----------
-    party : Party
-        Party's half of the run.
-    *labels : bytes
-        What the key is for; each use has labels of its own.
-
-    Returns
-    -------
-    bytes
-        32 bytes.
-    """
+    """Derive a key from the secret that the parties of a run share."""
     return _derived_key(require_secret(party, "secret"), *labels)
 
 
@@ -123,26 +99,7 @@ def _derived_key(secret: bytes, *labels: bytes) -> bytes:
 def open_sum(party: Party, phase: str, sealed: NDArray[np.uint8], limits: Sequence[int]) -> list[int]:
     """Open a sealed sum of an earlier question that the server hands back, or refuse one that anybody has changed.
 
-    Parameters
-    ----------
-    party : Party
-        Party's half of the run.
-    phase : str
-        Name of the earlier question.
-    sealed : ndarray of uint8 of shape (n + 1, ELEMENT_BYTES)
-        Sum of the parties' elements.
-    limits : sequence of int
-        Public limit on the size of each of the n integers.
-
-    Returns
-    -------
-    list of int
-        The integers.
-
-    Raises
-    ------
-    DisclosureError
-        If the sum is not that of one answer of each party to the same question; nothing more is answered then.
+    Shapes: sealed (n + 1, ELEMENT_BYTES).
     """
     secret, context = require_secret(party, "secret"), require_secret(party, _context_name(phase))
     refusal = DisclosureError(
@@ -210,20 +167,7 @@ class SealedSum:
         self._elements: Elements = []
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add the elements of a party, or refuse another number of them.
-
-        Parameters
-        ----------
-        fields : mapping of str to ndarray
-            Fields of the reply.
-        sender : str
-            Name of the party in errors.
-
-        Raises
-        ------
-        ContractError
-            If there are more or fewer elements than in the first answer.
-        """
+        """Add the elements of a party, or refuse another number of them."""
         elements = [int.from_bytes(row.tobytes(), "little") for row in fields["sealed"]]
         self._elements = self._elements or [0] * len(elements)
         if len(elements) != len(self._elements):
@@ -236,15 +180,7 @@ class SealedSum:
     def complete(self, replies: Sequence[Reply]) -> NDArray[np.uint8]:
         """Return the sum of all replies; those that were not consumed on arrival are added now.
 
-        Parameters
-        ----------
-        replies : sequence of Reply
-            Replies of the round.
-
-        Returns
-        -------
-        ndarray of uint8 of shape (n + 1, ELEMENT_BYTES)
-            The sum.
+        Shapes: -> (n + 1, ELEMENT_BYTES).
         """
         for reply in replies:
             if not reply.consumed_bytes:

@@ -14,18 +14,7 @@ from fedpca_flwr.transports.surviving import SurvivingParty, SurvivingServer
 
 
 def server_transport(config: RunConfig) -> ServerTransport:
-    """Return the server's side of the transport that the run-config selects: clear, masked, blind, surviving.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Configuration of the run.
-
-    Returns
-    -------
-    ServerTransport
-        A new transport.
-    """
+    """Return the server's side of the transport that the run-config selects: clear, masked, blind, surviving."""
     if config.transport == "clear":
         return ClearServer()
     if config.blind:
@@ -34,22 +23,7 @@ def server_transport(config: RunConfig) -> ServerTransport:
 
 
 def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyTransport:
-    """Return a party's side of the transport that the run-config selects: clear, masked, blind, surviving.
-
-    Parameters
-    ----------
-    site : Site
-        The party's site, with its identity and rules.
-    card : MethodCard
-        Card of the method.
-    options : PCAOptions
-        Options of the method.
-
-    Returns
-    -------
-    PartyTransport
-        A new transport.
-    """
+    """Return a party's side of the transport that the run-config selects: clear, masked, blind, surviving."""
     node, config = site.node, site.config
     if config.transport == "clear":
         return ClearParty()

@@ -61,18 +61,6 @@ def require_threshold(survivors: int, parties: int) -> None:
     > n + c`` keeps every vector hidden from a server that tells the parties different things (section 6 of the paper),
     and ``t > 2 n / 3`` does while fewer than a third collude. A majority would be enough against a server without any
     party on its side only.
-
-    Parameters
-    ----------
-    survivors : int
-        Threshold ``t``: number of survivors that the run requires.
-    parties : int
-        Number ``n`` of parties.
-
-    Raises
-    ------
-    ConfigError
-        If there are too few survivors, or more than parties.
     """
     minimum = secure.min_survivors(parties)
     if not minimum <= survivors <= parties:
@@ -87,18 +75,6 @@ def min_colluders(survivors: int, parties: int) -> int:
 
     This is the smallest ``c`` without ``2 t > n + c`` (`require_threshold`). If nobody may drop out, all parties but
     one must collude: they subtract their own vectors from the sum.
-
-    Parameters
-    ----------
-    survivors : int
-        Threshold ``t``.
-    parties : int
-        Number ``n`` of parties.
-
-    Returns
-    -------
-    int
-        Number of parties.
     """
     return min(2 * survivors - parties, parties - 1)
 
@@ -119,50 +95,15 @@ class PublicKeys:
     context: bytes = b""  # the run (`Signer.about`); the server does not know it
 
     def run_key(self, position: int) -> bytes:
-        """Return a party's public run key, from which the keys that encrypt its messages are derived.
-
-        Parameters
-        ----------
-        position : int
-            Position of the party.
-
-        Returns
-        -------
-        bytes
-            The key.
-        """
+        """Return a party's public run key, from which the keys that encrypt its messages are derived."""
         return self.keys[position][:KEY_BYTES]
 
     def mask_keys(self, positions: Sequence[int]) -> list[bytes]:
-        """Return the public keys of some parties from which their pairwise masks are derived.
-
-        Parameters
-        ----------
-        positions : sequence of int
-            Positions of the parties.
-
-        Returns
-        -------
-        list of bytes
-            The keys.
-        """
+        """Return the public keys of some parties from which their pairwise masks are derived."""
         return [self.keys[position][KEY_BYTES:] for position in positions]
 
     def shares_context(self, sender: int, recipient: int) -> bytes:
-        """Return the digest of run, keys, sender and recipient to which the key that encrypts shares is bound.
-
-        Parameters
-        ----------
-        sender : int
-            Position of the sender.
-        recipient : int
-            Position of the recipient.
-
-        Returns
-        -------
-        bytes
-            A digest.
-        """
+        """Return the digest of run, keys, sender and recipient to which the key that encrypts shares is bound."""
         return hash_pieces(describe_arrays([np.array([sender, recipient])]), self._shares_prefix).digest()
 
     @cached_property
@@ -171,22 +112,7 @@ class PublicKeys:
         return hash_pieces([b"shares", self.context, *self.keys])
 
     def mask_context(self, phase: str, positions: Sequence[int], request: Sequence[NDArray[Any]] = ()) -> bytes:
-        """Return the digest of question, keys and members to which the members' pairwise masks are bound.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-        positions : sequence of int
-            Positions of the parties.
-        request : sequence of ndarray
-            Arrays of the question.
-
-        Returns
-        -------
-        bytes
-            A digest.
-        """
+        """Return the digest of question, keys and members to which the members' pairwise masks are bound."""
         return transcript(phase, b"", self.keys, [np.asarray(positions), *request])
 
 
@@ -209,42 +135,11 @@ class Channels:
     private: bytes  # its run key
 
     def seal(self, recipient: int, shares: bytes) -> bytes:
-        """Encrypt Shamir shares for another party.
-
-        Parameters
-        ----------
-        recipient : int
-            Position of the recipient.
-        shares : bytes
-            The shares.
-
-        Returns
-        -------
-        bytes
-            The ciphertext.
-        """
+        """Encrypt Shamir shares for another party."""
         return self._cipher(self.position, recipient).encrypt(bytes(12), shares, None)
 
     def unseal(self, sender: int, sealed: bytes) -> bytes:
-        """Decrypt Shamir shares from another party.
-
-        Parameters
-        ----------
-        sender : int
-            Position of the sender.
-        sealed : bytes
-            The ciphertext.
-
-        Returns
-        -------
-        bytes
-            The shares.
-
-        Raises
-        ------
-        ContractError
-            If the ciphertext was made under other keys, or altered.
-        """
+        """Decrypt Shamir shares from another party."""
         try:
             return self._cipher(sender, self.position).decrypt(bytes(12), sealed, None)
         except InvalidTag:
@@ -267,28 +162,7 @@ class Channels:
 def hide(
     vector: Words, public_keys: PublicKeys, context: bytes, members: Sequence[int], private: bytes, seed: bytes
 ) -> Words:
-    """Return a party's vector plus its pairwise masks with the other members and its self mask.
-
-    Parameters
-    ----------
-    vector : ndarray of uint64
-        The vector.
-    public_keys : PublicKeys
-        Public keys of all parties.
-    context : bytes
-        Context of the masks (`PublicKeys.mask_context`).
-    members : sequence of int
-        Positions of the parties with masks.
-    private : bytes
-        Private mask key of this party.
-    seed : bytes
-        Seed of the self mask.
-
-    Returns
-    -------
-    ndarray of uint64
-        The hidden vector.
-    """
+    """Return a party's vector plus its pairwise masks with the other members and its self mask."""
     vector = vector + mask(private, public_keys.mask_keys(members), context, vector.size)
     combine(vector, seed, np.add)
     return vector
@@ -302,33 +176,7 @@ def unmask(
     survivors: Sequence[int],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> Words:
-    """Remove the survivors' self masks and the dropouts' pairwise masks from a sum of hidden vectors.
-
-    Parameters
-    ----------
-    total : ndarray of uint64
-        Sum of the hidden vectors.
-    public_keys : PublicKeys
-        Public keys of all parties.
-    context : bytes
-        Context of the masks (`PublicKeys.mask_context`).
-    members : sequence of int
-        Positions of the parties whose masks are in the vectors.
-    survivors : sequence of int
-        Positions of the parties whose vectors are in the sum.
-    revealed : mapping of int to mapping of int to bytes
-        By position of the revealing party and by member, a share of the member's seed or key.
-
-    Returns
-    -------
-    ndarray of uint64
-        The plain sum.
-
-    Raises
-    ------
-    ContractError
-        If the shares do not give the keys, or the unmasked sum does not count the survivors.
-    """
+    """Remove the survivors' self masks and the dropouts' pairwise masks from a sum of hidden vectors."""
     total = total.copy()
     for position in members:
         try:

@@ -51,33 +51,11 @@ class SumPolicy:
     survivors: int = 0  # of a run that goes on without some: with so many at least
 
     def members(self, parties: Iterable[int]) -> list[str]:
-        """Return the parties' public keys in hexadecimal, which name the same site in every run.
-
-        Parameters
-        ----------
-        parties : iterable of int
-            Numbers of the partitions.
-
-        Returns
-        -------
-        list of str
-            Public keys in hexadecimal digits.
-        """
+        """Return the parties' public keys in hexadecimal, which name the same site in every run."""
         return [self.signer.identity.member_keys[party].hex() for party in parties]
 
     def require_size(self, parties: int) -> None:
-        """Refuse a sum over fewer parties than the site's minimum.
-
-        Parameters
-        ----------
-        parties : int
-            Number of parties in the sum.
-
-        Raises
-        ------
-        DisclosureError
-            If there are fewer than `min_parties`.
-        """
+        """Refuse a sum over fewer parties than the site's minimum."""
         if parties < self.min_parties:
             raise DisclosureError(
                 f"the sum would have {parties} different parties, this site asks for at least {self.min_parties} "
@@ -86,27 +64,7 @@ class SumPolicy:
 
 
 def require_summable(method: str, questions: Questions) -> Questions:
-    """Return a method's questions, or refuse a method that needs more than sums of the parties' replies.
-
-    Parameters
-    ----------
-    method : str
-        Name of the method in errors.
-    questions : mapping of str to Question
-        The method's own questions.
-
-    Returns
-    -------
-    mapping of str to Question
-        The same questions.
-
-    Raises
-    ------
-    TravelError
-        If the method needs more than sums of the parties' replies, and no option of the method helps.
-    ConfigError
-        If another option helps; the error names the option.
-    """
+    """Return a method's questions, or refuse a method that needs more than sums of the parties' replies."""
     unsummable = [name for name, question in questions.items() if not question.in_clear and question.limits is None]
     if unsummable:
         suggestion = questions[unsummable[0]].suggestion
@@ -119,20 +77,7 @@ def require_summable(method: str, questions: Questions) -> Questions:
 
 
 def mask_question(question: Question, *further_fields: Field) -> Question:
-    """Return a question whose reply is a vector of masked words; a question in clear stays unchanged.
-
-    Parameters
-    ----------
-    question : Question
-        The method's question.
-    *further_fields : Field
-        Fields to put before those of the request.
-
-    Returns
-    -------
-    Question
-        The question with a masked reply.
-    """
+    """Return a question whose reply is a vector of masked words; a question in clear stays unchanged."""
     if question.in_clear:
         return question
     request = Payload((*further_fields, *question.request.fields))
@@ -140,29 +85,7 @@ def mask_question(question: Question, *further_fields: Field) -> Question:
 
 
 def encode_answer(party: Party, phase: str, question: Question, request: Fields) -> Words:
-    """Return this party's answer in fixed point, or random words if the answer exceeds the public limits.
-
-    Parameters
-    ----------
-    party : Party
-        Party's half of the run.
-    phase : str
-        Name of the question.
-    question : Question
-        The method's question.
-    request : mapping of str to ndarray
-        Fields of the method's question.
-
-    Returns
-    -------
-    ndarray of uint64
-        The words.
-
-    Raises
-    ------
-    ContractError
-        If the limit is not finite in float64.
-    """
+    """Return this party's answer in fixed point, or random words if the answer exceeds the public limits."""
     layout = question.layout(request, party.public)
     if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from the request alone
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
@@ -189,20 +112,7 @@ class MaskedSum:
         self._words = np.zeros(layout.size, np.uint64)
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add the masked vector of a party to the sum, or refuse a vector of another length.
-
-        Parameters
-        ----------
-        fields : mapping of str to ndarray
-            Fields of the reply.
-        sender : str
-            Name of the party in errors.
-
-        Raises
-        ------
-        ContractError
-            If the vector has another length than the layout.
-        """
+        """Add the masked vector of a party to the sum, or refuse a vector of another length."""
         vector = fields["masked"]
         if vector.size != self.layout.size:
             raise ContractError(
@@ -212,43 +122,14 @@ class MaskedSum:
         self._words += vector
 
     def complete(self, replies: Sequence[Reply]) -> Words:
-        """Return the sum of all replies; vectors that were not consumed on arrival are added now.
-
-        Parameters
-        ----------
-        replies : sequence of Reply
-            Replies of the round.
-
-        Returns
-        -------
-        ndarray of uint64
-            The sum.
-        """
+        """Return the sum of all replies; vectors that were not consumed on arrival are added now."""
         for reply in replies:
             if not reply.consumed_bytes:
                 self.add(reply.fields, reply.sender)
         return self._words
 
     def decode(self, replies: Sequence[Reply], estimate: Fields) -> Total:
-        """Decode the sum of all replies, after a check that its counter equals the number of parties.
-
-        Parameters
-        ----------
-        replies : sequence of Reply
-            Replies of the round.
-        estimate : mapping of str to ndarray
-            The server's estimates of some fields.
-
-        Returns
-        -------
-        Total
-            The sum of each field.
-
-        Raises
-        ------
-        ContractError
-            If the masks do not cancel.
-        """
+        """Decode the sum of all replies, after a check that its counter equals the number of parties."""
         total = self.complete(replies)
         if (parties := int(total[0])) != len(replies):
             raise ContractError(
@@ -260,48 +141,13 @@ class MaskedSum:
 
 
 def decode_total(layout: Layout, words: Words, parties: int, estimate: Fields | None = None) -> Total:
-    """Decode the words of an unmasked sum into the total of each field.
-
-    Parameters
-    ----------
-    layout : Layout
-        Layout of the words.
-    words : ndarray of uint64
-        The opened sum.
-    parties : int
-        Number of parties in the sum.
-    estimate : mapping of str to ndarray, optional
-        The server's estimates of some fields.
-
-    Returns
-    -------
-    Total
-        The sum of each field.
-    """
+    """Decode the words of an unmasked sum into the total of each field."""
     fields, low = layout.decode(words, estimate)
     return Total(fields, parties, low, partial(layout.decode_exactly, words), layout.error_bound(parties))
 
 
 def require_secret(party: Party, name: str) -> bytes:
-    """Load a secret of this run from the party's journal, or raise an error if there is none.
-
-    Parameters
-    ----------
-    party : Party
-        Party's half of the run.
-    name : str
-        Name of the secret.
-
-    Returns
-    -------
-    bytes
-        The secret.
-
-    Raises
-    ------
-    ContractError
-        If the journal has no such secret.
-    """
+    """Load a secret of this run from the party's journal, or raise an error if there is none."""
     value = party.journal.load_secret(name)
     if value is None:
         raise ContractError("this site has no key of this run: it was started anew, or never asked for one")

@@ -49,44 +49,14 @@ class RunFactory:
     methods: Registry
 
     def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy:
-        """Return the server's strategy for a run-config, ready for the run.
-
-        Parameters
-        ----------
-        run_config : mapping of str to object
-            Configuration of the run.
-
-        Returns
-        -------
-        PCAStrategy
-            The strategy.
-
-        Raises
-        ------
-        ConfigError
-            As of `prepare`.
-        """
+        """Return the server's strategy for a run-config, ready for the run."""
         kind = self.methods.parse_method(_method_text(run_config)).strategy
         strategy = kind.__new__(kind)
         self.prepare(strategy, run_config)
         return strategy
 
     def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
-        """Check the run-config, and give a new strategy its options and its transport.
-
-        Parameters
-        ----------
-        strategy : PCAStrategy
-            A strategy of the method that the configuration names.
-        run_config : mapping of str to object
-            Configuration of the run.
-
-        Raises
-        ------
-        ConfigError
-            For an unknown method, a key that no run has, an option that this method does not have, or a value that is
-            not allowed.
-        """
+        """Check the run-config, and give a new strategy its options and its transport."""
         text, card = _method_text(run_config), strategy.card
         self._refuse_options_as_keys(run_config, text, card)
         extra_options = {"n-components": run_config.get("n-components", DEFAULTS.n_components)}
@@ -104,18 +74,6 @@ class RunFactory:
         """Return a party's client for Flower's context, or a client that refuses an invalid configuration.
 
         Nothing is raised, whatever the run-config holds: a configuration that is refused gives a client that refuses.
-
-        Parameters
-        ----------
-        context : Context
-            Flower's context of the node, with run-config and node-config.
-        load : callable
-            Function that returns the party's rows (see `Site`).
-
-        Returns
-        -------
-        PCAClient or RefusingClient
-            The client.
         """
         site = Site(context, load, self.methods)
         try:
@@ -133,20 +91,6 @@ class RunFactory:
 
         The rows are a site's own data, with the rules for such data (a journal for secure sums, say), except in
         Flower's simulation. The node-config may have keys of the app's own, unless they resemble keys of a site.
-
-        Parameters
-        ----------
-        context : Context
-            Flower's context of the node.
-        rows : callable
-            Returns the party's array or data frame (n, d). What it raises is reported without its text.
-        run_config : mapping of str to object
-            Configuration of the run.
-
-        Returns
-        -------
-        PCAClient or RefusingClient
-            The client.
         """
         ray = sys.modules.get("ray")  # Flower simulates parties in actors of Ray; starting Ray makes no actor
         in_actor = ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
@@ -165,20 +109,7 @@ class RunFactory:
         return self.client(app_context, load)
 
     def refusing_client(self, context: Context, error: FedPCAError) -> RefusingClient:
-        """Return the client of a party that cannot take part.
-
-        Parameters
-        ----------
-        context : Context
-            Flower's context of the node.
-        error : FedPCAError
-            What the party reports.
-
-        Returns
-        -------
-        RefusingClient
-            A client that answers every question with the report of the error.
-        """
+        """Return the client of a party that cannot take part."""
         return RefusingClient(Site(context, local_table, self.methods).report(error))
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:

@@ -80,18 +80,7 @@ class Masked(Transport):
         self.method_questions: Questions = {}
 
     def uses_commitments(self, parties: int) -> bool:
-        """Return whether each party shares masks with only some others, so that parties first commit to keys.
-
-        Parameters
-        ----------
-        parties : int
-            Number of parties of the run.
-
-        Returns
-        -------
-        bool
-            Whether the round ``openings`` takes place.
-        """
+        """Return whether each party shares masks with only some others, so that parties first commit to keys."""
         return not self._is_noisy and neighbours.degree(parties) < parties - 1
 
     @property
@@ -254,18 +243,7 @@ def _sizes_with_keys(phase: Question) -> Callable[[Public], Mapping[str, int]]:
 
 
 def collect_keys(replies: Sequence[Reply]) -> Fields:
-    """Stack the replies' public keys and signatures into two arrays, for the server to relay.
-
-    Parameters
-    ----------
-    replies : sequence of Reply
-        Replies to the question for keys.
-
-    Returns
-    -------
-    dict of str to ndarray
-        Fields "publics" (parties, key) and "signatures" (parties, signature).
-    """
+    """Stack the replies' public keys and signatures into two arrays, for the server to relay."""
     return {
         "publics": np.stack([reply.fields["public"] for reply in replies]),
         "signatures": np.stack([reply.fields["signature"] for reply in replies]),

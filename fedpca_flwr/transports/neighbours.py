@@ -36,56 +36,19 @@ SECURITY_BITS = 40
 
 @lru_cache
 def degree(parties: int) -> int:
-    """Return the number of other parties with whom each party shares masks.
-
-    Parameters
-    ----------
-    parties : int
-        Number of parties of the run.
-
-    Returns
-    -------
-    int
-        Number of neighbours.
-    """
+    """Return the number of other parties with whom each party shares masks."""
     if parties <= MAX_COMPLETE_PARTIES:
         return parties - 1
     return min(min_degree(parties, int(MAX_COLLUDING_SHARE * parties), SECURITY_BITS), parties - 1)
 
 
 def commitment(party: int, public: bytes) -> bytes:
-    """Return the hash of a party's number and public key, which commits the party to the key and hides the key.
-
-    Parameters
-    ----------
-    party : int
-        Number of the party's partition.
-    public : bytes
-        The public key.
-
-    Returns
-    -------
-    bytes
-        The commitment.
-    """
+    """Return the hash of a party's number and public key, which commits the party to the key and hides the key."""
     return hashlib.sha256(b"fedpca commitment" + party.to_bytes(8, "little") + public).digest()
 
 
 def require_opened(commitments: Sequence[bytes], publics: Sequence[bytes]) -> None:
-    """Refuse public keys that differ from the commitments of their parties.
-
-    Parameters
-    ----------
-    commitments : sequence of bytes
-        Commitments of the parties, in order of the partitions.
-    publics : sequence of bytes
-        Public keys of the parties, in the same order.
-
-    Raises
-    ------
-    DisclosureError
-        If any key differs; the error names the parties.
-    """
+    """Refuse public keys that differ from the commitments of their parties."""
     opened = enumerate(zip(commitments, publics, strict=True))
     mismatched = [str(party) for party, (committed, public) in opened if commitment(party, public) != committed]
     if mismatched:
@@ -96,20 +59,7 @@ def require_opened(commitments: Sequence[bytes], publics: Sequence[bytes]) -> No
 
 
 def graph_seed(context: bytes, publics: Sequence[bytes]) -> bytes:
-    """Return the hash of the run and all public keys that seeds the random ring of parties.
-
-    Parameters
-    ----------
-    context : bytes
-        Digest of the run (`Signer.context`).
-    publics : sequence of bytes
-        Public keys of all parties.
-
-    Returns
-    -------
-    bytes
-        The seed.
-    """
+    """Return the hash of the run and all public keys that seeds the random ring of parties."""
     return digest_pieces(b"fedpca neighbours", context, b"".join(publics))
 
 
@@ -117,20 +67,6 @@ def neighbours(seed: bytes, parties: int, party: int) -> list[int]:
     """Return the partitions with whom a party shares masks: the nearest on either side of a random ring.
 
     The order of the ring is that of 128 bits each from ChaCha20: uniform but for ties.
-
-    Parameters
-    ----------
-    seed : bytes
-        Seed of the graph (`graph_seed`).
-    parties : int
-        Number of parties of the run.
-    party : int
-        Number of the party's partition.
-
-    Returns
-    -------
-    list of int
-        Partitions of the neighbours, in order.
     """
     words = np.frombuffer(keystream(seed).update(bytes(16 * parties)), "<u8").reshape(parties, 2)
     order = np.lexsort(words.T)

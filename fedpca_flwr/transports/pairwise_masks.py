@@ -41,65 +41,22 @@ BLOCK_WORDS = 2**16
 
 
 def new_private_key() -> bytes:
-    """Return a new private key: 32 random bytes of the operating system.
-
-    Returns
-    -------
-    bytes
-        The private key.
-    """
+    """Return a new private key: 32 random bytes of the operating system."""
     return X25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_key(private: bytes) -> bytes:
-    """Return the X25519 public key of a private key.
-
-    Parameters
-    ----------
-    private : bytes
-        The private key.
-
-    Returns
-    -------
-    bytes
-        The public key.
-    """
+    """Return the X25519 public key of a private key."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def split_keys(joined: bytes, size: int = KEY_BYTES) -> list[bytes]:
-    """Split concatenated keys into a list of keys of ``size`` bytes each.
-
-    Parameters
-    ----------
-    joined : bytes
-        Keys, one after another.
-    size : int
-        Bytes of a key.
-
-    Returns
-    -------
-    list of bytes
-        The keys.
-    """
+    """Split concatenated keys into a list of keys of ``size`` bytes each."""
     return [joined[i : i + size] for i in range(0, len(joined), size)]
 
 
 def hash_pieces(pieces: Iterable[bytes], prefix: HASH | None = None) -> HASH:
-    """Return the SHA-256 object of byte strings, each preceded by its length, so that different lists differ.
-
-    Parameters
-    ----------
-    pieces : iterable of bytes
-        The pieces.
-    prefix : hash object, optional
-        Hash of the pieces before.
-
-    Returns
-    -------
-    hash object
-        A new hash.
-    """
+    """Return the SHA-256 object of byte strings, each preceded by its length, so that different lists differ."""
     digest = prefix.copy() if prefix else hashlib.sha256()
     for piece in pieces:
         digest.update(len(piece).to_bytes(8, "little"))
@@ -108,34 +65,12 @@ def hash_pieces(pieces: Iterable[bytes], prefix: HASH | None = None) -> HASH:
 
 
 def digest_pieces(*pieces: bytes) -> bytes:
-    """Return the SHA-256 digest of byte strings, each preceded by its length, so that different lists differ.
-
-    Parameters
-    ----------
-    *pieces : bytes
-        The pieces.
-
-    Returns
-    -------
-    bytes
-        The digest.
-    """
+    """Return the SHA-256 digest of byte strings, each preceded by its length, so that different lists differ."""
     return hash_pieces(pieces).digest()
 
 
 def describe_arrays(arrays: Iterable[NDArray[Any]]) -> Iterator[bytes]:
-    """Yield each array's type and shape, then its values, as byte strings to hash.
-
-    Parameters
-    ----------
-    arrays : iterable of ndarray
-        The arrays.
-
-    Yields
-    ------
-    bytes
-        For each array its type and shape, then its values.
-    """
+    """Yield each array's type and shape, then its values, as byte strings to hash."""
     for array in arrays:
         yield f"{array.dtype.str} {array.shape}".encode()
         yield array.tobytes()
@@ -148,86 +83,24 @@ def transcript(phase: str, context: bytes, publics: Sequence[bytes], arrays: Seq
     zeros to all parties except one learns nothing about that one. For questions that can be asked twice the arrays hold
     the number of the question, so that no two answers share a mask: their difference would show what has changed in the
     rows between.
-
-    Parameters
-    ----------
-    phase : str
-        Name of the question.
-    context : bytes
-        Digest of the run (`Signer.context`).
-    publics : sequence of bytes
-        Public keys of the parties.
-    arrays : sequence of ndarray
-        Arrays of the question.
-
-    Returns
-    -------
-    bytes
-        The digest.
     """
     return digest_pieces(phase.encode(), context, *publics, *describe_arrays(arrays))
 
 
 def mask(private: bytes, publics: Sequence[bytes], context: bytes, size: int) -> Words:
-    """Return a party's mask: the keystreams shared with each other party, added or subtracted by the order of the keys.
-
-    Parameters
-    ----------
-    private : bytes
-        Private key of the party.
-    publics : sequence of bytes
-        Distinct public keys of all parties, among them that of ``private``.
-    context : bytes
-        Transcript of the request (`transcript`).
-    size : int
-        Number of words.
-
-    Returns
-    -------
-    ndarray of uint64
-        The mask.
-    """
+    """Return a party's mask: the keystreams shared with each other party, added or subtracted by the order of the keys."""
     return mask_from_secrets(public_key(private), shared_secrets(private, publics), context, size)
 
 
 def mask_from_secrets(local_key: bytes, secrets: Mapping[bytes, bytes], context: bytes, size: int) -> Words:
-    """Return a party's mask from X25519 secrets: each pair's keystream, added at the smaller key, else subtracted.
-
-    Parameters
-    ----------
-    local_key : bytes
-        Public key of the party.
-    secrets : mapping of bytes to bytes
-        Shared secret by the peer's public key (`shared_secrets`).
-    context : bytes
-        Transcript of the request (`transcript`).
-    size : int
-        Number of words.
-
-    Returns
-    -------
-    ndarray of uint64
-        The mask.
-    """
+    """Return a party's mask from X25519 secrets: each pair's keystream, added at the smaller key, else subtracted."""
     total = np.zeros(size, np.uint64)
     add_mask(total, local_key, secrets, context)
     return total
 
 
 def add_mask(words: Words, local_key: bytes, secrets: Mapping[bytes, bytes], context: bytes) -> None:
-    """Add a party's mask (`mask_from_secrets`) to words in place.
-
-    Parameters
-    ----------
-    words : ndarray of uint64
-        The words, which are changed.
-    local_key : bytes
-        Public key of the party.
-    secrets : mapping of bytes to bytes
-        Shared secret by the peer's public key (`shared_secrets`).
-    context : bytes
-        Transcript of the request (`transcript`).
-    """
+    """Add a party's mask (`mask_from_secrets`) to words in place."""
     buffers = Buffers(words.size)
     for peer, secret in secrets.items():
         combine(
@@ -252,19 +125,7 @@ class Buffers:
 
 
 def combine(words: Words, key: bytes, operation: np.ufunc, buffers: Buffers | None = None) -> None:
-    """Add the ChaCha20 keystream of a key to words in place, or subtract the keystream, by ``operation``.
-
-    Parameters
-    ----------
-    words : ndarray of uint64
-        The words, which are changed.
-    key : bytes
-        Key of the stream.
-    operation : numpy.ufunc
-        `numpy.add` or `numpy.subtract`.
-    buffers : Buffers, optional
-        Buffers for the stream; new ones by default.
-    """
+    """Add the ChaCha20 keystream of a key to words in place, or subtract the keystream, by ``operation``."""
     stream, buffers = keystream(key), buffers or Buffers(words.size)
     for start in range(0, words.size, BLOCK_WORDS):
         block = words[start : start + BLOCK_WORDS]
@@ -273,68 +134,19 @@ def combine(words: Words, key: bytes, operation: np.ufunc, buffers: Buffers | No
 
 
 def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return the X25519 secret with each other party, by its public key; a secret serves all sums of a run.
-
-    Parameters
-    ----------
-    private : bytes
-        Private key of the party.
-    publics : iterable of bytes
-        Public keys of the parties.
-
-    Returns
-    -------
-    dict of bytes to bytes
-        Shared secret by the peer's public key.
-
-    Raises
-    ------
-    ContractError
-        If a public key is a point of small order.
-    """
+    """Return the X25519 secret with each other party, by its public key; a secret serves all sums of a run."""
     key = X25519PrivateKey.from_private_bytes(private)
     local_key = key.public_key().public_bytes_raw()
     return {peer: _exchange_key(key, peer) for peer in publics if peer != local_key}
 
 
 def agreed_key(key: X25519PrivateKey, peer: bytes, context: bytes) -> bytes:
-    """Return the 256-bit key that two parties derive for a single request, equal on either side.
-
-    Parameters
-    ----------
-    key : X25519PrivateKey
-        Private key of a party.
-    peer : bytes
-        Public key of the other party.
-    context : bytes
-        Transcript of the request.
-
-    Returns
-    -------
-    bytes
-        The key.
-
-    Raises
-    ------
-    ContractError
-        If the public key is a point of small order.
-    """
+    """Return the 256-bit key that two parties derive for a single request, equal on either side."""
     return derive_key(_exchange_key(key, peer), key.public_key().public_bytes_raw(), peer, context)
 
 
 def keystream(key: bytes) -> CipherContext:
-    """Return a ChaCha20 encryptor that turns zeros into the keystream; the nonce is zero, as each key serves once.
-
-    Parameters
-    ----------
-    key : bytes
-        Key of 256 bits.
-
-    Returns
-    -------
-    CipherContext
-        The encryptor, which turns zeros into the stream.
-    """
+    """Return a ChaCha20 encryptor that turns zeros into the keystream; the nonce is zero, as each key serves once."""
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
 
 
@@ -349,21 +161,6 @@ def _exchange_key(private: X25519PrivateKey, peer: bytes) -> bytes:
 
 
 def derive_key(shared: bytes, local_key: bytes, peer: bytes, context: bytes) -> bytes:
-    """Derive the 256-bit key of two parties for a single request from their shared secret, by HKDF-SHA256.
-
-    Parameters
-    ----------
-    shared : bytes
-        X25519 secret of both parties.
-    local_key, peer : bytes
-        Public keys of both, in any order.
-    context : bytes
-        Transcript of the request (`transcript`).
-
-    Returns
-    -------
-    bytes
-        The key.
-    """
+    """Derive the 256-bit key of two parties for a single request from their shared secret, by HKDF-SHA256."""
     info = KEY_PURPOSE + context + b"".join(sorted([local_key, peer]))
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(shared)

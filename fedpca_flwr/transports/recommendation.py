@@ -23,26 +23,7 @@ SHARED_CARD_FIELDS = ("split", "differentially_private", "incomplete", "exposes"
 
 
 def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public, rows: int, max_bytes: int) -> str:
-    """Name the exact methods for the same kind of data whose largest reply fits in a number of bytes.
-
-    Parameters
-    ----------
-    methods : mapping of str to Method
-        All methods by name.
-    card : MethodCard
-        Card of the run's method.
-    public : Public
-        Public parameters of the run.
-    rows : int
-        Number of rows of the party.
-    max_bytes : int
-        Largest number of bytes of a reply.
-
-    Returns
-    -------
-    str
-        A sentence with names, bytes and rounds.
-    """
+    """Name the exact methods for the same kind of data whose largest reply fits in a number of bytes."""
     candidates = []
     for name, method in methods.items():
         other = method.strategy.card
@@ -63,18 +44,7 @@ def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public
 
 
 def transports_of(method: Method) -> tuple[str, ...]:
-    """Return the transports (clear, masked, surviving) by which a method can run with any of its example options.
-
-    Parameters
-    ----------
-    method : Method
-        The method.
-
-    Returns
-    -------
-    tuple of str
-        Names among "clear", "masked" and "surviving".
-    """
+    """Return the transports (clear, masked, surviving) by which a method can run with any of its example options."""
     examples = method.strategy.card.examples
     return tuple(
         name
@@ -84,22 +54,7 @@ def transports_of(method: Method) -> tuple[str, ...]:
 
 
 def script_or_none(method: Method, config: RunConfig, options: Mapping[str, Any]) -> Questions | None:
-    """Return the questions of a run under its transport, or None if the transport or an option is refused.
-
-    Parameters
-    ----------
-    method : Method
-        The method.
-    config : RunConfig
-        Configuration of the run.
-    options : mapping of str to object
-        Options of the method.
-
-    Returns
-    -------
-    mapping of str to Question, or None
-        All questions of the run, in order.
-    """
+    """Return the questions of a run under its transport, or None if the transport or an option is refused."""
     card = method.strategy.card
     try:
         return server_transport(config).script(card.name, card.script(config, card.options.parse(options)))

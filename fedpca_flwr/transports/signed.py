@@ -49,41 +49,11 @@ class Signer:
         return digest_pieces(self.run.encode(), self.configuration.encode(), self.identity.digest)
 
     def sign(self, subject: str, *parts: bytes) -> NDArray[np.uint8]:
-        """Return this party's signature on byte strings, bound to the run and to a subject.
-
-        Parameters
-        ----------
-        subject : str
-            Name of what is signed.
-        *parts : bytes
-            What is signed.
-
-        Returns
-        -------
-        ndarray of uint8
-            The signature (64,).
-        """
+        """Return this party's signature on byte strings, bound to the run and to a subject."""
         return np.frombuffer(self.identity.sign(self._message(self.identity.party, subject, parts)), np.uint8)
 
     def require_signature(self, party: int, subject: str, signature: NDArray[np.uint8], *parts: bytes) -> None:
-        """Refuse a signature on byte strings that the given party did not make in this run.
-
-        Parameters
-        ----------
-        party : int
-            Number of the party's partition.
-        subject : str
-            Name of what is signed.
-        signature : ndarray of uint8
-            The signature (64,).
-        *parts : bytes
-            What is signed.
-
-        Raises
-        ------
-        DisclosureError
-            If the signature is wrong; the error names the party.
-        """
+        """Refuse a signature on byte strings that the given party did not make in this run."""
         if not self.identity.is_signed_by(party, self._message(party, subject, parts), signature.tobytes()):
             raise DisclosureError(
                 f"the signature of party {party} under the {subject} is not right by its key in this site's list "
@@ -95,24 +65,7 @@ class Signer:
     def require_keys(
         self, parties: Sequence[int], keys: Sequence[bytes], signatures: NDArray[np.uint8], local_key: bytes
     ) -> None:
-        """Refuse run keys unless each is signed by a different party and this party's own key is present.
-
-        Parameters
-        ----------
-        parties : sequence of int
-            Partition of each key.
-        keys : sequence of bytes
-            The keys.
-        signatures : ndarray of uint8
-            Signature of each key (len(parties), 64).
-        local_key : bytes
-            This party's key, as it made the key.
-
-        Raises
-        ------
-        DisclosureError
-            If any key is wrong; the error names the party.
-        """
+        """Refuse run keys unless each is signed by a different party and this party's own key is present."""
         partitions, times = range(len(self.identity.member_keys)), Counter(parties)
         for party in parties:
             if party not in partitions:

@@ -132,20 +132,7 @@ class Surviving(Transport):
         return script
 
     def stage_phase(self, stage: str, sum_phase: str) -> str:
-        """Return the name of the question for a stage of a sum; after the first sum prefixed by the sum's name.
-
-        Parameters
-        ----------
-        stage : str
-            Name of the stage.
-        sum_phase : str
-            Phase of the sum.
-
-        Returns
-        -------
-        str
-            The stage's name; with the phase before it for all sums after the first.
-        """
+        """Return the name of the question for a stage of a sum; after the first sum prefixed by the sum's name."""
         return stage if sum_phase == self.sum_phases[0] else f"{sum_phase} {stage}"
 
 

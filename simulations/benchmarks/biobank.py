@@ -74,15 +74,7 @@ def _biobank(
 
 
 def draw_sites(folder: Path, parties: int, people: int, variants: int, populations: int) -> None:
-    """Write a .bed file for each site, with .bim and .fam, and the populations' frequencies; keep files of these sizes.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the files.
-    parties, people, variants, populations : int
-        Number of sites, of people at all sites, of variants and of populations.
-    """
+    """Write a .bed file for each site, with .bim and .fam, and the populations' frequencies; keep files of these sizes."""
     rng = np.random.default_rng(0)
     ancestral = rng.uniform(0.1, 0.9, variants) * (1 - DIVERGENCE) / DIVERGENCE
     shares = rng.beta(ancestral, (1 - DIVERGENCE) / DIVERGENCE - ancestral, size=(populations, variants)).T
@@ -116,19 +108,7 @@ def _pack(codes: Any) -> Any:
 
 
 def forecast(folder: Path, components: int, sample: int, people: int) -> Distance:
-    """Forecast the distance of the components of all people to the truth, from some people of the first site.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the files.
-    components, sample, people : int
-        Number of components, of people of the first site, and of all people.
-
-    Returns
-    -------
-    Distance
-    """
+    """Forecast the distance of the components of all people to the truth, from some people of the first site."""
     rows = read(folder / "0.bed").rows
     chosen = np.zeros(len(rows), np.bool_)
     chosen[np.random.default_rng(1).permutation(len(rows))[:sample]] = True
@@ -140,16 +120,7 @@ def forecast(folder: Path, components: int, sample: int, people: int) -> Distanc
 def truth(folder: Path, components: int) -> Array:
     """Return the leading eigenvectors of the covariance of the drawn, standardised genotypes.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder of the files.
-    components : int
-        Number of components.
-
-    Returns
-    -------
-    ndarray of shape (d, components)
+    Shapes: -> (d, components).
     """
     shares: Array = np.load(folder / FREQUENCIES)
     mean = shares.mean(axis=1)
@@ -169,24 +140,7 @@ def truth(folder: Path, components: int) -> Array:
 
 
 def measure_masked_run(folder: Path, parties: int, components: int, tolerance: float, threads: int) -> dict[str, Any]:
-    """Run sub-it in secure sums over the sites of a folder, and measure it.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the files.
-    parties, components : int
-        Number of sites and of components.
-    tolerance : float
-        Certified angle at which the run ends, in degrees.
-    threads : int
-        Threads of each site, and of the server's BLAS.
-
-    Returns
-    -------
-    dict
-        Seconds, rounds, bytes, peaks in bytes, certified angle, distance and angle to the truth.
-    """
+    """Run sub-it in secure sums over the sites of a folder, and measure it."""
     options = {"n-components": components, "tolerance": tolerance, "genotypes": True, "secure-aggregation": True}
     files = [folder / f"{party}.bed" for party in range(parties)]
     keys = {"rare-values": "allow", "threads": threads}

@@ -38,19 +38,7 @@ def fedsvd(parts: Sequence[Rows], k: int, block: int = 1000) -> MaskedTables:
     (d, n) party i has some columns X_i, and sends ``P X_i Q_i`` with its rows Q_i of Q: a whole (d, n), under masks
     that cancel in the sum. The server decomposes ``P X Q``, and the parties take P off its left singular vectors.
 
-    Parameters
-    ----------
-    parts : sequence of rows of shape (n_i, d)
-        Centred rows of each party.
-    k : int
-        Number of components.
-    block : int, default 1000
-        Columns of a block of Q.
-
-    Returns
-    -------
-    MaskedTables
-        Components, and the bytes that each party sends.
+    Shapes: parts (n_i, d).
     """
     d, n = parts[0].shape[1], sum(map(len, parts))
     left = HaarRotation(bytes(32), d)

@@ -119,18 +119,7 @@ def _measure(method: str, point: Point, size: int, parts: list[Rows], curve: Poi
 
 
 def exponent(curve: Points) -> str:
-    """Return the exponent by which CPU time grows between the last two points.
-
-    Parameters
-    ----------
-    curve : list of tuple
-        Sizes and CPU seconds.
-
-    Returns
-    -------
-    str
-        Exponent with two digits; "-" for fewer than two points.
-    """
+    """Return the exponent by which CPU time grows between the last two points."""
     if len(curve) < 2:
         return "-"
     (size, seconds), (next_size, next_seconds) = curve[-2:]

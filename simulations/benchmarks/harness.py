@@ -56,22 +56,7 @@ Clients = Annotated[int, typer.Option("--clients", help="Number of parties.")]
 
 
 def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) -> Callable[[Body], Body]:
-    """Return a decorator that registers a generator as a benchmark command of its own name.
-
-    Parameters
-    ----------
-    page : str
-        Page of the documentation that quotes the table, from the project's root.
-    blas_threads : int, optional
-        Number of BLAS threads; without it, as many as the machine has cores.
-    **quick : object
-        Defaults of the options with ``--quick``: the smallest sizes that fill the table.
-
-    Returns
-    -------
-    Callable
-        Decorator of the generator.
-    """
+    """Return a decorator that registers a generator as a benchmark command of its own name."""
 
     def shrink(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         """Use the smallest sizes as the options' defaults if ``--quick`` is given."""
@@ -107,20 +92,7 @@ def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) ->
 
 
 def print_tables(lines: Lines, *, text: bool = False) -> Iterator[dict[str, str]]:
-    """Print a benchmark's texts and tables, and yield each line of a table as a dict by column head.
-
-    Parameters
-    ----------
-    lines : Lines
-        What a benchmark yields.
-    text : bool
-        Whether a table has aligned columns and is printed at the end, instead of Markdown.
-
-    Yields
-    ------
-    dict of str
-        Cells by head.
-    """
+    """Print a benchmark's texts and tables, and yield each line of a table as a dict by column head."""
     table = list[list[str]]()
     for line in (*lines, None) if text else lines:  # aligned columns need all lines
         if text and table and not isinstance(line, tuple):
@@ -157,36 +129,14 @@ class Ratio(NamedTuple):
 
 
 def wall_seconds(program: Program) -> float:
-    """Return the wall-clock seconds that a program takes.
-
-    Parameters
-    ----------
-    program : Program
-        Function without parameters.
-
-    Returns
-    -------
-    float
-        Seconds.
-    """
+    """Return the wall-clock seconds that a program takes."""
     start = time.perf_counter()
     program()
     return time.perf_counter() - start
 
 
 def cpu_seconds(program: Program) -> float:
-    """Return the CPU seconds of a program in this process and in child processes that end.
-
-    Parameters
-    ----------
-    program : Program
-        Function without parameters.
-
-    Returns
-    -------
-    float
-        Seconds.
-    """
+    """Return the CPU seconds of a program in this process and in child processes that end."""
     from resource import RUSAGE_CHILDREN, getrusage  # POSIX only
 
     def used() -> float:
@@ -200,22 +150,7 @@ def cpu_seconds(program: Program) -> float:
 
 
 def time_pair(ours: Program, theirs: Program, repeats: int, clock: Callable[[Program], float] = cpu_seconds) -> Ratio:
-    """Measure two programs in turn, after a first run of each that does not count.
-
-    Parameters
-    ----------
-    ours, theirs : Program
-        Functions without parameters.
-    repeats : int
-        Number of measurements of each program.
-    clock : Callable
-        Seconds of a program: `cpu_seconds` or `wall_seconds`.
-
-    Returns
-    -------
-    Ratio
-        Median seconds and ratios.
-    """
+    """Measure two programs in turn, after a first run of each that does not count."""
     times = np.array([[clock(ours), clock(theirs)] for _ in range(repeats + 1)])[1:]
     ours_seconds, theirs_seconds = np.median(times, axis=0)
     return Ratio(float(ours_seconds), float(theirs_seconds), times[:, 0] / times[:, 1])
@@ -230,24 +165,7 @@ class Usage(NamedTuple):
 
 
 def isolate(program: Callable[..., Any], *arguments: Any, load: Any = None, warm_up: Any = None) -> Usage:
-    """Measure CPU time and peak memory of a program in a new process with a single BLAS thread.
-
-    Parameters
-    ----------
-    program : Callable
-        Function of a module, as processes need it.
-    *arguments : Any
-        Arguments of the program, or of ``load``.
-    load : Callable, optional
-        Function that returns the arguments of the program; CPU time leaves it out.
-    warm_up : Sequence, optional
-        Arguments of a small first call that loads libraries; memory is then what the program takes beyond them.
-
-    Returns
-    -------
-    Usage
-        CPU seconds, peak memory and value.
-    """
+    """Measure CPU time and peak memory of a program in a new process with a single BLAS thread."""
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(_measure, (program, arguments, load, warm_up))
 
@@ -271,99 +189,33 @@ def peak_mb() -> float:
 
 
 def clients(dataset: str, root: str, number: int = 10, *, seed: int = 42, **partition: Any) -> list[Rows]:
-    """Split the rows of a data set among clients, by default with Dirichlet 0.1 over the classes.
-
-    Parameters
-    ----------
-    dataset, root : str
-        Name of the data set, and folder of the data sets.
-    number, seed : int
-        Number of clients, and seed of the partition.
-    **partition : Any
-        Keywords of `split`; Dirichlet 0.1 without any.
-
-    Returns
-    -------
-    list of ndarray
-        Rows of each client.
-    """
+    """Split the rows of a data set among clients, by default with Dirichlet 0.1 over the classes."""
     source = datasets.load(dataset, root)
     rows = source.all_rows()
     return [rows[part] for part in split(source.labels, number, seed=seed, **partition or PARTITIONS["Dirichlet 0.1"])]
 
 
 def exact_components(parts: Sequence[Rows]) -> Array:
-    """Return the components (d, 50) of all parties' rows by the exact method P-COV.
-
-    Parameters
-    ----------
-    parts : sequence of ndarray
-        Rows (n_i, d) of each party.
-
-    Returns
-    -------
-    ndarray
-        Components (d, 50) as columns.
-    """
+    """Return the components (d, 50) of all parties' rows by the exact method P-COV."""
     return run("p-cov", parts, n_components=COMPONENTS, min_rows=1).loadings()[0].T
 
 
 def draw_parties(number: int, rows: int, features: int, power: float = 0.5, shift: float = 1.0) -> list[Array]:
-    """Draw normal rows for each party, with party means that differ and deviations that fall by feature.
-
-    Parameters
-    ----------
-    number, rows, features : int
-        Number of parties, of rows of each, and of features.
-    power, shift : float
-        Power of the feature's number by which deviations fall, and deviation of the parties' means in those.
-
-    Returns
-    -------
-    list of ndarray
-        Rows of each party.
-    """
+    """Draw normal rows for each party, with party means that differ and deviations that fall by feature."""
     rng, unit = np.random.default_rng(0), np.arange(1, features + 1) ** -power
     shape = rows, features
     return [(rng.standard_normal(shape) + shift * rng.standard_normal(features)) * unit for _ in range(number)]
 
 
 def options_text(*words: str, **options: Any) -> str:
-    """Write words and options as a single text, the options as ``key=value``.
-
-    Parameters
-    ----------
-    *words : str
-        Words before the options.
-    **options : Any
-        Options, written as ``key=value``.
-
-    Returns
-    -------
-    str
-        The text.
-    """
+    """Write words and options as a single text, the options as ``key=value``."""
     return " ".join([*words, *(f"{key}={value}" for key, value in options.items())])
 
 
 def plot(
     file: str, panels: Mapping[str, Mapping[str, Sequence[tuple[float, ...]]]], labels: Sequence[str], **looks: Any
 ) -> None:
-    """Draw panels of curves (points by label, by panel title) into a file.
-
-    Parameters
-    ----------
-    file : str
-        Name of the file; without a name nothing is drawn.
-    panels : Mapping
-        Points by the label of the curve, by the title of the panel: abscissa and ordinate, or besides the lowest and
-        the highest of the draws whose mean the ordinate is, which are drawn as a bar.
-    labels : Sequence of str
-        Texts of the axes of abscissas and ordinates.
-    **looks : Any
-        Number of ``rows`` of panels, ``scale`` and ``ticks`` of ordinates, ``colours`` by label, and whether abscissas
-        stand at ``equal_steps`` instead of a logarithmic scale.
-    """
+    """Draw panels of curves (points by label, by panel title) into a file."""
     if not file:
         return
     style, figures, lines = (

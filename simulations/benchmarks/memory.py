@@ -103,20 +103,7 @@ def _copy(reply: FitRes, party: int) -> FitRes:
 
 
 def ask_for_moments(rows: Sequence[Any], components: int) -> tuple[PCAStrategy, list[tuple[ClientProxy, FitIns]]]:
-    """Return P-COV's server strategy, and its unanswered question for moments to each party.
-
-    Parameters
-    ----------
-    rows : sequence of ndarray
-        Rows of each party.
-    components : int
-        Number of components of the run; the moments do not depend on it.
-
-    Returns
-    -------
-    tuple
-        P-COV's server half, and proxies with their questions.
-    """
+    """Return P-COV's server strategy, and its unanswered question for moments to each party."""
     run_config = METHODS.run_config({"method": "p-cov", "n-components": components, "clients": len(rows)})
     server = loopback.assemble(run_config, rows, {"min-rows": 1})
     return server.strategy, server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())

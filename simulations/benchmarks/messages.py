@@ -107,18 +107,7 @@ def _front(dataset: harness.Dataset, data_root: str = ".") -> Lines:
 
 
 def fronts(lines: Sequence[Cost]) -> list[str]:
-    """Return the Pareto fronts (rounds against bytes ``up``, or ``up + down``) that each program is on.
-
-    Parameters
-    ----------
-    lines : sequence of Cost
-        Rounds and bytes of each program. Only exact programs are on a front.
-
-    Returns
-    -------
-    list of str
-        Names of the fronts, for each line.
-    """
+    """Return the Pareto fronts (rounds against bytes ``up``, or ``up + down``) that each program is on."""
     names: list[list[str]] = [[] for _ in lines]
     for name, down in (("up", 0), ("up + down", 1)):
         costs = np.array([(line.rounds, line.up + down * line.down) for line in lines])

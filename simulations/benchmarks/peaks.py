@@ -57,12 +57,7 @@ class Meter(ABC):
 
     @contextmanager
     def site(self) -> Iterator[None]:
-        """Count the memory of a with statement as that of a site's process, beyond what was there before.
-
-        Yields
-        ------
-        None
-        """
+        """Count the memory of a with statement as that of a site's process, beyond what was there before."""
         self.end_server()
         base = self._begin()
         yield
@@ -208,27 +203,7 @@ def run_sites(
     keys: Mapping[str, Any],
     meter_class: type[Meter],
 ) -> tuple[PCAModel, Meter]:
-    """Run a method over sites with journals and identities of their own, and measure the peak memory.
-
-    Parameters
-    ----------
-    method : str
-        Name of the method.
-    files : sequence of Path
-        Data of each site; journals and keys are in a temporary folder.
-    options : mapping
-        Keys of the run-config beside the method and the number of sites.
-    keys : mapping
-        Further keys of each site's node-config.
-    meter_class : type of Meter
-        Kind of meter.
-
-    Returns
-    -------
-    model : PCAModel
-    meter : Meter
-        Meter with the peaks of sites and server.
-    """
+    """Run a method over sites with journals and identities of their own, and measure the peak memory."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         lines = [make_key(str(folder / f"{party}.key"), party) for party in range(len(files))]
@@ -249,21 +224,7 @@ def run_sites(
 
 
 def measure_run(features: int, rows: int, parties: int, way: str, meter_class: type[Meter]) -> Peaks:
-    """Run P-COV over sites with drawn rows, and measure the peak memory.
-
-    Parameters
-    ----------
-    features, rows, parties : int
-        Number of features, of rows of each party, and of parties.
-    way : str
-        How answers travel (`WAYS`).
-    meter_class : type of Meter
-        Kind of meter.
-
-    Returns
-    -------
-    Peaks
-    """
+    """Run P-COV over sites with drawn rows, and measure the peak memory."""
     with TemporaryDirectory() as name:
         files = [Path(name, f"{party}.npy") for party in range(parties)]
         for party, file in enumerate(files):
@@ -274,17 +235,7 @@ def measure_run(features: int, rows: int, parties: int, way: str, meter_class: t
 
 
 def measure_apart(features: int, rows: int, parties: int, way: str, meter_class: type[Meter]) -> Peaks:
-    """Measure a run as `measure_run` does, in a new process which has loaded all libraries.
-
-    Parameters
-    ----------
-    features, rows, parties, way, meter_class
-        As of `measure_run`.
-
-    Returns
-    -------
-    Peaks
-    """
+    """Measure a run as `measure_run` does, in a new process which has loaded all libraries."""
     warm_up = [min(WARM_UP_FEATURES, features), WARM_UP_ROWS, parties, way, ResidentMeter]
     peaks: Peaks = harness.isolate(measure_run, features, rows, parties, way, meter_class, warm_up=warm_up).value
     return peaks

@@ -28,33 +28,11 @@ class BothWays(Deployment):
             self.spawn_supernode(i)
 
     def messages(self, i: int) -> int:
-        """Return the number of messages that a site has got.
-
-        Parameters
-        ----------
-        i : int
-            Number of the site.
-
-        Returns
-        -------
-        int
-            Messages so far.
-        """
+        """Return the number of messages that a site has got."""
         return self.read_log(f"node{i}").count("Receiving:")
 
     def cpu_seconds(self, i: int) -> float:
-        """Return the CPU time of all processes that a site has had.
-
-        Parameters
-        ----------
-        i : int
-            Number of the site.
-
-        Returns
-        -------
-        float
-            Seconds of CPU time.
-        """
+        """Return the CPU time of all processes that a site has had."""
         group, ticks = self.processes[f"node{i}"].pid, 0
         for path in Path("/proc").glob("[0-9]*/stat"):
             try:

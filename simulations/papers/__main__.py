@@ -25,18 +25,7 @@ NAMES = (
 
 
 def load(name: str) -> click.Command:
-    """Import the module of a paper, or of all papers, and return its command.
-
-    Parameters
-    ----------
-    name : str
-        Name of the paper, or "all".
-
-    Returns
-    -------
-    click.Command
-        The command.
-    """
+    """Import the module of a paper, or of all papers, and return its command."""
     module = import_module(f"{__package__}.{'published' if name == 'all' else name.replace('-', '_')}")
     command: click.Command = module.COMMAND if name == "all" else module.PAPER.command()
     return command

@@ -30,20 +30,7 @@ LEAVES = (1, 2, 4, 8, 16, 32)
 
 
 def steps(motes: str = "", shrink: int = 1) -> list[Step]:
-    """List the steps (computations with a CSV table each) that reproduce the paper of Grammenos et al. 2019.
-
-    Parameters
-    ----------
-    motes : str
-        Folder of the files of the sensor network; without a folder these steps are left out.
-    shrink : int
-        Divisor of the numbers of rows, features and permutations.
-
-    Returns
-    -------
-    list of Step
-        The steps.
-    """
+    """List the steps (computations with a CSV table each) that reproduce the paper of Grammenos et al. 2019."""
     size = {"d": 400 // shrink, "n": 4000 // shrink}
     plan = [Step(f"synthetic-{alpha}", _on_synthetic, {"alpha": alpha, **size}) for alpha in ALPHAS]
     plan += [Step(f"spectrum-{alpha}", _spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]

@@ -24,18 +24,7 @@ COMPONENTS = 5
 
 
 def steps(iterations: Sequence[int]) -> list[Step]:
-    """List the steps: P-COV for each partition, and each decentralised method for each graph and partition.
-
-    Parameters
-    ----------
-    iterations : sequence of int
-        Numbers of iterations that a step runs.
-
-    Returns
-    -------
-    list of Step
-        The steps.
-    """
+    """List the steps: P-COV for each partition, and each decentralised method for each graph and partition."""
     plan = []
     for partition in ("IID", "Dirichlet 0.1"):
         kind = partition.replace(" ", "-")

@@ -65,20 +65,7 @@ class Paper:
         return command(self.name, self.doc, self.options, reproduce, self.choices)
 
     def make(self, folder: Path, values: Mapping[str, Any]) -> dict[str, list[Row]]:
-        """Run every step that is not done, and write the figures and the report; return all rows by step.
-
-        Parameters
-        ----------
-        folder : Path
-            Folder for tables, figures and report.
-        values : mapping
-            Values of the command's options.
-
-        Returns
-        -------
-        dict
-            Rows of every step by name.
-        """
+        """Run every step that is not done, and write the figures and the report; return all rows by step."""
         results = run_steps(self.steps(**values), folder / "steps")
         sections = self.figures(results, folder)
         parts = [f"# {self.title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
@@ -94,27 +81,7 @@ def command(
     callback: Callable[..., None],
     choices: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> click.Command:
-    """Return a command whose options are ``--output`` and those of a mapping from names to defaults.
-
-    Parameters
-    ----------
-    name : str
-        Name of the command.
-    doc : str or None
-        Help of the command.
-    options : mapping
-        Defaults of the further options, by name. They are of the options' types: with a list an option takes several
-        values, with False it is a switch.
-    callback : callable
-        Function of the options' values.
-    choices : mapping, optional
-        Values of options that take no others.
-
-    Returns
-    -------
-    click.Command
-        The command.
-    """
+    """Return a command whose options are ``--output`` and those of a mapping from names to defaults."""
     text = "Folder for figures and report."
     output = click.Option(["--output"], type=click.Path(path_type=Path), required=True, help=text)
     parameters: list[click.Parameter] = [output]
@@ -129,20 +96,7 @@ def command(
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
-    """Run the steps whose tables are missing or have other settings, and read the tables of all steps.
-
-    Parameters
-    ----------
-    steps : sequence of Step
-        The steps.
-    folder : Path
-        Folder of the tables.
-
-    Returns
-    -------
-    dict
-        Rows of every step by name.
-    """
+    """Run the steps whose tables are missing or have other settings, and read the tables of all steps."""
     require_writable_folder(folder)  # before any work
     results = {}
     for step in track(steps, "reproducing", console=Console(stderr=True)):
@@ -154,17 +108,7 @@ def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
 
 
 def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) -> None:
-    """Write rows as CSV below a comment with the settings; the file appears complete or not at all.
-
-    Parameters
-    ----------
-    target : Path
-        The file (CSV).
-    rows : sequence of dict
-        Rows of equal columns.
-    settings : mapping
-        JSON values.
-    """
+    """Write rows as CSV below a comment with the settings; the file appears complete or not at all."""
     text = io.StringIO()
     text.write(f"# {json.dumps(settings, sort_keys=True)}\n")
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -175,37 +119,13 @@ def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) 
 
 
 def read_table(target: Path) -> list[Row]:
-    """Read the rows of a CSV table that `write_table` wrote; texts that look like numbers become numbers.
-
-    Parameters
-    ----------
-    target : Path
-        The file.
-
-    Returns
-    -------
-    list of dict
-        Rows; a text that looks like a number becomes a number.
-    """
+    """Read the rows of a CSV table that `write_table` wrote; texts that look like numbers become numbers."""
     lines = target.read_text(encoding="utf-8").splitlines()[1:]
     return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(lines)]
 
 
 def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
-    """Write rows as a Markdown table.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Rows of equal columns.
-    form : str
-        Format of numbers that are not integers.
-
-    Returns
-    -------
-    str
-        The table.
-    """
+    """Write rows as a Markdown table."""
     cells = ([f"{value:{form}}" if isinstance(value, float) else value for value in row.values()] for row in rows)
     return table(list(rows[0]), cells)
 
@@ -214,29 +134,7 @@ def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
 def figure(
     target: Path, lines: int = 1, columns: int = 1, *, figsize: tuple[float, float], sharey: bool = False
 ) -> Iterator[Any]:
-    """Yield axes, and write the figure as PNG at the end, with equal bytes for equal figures.
-
-    Parameters
-    ----------
-    target : Path
-        The file, which appears complete or not at all.
-    lines, columns : int
-        Shape of the axes.
-    figsize : tuple of float
-        Width and height in inches.
-    sharey : bool
-        Whether the axes share ordinates.
-
-    Yields
-    ------
-    ndarray
-        Axes (lines, columns).
-
-    Raises
-    ------
-    ConfigError
-        If matplotlib is missing.
-    """
+    """Yield axes, and write the figure as PNG at the end, with equal bytes for equal figures."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -258,24 +156,7 @@ class Line(NamedTuple):
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Row], x: str, y: str, look: Mapping[str, Any]) -> Line:
-        """Return the line through two columns, x and y, of a table's rows.
-
-        Parameters
-        ----------
-        name : str
-            Name in the legend.
-        rows : sequence of dict
-            The table.
-        x, y : str
-            Columns.
-        look : mapping
-            Keywords of matplotlib.
-
-        Returns
-        -------
-        Line
-            The line.
-        """
+        """Return the line through two columns, x and y, of a table's rows."""
         return cls(name, [float(row[x]) for row in rows], [float(row[y]) for row in rows], look)
 
 
@@ -287,19 +168,7 @@ class Panel(NamedTuple):
 
 
 def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool = False) -> None:
-    """Draw panels in a grid, with a common legend below, into a PNG file.
-
-    Parameters
-    ----------
-    target : Path
-        The file.
-    panels : sequence of Panel
-        The panels.
-    wide : int
-        Largest number of panels in a line.
-    sharey : bool
-        Whether the panels share ordinates.
-    """
+    """Draw panels in a grid, with a common legend below, into a PNG file."""
     columns = min(wide, len(panels))
     lines = -(-len(panels) // columns)
     with figure(target, lines, columns, figsize=(4.6 * columns, 3.6 * lines), sharey=sharey) as grid:

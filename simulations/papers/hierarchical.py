@@ -162,24 +162,7 @@ class Federation:
 
 
 def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: int = 100) -> tuple[Array, Array]:
-    """Alternate closed-form updates of the parties' components and of the common V until V stays.
-
-    Parameters
-    ----------
-    data : Federation
-        The data.
-    V : ndarray
-        First common components (d, r).
-    times : float
-        Multiple of the model's penalty_strength.
-    iterations : int
-        Largest number of rounds.
-
-    Returns
-    -------
-    tuple of ndarray
-        Components of the parties (m, d, r), and V.
-    """
+    """Alternate closed-form updates of the parties' components and of the common V until V stays."""
     U = np.broadcast_to(V, data.truth.shape)
     for _ in range(iterations):
         U = personalised.personal_components(data.rows, V, times * data.penalty_strength, U)
@@ -193,24 +176,7 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: i
 def algorithm_1(
     data: Federation, U: Array, V: Array, iterations: int, *, local: int = 1, alpha: float = 1.0, beta: float = 1.0
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield the parties' components U and the common V after each iteration of the paper's Algorithm 1.
-
-    Parameters
-    ----------
-    data : Federation
-        The data.
-    U, V : ndarray
-        First components of the parties (m, d, r), and of all (d, r).
-    iterations, local : int
-        Number of iterations, and of the parties' steps in each.
-    alpha, beta : float
-        The paper's rates, in units of those up to which the steps are stable.
-
-    Yields
-    ------
-    tuple of ndarray
-        Components of the parties, and V.
-    """
+    """Yield the parties' components U and the common V after each iteration of the paper's Algorithm 1."""
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
     slower = (largest + data.penalty_strength) / alpha - data.penalty_strength
     for _ in range(iterations):
@@ -221,22 +187,7 @@ def algorithm_1(
 
 
 def ascend(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
-    """Yield components after each gradient step on the likelihood without a penalty, for each party or pooled rows.
-
-    Parameters
-    ----------
-    rows : ndarray
-        Rows (m, n, d) or (n, d).
-    U : ndarray
-        First components.
-    iterations : int
-        Number of steps.
-
-    Yields
-    ------
-    ndarray
-        Components.
-    """
+    """Yield components after each gradient step on the likelihood without a penalty, for each party or pooled rows."""
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[..., None, None] ** 2
     for _ in range(iterations):
         U = stiefel.retract(U, -step * stiefel.tangent_projection(U, personalised.local_gradient(rows, U, U, 0.0)))
@@ -244,39 +195,13 @@ def ascend(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
 
 
 def best_perpca(data: Federation, start: Array) -> float:
-    """Return PerPCA's smallest test ratio over runs that share a quarter, half or three quarters of the components.
-
-    Parameters
-    ----------
-    data : Federation
-        The data.
-    start : ndarray
-        First components (d, r).
-
-    Returns
-    -------
-    float
-        The ratio.
-    """
+    """Return PerPCA's smallest test ratio over runs that share a quarter, half or three quarters of the components."""
     r = data.truth.shape[-1]
     counts = sorted({max(1, r // 4), r // 2, 3 * r // 4})
     return min(data.test_ratio(personalised.perpca(data.rows, start, count)) for count in counts)
 
 
 def iterations_needed(values: list[float], *, within: float = 0.03) -> int:
-    """Return the first iteration from which a decreasing sequence stays within a share of its last value.
-
-    Parameters
-    ----------
-    values : list of float
-        The sequence.
-    within : float
-        The share.
-
-    Returns
-    -------
-    int
-        Iteration, from 1.
-    """
+    """Return the first iteration from which a decreasing sequence stays within a share of its last value."""
     allowed = values[-1] + within * abs(values[-1])
     return max((i for i, value in enumerate(values, start=1) if value > allowed), default=0) + 1

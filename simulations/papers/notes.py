@@ -38,18 +38,7 @@ ADAPTIVE_BORDER = 0.35
 
 
 def steps(mnist: str = "", cifar: str = "") -> list[Step]:
-    """List the steps that reproduce the two design notes, on digits and on the data sets whose folders are given.
-
-    Parameters
-    ----------
-    mnist, cifar : str
-        Folder of MNIST, and of CIFAR-10's images.
-
-    Returns
-    -------
-    list of Step
-        The steps.
-    """
+    """List the steps that reproduce the two design notes, on digits and on the data sets whose folders are given."""
     plan: list[Step] = []
     for name, root in {"digits": ".", "mnist": mnist, "images": cifar}.items():
         if not root:

@@ -52,24 +52,7 @@ SOLVER: Row = {"local_iterations": 1, "alpha": 1.0, "beta": 1.0}
 
 
 def steps(datasets: int, shrink: int = 1, mnist: str = "", **further: Any) -> list[Step]:
-    """List the steps of all figures and of real data; their settings hold all that differs from the defaults.
-
-    Parameters
-    ----------
-    datasets : int
-        Number of data sets for each point.
-    shrink : int
-        Divisor of the numbers of parties and iterations.
-    mnist : str
-        Folder of MNIST, for real data.
-    **further : Any
-        Options of the model and of the solver.
-
-    Returns
-    -------
-    list of Step
-        The steps.
-    """
+    """List the steps of all figures and of real data; their settings hold all that differs from the defaults."""
     model = {key: further[key] for key in MODEL if further.get(key, MODEL[key]) != MODEL[key]}
     solver_options = {key.split("_")[0]: further[key] for key in SOLVER if further.get(key, SOLVER[key]) != SOLVER[key]}
     solver = {"solver": solver_options} if solver_options else {}
@@ -156,18 +139,7 @@ def _mean_curve(
 
 
 def means(rows: Sequence[Row]) -> Row:
-    """Return the mean of each column over the data sets, without the column of seeds.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Numbers of each data set, and its seed.
-
-    Returns
-    -------
-    dict
-        Means by name, without the seed.
-    """
+    """Return the mean of each column over the data sets, without the column of seeds."""
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "seed"}
 
 

@@ -55,18 +55,7 @@ class Number:
     where: Mapping[str, Any] | None = None
 
     def mean(self, rows: Sequence[Row]) -> float:
-        """Return the mean of the column over the rows whose columns equal the values of ``where``.
-
-        Parameters
-        ----------
-        rows : sequence of dict
-            Rows of the step.
-
-        Returns
-        -------
-        float
-            Mean over the rows that hold ``where``.
-        """
+        """Return the mean of the column over the rows whose columns equal the values of ``where``."""
         conditions = (self.where or {}).items()
         return fmean(float(row[self.column]) for row in rows if all(row[key] == value for key, value in conditions))
 
@@ -86,33 +75,11 @@ class Exhibit:
         return any(number.theirs for number in self.numbers)
 
     def state_text(self, measured: Mapping[str, float]) -> str:
-        """Return the state of reproduction, or "not run" if a number is missing.
-
-        Parameters
-        ----------
-        measured : mapping
-            Our numbers by name.
-
-        Returns
-        -------
-        str
-            The state.
-        """
+        """Return the state of reproduction, or "not run" if a number is missing."""
         return self.state if all(number.name in measured for number in self.numbers) else "not run"
 
     def numbers_text(self, measured: Mapping[str, float]) -> str:
-        """Write our numbers, each with the published number in brackets; equal neighbours share an entry.
-
-        Parameters
-        ----------
-        measured : mapping
-            Our numbers by name.
-
-        Returns
-        -------
-        str
-            Cell of the table.
-        """
+        """Write our numbers, each with the published number in brackets; equal neighbours share an entry."""
         pairs = {n.name: (_short(measured[n.name]), n.theirs) for n in self.numbers if n.name in measured}
         same = [(", ".join(names), *pair) for pair, names in groupby(pairs, key=lambda name: pairs[name])]
         return "; ".join(
@@ -150,20 +117,7 @@ def seeds() -> list[Seed]:
 
 
 def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
-    """Compute the reproduced numbers of a paper or note, as far as their steps were run.
-
-    Parameters
-    ----------
-    seed : Seed
-        The seed.
-    results : mapping
-        Rows by step.
-
-    Returns
-    -------
-    dict
-        Numbers by table or figure, and by name.
-    """
+    """Compute the reproduced numbers of a paper or note, as far as their steps were run."""
     return {
         exhibit.what: {
             number.name: number.mean(results[number.step]) for number in exhibit.numbers if number.step in results
@@ -173,20 +127,7 @@ def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[s
 
 
 def numbers_outside(seed: Seed, reproduced: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Yield a line for each reproduced number that lies outside its interval; missing numbers pass.
-
-    Parameters
-    ----------
-    seed : Seed
-        The note or paper, with its tables and figures.
-    reproduced : mapping
-        Reproduced numbers by table or figure, and by name.
-
-    Yields
-    ------
-    str
-        The line.
-    """
+    """Yield a line for each reproduced number that lies outside its interval; missing numbers pass."""
     for exhibit in seed.shows:
         for number in exhibit.numbers:
             value = reproduced.get(exhibit.what, {}).get(number.name, number.low)
@@ -207,20 +148,7 @@ def _state_lines(state: str, entries: Iterable[tuple[str, Exhibit]]) -> list[str
 
 
 def page(every: Sequence[Seed], numbers: Numbers) -> str:
-    """Write the page docs/published.md: reproduced numbers beside the numbers of each paper or note.
-
-    Parameters
-    ----------
-    every : sequence of Seed
-        The seeds.
-    numbers : dict
-        Numbers by paper, by table or figure, and by name.
-
-    Returns
-    -------
-    str
-        The page.
-    """
+    """Write the page docs/published.md: reproduced numbers beside the numbers of each paper or note."""
     parts = [HEAD]
     for seed in every:
         entries = [(exhibit, numbers.get(seed.paper, {}).get(exhibit.what, {})) for exhibit in seed.shows]
@@ -235,22 +163,7 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
 
 
 def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
-    """Reproduce all papers and notes in a folder, and exit with an error for numbers outside their intervals.
-
-    Parameters
-    ----------
-    output : Path
-        Folder for the papers' folders.
-    quick : bool
-        Whether to compute only what is quick.
-    **folders : str
-        Folders of data sets, by the papers' options.
-
-    Raises
-    ------
-    SystemExit
-        If a number is outside its interval.
-    """
+    """Reproduce all papers and notes in a folder, and exit with an error for numbers outside their intervals."""
     require_writable_folder(output)
     numbers: Numbers = {}
     wrong: list[str] = []

@@ -35,13 +35,7 @@ class Method(Protocol):
         """Orthonormal directions (d, rank)."""
 
     def update(self, rows: Array) -> None:
-        """Update the directions by a block of rows (n, d).
-
-        Parameters
-        ----------
-        rows : ndarray
-            Rows (n, d).
-        """
+        """Update the directions by a block of rows (n, d)."""
 
 
 class PowerMethod:
@@ -58,13 +52,7 @@ class PowerMethod:
         self._seen = 0
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Add rows to the block's product ``X.T @ X @ V``, and take its Q factor as V when the block is full.
-
-        Parameters
-        ----------
-        rows : ndarray
-            Rows (n, d).
-        """
+        """Add rows to the block's product ``X.T @ X @ V``, and take its Q factor as V when the block is full."""
         while len(rows):
             now, rows = np.split(rows, [self._block - self._seen])
             self._product += now.T @ (now @ self.vectors)
@@ -89,13 +77,7 @@ class FrequentDirections:
         self._used = 0
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Append rows to the sketch, and shrink the sketch whenever full.
-
-        Parameters
-        ----------
-        rows : ndarray
-            Rows (n, d).
-        """
+        """Append rows to the sketch, and shrink the sketch whenever full."""
         while len(rows):
             now, rows = np.split(rows, [len(self.sketch) - self._used])
             self.sketch[self._used : self._used + len(now)] = now
@@ -132,13 +114,7 @@ class Grouse:
         self._seen = 0
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Rotate the subspace towards each row, by an angle of step times score norm times residual norm over t.
-
-        Parameters
-        ----------
-        rows : ndarray
-            Rows (n, d).
-        """
+        """Rotate the subspace towards each row, by an angle of step times score norm times residual norm over t."""
         for row in rows:
             self._seen += 1
             weights = row @ self.vectors
@@ -171,13 +147,7 @@ class Spirit:
         self._seen, self._changed = 0, 1
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Turn the directions towards each row, and adapt the rank to the captured energy.
-
-        Parameters
-        ----------
-        rows : ndarray
-            Rows (n, d).
-        """
+        """Turn the directions towards each row, and adapt the rank to the captured energy."""
         for row in rows:
             self._seen += 1
             self._follow(row)
@@ -219,24 +189,7 @@ class Spirit:
 
 
 def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: bool = False) -> Array:
-    """Draw Gaussian rows of mean zero with a power-law spectrum in a random orthonormal basis.
-
-    Parameters
-    ----------
-    alpha : float
-        Exponent of the spectrum: the covariance has eigenvalues i^-alpha.
-    seed : int
-        Seed of the draw.
-    d, n : int
-        Number of features and of rows.
-    code : bool
-        Whether eigenvalues are i^-2alpha, as in the paper's code (there also divided by the root of n - 1).
-
-    Returns
-    -------
-    ndarray
-        Rows (n, d).
-    """
+    """Draw Gaussian rows of mean zero with a power-law spectrum in a random orthonormal basis."""
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
     deviations = np.arange(1, d + 1.0) ** (-alpha if code else -alpha / 2)
@@ -244,23 +197,7 @@ def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: boo
 
 
 def sensors(folder: str) -> dict[str, Path]:
-    """Return the paths of the sensor network's files in a folder, by measured quantity.
-
-    Parameters
-    ----------
-    folder : str
-        The folder.
-
-    Returns
-    -------
-    dict
-        Files by quantity.
-
-    Raises
-    ------
-    DataError
-        If the folder has none of the files.
-    """
+    """Return the paths of the sensor network's files in a folder, by measured quantity."""
     files = {name: Path(folder) / file for name, file in SENSORS.items() if (Path(folder) / file).is_file()}
     if not files:
         raise DataError(f"{folder} has none of the sensors' files ({', '.join(SENSORS.values())}); name their folder")
@@ -268,91 +205,28 @@ def sensors(folder: str) -> dict[str, Path]:
 
 
 def readings(path: str, *, centre: bool, rows: int = 0) -> Array:
-    """Read the rows of a sensor file, the first ones or all, optionally centred.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    centre : bool
-        Whether to subtract the mean of these rows, as the authors do.
-    rows : int
-        Number of rows from the first; 0 for all.
-
-    Returns
-    -------
-    ndarray
-        Rows (n, d).
-    """
+    """Read the rows of a sensor file, the first ones or all, optionally centred."""
     X = np.loadtxt(path)[: rows or None]
     return X - X.mean(axis=0) if centre else X
 
 
 def error(X: Array, vectors: Array) -> float:
-    """Return the mean squared error per row of the projection on directions (equation 15).
-
-    Parameters
-    ----------
-    X : ndarray
-        Rows (n, d).
-    vectors : ndarray
-        Orthonormal directions (d, r).
-
-    Returns
-    -------
-    float
-        The error per row.
-    """
+    """Return the mean squared error per row of the projection on directions (equation 15)."""
     return float(np.vdot(X, X) - np.linalg.norm(X @ vectors) ** 2) / len(X)
 
 
 def offline(X: Array, k: int) -> Array:
-    """Return the leading right singular vectors of all rows, the best directions.
-
-    Parameters
-    ----------
-    X : ndarray
-        Rows (n, d).
-    k : int
-        Number of directions.
-
-    Returns
-    -------
-    ndarray
-        Directions (d, k).
-    """
+    """Return the leading right singular vectors of all rows, the best directions."""
     return np.linalg.svd(X, full_matrices=False)[2][:k].T
 
 
 def sapca_as_printed(d: int) -> Tracker:
-    """Return the adaptive-rank tracker SAPCA with the paper's rule for the rank, without hysteresis.
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-
-    Returns
-    -------
-    Tracker
-        The method.
-    """
+    """Return the adaptive-rank tracker SAPCA with the paper's rule for the rank, without hysteresis."""
     return Tracker(d, Band(RANK, LOW, HIGH, hysteresis=False), center=False)
 
 
 def methods_of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
-    """Return functions that make the streaming methods of constant rank, by name.
-
-    Parameters
-    ----------
-    d, rank : int
-        Number of features, and the rank.
-
-    Returns
-    -------
-    dict
-        Functions that make the methods, by name.
-    """
+    """Return functions that make the streaming methods of constant rank, by name."""
     return {
         "SPCA": lambda: Tracker(d, Fixed(rank), center=False),
         "SPCA, 2r": lambda: Tracker(d, Fixed(rank), tracked=min(d, 2 * rank), center=False),
@@ -363,18 +237,7 @@ def methods_of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
 
 
 def methods(d: int) -> dict[str, Method]:
-    """Return new instances of all streaming methods that the figures compare, by name.
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-
-    Returns
-    -------
-    dict
-        Methods by name.
-    """
+    """Return new instances of all streaming methods that the figures compare, by name."""
     return {
         **{name: make() for name, make in methods_of_rank(d, RANK).items()},
         "SAPCA": sapca_as_printed(d),
@@ -385,40 +248,14 @@ def methods(d: int) -> dict[str, Method]:
 
 
 def feed(method: Method, X: Array, block: int = BLOCK) -> Method:
-    """Update a method with all rows, block by block.
-
-    Parameters
-    ----------
-    method : Method
-        The method.
-    X : ndarray
-        Rows (n, d).
-    block : int
-        Number of rows of a block.
-
-    Returns
-    -------
-    Method
-        The method.
-    """
+    """Update a method with all rows, block by block."""
     for part in row_chunks(X, block):
         method.update(part)
     return method
 
 
 def bounds(X: Array) -> dict[str, Method]:
-    """Return SPCA of the lowest and highest rank that SAPCA had, and the power method of the lowest (figures 1e, 1f).
-
-    Parameters
-    ----------
-    X : ndarray
-        Rows (n, d) that SAPCA tracks.
-
-    Returns
-    -------
-    dict
-        Methods by name.
-    """
+    """Return SPCA of the lowest and highest rank that SAPCA had, and the power method of the lowest (figures 1e, 1f)."""
     tracker, d, ranks = sapca_as_printed(X.shape[1]), X.shape[1], []
     for part in row_chunks(X, BLOCK):
         tracker.update(part)
@@ -432,22 +269,7 @@ def bounds(X: Array) -> dict[str, Method]:
 
 
 def follow(X: Array, running: Mapping[str, Method], points: int = 20) -> Iterator[Row]:
-    """Update all methods block by block, and yield error on the rows so far, and rank, at evenly spaced times.
-
-    Parameters
-    ----------
-    X : ndarray
-        Rows (n, d).
-    running : mapping
-        Methods by name.
-    points : int
-        Number of times.
-
-    Yields
-    ------
-    dict
-        A row for each time and method.
-    """
+    """Update all methods block by block, and yield error on the rows so far, and rank, at evenly spaced times."""
     parts = list(row_chunks(X, BLOCK))
     times = set(np.linspace(1, len(parts), min(points, len(parts))).round().astype(int).tolist())
     for i, part in enumerate(parts, start=1):

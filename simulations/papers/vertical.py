@@ -49,27 +49,7 @@ DIGIT = 3
 
 
 def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
-    """List the steps (computations with a single table each) that reproduce the figures of Cheung et al. 2022.
-
-    Parameters
-    ----------
-    tables : str
-        Folder of the structured data sets.
-    mnist : str
-        Folder of MNIST.
-    shrink : int
-        Divisor of seeds, rows and columns of synthetic data.
-
-    Returns
-    -------
-    list of Step
-        The steps.
-
-    Raises
-    ------
-    ConfigError
-        If a folder is named and has none of the structured data sets.
-    """
+    """List the steps (computations with a single table each) that reproduce the figures of Cheung et al. 2022."""
     seeds = max(1, 5 // shrink)
     plan: list[Step] = []
     tables_found = (
@@ -131,20 +111,7 @@ def _vary(name: str, case: Row, sizes: Sequence[Any]) -> list[Step]:
 
 
 def matrix(name: str, path: str = "") -> Array:
-    """Load or draw a data set as a matrix, with the scaling that the paper uses.
-
-    Parameters
-    ----------
-    name : str
-        Name of the data set.
-    path : str
-        Folder of tables or of MNIST; ``"columns rows"`` of synthetic data.
-
-    Returns
-    -------
-    ndarray
-        Rows (n, m).
-    """
+    """Load or draw a data set as a matrix, with the scaling that the paper uses."""
     if name in {"single", "mixture"}:
         columns, rows = map(int, path.split())
         return densities(name, columns, rows)
@@ -160,20 +127,7 @@ def matrix(name: str, path: str = "") -> Array:
 
 
 def densities(pattern: str, columns: int, rows: int) -> Array:
-    """Draw the authors' Gaussian data: each column holds the density of a Gaussian at random points within 3 sigma.
-
-    Parameters
-    ----------
-    pattern : str
-        ``single``: mean 0 and sigma 1 for all columns; ``mixture``: mean and sigma of each drawn from (0, columns).
-    columns, rows : int
-        Size of the matrix.
-
-    Returns
-    -------
-    ndarray
-        Rows (rows, columns).
-    """
+    """Draw the authors' Gaussian data: each column holds the density of a Gaussian at random points within 3 sigma."""
     rng = np.random.default_rng(0)
     mean, sigma = np.zeros(columns), np.ones(columns)
     if pattern == "mixture":

@@ -22,28 +22,7 @@ def distances(
     aligned: bool = False,
     seed: int = 0,
 ) -> Array:
-    """Return the distance of the parties' merged leading vector to that of all columns after each period.
-
-    Parameters
-    ----------
-    X : ndarray
-        Rows (n, m); columns that do not divide evenly are dropped.
-    parties, iterations, periods : int
-        Number of parties, of local iterations, and of communication periods.
-    warm, scaled : bool
-        Whether parties start from the merged vector, and whether the sum is weighted by scaled eigenvalues.
-    reset : bool
-        Whether the weighted sum forgets the vectors of earlier periods.
-    aligned : bool
-        Whether signs are aligned before vectors are added or compared: the authors add vectors of arbitrary sign.
-    seed : int
-        Seed of the start vectors.
-
-    Returns
-    -------
-    ndarray
-        Distances (periods + 1,); the first is that of the plain mean of the isolated vectors.
-    """
+    """Return the distance of the parties' merged leading vector to that of all columns after each period."""
     rng = np.random.default_rng(seed)
     X = X[:, : X.shape[1] // parties * parties]
     blocks = np.split(X, parties, axis=1)
@@ -69,20 +48,7 @@ def distances(
 
 
 def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
-    """Compute each method's image ``X.T @ u`` of the pixels, and its k-means clusters, for figures 10 and 11.
-
-    Parameters
-    ----------
-    X : ndarray
-        Rows (n, m).
-    parties, iterations : int
-        Number of parties, and of power iterations.
-
-    Returns
-    -------
-    dict of ndarray
-        By method ``X' u`` above the clusters by k-means, (2, m).
-    """
+    """Compute each method's image ``X.T @ u`` of the pixels, and its k-means clusters, for figures 10 and 11."""
     blocks = np.array_split(X, parties, axis=1)
     pictures: dict[str, Array] = {}
     for name, local in (("PCA", _rows_pca), ("AKPCA", _kernel_pca)):
@@ -101,18 +67,6 @@ def kernel_images(X: Array, parties: int) -> dict[str, Array]:
     AKPCA takes the kernel of the rows and projects on its leading eigenvector u: ``X' u``. KPCA takes the kernel of the
     columns, m x m, whose leading component is the image. The paper does not say how parties merge that; here each
     turns its image z into the direction of rows ``X_i z`` that it stands for, and these are merged as AKPCA's are.
-
-    Parameters
-    ----------
-    X : ndarray
-        Rows (n, m).
-    parties : int
-        Number of parties.
-
-    Returns
-    -------
-    dict of ndarray
-        Images (m,) by method.
     """
     blocks = np.array_split(X, parties, axis=1)
     _, pooled = _kernel_pca(X)
@@ -138,18 +92,6 @@ def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, 
 
     Over a graph each party merges its vector and its neighbours', once, and projects its columns on that, here with the
     sign that is nearer to the server's.
-
-    Parameters
-    ----------
-    X : ndarray
-        Rows (n, m).
-    parties, iterations : int
-        Number of parties, and of power iterations.
-
-    Returns
-    -------
-    dict of ndarray
-        Images (m,) by method and graph.
     """
     blocks = np.array_split(X, parties, axis=1)
     pictures: dict[str, Array] = {}

@@ -155,18 +155,7 @@ class DPOptions(method.Options):
         return privacy.gaussian_multiplier(float(self.epsilon), self.delta)
 
     def noise(self, phase: str) -> Noise:
-        """Return the noise multiplier and the standard deviations by field that each party adds in a phase.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-
-        Returns
-        -------
-        Noise
-            Multiplier, and the standard deviation of each field in integer steps.
-        """
+        """Return the noise multiplier and the standard deviations by field that each party adds in a phase."""
         multiplier = self.multiplier / math.sqrt(BUDGET_SHARES[self.release][phase])
         party_factor = 1.0 if self.trust == "local" else self.honest_parties**-0.5
         weights = self._field_weights(phase)
@@ -175,22 +164,7 @@ class DPOptions(method.Options):
         return Noise(multiplier, {name: privacy.integer_deviation(s) if s else 0 for name, s in steps.items()})
 
     def limits(self, phase: str, d: int, parties: int) -> method.SumLimits:
-        """Return public limits on the sums of a phase over all parties.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-        d : int
-            Number of features.
-        parties : int
-            Number of parties, each of which adds noise.
-
-        Returns
-        -------
-        dict of str to ndarray
-            Limits by field, in integer steps and below 2^62, so that sums stay integers of 64 bits.
-        """
+        """Return public limits on the sums of a phase over all parties."""
         shapes: dict[str, tuple[int, ...]] = {
             "rows": (),
             "octaves": (private_scatter.OCTAVES,),
@@ -208,13 +182,7 @@ class DPOptions(method.Options):
         }
 
     def replacement_epsilon(self) -> float:
-        """Return the epsilon that the run's noise gives for replacing a single row, if row counts are known.
-
-        Returns
-        -------
-        float
-            Epsilon at the run's delta, for all phases together.
-        """
+        """Return the epsilon that the run's noise gives for replacing a single row, if row counts are known."""
         multipliers = []
         for phase in self.phases:
             value_weights = {name: w for name, w in FIELD_WEIGHTS[_base_phase(phase)].items() if name != "rows"}
@@ -294,25 +262,7 @@ def _noisy_question(phase: str, options: DPOptions) -> method.Question:
 
 
 def dp_script(config: method.RunConfig, options: DPOptions) -> method.Questions:
-    """Return the questions of DP-PCA: the noisy sums of the release's phases, and the projection of rows.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how many parties a sum has at least.
-    options : DPOptions
-        Options of DP-PCA, which choose the release.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name; those of P-COV in clear where epsilon is infinite.
-
-    Raises
-    ------
-    ConfigError
-        For more honest parties than a sum is sure to have.
-    """
+    """Return the questions of DP-PCA: the noisy sums of the release's phases, and the projection of rows."""
     if not options.private:
         as_p_cov = "with epsilon='infinity' this is p-cov: run p-cov itself"
         moments = method.moments_questions(method.RunConfig())["moments"]
@@ -347,27 +297,7 @@ class DPPCAClient(method.Client):
             )
 
     def release(self, phase: str, request: method.Fields) -> method.Fields:
-        """Return the noisy sums of a phase over this party's rows, after recording the release in the journal.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-        request : Fields
-            Centre, bound, shells or components that the server names.
-
-        Returns
-        -------
-        Fields
-            Sums in integer steps, with noise.
-
-        Raises
-        ------
-        ContractError
-            For distances outside the public range.
-        DisclosureError
-            Where the release would exceed the site's budget.
-        """
+        """Return the noisy sums of a phase over this party's rows, after recording the release in the journal."""
         self._require_possible(request)
         options, node, multiplier = self.options, self.site.node, self.options.noise(phase).multiplier
 

@@ -48,22 +48,7 @@ HELD_OUT_PREFIX = "held-out "
 def centre_fields(
     config: method.RunConfig, options: "PersonalisedOptions", prefix: str
 ) -> tuple[method.Field, method.Field]:
-    """Return the request fields of a pass's mean and its rounding error, constant over the questions of the pass.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-    options : PersonalisedOptions
-        Options of the method, of which centring counts.
-    prefix : str
-        Prefix of the pass' phases.
-
-    Returns
-    -------
-    tuple of Field
-        Fields ``mean`` and ``remainder``.
-    """
+    """Return the request fields of a pass's mean and its rounding error, constant over the questions of the pass."""
     of_sums = method.by_transport(config, clear="mean", masked="centre") if options.center else "mean"
     mean = method.Field("mean", ("d",), constant=f"{prefix}{of_sums}")
     return mean, method.Field("remainder", ("d",), constant=f"{prefix}remainder")
@@ -104,18 +89,7 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
         return (math.inf if self.mu == "infinity" else float(self.mu),)
 
     def width(self, public: method.Public) -> int:
-        """Return the number of columns of the pooled PCA's block: n_components + 10, at most the features.
-
-        Parameters
-        ----------
-        public : Public
-            Public parameters of the run, of which the number of features bounds a block.
-
-        Returns
-        -------
-        int
-            Columns b of a block.
-        """
+        """Return the number of columns of the pooled PCA's block: n_components + 10, at most the features."""
         return min(self.n_components + 10, public.features)
 
     @override
@@ -126,20 +100,7 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
 
 
 def personalised_script(config: method.RunConfig, options: PersonalisedOptions) -> method.Questions:
-    """Return the questions of personalised PCA: a pass or two, a report of errors, and the projection.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run, which say how replies travel.
-    options : PersonalisedOptions
-        Options of the method, which say whether mu is chosen.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-    """
+    """Return the questions of personalised PCA: a pass or two, a report of errors, and the projection."""
     choosing = options.mu == "held-out"
     first = _pass_questions(config, options, HELD_OUT_PREFIX, len(MU_GRID)) if choosing else {}
     choose = method.Question(

@@ -170,16 +170,7 @@ class Robust(method.Strategy):
     ) -> Generator[method.Round, Any, tuple[dict[str, method.Array], float, method.Array, eigen.Eigenpairs]]:
         """Find the survivors (rows that are no outliers along directions (m, d)), and their mean and covariance.
 
-        Returns
-        -------
-        survivors : dict
-            Request fields by which each party finds its survivors.
-        far_share : float
-            Share of the rows that are outliers.
-        shift : ndarray of shape (d,)
-            Mean of the survivors, about the centre.
-        pairs : Eigenpairs
-            Eigenpairs of their covariance along the directions.
+        Shapes: -> (d,).
         """
         sums = yield from self._sum_over_rows(f"{step}scores", {**step_request, "vectors": vectors, "units": units})
         directions = spatial_signs.directions_from_counts(vectors, units, sums["scores"])

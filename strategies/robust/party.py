@@ -74,20 +74,7 @@ UNITS_FIELD = method.Field("units", ("m",), kind="positive")
 
 
 def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Questions:
-    """Return the questions of ROBUST: spatial median, sign covariance, outlier search in two steps, and variances.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Keys of the run.
-    options : RobustOptions
-        Options of ROBUST.
-
-    Returns
-    -------
-    Questions
-        Questions of a run by name.
-    """
+    """Return the questions of ROBUST: spatial median, sign covariance, outlier search in two steps, and variances."""
     octave, location = method.Field("octave", ()), method.Field("location", ("d",))
     deviations = (method.Field("measured", ("d",), kind="size"), method.Field("nearness", ("d",), kind="size"))
     location_fields = (octave, *(deviations if options.scale else ()), location)
@@ -194,20 +181,7 @@ def _sizes(public: method.Public) -> dict[str, int]:
 
 
 def direction_count(features: int, components: int) -> int:
-    """Return the number m of directions searched for outliers: all features, but at most 200 or n_components.
-
-    Parameters
-    ----------
-    features : int
-        Number of features.
-    components : int
-        Number of components.
-
-    Returns
-    -------
-    int
-        Number of directions m.
-    """
+    """Return the number m of directions searched for outliers: all features, but at most 200 or n_components."""
     return min(features, max(MAX_DIRECTIONS, components))
 
 
@@ -253,15 +227,7 @@ class RobustClient(method.Client):
     def floor(self, scale: method.Array) -> float:
         """Return the distance from a centre below which rows get less weight, from the party's own rows.
 
-        Parameters
-        ----------
-        scale : ndarray of shape (d,) or (0,)
-            Deviations by which features are divided; empty for unscaled features.
-
-        Returns
-        -------
-        float
-            Distance in scaled units.
+        Shapes: scale (d,).
         """
         name = SCALED_FLOOR_KEY if scale.size else FLOOR_KEY
         if name not in self.site.state:
@@ -293,21 +259,7 @@ class RobustClient(method.Client):
     ) -> Iterator[tuple[method.Array, method.Array, method.Array]]:
         """Yield outlier weights (0 to 1), centred rows and whitened scores of the party's rows, chunk by chunk.
 
-        Parameters
-        ----------
-        step : str
-            Prefix of the step's questions.
-        request : Fields
-            Directions of the rows, and those of the whitened rows with the reach.
-
-        Yields
-        ------
-        weights : ndarray of shape (c,)
-            Weights of the rows, from 0 to 1.
-        rows : ndarray of shape (c, d)
-            Rows about the centre.
-        whitened : ndarray of shape (c, m)
-            Their scores in spreads.
+        Shapes: -> (c,), (c, d), (c, m).
         """
         shape = spatial_signs.Directions(request["shape_vectors"], request["shape_middles"], request["shape_spreads"])
         spreads, gap = self.site.state[step + SPREADS_KEY]
@@ -318,15 +270,7 @@ class RobustClient(method.Client):
     def suppress_small_counts(self, tallies: Iterable[NDArray[np.int64]]) -> method.Array:
         """Add up histograms of chunks, and merge bins whose counts are below the site's ``min-rows``.
 
-        Parameters
-        ----------
-        tallies : iterable of ndarray of shape (m, bins)
-            Histograms of the chunks of the rows.
-
-        Returns
-        -------
-        ndarray of shape (m, bins)
-            Histograms of all rows, in which no count is below the site's ``min-rows``.
+        Shapes: tallies (m, bins) -> (m, bins).
         """
         min_rows = self.site.node.min_rows
         counts = sum(tallies, np.zeros((1, spatial_signs.BINS), dtype=np.int64))
@@ -335,15 +279,7 @@ class RobustClient(method.Client):
     def count_survivors(self, parts: Iterable[tuple[method.Array, method.Array]]) -> method.Array:
         """Return histograms of values of the rows that are no outliers, or of all rows if outliers are too few.
 
-        Parameters
-        ----------
-        parts : iterable of tuple of ndarray
-            Weights (n,) and values (n, m) of the rows, chunk by chunk.
-
-        Returns
-        -------
-        ndarray of shape (m, bins)
-            Histograms of the values, in which no count is below the site's ``min-rows``.
+        Shapes: -> (m, bins).
         """
         inside = outside = np.zeros((1, spatial_signs.BINS), dtype=np.int64)
         for weights, values in parts:
@@ -355,17 +291,7 @@ class RobustClient(method.Client):
     def centred_rows(self, centre: method.Array, scale: method.Array = NO_SCALE) -> Iterator[method.Array]:
         """Yield the party's rows less a centre, divided by the scale if given, chunk by chunk.
 
-        Parameters
-        ----------
-        centre : ndarray of shape (d,)
-            Centre, in the unit of the data.
-        scale : ndarray of shape (d,) or (0,)
-            Deviations by which features are divided; empty for unscaled features.
-
-        Yields
-        ------
-        ndarray of shape (c, d)
-            Chunk of the rows.
+        Shapes: centre (d,), scale (d,) -> (c, d).
         """
         for centred in centred_chunks(self.selection.rows, centre, scale if scale.size else None):
             yield from dense_rows(centred)

@@ -61,19 +61,7 @@ STEP_SUMS = Payload(
 
 
 def limits(request: Fields, max_score: float) -> SumLimits:
-    """Return public limits of Harmony's sums: counts, unit scores, scores and objective, over at most `MAX_ROWS` rows.
-
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        Field ``centres`` (steps, clusters, k).
-    max_score : float
-        Largest absolute value of a score.
-
-    Returns
-    -------
-    mapping of str to ndarray
-    """
+    """Return public limits of Harmony's sums: counts, unit scores, scores and objective, over at most `MAX_ROWS` rows."""
     rows = 2.0 * MAX_ROWS
     return {
         "counts": np.array(rows),
@@ -85,24 +73,7 @@ def limits(request: Fields, max_score: float) -> SumLimits:
 
 
 def read_steps(request: Fields, batch: int) -> harmony.Steps:
-    """Return the Harmony steps (centres, penalties, moves) that the server sent, after checking their shapes.
-
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        Fields of `STEP_FIELDS`, and ``components``.
-    batch : int
-        Number of the party.
-
-    Returns
-    -------
-    Steps
-
-    Raises
-    ------
-    ContractError
-        If the fields are not of the same steps.
-    """
+    """Return the Harmony steps (centres, penalties, moves) that the server sent, after checking their shapes."""
     centres, penalties = request["centres"], request["penalties"]
     t, m, k = centres.shape
     moves = request["moves"].reshape(-1, m, penalties.shape[-1], k) if m * k else request["moves"]
@@ -115,19 +86,7 @@ def read_steps(request: Fields, batch: int) -> harmony.Steps:
 def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
     """Return a party's counts and score sums by cluster, placed in its own batch's slot, with zeros elsewhere.
 
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        Fields of `STEP_FIELDS`, and ``components``.
-    parts : iterator of ndarray of shape (m, k)
-        Scores of the party's rows.
-    batch : int
-        Number of the party.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        Fields of `STEP_SUMS`.
+    Shapes: parts (m, k).
     """
     local = harmony.BatchSums.from_scores(read_steps(request, batch), parts, batch)
     shape = request["penalties"].shape[1:]
@@ -139,16 +98,7 @@ def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
 def write_corrected(scores: str, request: Fields, parts: Iterator[Array], batch: int) -> None:
     """Write a site's scores after Harmony's batch correction to a file beside the scores file.
 
-    Parameters
-    ----------
-    scores : str
-        Path of the site's scores; empty: nothing is written.
-    request : mapping of str to ndarray
-        Fields of `STEP_FIELDS`, and ``components``.
-    parts : iterator of ndarray of shape (m, k)
-        Scores of the site's rows.
-    batch : int
-        Number of the party.
+    Shapes: parts (m, k).
     """
     steps = read_steps(request, batch)
     names = ",".join(f"harmony{j + 1}" for j in range(steps.centres.shape[2]))
@@ -163,22 +113,7 @@ ClusterFields = Generator[Round, Any, dict[str, Array]]
 
 
 def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -> ClusterFields:
-    """Run Harmony by sums: return its centres, penalties and moves as fields, and log the steps in the model.
-
-    Parameters
-    ----------
-    model : PCAModel
-    request : mapping of str to ndarray
-        Fields that rows are projected with.
-    clusters : int
-        Number of clusters.
-    public : Public
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``centres``, ``penalties`` and ``moves``.
-    """
+    """Run Harmony by sums: return its centres, penalties and moves as fields, and log the steps in the model."""
     variances, step_count, objective, improves = model.explained_variance_, 0, np.inf, True
     steps = harmony.Steps.empty(clusters, public.parties, variances.size)
     centres = harmony.normalise_rows(clustering.draw_starts(variances, clusters, 1, public.config.seed)[0])

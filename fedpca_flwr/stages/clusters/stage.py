@@ -277,17 +277,7 @@ def _local_shares(request: Fields, parts: Iterator[Array]) -> Fields:
 def require_axes(components: Array, *arrays: Array) -> None:
     """Refuse centres or covariances whose last axis is not the number of components.
 
-    Parameters
-    ----------
-    components : ndarray of shape (k, d)
-        Components of the run.
-    *arrays : ndarray
-        Arrays whose last axis must have length k.
-
-    Raises
-    ------
-    ContractError
-        If an array's last axis has another length.
+    Shapes: components (k, d).
     """
     if any(place.shape[-1] != len(components) for place in arrays):
         raise ContractError(f"{SERVER}: what it says of clusters is not of {len(components)} components")
@@ -296,20 +286,7 @@ def require_axes(components: Array, *arrays: Array) -> None:
 def labels(points: Array, means: Array, mixture: clustering.Mixture | None) -> tuple[NDArray[np.intp], Array]:
     """Return each point's cluster, with its distance to the centre, or in a mixture the cluster's probability.
 
-    Parameters
-    ----------
-    points : ndarray of shape (n, k)
-        Scores.
-    means : ndarray of shape (m, k)
-        Centres of the clusters.
-    mixture : Mixture or None
-        The mixture, if the clusters are of one.
-
-    Returns
-    -------
-    clusters : ndarray of int of shape (n,)
-    values : ndarray of shape (n,)
-        Distances or probabilities.
+    Shapes: points (n, k), means (m, k) -> (n,), (n,).
     """
     if mixture is None:
         cells, squares = clustering.assign_to_nearest(points, means)
@@ -319,24 +296,7 @@ def labels(points: Array, means: Array, mixture: clustering.Mixture | None) -> t
 
 
 def read_mixture(request: Fields, means: str) -> clustering.Mixture:
-    """Return the Gaussian mixture that the server sent, or refuse weights and covariances that define none.
-
-    Parameters
-    ----------
-    request : mapping of str to ndarray
-        ``weights``, ``covariances``, ``components``, and the means.
-    means : str
-        Name of the field with the means.
-
-    Returns
-    -------
-    Mixture
-
-    Raises
-    ------
-    ContractError
-        If weights are zero, covariances are not positive definite, or dimensions differ.
-    """
+    """Return the Gaussian mixture that the server sent, or refuse weights and covariances that define none."""
     mixture = clustering.Mixture(request["weights"], request[means], request["covariances"])
     require_axes(request["components"], mixture.means, mixture.covariances)
     try:
@@ -351,14 +311,7 @@ def read_mixture(request: Fields, means: str) -> clustering.Mixture:
 def write_clusters(scores: str, request: Fields, points: Iterator[Array]) -> None:
     """Write each row's cluster, with its distance or probability, to a file beside the site's scores file.
 
-    Parameters
-    ----------
-    scores : str
-        Path of the site's scores; empty: nothing is written.
-    request : mapping of str to ndarray
-        ``components``, ``centres`` (m, k), and of a mixture ``weights`` and ``covariances``.
-    points : iterator of ndarray of shape (m, k)
-        Scores of the site's rows.
+    Shapes: points (m, k).
     """
     means = request["centres"]
     mixture = read_mixture(request, "centres") if request["weights"].size else None

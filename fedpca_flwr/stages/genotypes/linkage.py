@@ -41,11 +41,6 @@ def linkage_questions() -> Questions:
     A chromosome begins where names CHROMOSOME:POSITION:ALLELE:ALLELE change, without such names at the first variant.
     In secure sums the request's ``ranges`` say how far a sum may lie from the server's estimate. They decide how many
     sums share a word, and no more: every site's sums open whatever they are.
-
-    Returns
-    -------
-    mapping of str to Question
-        ``neighbours``.
     """
     question = Question(
         request=Payload(
@@ -132,21 +127,7 @@ def _width(public: Public) -> int:
 def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Generator[Round, Any, NDArray[np.bool_]]:
     """Return a mask of the variants that linkage pruning leaves out: all False without the option ``prune``.
 
-    Parameters
-    ----------
-    public : Public
-    counts : AlleleCounts
-        Allele counts of all rows.
-    options : GenotypeOptions
-
-    Returns
-    -------
-    ndarray of bool of shape (d,)
-
-    Raises
-    ------
-    ContractError
-        If no genotypes have such sums, or the parties' variants are of other chromosomes.
+    Shapes: -> (d,).
     """
     d, reach = public.features, options.prune_window - 1
     if not options.prune:

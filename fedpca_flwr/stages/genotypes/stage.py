@@ -326,17 +326,7 @@ def _bounded(question: Question, config: RunConfig) -> Question:
 
 
 def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
-    """Ask for the parties' allele counts, and return their sum after checking that genotypes can have such counts.
-
-    Returns
-    -------
-    AlleleCounts
-
-    Raises
-    ------
-    ContractError
-        If no genotypes have such counts: nobody can check a single party's share.
-    """
+    """Ask for the parties' allele counts, and return their sum after checking that genotypes can have such counts."""
     total: Total = yield SumRound("alleles")
     rows = int(read_row_count(total["count"], total.parties))
     counts = AlleleCounts(rows, *(np.rint(total[name]) for name in COUNTS))
@@ -353,15 +343,7 @@ def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
 def require_genotypes(rows: Rows) -> None:
     """Refuse rows with values other than 0, 1, 2 and missing, which are no genotypes.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        Rows of a party.
-
-    Raises
-    ------
-    DataError
-        If values other than 0, 1, 2 and missing occur.
+    Shapes: rows (n, d).
     """
     columns = non_genotype_columns(rows)
     if columns.size:
@@ -375,17 +357,7 @@ def require_genotypes(rows: Rows) -> None:
 def genotype_notes(counts: AlleleCounts, pruned: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
     """Return the model's notes on genotypes: variants, constant variants, missing calls and pruning.
 
-    Parameters
-    ----------
-    counts : AlleleCounts
-        Allele counts of all rows.
-    pruned : ndarray of bool of shape (d,)
-        Variants that count for nothing.
-    options : GenotypeOptions
-
-    Returns
-    -------
-    list of str
+    Shapes: pruned (d,).
     """
     notes = [f"genotypes of {counts.called.size} variants, divided by sqrt(2p(1 - p)); the model holds the frequencies"]
     if counts.constant_count:
