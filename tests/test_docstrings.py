@@ -1,71 +1,60 @@
-"""Public functions and classes say what they take and what they return, by numpydoc's own validation."""
+"""Public names say what they take, return and raise, by numpydoc's own validation."""
 
-import ast
 import inspect
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pydantic
-import pytest
 from numpydoc.validate import validate
 
-from fedpca_flwr.model.fitted import FittedPCA
+import fedpca_flwr
+from fedpca_flwr.cli import COMMANDS
+from fedpca_flwr.questions import columns_method, method
 
-ROOT = Path(__file__).parents[1]
+DOCS = Path(__file__).parents[1] / "docs"
 CHECKS = {"PR01", "PR02", "RT01"}
 """Parameters without a text, texts of parameters that there are not, results without a text."""
 
-PROGRAMS = {"benchmarks", "examples", "papers"}
-"""Folders of what is called by commands only."""
 
-MODULES = [
-    "fedpca_flwr." * (folder != "fedpca_flwr") + ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for folder in ("fedpca_flwr", "strategies", "simulations")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-    if path.stem not in {"__init__", "__main__"} and not PROGRAMS & set(path.parts)
-]
-
-
-def takes_parameters(kind: type) -> bool:
-    """Whether a class has a constructor of its own to document: not where each field has its text, as pydantic's."""
-    if issubclass(kind, pydantic.BaseModel | FittedPCA) or getattr(kind, "_is_protocol", False):
-        return False  # `PCAModel` lists its attributes
-    (body,) = ast.parse(dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    local = any(isinstance(part, ast.AnnAssign) or getattr(part, "name", "") == "__init__" for part in body.body)
-    if not local or not {"__init__", "__new__"} & set(vars(kind)):
-        return False  # the constructor is its base's
-    following = zip(body.body, body.body[1:], strict=False)
-    return not any(isinstance(a, ast.AnnAssign) and isinstance(b, ast.Expr) for a, b in following)
+def objects() -> Iterator[Any]:
+    """Yield what the package, the pages of docs and the vocabulary of methods name, and the functions of commands."""
+    yield from (getattr(fedpca_flwr, name) for name in fedpca_flwr.__all__)
+    yield from (value for module in (method, columns_method) for value in vars(module).values())
+    paths = [
+        path for page in DOCS.rglob("*.md") for path in re.findall(r"^::: ([\w.]+)", page.read_text("utf-8"), re.M)
+    ]
+    for path in (*paths, *(function for function, _ in COMMANDS.values())):
+        try:
+            module = import_module(path)
+        except ModuleNotFoundError:
+            module, name = import_module(path.rpartition(".")[0]), path.rpartition(".")[2]
+            yield getattr(module, name)
+        else:
+            local = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == path]
+            names = getattr(module, "__all__", [name for name in local if not name.startswith("_")])
+            yield from (getattr(module, name) for name in names)
 
 
-def documented(module: Any) -> Iterator[str]:
-    """Public functions, classes and methods of a module; a method that overrides another is documented there."""
-    for name, value in vars(module).items():
-        if name.startswith("_") or getattr(value, "__module__", "") != module.__name__:
-            continue
-        if inspect.isfunction(value):
-            yield name
-        if inspect.isclass(value):
-            if takes_parameters(value):
-                yield name
-            for method, member in vars(value).items():
-                function = inspect.unwrap(getattr(member, "__func__", member))
-                local = inspect.isfunction(function) and function.__module__ == module.__name__
-                if local and not method.startswith("_") and not getattr(function, "__override__", False):
-                    yield f"{name}.{method}"
+def functions(value: Any) -> Iterator[str]:
+    """Return the paths of a function, or of a class's methods; a method that overrides another is documented there."""
+    path = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+    if not path.startswith("fedpca_flwr.") or getattr(value, "_is_protocol", False):
+        return
+    if inspect.isfunction(value):
+        yield path
+    elif inspect.isclass(value) and not issubclass(value, pydantic.BaseModel):
+        for name, member in vars(value).items():
+            function = inspect.unwrap(getattr(member, "__func__", member))
+            local = inspect.isfunction(function) and function.__qualname__ == f"{value.__qualname__}.{name}"
+            if local and not name.startswith("_") and not getattr(function, "__override__", False):
+                yield f"{path}.{name}"
 
 
-def faults(name: str) -> list[str]:
-    """Return what numpydoc says of a module's documentation."""
-    module = import_module(name)
-    paths = [f"{name}.{path}" for path in documented(module)]
-    return [f"{path}: {text}" for path in paths for code, text in validate(path)["errors"] if code in CHECKS]
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_parameters_and_results_are_documented(name):
-    assert not faults(name)
+def test_public_names_document_parameters_and_results():
+    paths = sorted({path for value in objects() for path in functions(value)})
+    assert len(paths) > 100
+    faults = [f"{path}: {text}" for path in paths for code, text in validate(path)["errors"] if code in CHECKS]
+    assert not faults, "\n".join(faults)

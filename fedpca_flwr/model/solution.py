@@ -135,7 +135,35 @@ def solve(
 ) -> Solution:
     """Compute the leading components of the pooled scatter, centred and scaled as asked.
 
-    Shapes: diagonal (d,).
+    Parameters
+    ----------
+    moments : Moments
+        The scatter, with the pooled count and mean.
+    diagonal : ndarray of shape (d,)
+        Diagonal of the pooled scatter, by which features are scaled. The variance is a share of its sum, which for an
+        exact method is that of ``moments``.
+    n_components : int, float or str
+        Number of components; a fraction of the variance that the components must exceed; or "auto": as many components
+        as stand out of unrelated features (Horn 1965).
+    center : bool
+        Take the scatter about the mean.
+    scale : bool
+        Divide each feature by its standard deviation (divisor n).
+    indicators : int, default 0
+        The last features, so many, are indicators of levels, whose unit `table_units` defines.
+    overwrite : bool, default False
+        Whether the scatter of ``moments`` may be overwritten, which saves memory.
+
+    Returns
+    -------
+    Solution
+
+    Raises
+    ------
+    ConfigError
+        For a number of components that the data do not allow.
+    DataError
+        For a single row, or rows without variance.
     """
     check_components(n_components, moments.count, moments.n_features)
     if n_components == "auto" and not center:
@@ -221,7 +249,21 @@ def check_rounds(rounds: int, block: int, components: int) -> None:
 def require_variance(variance: Array | float, rows: float, mean: Array, *, which: str = ALL_ROWS) -> None:
     """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
 
-    Shapes: variance (d,), mean (d,).
+    Parameters
+    ----------
+    variance : ndarray of shape (d,) or float
+        Diagonal of the scatter: each feature is judged against its own mean. Or its trace, if no more is known: a
+        constant feature whose mean is 1e16 deviations of the other features then hides them.
+    rows : float
+        Number of rows.
+    mean : ndarray of shape (d,)
+        Mean, in the unit of the scatter: divided by the features' scale if the scatter is.
+    which : str
+        How errors call the rows.
+
+    Raises
+    ------
+    DataError
     """
     total = float(np.sum(variance))
     if not np.isfinite(total) or 0 < total < 1e-280:  # near 2.2e-308, float64's smallest number of full precision

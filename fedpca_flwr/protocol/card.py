@@ -37,11 +37,33 @@ class PCAOptions(Config):
     """Number of components, or the fraction of the variance that they must exceed."""
 
     def product_columns(self, public: Public) -> int:
-        """Return about how many columns a run multiplies with a party's scatter (d, d) in total."""
+        """Return about how many columns a run multiplies with a party's scatter (d, d) in total.
+
+        Parameters
+        ----------
+        public : Public
+            Public parameters of the run.
+
+        Returns
+        -------
+        int
+            Number of columns; 0 for a method without products.
+        """
         return 0
 
     def max_gram_columns(self, rows: int) -> int:
-        """Return the most columns of products with a party's ``X X'`` (n, n) that a run may request."""
+        """Return the most columns of products with a party's ``X X'`` (n, n) that a run may request.
+
+        Parameters
+        ----------
+        rows : int
+            Number n of rows of the party; ``X X'`` is (n, n).
+
+        Returns
+        -------
+        int
+            Number of columns; 0 for a method without such products.
+        """
         return 0
 
     @property
@@ -93,7 +115,18 @@ class PCAOptions(Config):
         return not self.sum_disclosures
 
     def stored_moments_count(self, parties: int) -> int:
-        """Return how many sets of moments (pooled, or per party) the server stores with the model."""
+        """Return how many sets of moments (pooled, or per party) the server stores with the model.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties of the run.
+
+        Returns
+        -------
+        int
+            Number of sets of moments; 0 unless the option `keep` requests them.
+        """
         return 0
 
 

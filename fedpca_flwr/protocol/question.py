@@ -305,7 +305,24 @@ Kind = TypeVar("Kind")
 
 
 def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
-    """Return `clear`, `masked` or `surviving` (default: `masked`), by how the run's answers travel."""
+    """Return `clear`, `masked` or `surviving` (default: `masked`), by how the run's answers travel.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Configuration of the run.
+    clear : object
+        Value for answers in clear.
+    masked : object
+        Value for masked answers.
+    surviving : object, optional
+        Value for masked answers of a run that continues without some parties; as ``masked`` by default.
+
+    Returns
+    -------
+    object
+        The value.
+    """
     return {"clear": clear, "masked": masked, "surviving": masked if surviving is None else surviving}[config.transport]
 
 

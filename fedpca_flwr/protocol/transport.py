@@ -39,17 +39,61 @@ class Party(Protocol):
         """Journal in which the party records the questions and answers of a run."""
 
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Compute the fields that answer a question, or parts that add up to the fields."""
+        """Compute the fields that answer a question, or parts that add up to the fields.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the question.
+        request : mapping of str to ndarray
+            Fields of the question, checked.
+
+        Returns
+        -------
+        mapping, or sequence of mappings, of str to ndarray
+            The fields.
+        """
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to unmask a sum without `dropped` parties, if this breaks a promise, for example on noise."""
+        """Refuse to unmask a sum without `dropped` parties, if this breaks a promise, for example on noise.
+
+        Parameters
+        ----------
+        dropped : int
+            Number of parties that dropped out.
+        """
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand."""
+        """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand.
+
+        Parameters
+        ----------
+        members : sequence of str
+            Names of the parties in the sum.
+        """
 
 
 def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
-    """Run a generator of questions, and replace each question by those of the generator ``ask(question)``."""
+    """Run a generator of questions, and replace each question by those of the generator ``ask(question)``.
+
+    Parameters
+    ----------
+    program : Program
+        The program.
+    ask : callable
+        Function of a question that returns a program: it asks whatever answers the question, and returns what
+        ``program`` continues with.
+
+    Yields
+    ------
+    Round
+        Questions of the programs that ``ask`` returns.
+
+    Returns
+    -------
+    object
+        Return value of ``program``.
+    """
     answer = None
     while True:
         try:
@@ -61,7 +105,18 @@ def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
 
 
 def sum_parts(answer: Fields | Sequence[Fields]) -> Fields:
-    """Add up the parts of a party's answer, field by field; an answer without parts is returned unchanged."""
+    """Add up the parts of a party's answer, field by field; an answer without parts is returned unchanged.
+
+    Parameters
+    ----------
+    answer : mapping of str to ndarray, or sequence of such mappings
+        The answer, or parts whose sum it is; a field that a part lacks is zero there.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        The fields.
+    """
     if isinstance(answer, Mapping):
         return answer
     names = dict.fromkeys(name for part in answer for name in part)
@@ -74,19 +129,61 @@ class Transport(ABC):
     sums_only: bool = False  # whether the server sees sums over parties only
 
     def parties_per_sum(self, parties: int) -> int:
-        """Return the number of parties in the smallest sum that the server sees; 1 in clear."""
+        """Return the number of parties in the smallest sum that the server sees; 1 in clear.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties of the run.
+
+        Returns
+        -------
+        int
+            Number of parties in a sum; 1 if the server sees single replies.
+        """
         return parties if self.sums_only else 1
 
     @abstractmethod
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the script: the method's questions as they travel, and further questions, for example for keys."""
+        """Return the script: the method's questions as they travel, and further questions, for example for keys.
+
+        Parameters
+        ----------
+        method : str
+            Name of the method in errors.
+        questions : mapping of str to Question
+            The method's own questions.
+
+        Returns
+        -------
+        mapping of str to Question
+            The script.
+
+        Raises
+        ------
+        ConfigError
+            If the method's answers cannot travel in this way.
+        """
 
 
 class ServerTransport(Transport):
     """Server's half of a transport: turns a question about a sum into plain rounds."""
 
     def plain_rounds(self, program: Program, run: Run) -> Program:
-        """Translate a program that asks for sums into a program whose questions are all plain."""
+        """Translate a program that asks for sums into a program whose questions are all plain.
+
+        Parameters
+        ----------
+        program : Program
+            The method's program.
+        run : Run
+            Server's half of the run.
+
+        Returns
+        -------
+        Program
+            Program that continues with lists of replies.
+        """
 
         def ask(question: Round) -> Program:
             """Ask a plain question, or obtain the sum that a `SumRound` wants by the transport's own questions."""
@@ -98,18 +195,64 @@ class ServerTransport(Transport):
 
     @abstractmethod
     def sum_replies(self, question: SumRound, run: Run) -> Program:
-        """Ask the questions by which this transport obtains the sum of the parties' replies."""
+        """Ask the questions by which this transport obtains the sum of the parties' replies.
+
+        Parameters
+        ----------
+        question : SumRound
+            The question.
+        run : Run
+            Server's half of the run.
+
+        Returns
+        -------
+        Program
+            Program that returns the `Total`, or None if no sum can be had.
+        """
 
     def measurements(self, quorum: Quorum) -> dict[str, float]:
-        """Return numbers about the transport for the model's log, by name; the base has none."""
+        """Return numbers about the transport for the model's log, by name; the base has none.
+
+        Parameters
+        ----------
+        quorum : Quorum
+            Parties of the run.
+
+        Returns
+        -------
+        dict of str to float
+            The numbers; none by default.
+        """
         return {}
 
     def notes(self, quorum: Quorum) -> list[str]:
-        """Return sentences about the transport for the model's log; the base has none."""
+        """Return sentences about the transport for the model's log; the base has none.
+
+        Parameters
+        ----------
+        quorum : Quorum
+            Parties of the run.
+
+        Returns
+        -------
+        list of str
+            The notes; none by default.
+        """
         return []
 
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
-        """Return partition, name and number of rows of each party whose rows are in the model."""
+        """Return partition, name and number of rows of each party whose rows are in the model.
+
+        Parameters
+        ----------
+        quorum : Quorum
+            Parties of the run.
+
+        Returns
+        -------
+        list of dict
+            ``party``, ``name`` and ``rows`` of each.
+        """
         return quorum.parties()
 
 
@@ -118,4 +261,19 @@ class PartyTransport(Transport):
 
     @abstractmethod
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
-        """Return the fields that a party sends in this phase, in clear or masked."""
+        """Return the fields that a party sends in this phase, in clear or masked.
+
+        Parameters
+        ----------
+        party : Party
+            Party's half of the run.
+        phase : str
+            Name of the question.
+        request : mapping of str to ndarray
+            Fields of the question, checked.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            Fields of the reply.
+        """

@@ -105,6 +105,11 @@ class ColumnsClient(PCAClient):
         """Return the numbers of rows and columns of this party, and digests of its row ids.
 
         Before that, the site counts the products that the run may ask for, and refuses the run if there are too many.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            ``count``, ``features``, and ``ids`` (n,), empty where the site names no ids.
         """
         self._permit_products(counted=True)
         n, f = self.selection.shape
@@ -114,7 +119,10 @@ class ColumnsClient(PCAClient):
     def write_scores(self, scores: Array) -> None:
         """Write the scores to the site's scores file, in the row order of the site's own data file.
 
-        Shapes: scores (n, k).
+        Parameters
+        ----------
+        scores : ndarray of shape (n, k)
+            Scores in the order of the run's rows.
         """
         row_order = self.site.table.row_positions
         with score_file(self.site.node.scores, *scores.shape) as append:
@@ -194,7 +202,22 @@ class ColumnsRun(PCAStrategy):
         self._by_ids = False
 
     def n_components(self, rows: int, columns: int) -> int:
-        """Return the requested number of components, checked against the rows and columns of all parties."""
+        """Return the requested number of components, checked against the rows and columns of all parties.
+
+        Parameters
+        ----------
+        rows, columns : int
+            Numbers of rows and columns of all parties.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        ConfigError
+            If the rows or columns are too few.
+        """
         assert isinstance(self.options, CountOptions)
         check_components(self.options.n_components, rows, columns)
         return self.options.n_components
@@ -218,7 +241,22 @@ class ColumnsRun(PCAStrategy):
         return ""
 
     def require_same_rows(self, replies: list[Reply]) -> None:
-        """Store the numbers of rows and columns, or refuse the run if the parties' rows differ or are too few."""
+        """Store the numbers of rows and columns, or refuse the run if the parties' rows differ or are too few.
+
+        Parameters
+        ----------
+        replies : list of Reply
+            Replies to the first question: ``count``, ``features`` and ``ids``.
+
+        Raises
+        ------
+        ConfigError
+            If some sites name ids and others do not.
+        ContractError
+            If ids are not ascending, or the numbers of rows differ.
+        DataError
+            If the ids differ.
+        """
         self._require_same_ids(replies)
         counts = [int(reply.fields["count"]) for reply in replies]
         (rows, _), *_ = Counter(counts).most_common(1)  # the error names parties that deviate from the majority
@@ -235,12 +273,28 @@ class ColumnsRun(PCAStrategy):
         self.n_components(self.n_rows, self.columns)
 
     def set_total(self, total: float) -> None:
-        """Store the energy (sum of squares) of all columns, or refuse columns that are all zero."""
+        """Store the energy (sum of squares) of all columns, or refuse columns that are all zero.
+
+        Parameters
+        ----------
+        total : float
+            Energy of all columns.
+
+        Raises
+        ------
+        DataError
+            If the energy is zero.
+        """
         require_variance(total, self.n_rows, np.zeros(1))
         self.total = total
 
     def order_notes(self) -> list[str]:
-        """Return a note if the parties' rows were matched by their order in the files, without ids."""
+        """Return a note if the parties' rows were matched by their order in the files, without ids.
+
+        Returns
+        -------
+        list of str
+        """
         if self._by_ids or self.quorum.simulated:
             return []
         return ["rows were taken in the order of the files: nothing shows that they belong together"]
@@ -296,7 +350,12 @@ class ColumnsStrategy(ColumnsRun):
 
     @abstractmethod
     def aggregate(self) -> Fitting:
-        """Run the method: yield its rounds of questions, and return the eigenpairs with notes."""
+        """Run the method: yield its rounds of questions, and return the eigenpairs with notes.
+
+        Returns
+        -------
+        ScoresSolution
+        """
 
     @override
     def program(self) -> Program:
@@ -307,7 +366,16 @@ class ColumnsStrategy(ColumnsRun):
         self._model = model
 
     def build_model(self, solution: ScoresSolution) -> PCAModel:
-        """Build the PCA model, with scores and eigenvalues, from the method's eigenpairs."""
+        """Build the PCA model, with scores and eigenvalues, from the method's eigenpairs.
+
+        Parameters
+        ----------
+        solution : ScoresSolution
+
+        Returns
+        -------
+        PCAModel
+        """
         certainty = self.certainty(solution.pairs.with_rank_bound(self.n_rows - self.options.centres_columns))
         log = self.history(certainty, [*solution.notes, *self.order_notes()], solution.measurements)
         values, directions = solution.pairs.values, solution.pairs.vectors
@@ -315,7 +383,17 @@ class ColumnsStrategy(ColumnsRun):
         return PCAModel.of_scores(scores, values, total=solution.total, features=self.columns, log=log)
 
     def run_projection(self, model: PCAModel, solution: ScoresSolution) -> Program:
-        """Let every party store the scores and its loadings, and check the unexplained energy against the model."""
+        """Let every party store the scores and its loadings, and check the unexplained energy against the model.
+
+        Parameters
+        ----------
+        model : PCAModel
+        solution : ScoresSolution
+
+        Yields
+        ------
+        SumRound
+        """
         request = {"directions": solution.pairs.vectors, "singular": model.singular_values_}
         fit: Total = yield SumRound("project", request)
         allowed = 1e-6 * model.total_variance if self.exact else np.inf  # rounding is far smaller

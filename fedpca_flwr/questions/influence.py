@@ -129,7 +129,25 @@ class Contributions:
     between: bool = True
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Return each party's shares of the components and angles; refuse impossible scatters or too large shares."""
+        """Return each party's shares of the components and angles; refuse impossible scatters or too large shares.
+
+        Parameters
+        ----------
+        solution : Solution
+        center : bool
+            Whether the method subtracts the mean of the rows.
+        limit : float
+            Largest share of a component that a party may hold; 0: no limit.
+
+        Returns
+        -------
+        list of PartyInfluence
+
+        Raises
+        ------
+        ContractError
+            If a party's scatter is one that no rows have, or a party holds more than the limit.
+        """
         pairs, scale = solution.pairs, solution.scale
         moments = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
         rng = np.random.default_rng()
@@ -152,7 +170,13 @@ class Contributions:
         return parties
 
     def units(self) -> list[dict[str, Any]]:
-        """Return log entries of features that a party seems to have in another unit than the other parties."""
+        """Return log entries of features that a party seems to have in another unit than the other parties.
+
+        Returns
+        -------
+        list of dict
+            Entries of ``model.log["other_units"]``.
+        """
         return scatter_unit_entries({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
 
 

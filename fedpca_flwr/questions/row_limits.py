@@ -168,7 +168,20 @@ def reach(request: Fields, public: Public) -> Array:
 
     The question takes the rows less the ``centre`` or ``mean`` of the request, and divided by the ``scale``.
 
-    Shapes: -> (d,).
+    Parameters
+    ----------
+    request : mapping of str to ndarray
+        Fields of the question's request; ``centre``, ``mean`` and ``scale`` (d,) count.
+    public : Public
+
+    Returns
+    -------
+    ndarray of shape (d,)
+
+    Raises
+    ------
+    ContractError
+        If a centre is beyond `bound`, as no mean of rows is, or sums are outside the range of float64.
     """
     bound, sizes = public.config.bound, np.full(public.features, public.config.bound)
     for name in {"centre", "mean"} & request.keys():
@@ -186,7 +199,20 @@ def reach(request: Fields, public: Public) -> Array:
 
 
 def sum_limits(bound: float, d: int) -> SumLimits:
-    """Return the largest possible count of rows, and of each feature's sum over the rows."""
+    """Return the largest possible count of rows, and of each feature's sum over the rows.
+
+    Parameters
+    ----------
+    bound : float
+        Largest size of a value.
+    d : int
+        Number of features.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count`` and ``sum`` (d,).
+    """
     return {"count": np.array(float(MAX_ROWS)), "sum": np.full(d, MAX_ROWS * bound)}
 
 
@@ -210,7 +236,15 @@ def sums_limits(reach: Array) -> SumLimits:
 def moments_limits(reach: Array) -> SumLimits:
     """Return the limits of row count, each feature's sum and sum of squares, and packed sums of products.
 
-    Shapes: reach (d,).
+    Parameters
+    ----------
+    reach : ndarray of shape (d,)
+        Largest size of a value of each feature.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count``, ``sum`` (d,), ``squares`` (d,) and ``scatter`` (d (d + 1) / 2,).
     """
     d = reach.size
     if (reach == reach[0]).all():  # a single number takes no room

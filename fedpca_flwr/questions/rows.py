@@ -126,7 +126,25 @@ def _sums_limits(request: Fields, public: Public) -> SumLimits:
 
 
 def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
-    """Return the questions for count, mean and scatter of all rows: in clear, or as secure sums about zero."""
+    """Return the questions for count, mean and scatter of all rows: in clear, or as secure sums about zero.
+
+    Parameters
+    ----------
+    config : RunConfig
+    within : bool
+        Whether scatters are about each party's own mean.
+    keep : str
+        Which moments the run stores (option ``keep``).
+
+    Returns
+    -------
+    mapping of str to Question
+
+    Raises
+    ------
+    ConfigError
+        If the run stores moments that the server does not have, or `bound` is missing.
+    """
     require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
     payload = Payload((COUNT, *SUMS, SCATTER))
@@ -298,7 +316,16 @@ def _resolve_centre(
 
 
 def staged_moments(run: RowsStrategy) -> Pooling:
-    """Return the moments of all rows as changed by the run's stages, such as adjustment for covariates."""
+    """Return the moments of all rows as changed by the run's stages, such as adjustment for covariates.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+
+    Returns
+    -------
+    PooledMoments
+    """
     pooled: Callable[..., Pooling] = partial(pooled_moments, run)
     for stage in run.stages:
         pooled = partial(stage.moments, run, pooled)

@@ -65,7 +65,14 @@ class Projection:
     def centred(self, rows: Rows) -> Iterator[Any]:
         """Subtract the mean from rows and divide by the scale, chunk by chunk.
 
-        Shapes: rows (n, d) -> (m, d).
+        Parameters
+        ----------
+        rows : rows of shape (n, d)
+            Rows in the unit of the data.
+
+        Returns
+        -------
+        iterator of ndarray of shape (m, d)
         """
         return centred_chunks(rows, self.mean, self.scale if self.scale.size else None)
 
@@ -85,7 +92,12 @@ class Projection:
             yield centred @ self.components.T
 
     def squared_error(self) -> float:
-        """Return the total squared reconstruction error of the rows that take part, from their moments."""
+        """Return the total squared reconstruction error of the rows that take part, from their moments.
+
+        Returns
+        -------
+        float
+        """
         return self.vault.squared_error(self.mean, self.scale, self.components)
 
     @property
@@ -94,7 +106,12 @@ class Projection:
         return self.components / (self.scale if self.scale.size else 1.0), self.mean
 
     def fourth_powers(self) -> Array:
-        """Return the sums (k,) of the fourth powers of the scores of the rows that take part."""
+        """Return the sums of the fourth powers of the scores of the rows that take part.
+
+        Returns
+        -------
+        ndarray of shape (k,)
+        """
         return self.vault.fourth_powers(*self.axes)
 
     def require_near(self) -> None:
@@ -314,7 +331,17 @@ class RowsClient(PCAClient):
         return vault
 
     def make_vault(self, selection: Selection) -> Vault:
-        """Return a store of the moments of a selection, cached over rounds where that is cheaper."""
+        """Return a store of the moments of a selection, cached over rounds where that is cheaper.
+
+        Parameters
+        ----------
+        selection : Selection
+            Rows of this party.
+
+        Returns
+        -------
+        Vault
+        """
         columns = self.options.product_columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
         return selection.vault(self.site.state, columns=columns, parties=parties, threads=threads)
@@ -332,7 +359,17 @@ class RowsClient(PCAClient):
         return question.answer(self if question.needs or self.card.needs else self.party, request)
 
     def projection(self, request: Fields) -> Projection:
-        """Return this party's projection: components, mean and scale from the request, as changed by the stages."""
+        """Return this party's projection: components, mean and scale from the request, as changed by the stages.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the last question, or of another question that has the same fields.
+
+        Returns
+        -------
+        Projection
+        """
         projection = Projection(
             self.vault, request["components"], request["mean"], request["scale"], self.site.table.columns
         )
@@ -341,7 +378,18 @@ class RowsClient(PCAClient):
         return projection
 
     def project(self, request: Fields) -> Fields:
-        """Write this party's files of scores and loadings, and return row count and squared projection error."""
+        """Write this party's files of scores and loadings, and return row count and squared projection error.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the last question: components, mean, scale and those of the stages.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            ``count`` and ``squared``, and the observers' fields.
+        """
         if self.card.differentially_private:
             try:
                 self.write_files(self.projection(request))
@@ -362,7 +410,15 @@ class RowsClient(PCAClient):
     def write_files(
         self, projection: Projection, watches: Sequence[Callable[[Iterator[Any]], Iterator[Any]]] = ()
     ) -> None:
-        """Write the scores file and the loadings file that this site's configuration names."""
+        """Write the scores file and the loadings file that this site's configuration names.
+
+        Parameters
+        ----------
+        projection : Projection
+            Projection of the rows to scores.
+        watches : sequence of callable
+            Observers' functions, through which chunks of the rows pass.
+        """
         node = self.site.node
         self.loadings = projection.loadings()
         if node.scores or watches:

@@ -249,7 +249,18 @@ class Vault:
 
         With s the scores about the site's own mean and u those of the shift from there to the centre, the sum of
         (s + u)^4 follows from the sums of s, s^2, s^3 and s^4. Without a centre the scores are about the site's mean.
-        Shapes: directions (k, d), centre (d,) -> (k,).
+
+        Parameters
+        ----------
+        directions : array of shape (k, d)
+            Directions of the scores.
+        centre : array of shape (d,), optional
+            Point about which scores are taken.
+
+        Returns
+        -------
+        array of shape (k,)
+            The sum of each direction.
         """
         head, _ = self.head_and_diagonal()
         block, exponents = scale_columns(directions.T)
@@ -266,7 +277,18 @@ class Vault:
             return np.ldexp(total, 4 * exponents)
 
     def require_near(self, centre: Array) -> None:
-        """Refuse a centre (d,) so far from the site's mean that differences from rows would be rounded."""
+        """Refuse a centre so far from the site's mean that differences from rows would be rounded.
+
+        Parameters
+        ----------
+        centre : array of shape (d,)
+            A centre that the server chose.
+
+        Raises
+        ------
+        ContractError
+            If the distance exceeds `MAX_CENTRE_DISTANCE` deviations of the site in a feature that varies.
+        """
         head, diagonal = self.head_and_diagonal()
         require_near(self.deviation(centre), diagonal, head.n, head.mean)
 
