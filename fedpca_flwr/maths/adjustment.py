@@ -40,24 +40,13 @@ MAX_UNIT_PEERS = 100  # with whose units a party's are compared: all pairs of 10
 
 @dataclass(frozen=True, eq=False)
 class Adjustment:
-    """A linear regression of all features on covariates.
+    """A linear regression of d features on q covariates, which are some of the features."""
 
-    Parameters
-    ----------
-    covariate_columns : ndarray of shape (q,)
-        Column indices of the covariates among the features.
-    slopes : ndarray of shape (q, d)
-        Slopes of each feature; zero for the covariates themselves.
-    """
-
-    covariate_columns: NDArray[np.int64]
-    slopes: Array
+    covariate_columns: NDArray[np.int64]  # (q,)
+    slopes: Array  # (q, d); zero for the covariates themselves
 
     def residuals(self, centred: Array) -> Array:
-        """Return the residuals of centred rows after the regression on the covariates.
-
-        Shapes: centred (n, d) -> (n, d).
-        """
+        """Return the residuals (n, d) of rows (n, d) about their mean; the covariates' columns become zero."""
         if not self.covariate_columns.size:
             return centred
         residual_rows: Array = centred - centred[:, self.covariate_columns] @ self.slopes
@@ -65,9 +54,10 @@ class Adjustment:
         return residual_rows
 
     def residual_scatter(self, S: Array, explained: NDArray[np.bool_] | None = None) -> Array:
-        """Compute the scatter (d, d) of the regression's residuals from the scatter of the rows.
+        """Compute the scatter (d, d) of the residuals from the scatter S (d, d) of rows about their mean.
 
-        Shapes: S (d, d), explained (d,) -> (d, d).
+        Features of which the covariates leave only rounding become zero. `explained` (d,) marks these features where S
+        is of a part of the rows; by default S itself shows them (`MIN_RESIDUAL_SHARE`).
         """
         if not self.covariate_columns.size:
             return S
@@ -82,10 +72,7 @@ class Adjustment:
         return residual
 
     def residual_diagonal(self, diagonal: Array, covariates: Array) -> Array:
-        """Compute the diagonal of the residuals' scatter, without the scatter itself.
-
-        Shapes: diagonal (d,), covariates (q, d) -> (d,).
-        """
+        """Compute the diagonal (d,) of the residuals' scatter from the scatter's diagonal and covariate rows (q, d)."""
         if not self.covariate_columns.size:
             return diagonal
         residual = diagonal - 2 * np.einsum("qj,qj->j", covariates, self.slopes)
@@ -94,19 +81,13 @@ class Adjustment:
         return np.where(residual <= MIN_RESIDUAL_SHARE * diagonal, 0.0, residual)
 
     def equivalent_loadings(self, loadings: Array) -> Array:
-        """Return loadings that give, on centred rows, the scores that the given loadings give on the residuals.
-
-        Shapes: loadings (k, d) -> (k, d).
-        """
+        """Return loadings (k, d) that give, on centred rows, the scores of the given loadings on the residuals."""
         equivalent = loadings.copy()
         equivalent[:, self.covariate_columns] = -loadings @ self.slopes.T
         return equivalent
 
     def diagonal_error_bound(self, error_bound: Array) -> Array:
-        """Bound the rounding error of the diagonal of the residuals' scatter.
-
-        Shapes: error_bound (d,) -> (d,).
-        """
+        """Bound the error (d,) of `residual_diagonal` from a bound (d,) on the error of the scatter's diagonal."""
         if not (self.covariate_columns.size and error_bound.any()):
             return error_bound
         root = np.sqrt(np.broadcast_to(error_bound, self.slopes.shape[1:]))
@@ -116,11 +97,10 @@ class Adjustment:
 
 
 def fit_adjustment(S: Array, covariate_columns: NDArray[np.int64]) -> tuple[Adjustment, NDArray[np.int64]]:
-    """Fit the regression of all features on some covariates.
+    """Fit the regression of all features on some covariates, given the scatter S (d, d) of rows about their mean.
 
-    Covariates are divided by their deviations first, so that no covariate is taken for rounding because of its unit.
-
-    Shapes: S (d, d), covariate_columns (q,).
+    Return the regression, and the columns of collinear covariates: some combination of these does not vary. Covariates
+    are divided by their deviations first, so that no covariate is taken for rounding because of its unit.
     """
     slopes = np.zeros((covariate_columns.size, len(S)))
     if not covariate_columns.size:
@@ -135,38 +115,29 @@ def fit_adjustment(S: Array, covariate_columns: NDArray[np.int64]) -> tuple[Adju
 
 
 def harmonising_unit(diagonal: Array, n: float, deviation: Array) -> Array:
-    """Return divisors that give a party's features the standard deviations that they have within all parties.
+    """Return divisors (d,) that give a party's features the standard deviations that they have within all parties.
 
-    Shapes: diagonal (d,), deviation (d,) -> (d,).
+    `diagonal` (d,) is that of the scatter of the party's n rows, and `deviation` (d,) holds the standard deviations of
+    all rows within parties. The divisor is 1 for a feature that does not vary.
     """
     varies = (diagonal > 0) & (deviation > 0)
     return np.divide(np.sqrt(diagonal.clip(min=0.0) / n), deviation, out=np.ones_like(deviation), where=varies)
 
 
 class UnitMismatch(NamedTuple):
-    """A feature that a party has in another unit than its peers.
-
-    Parameters
-    ----------
-    party, feature : int
-        Numbers of the party and of the feature.
-    mean : float
-        Mean of the feature at this party.
-    peer_mean : float
-        Median of the peers' means.
-    """
+    """A feature that a party has in another unit than its peers, by the numbers of the party and of the feature."""
 
     party: int
     feature: int
-    mean: float
-    peer_mean: float
+    mean: float  # of the feature at this party
+    peer_mean: float  # median of the peers' means
 
 
 def find_unit_mismatches(rows: Array, means: Array, deviations: Array) -> Sequence[UnitMismatch]:
     """Find features that a party seems to have in another unit (cm, not m) than most of its K - 1 peers.
 
-    If there are only two parties, the second one is named. Of more than `MAX_UNIT_PEERS` peers, so many are compared,
-    spread evenly over the parties' numbers.
+    Parties with fewer than `MIN_PARTY_ROWS` rows are left out. If two parties remain, the second one is named. Of more
+    than `MAX_UNIT_PEERS` peers, so many are compared, spread evenly over the parties' numbers.
 
     Shapes: rows (K,), means, deviations (K, d).
     """
@@ -191,7 +162,9 @@ def find_unit_mismatches(rows: Array, means: Array, deviations: Array) -> Sequen
 def _peers_in_other_unit(logs: Array, signs: Array, party: int, peers: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Return which peers (K - 1, d) share a unit of the feature with most peers, while this party has another.
 
-    Each peer must be near this party or distant from it: a ratio in between is no change of unit.
+    Each peer must be near this party or distant from it: a ratio in between is no change of unit. `logs` (2, K, d) are
+    the logarithms of mean and deviation, NaN for features that the rule does not use; `signs` (K, d) are the means'
+    signs.
     """
     mean, deviation = np.abs(log_ratios := logs[:, peers] - logs[:, None, party])
     same_factor = np.abs(log_ratios[0] - log_ratios[1]) <= np.log(SIMILAR_RATIO)

@@ -32,17 +32,11 @@ OBJECTIVE_SLACK = 1e-9  # share of the function's size by which rounding may mak
 
 
 class Anderson:
-    """An accelerated fixed point iteration x <- g(x), whose map g and objective the caller computes.
+    """An accelerated fixed point iteration x <- g(x) from a start, whose map g and objective the caller computes.
 
-    `point` is the point whose image the iteration needs next. It always satisfies ``is_valid``. `steps_ahead` estimates
-    how many plain steps of the last step's size remain; it is None without a history.
-
-    Parameters
-    ----------
-    start : ndarray of shape (p,)
-        First point.
-    is_valid : callable
-        Predicate that says whether a point can be mapped.
+    `point` (p,) is the point whose image the iteration needs next; it satisfies `is_valid`, which says whether g can
+    map a point. `steps_ahead` estimates how many plain steps of the last step's size remain; it is None without a
+    history.
     """
 
     def __init__(self, start: Array, is_valid: Callable[[Array], bool]) -> None:
@@ -54,9 +48,11 @@ class Anderson:
         self._best_objective = -np.inf
 
     def add(self, image: Array, objective: float | None = None) -> None:
-        """Take the image g(x) of the current point x and its objective, and choose the next point.
+        """Take the image g(x) (p,) of the current `point` x, and choose the next point.
 
-        Shapes: image (p,).
+        The iteration raises the objective, whose value at x is given. Where it falls, the iteration goes back to the
+        last image and forgets its history. Without an objective the residual g(x) - x must not grow beyond
+        `MAX_GROWTH`.
         """
         if objective is None:
             objective, lowest = -float(np.linalg.norm(image - self.point)), MAX_GROWTH * self._best_objective
@@ -74,10 +70,7 @@ class Anderson:
         self.point = candidate if self._is_valid(candidate) else image
 
     def _combine(self) -> Array:
-        """Return the combination of the last images whose residual, the same combination of g(x) - x, is smallest.
-
-        It also estimates the steps that remain.
-        """
+        """Return the combination of the last images with the smallest residual g(x) - x, and set `steps_ahead`."""
         images, points = np.array(self._images).T, np.array(self._points).T
         residuals = images - points
         steps = np.diff(residuals)

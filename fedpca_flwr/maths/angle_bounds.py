@@ -42,7 +42,11 @@ LEVEL_SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz v
 
 
 def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None) -> float:
-    """Bound eigenvalue j + 1 of a matrix from Ritz pairs and a bound on the matrix outside their span."""
+    """Bound eigenvalue j + 1 of a matrix from Ritz pairs and a bound `outside` on the matrix outside their span.
+
+    Only `target` is tried if it is given; otherwise several levels are, and the smallest that holds counts. The bound
+    is infinity if none holds.
+    """
     other_values, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
     if other_values.size == 0:
         return outside + 2 * ritz.error if outside < above else np.inf
@@ -56,7 +60,12 @@ def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None
 
 
 def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None = None) -> float:
-    """Bound eigenvalue j + 1 of a matrix, except with a small probability, from the random first block of an iteration."""
+    """Bound eigenvalue j + 1 of a matrix from the random first block of an iteration, but for `MISS_PROBABILITY`.
+
+    With at most j columns in the block, the bound presumes that no eigenvalue occurs more often than the block has
+    columns. Only `target` is tried if it is given; otherwise several levels are, and the smallest that holds counts.
+    The bound is infinity if none holds.
+    """
     above, columns, values = float(ritz.values[j - 1]), start.columns, ritz.values
     lowest = float(values[j]) if values.size > j else 0.0
     coordinates, _ = start.coordinates(ritz, above)
@@ -70,13 +79,16 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None =
 
 
 def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
-    """Bound the largest eigenvalue of a matrix, except with a small probability, from a random first block."""
+    """Bound the largest eigenvalue of a matrix from a random first block, but for `MISS_PROBABILITY`.
+
+    The bound is at most `above`, but for rounding; infinity if no such bound holds.
+    """
     levels = [above, *_trial_levels(float(ritz.values[0]), above)]
     return _lowest_excluded_level(ritz, 0, start, levels, least_overlap(start.columns, 1))
 
 
 def _lowest_excluded_level(ritz: Ritz, j: int, start: FirstBlock, levels: list[float], bound: float) -> float:
-    """Return the lowest of descending levels above which no eigenvalue can be hidden from the random first block.
+    """Return the lowest of descending levels above which no eigenvalue hides from the random block; else infinity.
 
     The block shows at least ``bound`` of any direction.
     """
@@ -99,15 +111,6 @@ class HiddenEigenvector:
 
     After a restart the block depends on the eigenvalue, and so its part along the first pairs does not quite cancel. As
     :math:`(\lambda - \theta_i) u_i^T x = r_i^T x`, quotients of differences remain, times the residuals of these pairs.
-
-    Parameters
-    ----------
-    ritz : Ritz
-        Ritz pairs of the matrix.
-    j : int
-        Number of leading pairs.
-    start : FirstBlock
-        The random first block.
     """
 
     def __init__(self, ritz: Ritz, j: int, start: FirstBlock) -> None:
@@ -130,7 +133,7 @@ class HiddenEigenvector:
         return float(np.hypot(np.linalg.norm(self._residuals @ weights), rest))
 
     def crude_norm_bound(self, eigenvalue: float) -> float:
-        """Bound `norm_bound` for all eigenvalues from a given value on, times the distance to the lowest Ritz value."""
+        """Bound ``norm_bound(x) * (x - lowest)`` for all eigenvalues x from a given one on."""
         coordinates, _ = self.start.coordinates(self.ritz, eigenvalue)
         residuals = self.ritz.residuals if len(self.first_overlaps) else self.ritz.residuals[:, self.j :]
         shown = float(np.hypot(np.linalg.norm(coordinates[self.j :]), np.linalg.norm(self.first_overlaps)))
@@ -150,10 +153,10 @@ def _compress_residuals(residuals: Array, width: int) -> tuple[Array, Array]:
 
 
 def least_overlap(columns: int, directions: int, probability: float = MISS_PROBABILITY) -> float:
-    """Return the smallest share of any unit vector that a random block has in its span, but for a small probability.
+    """Return the part that a random block shows of any unit vector of a fixed subspace, but for a small probability.
 
-    The overlap is the smallest singular value of a Gaussian matrix (columns, directions) of variance 1/3 (Edelman 1988;
-    Chen and Dongarra 2005, lemma 4.1); uniform numbers between -1 and 1 show as much.
+    The part is the smallest singular value of a Gaussian matrix (columns of the block, dimensions of the subspace) of
+    variance 1/3 (Edelman 1988; Chen and Dongarra 2005, lemma 4.1); uniform numbers between -1 and 1 show as much.
     """
     free = columns - directions + 1
     gammaln = scipy.special.gammaln
@@ -162,12 +165,11 @@ def least_overlap(columns: int, directions: int, probability: float = MISS_PROBA
 
 
 def bound_outside_last_block(ritz: Ritz, start: Array, product_count: int) -> float:
-    """Bound the norm of a matrix on the complement of the last block of a subspace iteration.
+    """Bound the norm of a matrix on the complement of the last block of a subspace iteration from ``start`` (d, b).
 
     If no eigenvalue outside is larger than the last Ritz value and its residual, the part of eigenvector i that the
-    block lacks falls as the powers of their ratio (Saad 2011, theorem 5.2).
-
-    Shapes: start (d, b).
+    block lacks falls as the powers of their ratio (Saad 2011, theorem 5.2). The bound is infinite until the block lacks
+    little of the first eigenvector.
     """
     values, b = ritz.values, start.shape[1]
     last = float(values[-1]) + float(np.linalg.norm(ritz.residuals[:, -1])) + ritz.error
@@ -214,18 +216,8 @@ class AngleBounds:
 
     `proven` says whether the latest bound presumes nothing; otherwise the bound presumes that no eigenvalue occurs more
     often than the first block has columns. `leading_bound` is for the first `last_pair` pairs: k, or more if pair k is
-    tied with the following ones.
-
-    Parameters
-    ----------
-    k : int
-        Number of components.
-    trace : float
-        Trace of the matrix, which limits the part orthogonal to the span.
-    accelerated : bool
-        Whether the iteration is block Krylov; the span of a plain iteration is its last block.
-    sketch : RefinedSketch or None
-        An approximation that bounds the matrix outside the span.
+    tied with the following ones. The matrix's trace, or a sketch of the matrix, bounds what is outside the span.
+    `accelerated` stands for block Krylov; the span of a plain iteration is its last block.
     """
 
     def __init__(self, k: int, trace: float, *, accelerated: bool, sketch: RefinedSketch | None) -> None:
@@ -234,12 +226,12 @@ class AngleBounds:
         self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
 
     def update(self, products: ProductBasis, ritz: Ritz, start: FirstBlock, product_count: int) -> None:
-        """Sharpen the bounds by the newest products of the matrix with blocks."""
+        """Sharpen the bounds by all products so far, the Ritz pairs in their basis, and the random first block."""
         self._products, self._ritz, self._start = products, ritz, start
         self._rest = self._bound_outside(product_count)
 
     def can_reach(self, tolerance: float) -> bool:
-        """Return whether the residuals are small enough for a certificate of the first k components."""
+        """Return False if the residuals alone rule out a certificate of k components to an angle in degrees."""
         values, k = self._ritz.values, self.k
         tie_width = eigen.TIE_TOLERANCE * len(self._ritz.basis) * float(values[0])
         gap = float(values[k - 1] - values[k]) if values.size > k else 0.0
@@ -249,8 +241,9 @@ class AngleBounds:
     def leading_bound(self) -> tuple[float, int]:
         """Bound the angle in degrees between the spans of the first k Ritz vectors and of the first k eigenvectors.
 
-        The matrix does not determine components that are tied with the next one, or whose variance float64 cannot tell
-        from zero. Of tied components the bound is the angle to the nearest of their bases.
+        Return the bound, 90 if there is none, and the number of components that the matrix determines. It does not
+        determine components that are tied with the next one, or whose variance float64 cannot tell from zero. Of tied
+        components the bound is the angle to the nearest of their bases.
         """
         values, k = self._ritz.values, self.k
         self.last_pair = k
@@ -270,26 +263,29 @@ class AngleBounds:
         return min(90.0, first + second), distinct
 
     def cuts(self, max_pairs: int, tolerance: float) -> list[tuple[int, float]]:
-        """List the numbers of leading Ritz vectors whose span is certified without presumption, with the angles."""
+        """List the numbers j <= `max_pairs` of Ritz vectors whose span is certified (`certifies`), with the angles."""
         candidates = range(1, min(max_pairs, self._ritz.values.size - 1) + 1)
         return [(j, self.angle(j)) for j in candidates if self.certifies(j, tolerance)]
 
     def certifies(self, j: int, tolerance: float) -> bool:
-        """Return whether the span of the first j Ritz vectors is certified without any presumption."""
+        """Return whether the first j Ritz vectors' span is certified to an angle in degrees, without presumption."""
         residual, values = self._ritz.residual_norm(j), self._ritz.values
         # no Ritz value is above its eigenvalue
         lower_bound = eigen.sine_theorem(residual, float(values[j - 1] - values[j]))
         return lower_bound <= tolerance and self.angle(j) <= tolerance and self.proven
 
     def angle(self, j: int) -> float:
-        """Bound the angle in degrees between the spans of the first j Ritz vectors and of the first j eigenvectors."""
+        """Bound the angle in degrees between the spans of the first j Ritz vectors and eigenvectors; 90 is no bound."""
         if j in (0, len(self._ritz.basis)):
             self.proven = True
             return 0.0
         return eigen.sine_theorem(self._ritz.residual_norm(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
 
     def eigenvalue(self, j: int, level: float | None = None) -> float:
-        """Bound eigenvalue j + 1 of the matrix from above."""
+        """Bound eigenvalue j + 1 of the matrix from above, and set `proven`; infinity if no bound holds.
+
+        Only `level` is tried if it is given; otherwise several levels are, and the smallest that holds counts.
+        """
         ritz, width = self._ritz, self._start.columns
         if not self._products.room:
             self.proven = True
@@ -304,7 +300,7 @@ class AngleBounds:
         return ceiling
 
     def level(self, tolerance: float) -> float:
-        """Return the largest eigenvalue after the first `last_pair` Ritz pairs with which the certificate still holds."""
+        """Return the largest value of eigenvalue `last_pair` + 1 that allows a certificate to an angle in degrees."""
         j = self.last_pair
         half = tolerance / (1 if j == self.k else 2)  # of a tie both ends count
         return float(self._ritz.values[j - 1]) - 1.0001 * self._ritz.residual_norm(j) / float(np.sin(np.radians(half)))
@@ -315,7 +311,7 @@ class AngleBounds:
         return float(self._ritz.values[self.last_pair]) if self._ritz.values.size > self.last_pair else np.inf
 
     def add_ceilings(self, ceilings: dict[int, float]) -> None:
-        """Take upper bounds on eigenvalues that a probe found."""
+        """Take upper bounds that a probe found: the entry of key i bounds eigenvalue i + 1."""
         self._ceilings |= {i: min(ceiling, self._ceilings.get(i, np.inf)) for i, ceiling in ceilings.items()}
 
     def _bound_outside(self, product_count: int) -> float:
@@ -331,7 +327,7 @@ class AngleBounds:
 
 
 def describe_cuts(cuts: list[tuple[int, float]]) -> str:
-    """Describe in words which single components and which clusters of components are certified.
+    """Describe in words which single components and which clusters of components `AngleBounds.cuts` certifies.
 
     Components between two cuts are turned by no more than the angles of both cuts together.
     """
@@ -365,21 +361,8 @@ class Probe:
     """A second block Krylov iteration that looks for eigenvectors which the first j Ritz vectors miss.
 
     It tells whether eigenvalue j + 1 is below a level. More vectors than j are left out if more have converged well
-    enough. `block` (d, b) is the block to multiply with ``A`` next, and `top_value` a lower bound, or nearly so, on an
-    eigenvalue of ``A`` after the first j.
-
-    Parameters
-    ----------
-    ritz : Ritz
-        Ritz pairs of the first iteration.
-    j : int
-        Number of leading pairs that have converged.
-    level : float
-        The level that eigenvalue j + 1 should be below.
-    width : int
-        Columns of a block.
-    turn : int
-        Number of this probe; each probe starts from another block.
+    enough. `block` (d, b), with b = `width` at most, is to be multiplied with ``A`` next, and `top_value` is a lower
+    bound, or nearly so, on an eigenvalue of ``A`` after the first j. Each `turn` starts from another random block.
     """
 
     def __init__(self, ritz: Ritz, j: int, level: float, width: int, *, turn: int) -> None:
@@ -396,9 +379,9 @@ class Probe:
         self.top_value = 0.0
 
     def add(self, V: Array, AV: Array, *, error: float) -> None:
-        """Take the product of the matrix ``A`` with the probe's last block.
+        """Take the product AV (d, b) of the matrix ``A`` with the last `block` or its rounded copy, V (d, b).
 
-        Shapes: V (d, b), AV (d, b).
+        `error` bounds the Frobenius norm of the product's error besides rounding in float64.
         """
         if self._ritz is None:
             self._start = FirstBlock(V - self._U @ (self._U.T @ V))
@@ -421,7 +404,7 @@ class Probe:
         return self._products.room - self.j
 
     def ceilings(self, level: float) -> dict[int, float]:
-        """Return upper bounds on eigenvalues of ``A`` if the remaining matrix is certainly below a level."""
+        """Return upper bounds, by i of eigenvalue i + 1; empty unless eigenvalue j + 1 is certainly below a level."""
         assert self._ritz is not None
         level -= self._wrong
         first = float(self._ritz.values[0]) + 2 * self._ritz.error
@@ -433,7 +416,7 @@ class Probe:
         return {**between, self.j: first}
 
     def all_products(self) -> ProductBasis:
-        """Join the products with the first j Ritz vectors and the products of this probe."""
+        """Join the products with the first j Ritz vectors and the products of this probe in one basis."""
         Q, BQ, joint = self._products.Q, self._products.AQ, ProductBasis(len(self._U))
         products = [self._residuals + self._U * self._values, BQ + self._U @ (self._residuals.T @ Q)]
         joint.reset(np.hstack([self._U, Q]), np.hstack(products))

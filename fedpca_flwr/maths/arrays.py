@@ -11,7 +11,7 @@ Array = NDArray[np.float64]  # double precision; its shape stands in the docstri
 
 
 def content_digest(name: str, arrays: Sequence[NDArray[Any]]) -> str:
-    """Compute the SHA-256 of named arrays, equal where they were sent and where they have arrived."""
+    """Return the SHA-256, in hexadecimal, of a name and of the dtypes, shapes and contents of arrays in their order."""
     digest = hashlib.sha256(name.encode())
     for array in arrays:
         digest.update(f"|{array.dtype.str}{array.shape}|".encode())

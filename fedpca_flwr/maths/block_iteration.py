@@ -37,40 +37,19 @@ MAX_IDLE_ROUNDS = 3
 class BlockIteration:
     """An iteration for the k largest eigenvalues of a positive semidefinite matrix ``A`` (d x d).
 
-    Attributes: `pairs` are the first k eigenpairs so far; `block` (d, b <= width) is the block to multiply next,
-    orthonormal but for the first one, and empty once the span is everything; `renewal_vectors` (d, k) are orthonormal
-    vectors whose product is needed in all of float64 too, if that would help; `product_count` is the number of products
-    so far; `above_edge` is the number of leading components that are certified to be above the edge of the noise, 0
-    while that is not certain; `proven` says whether the last bound presumes nothing (else it is no certificate, but a
-    reason to look for hidden eigenvalues); `determined_count` is the number of components above a tie at the cut whose
-    variance is not lost in rounding.
-
-    Parameters
-    ----------
-    start : ndarray of shape (d, b) or RefinedSketch
-        Independent random numbers of variance 1/3 or more, or an approximation of the matrix.
-    k : int
-        Number of components.
-    width : int, optional
-        Columns of a block, if the iteration starts from an approximation.
-    trace : float
-        Trace of the matrix.
-    tolerance : float, optional
-        Angle in degrees at which the iteration ends.
-    accelerated : bool, optional
-        Whether the iteration is block Krylov; else it is the plain iteration.
-    noise : MarchenkoPastur, optional
-        Law of the noise; the iteration then ends once the components above its edge are certified.
-    rounded : bool, optional
-        Whether products have few digits, and can be had again in all of float64.
+    It starts from independent random numbers (d, b) of variance 1/3 or more, or from an approximation of ``A`` with
+    blocks of `width` columns. It ends at a tolerance in degrees; with `noise`, the law of the noise, also once the
+    components above its edge are certified. It is block Krylov if `accelerated`, else the plain iteration. Products
+    that are `rounded` have few digits, and can be had again in all of float64. `determined_count` is the number of
+    components above a tie at the cut whose variance is not lost in rounding.
     """
 
-    pairs: Eigenpairs
-    block: Array
-    renewal_vectors: Array | None
+    pairs: Eigenpairs  # the first k so far
+    block: Array  # (d, b <= width) to multiply next, orthonormal but for the first; empty once the span is everything
+    renewal_vectors: Array | None  # (d, k), orthonormal: their product is needed in float64
     product_count: int
-    above_edge: int
-    proven: bool
+    above_edge: int  # leading components that are certified to be above the noise; 0 while this is not certain
+    proven: bool  # whether the last bound presumes nothing; else eigenvalues may hide
     ritz: Ritz
 
     def __init__(
@@ -107,9 +86,13 @@ class BlockIteration:
         self.product_count = self._probes = self._idle = 0
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0, renewal_product: Array | None = None) -> bool:
-        """Take the product AV of the matrix with a block V, and choose the next `block`.
+        """Take a product of the matrix, choose the next `block`, and return whether no further product would help.
 
-        Shapes: V (d, b), AV (d, b), renewal_product (d, k).
+        V is `block`, or its rounded copy that was multiplied, and AV the product. `error` bounds the Frobenius norm of
+        the product's error besides rounding in float64. `renewal_product` is that with `renewal_vectors`, if there are
+        any.
+
+        Shapes: V, AV (d, b), renewal_product (d, k).
         """
         if self._probe is not None:
             return self._add_to_probe(self._probe, V, AV / self._unit, error / self._unit)
@@ -227,14 +210,17 @@ class BlockIteration:
             self.renewal_vectors = self.ritz.leading_vectors(self.k)
 
     def _begin_probe(self) -> bool:
-        """Start a probe: a fresh random block that looks for hidden eigenvalues."""
+        """Start a probe, a random block that looks for hidden eigenvalues; return False: products do not suffice."""
         last_pair, level = self._angles.last_pair, self._angles.level(self.tolerance)
         self._probe = Probe(self.ritz, last_pair, level, self.width, turn=self._probes)
         self._probes, self.block, self.renewal_vectors = self._probes + 1, self._probe.block, None
         return False
 
     def _add_to_probe(self, probe: Probe, V: Array, AV: Array, error: float) -> bool:
-        """Take the product with a probe's block; the probe ends once no eigenvalue can hide, or one is found."""
+        """Take the product with a probe's block, and return whether the products suffice.
+
+        The probe ends once no eigenvalue can hide, or one is found.
+        """
         self.product_count, level = self.product_count + 1, self._angles.level(self.tolerance)
         probe.add(V, AV, error=error)
         if ceilings := probe.ceilings(level):
@@ -251,7 +237,7 @@ class BlockIteration:
 
 
 def certificate_measurements(iteration: BlockIteration) -> dict[str, float]:
-    """Return the certificate of an iteration as named numbers."""
+    """Return a finished iteration's certificate by the names of `fedpca_flwr.model.measurements`."""
     degrees, above = iteration.certificate, iteration.above_edge
     if degrees < 90 and not above:
         return {"certified_angle_degrees": degrees, "certified_components": iteration.determined_count}
@@ -261,7 +247,10 @@ def certificate_measurements(iteration: BlockIteration) -> dict[str, float]:
 
 
 def shortfall_notes(iteration: BlockIteration, limit_text: str) -> list[str]:
-    """Return notes that say why an iteration ended before all components were certified."""
+    """Return notes for the user on why an iteration ended before all components were certified; empty if all were.
+
+    `limit_text` names the limit that ended the iteration if nothing else did, after the words "stopped after".
+    """
     if iteration.converged:
         return []
     if iteration.above_edge:

@@ -36,14 +36,9 @@ SWAPPED_BYTE = np.array(
 
 
 class PackedCalls:
-    """Calls of some people at all variants as in a .bed file, four to a byte.
+    """Calls of m people at d variants as in a .bed file, four people to a byte of ``packed`` (d, bytes).
 
-    Parameters
-    ----------
-    packed : ndarray of uint8 of shape (d, ceil(m / 4))
-        Bytes of each variant.
-    people : slice or ndarray of int
-        People whose calls count, among the four times as many that the bytes have room for.
+    ``people`` selects those whose calls count, among the four times as many as each variant has bytes.
     """
 
     dtype = np.dtype(np.float32)
@@ -62,39 +57,22 @@ class PackedCalls:
         return PackedCalls(self.packed, np.arange(4 * self.packed.shape[1])[self.people][chosen])
 
     def select(self, columns: NDArray[np.int64]) -> PackedCalls:
-        """Select variants."""
+        """Select variants by their indices, in the order of these."""
         return PackedCalls(self.packed[columns], self.people)
 
     def count_missing(self) -> NDArray[np.int64]:
-        """Count the missing calls of each variant.
-
-        Shapes: -> (d,).
-        """
+        """Count the missing calls (d,) of each variant."""
         parts = (self.variants(start, stop) for start, stop in variant_ranges(self.shape))
         return np.concatenate([np.isnan(calls).sum(axis=1) for calls in parts])
 
     def variants(self, start: int, stop: int) -> Array:
-        """Decode consecutive variants.
-
-        Parameters
-        ----------
-        start, stop : int
-            First variant, and the variant after the last.
-
-        Returns
-        -------
-        ndarray of shape (stop - start, m)
-            Copies of the first allele, 0 to 2, with NaN for a missing call, in memory of its own.
-        """
+        """Decode a new array (stop - start, m) of copies of the first allele: 0 to 2, or NaN for a missing call."""
         part = self.packed[start:stop]
         calls: Array = CALLS_OF_BYTE.take(part, axis=0).reshape(len(part), -1)[:, self.people]
         return calls
 
     def toarray(self) -> NDArray[np.float32]:
-        """Decode all calls.
-
-        Shapes: -> (m, d).
-        """
+        """Decode all calls (m, d), as `variants` does."""
         array = np.empty(self.shape, np.float32)
         for start, stop in variant_ranges(self.shape):
             array[:, start:stop] = self.variants(start, stop).T
@@ -107,26 +85,20 @@ def people_per_block(variants: int) -> int:
 
 
 def people_blocks(rows: Rows) -> Iterator[Block]:
-    """Read genotypes in blocks of people, packed if the file is.
-
-    Shapes: rows (n, d) -> (m, d).
-    """
+    """Yield genotypes (n, d) in blocks of people (m, d), NaN for a missing call, still packed if the file is."""
     lazy = isinstance(rows, Blocks) and rows.lazy
     return native_chunks(rows) if lazy else row_chunks(rows, people_per_block(rows.shape[1]))
 
 
 def variant_ranges(shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Divide the variants of a block, so that the calls of each part stay in a processor's cache."""
+    """Yield ranges (start, stop) of variants of a block (people, variants) whose calls stay in a processor's cache."""
     step = max(1, CACHE_ELEMENTS // max(1, shape[0]))
     for start in range(0, shape[1], step):
         yield start, min(start + step, shape[1])
 
 
 def read_variants(block: Block, start: int, stop: int) -> Array:
-    """Read consecutive variants of a block of people.
-
-    Shapes: block (m, d) -> (stop - start, m).
-    """
+    """Read the variants from `start` to before `stop` of a block (m, d) to a new array (stop - start, m)."""
     if isinstance(block, PackedCalls):
         return block.variants(start, stop)
     return np.array(block[:, start:stop].T, dtype=np.float64, order="C")
@@ -135,14 +107,10 @@ def read_variants(block: Block, start: int, stop: int) -> Array:
 class StandardisedCalls:
     """Calls of a block of people less a centre, divided by a unit, with a constant for a missing call.
 
-    Parameters
-    ----------
-    calls : PackedCalls or ndarray of shape (m, d)
-        Calls of the block, with NaN for a missing one.
-    centre, unit : ndarray of shape (d,)
-        Number to subtract, and divisor; an infinite one makes the variant zero.
-    missing : ndarray of shape (d,)
-        Value of a missing call.
+    The block stands for an array (m, d) in products. An infinite unit makes a variant zero. A missing call, NaN in
+    `calls`, becomes the value `missing`.
+
+    Shapes: calls (m, d), centre, unit, missing (d,).
     """
 
     def __init__(self, calls: Block, centre: Array, unit: Array, missing: Array) -> None:
@@ -158,10 +126,7 @@ class StandardisedCalls:
         return StandardisedCalls(self.calls[chosen], self.centre, self.unit, self.missing)
 
     def less(self, centre: Array, scale: Array | None = None) -> StandardisedCalls:
-        """Subtract a centre from the standardised calls, and divide by a scale.
-
-        Shapes: centre (d,), scale (d,).
-        """
+        """Return the block less a centre (d,), 0 where a variant is zero, divided by a scale (d,), 1 by default."""
         divisor = np.ones_like(self.unit) if scale is None else scale
         shift = np.where(np.isfinite(self.unit), self.unit, 0.0) * centre
         return StandardisedCalls(
@@ -169,10 +134,7 @@ class StandardisedCalls:
         )
 
     def parts(self) -> Iterator[tuple[slice, Array]]:
-        """Decode a few variants at a time.
-
-        Shapes: -> (w, m).
-        """
+        """Yield a few variants at a time, with their calls (w, m) less the centre, not divided by the unit."""
         missing = np.where(np.isfinite(self.unit), self.unit, 0.0) * self.missing
         for start, stop in variant_ranges(self.shape):
             calls = read_variants(self.calls, start, stop)
@@ -194,20 +156,14 @@ class StandardisedCalls:
         return Transposed(self)
 
     def transposed_times(self, Y: Array) -> Array:
-        """Multiply the transpose of the block by a matrix Y.
-
-        Shapes: Y (m, b) -> (d, b).
-        """
+        """Multiply the transpose of the block (m, d) by a matrix Y (m, b)."""
         product = np.empty((self.shape[1], *Y.shape[1:]))
         for variants, calls in self.parts():
             np.matmul(calls, Y, out=product[variants])
         return (product.T / self.unit).T
 
     def mean_and_squares(self) -> tuple[Array, Array, Array]:
-        """Compute the mean of each variant and the sum of squared deviations, as `moments.centre_rows` does.
-
-        Shapes: -> (d,), (d,).
-        """
+        """Compute each variant's mean, in two parts to be added, and its sum of squares about the mean, each (d,)."""
         mean, remainder, squares = np.empty((3, self.shape[1]))
         for variants, calls in self.parts():
             calls /= self.unit[variants, None]
@@ -219,27 +175,18 @@ class StandardisedCalls:
         return mean, remainder, squares
 
     def squares(self) -> Array:
-        """Sum the squares of the block for each variant.
-
-        Shapes: -> (d,).
-        """
+        """Sum the squares (d,) of the standardised calls of each variant."""
         sums = np.empty(self.shape[1])
         for variants, calls in self.parts():
             sums[variants] = np.einsum("ij,ij->i", calls, calls)
         return sums / self.unit**2
 
     def rows(self, start: int, stop: int) -> Array:
-        """Return the standardised calls of consecutive people as a dense array.
-
-        Shapes: -> (stop - start, d).
-        """
+        """Return the standardised calls (stop - start, d) of the people from `start` to before `stop`."""
         return self[start:stop].toarray()
 
     def toarray(self) -> Array:
-        """Decode and standardise all calls.
-
-        Shapes: -> (m, d).
-        """
+        """Decode and standardise all calls (m, d)."""
         array = np.empty(self.shape)
         for variants, calls in self.parts():
             array[:, variants] = calls.T

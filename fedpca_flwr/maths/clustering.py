@@ -28,19 +28,13 @@ CENTRE_TOLERANCE = 1e-9
 
 
 def draw_starts(variances: Array, clusters: int, sets: int, seed: int) -> Array:
-    """Draw sets of starting centres about zero with the variances of the points.
-
-    Shapes: variances (k,) -> (sets, clusters, k).
-    """
+    """Draw sets of centres (sets, clusters, k) about zero with the points' variances (k,); a seed fixes them."""
     drawn = random_block(max(sets * clusters, variances.size + 1), variances.size, seed)[: sets * clusters]
     return (np.sqrt(3 * variances) * drawn).reshape(sets, clusters, variances.size)
 
 
 def assign_to_nearest(points: Array, centres: Array) -> tuple[NDArray[np.intp], Array]:
-    """Find the nearest centre of each point.
-
-    Shapes: points (n, k), centres (m, k) -> (n,), (n,).
-    """
+    """Return the index of the nearest of the centres (m, k) for each point (n, k), and the squared distance to it."""
     squares = np.column_stack([np.square(points - centre).sum(axis=1) for centre in centres])
     cells = squares.argmin(axis=1)
     return cells, squares[np.arange(len(points)), cells]
@@ -48,35 +42,19 @@ def assign_to_nearest(points: Array, centres: Array) -> tuple[NDArray[np.intp], 
 
 @dataclass
 class CellSums:
-    """Count and sum of the points nearest to each centre, for several sets of centres, as a step of k-means needs.
+    """Count and sum of the points nearest to each of m centres, for s sets of centres, as a step of k-means needs."""
 
-    Parameters
-    ----------
-    counts : ndarray of shape (s, m)
-        Points of each cell.
-    sums : ndarray of shape (s, m, k)
-        Sums of the points less their centre.
-    inertia : ndarray of shape (s,)
-        Sums of squared distances to the nearest centre.
-    """
-
-    counts: Array
-    sums: Array
-    inertia: Array
+    counts: Array  # (s, m)
+    sums: Array  # (s, m, k), of the points less their centre
+    inertia: Array  # (s,), sums of squared distances to the nearest centre
 
     @classmethod
     def empty(cls, centres: Array) -> Self:
-        """Create sums over no points.
-
-        Shapes: centres (s, m, k).
-        """
+        """Create sums over no points for sets of centres (s, m, k)."""
         return cls(np.zeros(centres.shape[:2]), np.zeros(centres.shape), np.zeros(len(centres)))
 
     def add(self, points: Array, centres: Array) -> None:
-        """Add points to the sums of their nearest centres.
-
-        Shapes: points (n, k), centres (s, m, k).
-        """
+        """Add points (n, k) to the sums of their nearest centres, in each set of centres (s, m, k)."""
         for i, centre_set in enumerate(centres):
             cells, squares = assign_to_nearest(points, centre_set)
             np.add.at(self.sums[i], cells, points - centre_set[cells])
@@ -84,36 +62,20 @@ class CellSums:
             self.inertia[i] += squares.sum()
 
     def step(self, centres: Array) -> Array:
-        """Return the centres after a step of k-means: the means of their nearest points.
-
-        Shapes: centres (s, m, k) -> (s, m, k).
-        """
+        """Return the centres (s, m, k) after a step of k-means: the means of their points; one without points stays."""
         return centres + self.sums / np.maximum(self.counts, 1.0)[:, :, None]
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of normal distributions.
+    """A mixture of m normal distributions."""
 
-    Parameters
-    ----------
-    weights : ndarray of shape (m,)
-        Weights of the components, which add up to 1.
-    means : ndarray of shape (m, k)
-        Their means.
-    covariances : ndarray of shape (m, k, k)
-        Their covariances.
-    """
-
-    weights: Array
-    means: Array
-    covariances: Array
+    weights: Array  # (m,), which add up to 1
+    means: Array  # (m, k)
+    covariances: Array  # (m, k, k), positive definite
 
     def log_densities(self, points: Array) -> Array:
-        """Compute the logarithm of each component's density at each point, times the component's weight.
-
-        Shapes: points (n, k) -> (n, m).
-        """
+        """Compute the log density (n, m) of each component at each point (n, k), plus the logarithm of its weight."""
         k, log_joint = points.shape[1], np.empty((len(points), self.weights.size))
         for j, (weight, mean, covariance) in enumerate(zip(self.weights, self.means, self.covariances, strict=True)):
             root = cholesky(covariance, lower=True, check_finite=False)
@@ -123,9 +85,9 @@ class Mixture:
         return log_joint
 
     def responsibilities(self, points: Array) -> tuple[Array, Array]:
-        """Compute the posterior probability of each component given each point.
+        """Compute each component's posterior probability (n, m) at points (n, k), and the mixture's log density (n,).
 
-        Shapes: points (n, k) -> (n, m), (n,).
+        The log density is limited to `MAX_LOG_DENSITY` in size.
         """
         log_joint = self.log_densities(points)
         largest = log_joint.max(axis=1, keepdims=True)
@@ -139,23 +101,12 @@ class MixtureSums:
     """Sums over points weighted by their responsibilities, as a step of expectation-maximisation needs.
 
     Points are taken about the means of this mixture, so points far from zero lose no digits.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (m,)
-        Sums of the responsibilities.
-    sums : ndarray of shape (m, k)
-        Weighted sums of the points less the mean.
-    products : ndarray of shape (m, k, k)
-        Weighted sums of their products.
-    log_density : float
-        Sum of the logarithms of the density.
     """
 
-    counts: Array
-    sums: Array
-    products: Array
-    log_density: float
+    counts: Array  # (m,), sums of the responsibilities
+    sums: Array  # (m, k), weighted, of the points less the mean
+    products: Array  # (m, k, k), weighted sums of the products of these deviations
+    log_density: float  # summed over the points
 
     @classmethod
     def empty(cls, mixture: Mixture) -> Self:
@@ -164,10 +115,7 @@ class MixtureSums:
         return cls(np.zeros(m), np.zeros((m, k)), np.zeros((m, k, k)), 0.0)
 
     def add(self, points: Array, mixture: Mixture) -> None:
-        """Add points to the sums, weighted by the responsibilities of a mixture's components.
-
-        Shapes: points (n, k).
-        """
+        """Add points (n, k) to the sums, weighted by the responsibilities of a mixture's components."""
         responsibilities, density = mixture.responsibilities(points)
         self.counts += responsibilities.sum(axis=0)
         self.log_density += float(density.sum())
@@ -180,7 +128,7 @@ class MixtureSums:
     def step(self, means: Array, ridge: float) -> Mixture:
         """Return the mixture of the greatest expected likelihood given the sums (M-step).
 
-        Shapes: means (m, k).
+        `means` (m, k) are those of the mixture that weighted the points; `ridge` is added to all variances.
         """
         counts = self.counts + 10 * np.finfo(np.float64).eps
         moved = self.sums / counts[:, None]

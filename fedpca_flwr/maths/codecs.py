@@ -33,26 +33,16 @@ ORTHONORMALITY_TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Coded:
-    """Numbers in code: compressed integers, and the scales by which the integers are multiplied.
-
-    Parameters
-    ----------
-    scales : ndarray of float32
-        One scale for each block of numbers.
-    code : ndarray of uint8
-        Compressed integers.
-    """
+    """Numbers in code: compressed integers, and one scale for each block of them."""
 
     scales: NDArray[np.float32]
     code: NDArray[np.uint8]
 
 
 def quantise(values: Array, bits: int, block: int) -> tuple[Coded, Array]:
-    """Round numbers to integers of few bits; each block of consecutive numbers has a scale of its own.
+    """Round numbers (n,) to integers of few bits; each block of consecutive numbers has a scale of its own.
 
-    No number is off by more than half its scale.
-
-    Shapes: values (n,) -> (n,).
+    Return the code, and the numbers (n,) that `dequantise` returns: none is off by more than half its scale.
     """
     max_integer = 2 ** (bits - 1) - 1
     padded = np.zeros(-(-values.size // block) * block)
@@ -66,9 +56,9 @@ def quantise(values: Array, bits: int, block: int) -> tuple[Coded, Array]:
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
-    """Decode the numbers that `quantise` encoded.
+    """Decode the numbers (size,) that `quantise` encoded with the same bits and block.
 
-    Shapes: -> (size,).
+    Raise ValueError if the code is not that of `size` numbers.
     """
     blocks = -(-size // block)
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
@@ -101,32 +91,29 @@ def _decompress_integers(code: NDArray[np.uint8], size: int, count: int) -> NDAr
 
 
 def power_of_two_unit(size: float) -> float:
-    """Return the power of two near a size, by which numbers are divided so that float32 scales hold any unit."""
+    """Return the power of two near a size, 1 for size 0: numbers divided by it have scales in float32's range."""
     return float(np.ldexp(1.0, min(int(np.frexp(size)[1]), 1023))) if size > 0 else 1.0
 
 
 def encode_block(block: Array, bits: int) -> tuple[Coded, Array]:
-    """Encode a block of columns as integers of few bits, each column with a scale of its own.
+    """Encode a block (d, b) of columns as integers of few bits, each column with a scale of its own.
 
-    Shapes: block (d, b) -> (d, b).
+    Return the code, and the block (d, b) that `decode_block` returns.
     """
     coded, rounded = quantise(block.T.reshape(-1), bits, len(block))
     return coded, rounded.reshape(block.T.shape).T
 
 
 def decode_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
-    """Decode the block that `encode_block` encoded.
-
-    Shapes: -> (d, b).
-    """
+    """Decode the block of shape (d, b) that `encode_block` encoded, or raise ValueError for another code."""
     d, columns = shape
     return dequantise(coded, bits, d, d * columns).reshape(columns, d).T
 
 
 def decode_orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
-    """Decode a block and return the nearest block with orthonormal columns, which server and party both compute.
+    """Decode a block (d, b) and return the nearest block with orthonormal columns, which server and party both compute.
 
-    Shapes: -> (d, b).
+    Raise ValueError if the code is not that of such a block, or its columns are far from orthonormal.
     """
     d, columns = shape
     if not 0 < columns <= d:
@@ -138,11 +125,10 @@ def decode_orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) ->
 
 
 def encode_components(vectors: Array, bits: int) -> tuple[Coded, int, Array]:
-    """Encode orthonormal columns, with more bits if the given bits would not leave the columns nearly orthonormal.
+    """Encode orthonormal columns (d, b), with more bits if the given bits would not leave them nearly orthonormal.
 
-    A column of many features with one large entry is far from itself in 8 bits: all small entries become zero.
-
-    Shapes: vectors (d, b) -> (d, b).
+    Return the code, the bits that were needed, and the columns that `decode_orthonormal_block` returns. A column of
+    many features with one large entry is far from itself in 8 bits: all small entries become zero.
     """
     coded, rounded = encode_block(vectors, bits)
     while bits < MAX_BITS and not _is_nearly_orthonormal(rounded):
@@ -164,7 +150,10 @@ def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Decompress bytes, never into more memory than their expected size, whatever the compressed bytes claim."""
+    """Decompress bytes, never into more memory than their expected size, whatever the compressed bytes claim.
+
+    Raise ValueError if the code is damaged, or holds another number of bytes.
+    """
     try:
         return np.frombuffer(_zstd().decompress(np.ascontiguousarray(code), size), np.uint8)
     except OSError:  # damaged, too short, or of another number of bytes: zstd writes none beyond them
@@ -180,28 +169,16 @@ def _zstd() -> Any:
 
 @dataclass(frozen=True)
 class Quantise:
-    """A codec of packed triangles that rounds each entry to few bits; each 128 entries have a scale of their own.
-
-    Parameters
-    ----------
-    bits : int
-        Bits of an entry.
-    """
+    """A codec of packed triangles that rounds each entry to few bits; each 128 entries have a scale of their own."""
 
     bits: int
 
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
-        """Encode a packed triangle as integers of few bits.
-
-        Shapes: triangle (d (d + 1) -> (d (d + 1).
-        """
+        """Encode a packed triangle (d (d + 1) / 2,), and return the code and the triangle that `decode` returns."""
         return quantise(triangle, self.bits, SCALE_BLOCK)
 
     def decode(self, coded: Coded, d: int) -> Array:
-        """Decode a packed triangle from integers of few bits.
-
-        Shapes: -> (d (d + 1).
-        """
+        """Decode a packed triangle (d (d + 1) / 2,), or raise ValueError if the code is not that of one."""
         return dequantise(coded, self.bits, SCALE_BLOCK, packed_size(d))
 
 
@@ -212,19 +189,14 @@ class SharedStep:
     The integers are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]``
     of the symmetric matrix, which are small if neighbouring features are similar, as pixels are. The codec chooses the
     form of less entropy (`_entropy_bits`), and the first byte says which.
-
-    Parameters
-    ----------
-    step : float
-        The step, in squared units of the data.
     """
 
-    step: float
+    step: float  # in squared units of the data
 
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
-        """Encode a packed triangle as multiples of the shared step.
+        """Encode a packed triangle (d (d + 1) / 2,), and return the code and the triangle that `decode` returns.
 
-        Shapes: triangle (d (d + 1) -> (d (d + 1).
+        Raise ValueError if an entry has more than 27 bits in multiples of the step.
         """
         integers = np.rint(triangle / self.step)
         if np.abs(integers).max(initial=0) >= 2**27:
@@ -237,10 +209,7 @@ class SharedStep:
         return coded, integers * self.step
 
     def decode(self, coded: Coded, d: int) -> Array:
-        """Decode a packed triangle from multiples of the shared step.
-
-        Shapes: -> (d (d + 1).
-        """
+        """Decode a packed triangle (d (d + 1) / 2,), or raise ValueError if the code is not that of one."""
         size = packed_size(d)
         if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
             raise ValueError("damaged code")
@@ -249,10 +218,7 @@ class SharedStep:
 
 
 def mixed_differences(triangle: Array, d: int) -> Array:
-    """Compute the differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of a symmetric matrix.
-
-    Shapes: triangle (d (d + 1) -> (d (d + 1).
-    """
+    """Compute the packed ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of a packed symmetric matrix (d, d)."""
     differences = triangle.copy()
     starts = [*diagonal_positions(d).tolist(), triangle.size]
     above, row = triangle[:0], triangle[:0]
@@ -284,12 +250,10 @@ def _sum_differences(differences: Array, d: int) -> Array:
 
 
 def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
-    """Forecast the bytes of a triangle in `SharedStep`'s code from the entropy of its entries, for several steps.
+    """Forecast the bytes (m,) of a triangle in `SharedStep`'s code from the entropy of its entries, for steps (m,).
 
     The forecast is the entropy of multiples of a step whose sizes are distributed exponentially about their mean, for
     each `FORECAST_RUN` consecutive entries. It is within some tenth of what zstd needs for covariances.
-
-    Shapes: triangle (d (d + 1), steps (m,) -> (m,).
     """
     bits = np.array([_entropy_bits(entries, steps) for entries in (triangle, mixed_differences(triangle, d))])
     forecast: Array = bits.min(axis=0) / 8
@@ -310,23 +274,13 @@ class LowRank:
 
     Half of the first omitted eigenvalue is assumed in every omitted direction (see `Factor.with_floor`); it travels as
     the last of the scales.
-
-    Parameters
-    ----------
-    rank : int
-        Number of eigenvectors.
-    bits : int
-        Bits of a number.
     """
 
-    rank: int
-    bits: int
+    rank: int  # number of eigenvectors
+    bits: int  # of a number
 
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
-        """Encode a packed triangle by the leading eigenvectors of its matrix.
-
-        Shapes: triangle (d (d + 1) -> (d (d + 1).
-        """
+        """Encode a packed triangle (d (d + 1) / 2,), and return the code and the triangle that `decode` returns."""
         pairs = leading_eigenpairs(unpack(triangle, d), self.rank)
         floor = np.float32(max(0.0, pairs.following) / 2)
         rows = (pairs.vectors * np.sqrt((pairs.values - floor).clip(min=0.0))).T
@@ -334,17 +288,14 @@ class LowRank:
         return Coded(np.append(coded.scales, floor), coded.code), self._scatter(rounded, floor, d)
 
     def decode(self, coded: Coded, d: int) -> Array:
-        """Decode a packed triangle from leading eigenvectors.
-
-        Shapes: -> (d (d + 1).
-        """
+        """Decode a packed triangle (d (d + 1) / 2,) of low rank, or raise ValueError if the code is not that of one."""
         if not (coded.scales.size and np.isfinite(coded.scales[-1]) and coded.scales[-1] >= 0):
             raise ValueError("its filler is not a number from 0")
         numbers = Coded(coded.scales[:-1], coded.code)
         return self._scatter(dequantise(numbers, self.bits, d, self.rank * d), coded.scales[-1], d)
 
     def _scatter(self, rows: Array, floor: np.float32, d: int) -> Array:
-        """Return the packed scatter of the rows (rank d,) of a factor, plus a multiple of the identity."""
+        """Return the packed scatter of the rows (rank * d,) of a factor, plus a multiple of the identity."""
         scatter = blas.dsyrk(1.0, rows.reshape(self.rank, d).T, lower=1)
         np.einsum("ii->i", scatter)[:] += floor
         return pack(scatter)
@@ -355,26 +306,14 @@ class Sketch:
     """A codec of a matrix's products with random vectors, which both sides draw from a common seed (Nystroem method).
 
     The codec is for comparison: it takes the same bytes as `LowRank`, and its result is worse.
-
-    Parameters
-    ----------
-    rank : int
-        Number of random vectors.
-    bits : int
-        Bits of a number.
-    seed : int
-        Seed of the random vectors.
     """
 
-    rank: int
-    bits: int
+    rank: int  # number of random vectors
+    bits: int  # of a number
     seed: int
 
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
-        """Encode a packed triangle by products of its matrix with random vectors.
-
-        Shapes: triangle (d (d + 1) -> (d (d + 1).
-        """
+        """Encode a packed triangle (d (d + 1) / 2,), and return the code and the triangle that `decode` returns."""
         products = blas.dsymm(
             1.0, unpack(triangle, d), np.asfortranarray(random_block(d, self.rank, self.seed)), lower=1
         )
@@ -382,14 +321,11 @@ class Sketch:
         return coded, self._scatter(rounded, d)
 
     def decode(self, coded: Coded, d: int) -> Array:
-        """Decode the Nystroem approximation of a packed triangle from products with random vectors.
-
-        Shapes: -> (d (d + 1).
-        """
+        """Decode a packed triangle (d (d + 1) / 2,) of low rank, or raise ValueError if the code is not that of one."""
         return self._scatter(dequantise(coded, self.bits, d, self.rank * d), d)
 
     def _scatter(self, numbers: Array, d: int) -> Array:
-        """Return the packed Nystroem approximation from the numbers (rank d,) of the products."""
+        """Return the packed Nystroem approximation from the numbers (rank * d,) of the products."""
         products = numbers.reshape(self.rank, d).T
         inner = random_block(d, self.rank, self.seed).T @ products
         values, vectors = eigh((inner + inner.T) / 2)

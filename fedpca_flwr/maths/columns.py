@@ -48,26 +48,13 @@ class Columns:
     """A party's columns X (n, f), centred and scaled chunk by chunk, which stand for an array in matrix products.
 
     Each product is one pass over the rows, chunk by chunk; sparse rows stay sparse.
-
-    Parameters
-    ----------
-    data : rows of shape (n, f)
-        The columns before they are centred.
-    centre : ndarray of shape (f,)
-        Means of the columns, rounded to float64.
-    remainder : ndarray of shape (f,)
-        The part of the means that rounding lost.
-    scale : ndarray of shape (f,)
-        Divisors of the columns.
-    zero : ndarray of shape (f,)
-        Columns that are taken for zero.
     """
 
-    data: Rows
-    centre: Array
-    remainder: Array
-    scale: Array
-    zero: NDArray[np.bool_]
+    data: Rows  # (n, f), before centring
+    centre: Array  # (f,), means of the columns, rounded to float64
+    remainder: Array  # (f,), the part of the means that rounding lost
+    scale: Array  # (f,), divisors
+    zero: NDArray[np.bool_]  # (f,), columns that are taken for zero
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -102,10 +89,7 @@ class Columns:
         return Transposed(self)
 
     def transposed_times(self, Q: Array) -> Array:
-        """Compute the product ``X' Q`` chunk by chunk.
-
-        Shapes: Q (n, b) -> (f, b).
-        """
+        """Compute the product ``X' Q`` (f, b) with a matrix Q (n, b) chunk by chunk."""
         product: Array = -np.multiply.outer(self._remaining_mean, Q.sum(axis=0))
         start = 0
         for chunk in self._chunks():
@@ -130,12 +114,10 @@ class Columns:
 
 
 def prepare_columns(data: Rows, *, center: bool = True, scale: bool = False) -> Columns:
-    """Centre and scale a party's columns.
+    """Centre and scale a party's columns (n, f).
 
     Scaling divides by the standard deviation about the mean (divisor n), with or without centring. A column that is
     constant up to rounding becomes exactly zero once centred, as does a column that varies too little to be scaled.
-
-    Shapes: data (n, f).
     """
     head, diagonal = head_and_diagonal(data)
     n, mean = head.n, head.mean
@@ -148,27 +130,20 @@ def prepare_columns(data: Rows, *, center: bool = True, scale: bool = False) -> 
 
 
 def gram_product(X: Array | Columns | Transposed, Q: Array) -> Array:
-    """Compute ``X X' Q`` without the matrix (n, n).
-
-    Shapes: X (n, f), Q (n, b) -> (n, b).
-    """
+    """Compute ``X X' Q`` (n, b) for X (n, f), columns or their transpose, without the matrix (n, n)."""
     return X @ (X.T @ Q)
 
 
 def packed_gram(X: Array) -> Array:
-    """Compute the packed triangle of ``X X'``.
-
-    Shapes: X (n, f) -> (n (n + 1).
-    """
+    """Compute the packed triangle (n (n + 1) / 2,) of ``X X'`` for columns X (n, f)."""
     return pack(blas.dsyrk(1.0, X.T, trans=1, lower=1) if len(X) else np.empty((0, 0)))
 
 
 def leading_directions(X: Array, rank: int) -> Array:
-    """Compute ``U diag(s)``, the leading left singular vectors U of X times their singular values s.
+    """Compute ``U diag(s)`` (n, rank) with the leading left singular vectors U and singular values s of X (n, f).
 
-    The largest entry of each column is positive: signs would disclose more than inner products do.
-
-    Shapes: X (n, f) -> (n, rank).
+    Columns are zero if X has fewer singular values. The largest entry of each column is positive: signs would disclose
+    more than inner products do.
     """
     U, s, _ = svd(X, full_matrices=False, check_finite=False)
     count = min(rank, s.size)
@@ -176,26 +151,23 @@ def leading_directions(X: Array, rank: int) -> Array:
 
 
 def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
-    """Compute the leading left singular vectors of all parties' columns side by side from their `leading_directions`.
+    """Compute the k leading left singular vectors of all parties' columns side by side from their `leading_directions`.
 
-    Shapes: blocks (n, rank) -> (n, k).
+    Return the orthonormal vectors (n, k), and the squared singular value after them.
     """
     U, s, _ = svd(np.hstack(blocks), full_matrices=False, check_finite=False)
     return U[:, :k], float(s[k] ** 2) if s.size > k else 0.0
 
 
 def projection_energies(X: Array | Columns, U: Array) -> Array:
-    """Compute the squared length ``|X' u|^2`` of the projection on each column u of ``U``.
-
-    Shapes: X (n, f), U (n, k) -> (k,).
-    """
+    """Compute the squared lengths ``|X' u|^2`` (k,) of the projections on columns u of ``U`` (n, k)."""
     projected = X.T @ U
     squares: Array = np.einsum("ij,ij->j", projected, projected)
     return squares
 
 
 def order_free_sum(arrays: Sequence[Array]) -> Array:
-    """Add arrays so that the bits of the sum do not depend on their order."""
+    """Add arrays of one shape so that the bits of the sum do not depend on their order."""
     total: Array = np.sort(np.stack(arrays), axis=0).sum(axis=0)
     return total
 
@@ -207,15 +179,6 @@ class Kernel:
     ``rbf`` is exp(-gamma |x - y|^2), ``sigmoid`` tanh(gamma x'y + coef0), and ``polynomial`` (gamma x'y + coef0)^degree
     (Cheung et al. 2022, equations 11 and 12; there the sigmoid has -gamma, and in the authors' program +gamma, which is
     meant).
-
-    Parameters
-    ----------
-    name : str
-        Name of the function.
-    gamma, coef0 : float
-        Its parameters.
-    degree : int
-        Degree of the polynomial.
     """
 
     name: Name = "rbf"
@@ -243,7 +206,10 @@ class Kernel:
             return sums if self.name == "linear" else (self.gamma * sums + self.coef0) ** self.degree
 
     def error_bound(self, packed: Array, n: int, input_error: float) -> float:
-        """Bound the spectral norm of the rounding error of the centred kernel matrix."""
+        """Bound the spectral norm of the error of the centred kernel matrix of n rows from packed sums.
+
+        `input_error` bounds the error of an entry of the sums besides rounding in float64.
+        """
         eps = float(np.finfo(np.float64).eps)
         if self.uses_distances:
             cancelled = 4 * eps * np.sqrt(packed) * np.sqrt(packed.max(initial=0.0))
@@ -260,10 +226,7 @@ class Kernel:
         return 2**0.5 * frobenius_norm(wrong) + 4 * eps * n * largest
 
     def matrix(self, packed: Array, n: int) -> Array:
-        """Compute the kernel matrix from packed sums over all parties.
-
-        Shapes: -> (n, n).
-        """
+        """Compute the kernel matrix (n, n) from the sum of all parties' `packed_distances` or `packed_gram`."""
         if self.uses_distances:
             K = squareform(self(packed))
             np.fill_diagonal(K, self(np.zeros(1)))
@@ -272,37 +235,25 @@ class Kernel:
 
 
 def packed_distances(X: Array) -> Array:
-    """Compute the packed triangle of squared distances between rows, from differences, so that nothing cancels.
-
-    Shapes: X (n, f) -> (n (n - 1).
-    """
+    """Compute the packed squared distances (n (n - 1) / 2,) of rows of X (n, f) from differences: nothing cancels."""
     distances: Array = pdist(X, "sqeuclidean")
     return distances
 
 
 def landmark_sums(X: Array, landmarks: NDArray[np.int64], *, distances: bool) -> Array:
-    """Compute squared distances, or inner products, between all rows and some landmark rows.
-
-    Shapes: X (n, f), landmarks (c,) -> (n, c).
-    """
+    """Compute squared distances (n, c), or else inner products, of rows of X (n, f) to its rows at ``landmarks``."""
     return cdist(X, X[landmarks], "sqeuclidean") if distances else X @ X[landmarks].T
 
 
 def centre_kernel(K: Array) -> Array:
-    """Centre a kernel matrix K in feature space: ``H K H`` with ``H = I - 1 1' / n``.
-
-    Shapes: K (n, n) -> (n, n).
-    """
+    """Centre a kernel matrix K (n, n) in feature space: ``H K H`` with ``H = I - 1 1' / n``."""
     K = K - K.mean(axis=0)
     K -= K.mean(axis=1)[:, None]
     return (K + K.T) / 2
 
 
 def kernel_pairs(K: Array, k: int) -> tuple[Eigenpairs, float, int]:
-    """Compute the leading eigenpairs of a centred kernel matrix.
-
-    Shapes: K (n, n).
-    """
+    """Compute the k leading eigenpairs of a centred K (n, n), and sum and number of all its positive eigenvalues."""
     values, vectors = eigh(K, check_finite=False)
     positive = values > KERNEL_ROUNDING * max(values[-1], 0.0)
     pairs = Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), float(values[-k - 1 : -k].sum()))
@@ -310,11 +261,10 @@ def kernel_pairs(K: Array, k: int) -> tuple[Eigenpairs, float, int]:
 
 
 def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigenpairs, float, int]:
-    """Approximate the leading eigenpairs of a kernel matrix by its columns at landmarks (Williams and Seeger 2001).
+    """Approximate a kernel matrix's leading eigenpairs by its columns C (n, c) at landmarks (Williams and Seeger 2001).
 
-    The approximation is ``C W^+ C'``, centred, where ``W = C[landmarks]`` must be positive semidefinite.
-
-    Shapes: C (n, c), landmarks (c,).
+    The approximation is ``C W^+ C'``, centred, where ``W = C[landmarks]`` must be positive semidefinite. Return k
+    pairs, and the sum and the number of all positive eigenvalues.
     """
     values, vectors = eigh(C[landmarks], check_finite=False)
     if not values[-1] > 0:
@@ -330,7 +280,8 @@ def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigen
 def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
     """Compute scikit-learn's default of the parameter gamma, ``1 / (m var X)``, for all parties' columns X (n, m).
 
-    Shapes: counts (p,), levels (p,), spreads (p,).
+    Each party gives its number of columns, the mean of its entries, and their mean squared deviation from it, all (p,).
+    Gamma is 1 if nothing varies.
     """
     level = np.sum(counts * levels) / counts.sum()
     variance = np.sum(np.sort(counts * (spreads + (levels - level) ** 2)))
@@ -338,9 +289,9 @@ def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
 
 
 def power_iteration(product: Callable[[Array], Array], start: Array, steps: int) -> tuple[float, Array]:
-    """Run the power method (Cheung et al. 2022, equations 5 and 6, corrected).
+    """Run some steps of the power method from a vector (n,) (Cheung et al. 2022, equations 5 and 6, corrected).
 
-    Shapes: start (n,) -> (n,).
+    Return the Rayleigh quotient and the unit vector (n,); zeros if a product is zero.
     """
     a = start
     for _ in range(steps):
@@ -353,9 +304,9 @@ def power_iteration(product: Callable[[Array], Array], start: Array, steps: int)
 
 
 def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
-    """Return the function that multiplies a vector by a party's ``X X'`` (n, n), or by the covariance of its rows.
+    """Return the function that multiplies a vector (n,) by ``X X'`` for a party's columns X (n, f).
 
-    Shapes: X (n, f).
+    If ``faithful``, the matrix is the covariance of the rows over the party's own columns.
     """
     if not faithful:
         return lambda a: X @ (X.T @ a)
@@ -364,9 +315,11 @@ def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
 
 
 def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool, scaled: bool) -> Array:
-    """Merge p vectors a_i to ``sum w_i a_i`` with weights from their eigenvalues (Cheung et al. 2022, equation 13).
+    """Merge p vectors a_i (n,) to ``sum w_i a_i``, weighted by their eigenvalues (Cheung et al. 2022, equation 13).
 
-    Shapes: vectors (n,) -> (n,).
+    If ``faithful``, signs are taken as they come; else all vectors are turned towards the leading direction of ``sum
+    w_i a_i a_i'``. If ``scaled``, the largest weights (p // 2 of them if ``faithful``, else ceil(p / 2)) are boosted by
+    1 + eta and the others by 1 - eta, with the mean weight eta (equation 15).
     """
     total = math.fsum(values)
     weights = np.asarray(values) / total if total > 0 else np.full(len(values), 1 / len(values))
@@ -384,21 +337,16 @@ def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful
 
 
 def project_on_direction(X: Array, u: Array) -> Array:
-    """Project rows of X on the unit vector m along ``X' u``: ``X m m'``, of rank 1 (Cheung et al. 2022, equation 14).
-
-    Shapes: X (n, f), u (n,) -> (n, f).
-    """
+    """Project rows of X (n, f) on the direction ``X' u`` (Cheung et al. 2022, equation 14); X itself if that is 0."""
     m = X.T @ u
     size = float(norm(m))
     return np.outer(X @ (m / size), m / size) if size > 0 else X
 
 
 def scores_on_direction(X: Array, u: Array) -> Array:
-    """Project rows of X on the unit vector m along ``X' u``, and return one column for all: ``X m``.
+    """Return scores (n, 1) of the rows of X (n, f) on the direction ``X' u``; X itself if that is 0.
 
     The products of rows of this column are those of `project_on_direction`, which has as many columns as X.
-
-    Shapes: X (n, f), u (n,) -> (n, 1).
     """
     m = X.T @ u
     size = float(norm(m))
@@ -406,12 +354,10 @@ def scores_on_direction(X: Array, u: Array) -> Array:
 
 
 def orthogonal_direction(u: Array, basis: Array) -> Array:
-    """Return the unit vector along the part of a vector that is orthogonal to a basis.
+    """Return the unit vector (n,) along the part of a vector u (n,) orthogonal to an orthonormal basis (n, j < n).
 
     If only rounding is left of the vector, or the vector is zero (a component without variance), any direction serves:
     the result is made from the axis with the smallest part in the basis.
-
-    Shapes: u (n,), basis (n, j) -> (n,).
     """
     remainder = project_out(u, basis)
     if norm(remainder) <= MIN_DIRECTION_SHARE * norm(u):
@@ -421,8 +367,5 @@ def orthogonal_direction(u: Array, basis: Array) -> Array:
 
 
 def deflate(X: Array, basis: Array) -> Array:
-    """Project the columns of a party on the complement of a basis.
-
-    Shapes: X (n, f), basis (n, j) -> (n, f).
-    """
+    """Project a party's columns X (n, f) on the complement of an orthonormal basis (n, j)."""
     return X - basis @ (basis.T @ X)

@@ -32,11 +32,11 @@ SIGN_TIE_TOLERANCE = 1e-6
 
 
 def rounding_bound(d: int) -> float:
-    """Bound the relative float64 rounding error of a scatter (d, d), or of its product with unit vectors.
+    """Bound the float64 error of a scatter (d, d), or of its product with unit vectors, over its largest eigenvalue.
 
-    Measured: at most 38 machine epsilons, 8e-15, in a scatter (spectra over 1 to 7 decades, 5 to 200 features, against
-    singular vectors of the rows), and 9 in a product (100 to 200,000 rows, 12 to 1,000 features, in 80 bits); half the
-    time a hundredth of that.
+    The error is a spectral norm. Measured: at most 38 machine epsilons, 8e-15, in a scatter (spectra over 1 to 7
+    decades, 5 to 200 features, against singular vectors of the rows), and 9 in a product (100 to 200,000 rows, 12 to
+    1,000 features, in 80 bits); half the time a hundredth of that.
     """
     return 1e-15 * (10 + float(np.sqrt(d)))
 
@@ -47,12 +47,16 @@ def frobenius_norm(M: Array) -> float:
 
 
 def sine_theorem(residual: float, gap: float) -> float:
-    """Bound the largest angle between a subspace and an eigenspace in degrees, from residual and gap (Davis and Kahan)."""
+    """Bound the largest angle between a subspace and an eigenspace in degrees (Davis and Kahan); 90 is no bound.
+
+    `residual` is the spectral norm of ``A U - U T`` with an orthonormal U, and `gap` the distance from the least
+    eigenvalue of T down to the largest of A that does not belong to the eigenspace.
+    """
     return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
 
 
 def format_upper_bound(bound: float, *, digits: int = 2) -> str:
-    """Format an upper bound in few digits, rounded upwards."""
+    """Format an upper bound in few significant digits, rounded upwards."""
     text = f"{bound:.{digits}g}"
     if float(text) >= bound:
         return text
@@ -60,7 +64,10 @@ def format_upper_bound(bound: float, *, digits: int = 2) -> str:
 
 
 def certificate_text(degrees: float, *, first: int | None = None) -> str:
-    """Return a certified angle as a text."""
+    """Return a certified angle as a text, "no bound" from 90 degrees on.
+
+    `first` is the number of leading components that the bound is for, and by default all.
+    """
     if degrees >= 90:
         return "no bound"
     return (
@@ -91,10 +98,7 @@ def principal_angles(a: Array, b: Array) -> Array:
 
 
 def projector_distance(a: Array, b: Array) -> float:
-    """Compute the spectral norm of the difference of two projectors: the sine of the largest principal angle.
-
-    Shapes: a, b (d, k).
-    """
+    """Compute the spectral norm of two projectors' difference: the sine of the largest angle of spans a, b (d, k)."""
     return float(np.sin(np.radians(principal_angles(a, b).max())))
 
 
@@ -102,16 +106,11 @@ def projector_distance(a: Array, b: Array) -> float:
 class Resolution:
     """Precision with which float64 determines eigenvalues and eigenvectors of a rounded matrix.
 
-    Parameters
-    ----------
-    floor : float
-        Eigenvalues up to this number have vectors that are noise.
-    angle : float
-        Angle in degrees by which rounding may turn the components above the floor together; 90 if they are tied with
-        other components.
+    `angle` bounds, in degrees, how far rounding may turn the components above the floor together; it is 90 if they are
+    tied with other components.
     """
 
-    floor: float
+    floor: float  # eigenvalues up to this number have vectors that are noise
     angle: float
 
 
@@ -227,18 +226,16 @@ def leading_eigenpairs(
 
 
 def count_to_exceed_share(values: Array, total: float, share: float) -> int:
-    """Return the smallest number of leading values whose sum exceeds a share of the total.
-
-    A sum that is larger by rounding only does not exceed the share.
-
-    Shapes: values (d,).
-    """
+    """Return the least number of leading values (d,) whose sum exceeds a share of the total, not by rounding only."""
     shares = np.cumsum(values) / total
     return min(values.size, int(np.searchsorted(shares, share + 4 * rounding_bound(values.size), side="right")) + 1)
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:
-    """Bound the angle to the eigenvectors of a matrix that differs from the given matrix by an error and by rounding."""
+    """Bound the angle in degrees from the given eigenvectors to those of another matrix; 90 is no bound.
+
+    `error` is the spectral norm of the matrices' difference, besides rounding.
+    """
     error += rounding_bound(len(pairs.vectors)) * float(pairs.values[0])
     return sine_theorem(error, float(pairs.values[-1]) - pairs.following - error)
 
@@ -262,12 +259,10 @@ def resolution(pairs: Eigenpairs) -> Resolution:
 
 
 def largest_eigenpair(matrix: Array) -> tuple[float, Array]:
-    """Compute the largest eigenvalue of a symmetric matrix, and an eigenvector with its largest entry positive.
+    """Compute the largest eigenvalue of a symmetric matrix, and an eigenvector (d,) with its largest entry positive.
 
-    A large matrix goes through Lanczos. Of several equal largest eigenvalues any one will do, so nothing checks that
-    none was missed, as `leading_eigenpairs` does.
-
-    Shapes: matrix (d, d) -> (d,).
+    Both triangles of the matrix (d, d) are read. A large matrix goes through Lanczos. Of several equal largest
+    eigenvalues any one will do, so nothing checks that none was missed, as `leading_eigenpairs` does.
     """
     from scipy.sparse.linalg import ArpackError
 
@@ -283,9 +278,8 @@ def largest_eigenpair(matrix: Array) -> tuple[float, Array]:
 def spectral_norm(matrix: Array) -> float:
     """Compute the largest absolute eigenvalue of a symmetric matrix, at most 1 % too large and never too small.
 
-    Lanczos finds a large matrix's norm to a tenth of that, from below, in float32.
-
-    Shapes: matrix (d, d).
+    The matrix (d, d) may have zeros above the diagonal: the lower triangle counts. Lanczos finds a large matrix's norm
+    to a tenth of that, from below, in float32.
     """
     d = matrix.shape[0]
     unit = float(max(matrix.max(), -matrix.min()))
@@ -309,10 +303,7 @@ def _eigsh(matrix: NDArray[np.floating], unit: float, count: int, **options: Any
 
 
 def pseudo_inverse(S: Array) -> tuple[Array, Array]:
-    """Compute the pseudo-inverse of a symmetric positive semidefinite matrix.
-
-    Shapes: S (p, p) -> (p, p), (p, m).
-    """
+    """Compute the pseudo-inverse (p, p) of a positive semidefinite S, and a basis (p, m) of the directions it drops."""
     values, vectors = eigh(S)
     varying = _is_varying(values)
     basis = vectors[:, varying]
@@ -320,18 +311,12 @@ def pseudo_inverse(S: Array) -> tuple[Array, Array]:
 
 
 def count_varying_directions(S: Array) -> int:
-    """Count the eigenvalues of a scatter that are larger than its rounding error.
-
-    Shapes: S (p, p).
-    """
+    """Count the eigenvalues of a scatter (p, p) that are larger than its rounding error (`COLLINEAR_SHARE`)."""
     return int(_is_varying(eigh(S, eigvals_only=True)).sum())
 
 
 def whitening_matrix(S: Array) -> Array:
-    """Compute a matrix W with ``W' S W = I`` for a scatter S.
-
-    Shapes: S (p, p) -> (p, rank).
-    """
+    """Compute a matrix W (p, rank) with ``W' S W = I`` for a scatter S (p, p) of features in any units."""
     unit = diagonal_roots(S)
     values, vectors = eigh(S / unit / unit[:, None])
     varying = _is_varying(values)
@@ -340,10 +325,7 @@ def whitening_matrix(S: Array) -> Array:
 
 
 def diagonal_roots(S: Array) -> Array:
-    """Compute the square roots of a scatter's diagonal, by which features of any units become comparable.
-
-    Shapes: S (d, d) -> (d,).
-    """
+    """Compute the square roots (d,) of a scatter's diagonal, 1 instead of 0, by which features become comparable."""
     roots = np.sqrt(np.diagonal(S).clip(min=0.0))
     return np.where(roots > 0, roots, 1.0)
 
@@ -355,10 +337,7 @@ def _is_varying(values: Array) -> NDArray[np.bool_]:
 
 
 def largest_singular_value(X: Array) -> float:
-    """Compute the largest singular value of a tall matrix from its Gram matrix, which is much faster.
-
-    Shapes: X (d, b).
-    """
+    """Compute the largest singular value of a tall matrix (d, b) from its Gram matrix, which is much faster."""
     largest = float(np.abs(X).max(initial=0.0))
     if not 0 < largest < np.inf:
         return largest
@@ -367,22 +346,14 @@ def largest_singular_value(X: Array) -> float:
 
 
 def project_out(V: Array, Q: Array) -> Array:
-    """Subtract from a vector or block its projection on orthonormal columns Q.
-
-    The projection is made twice, as a single one leaves rounding behind.
-
-    Shapes: V (d,), Q (d, m).
-    """
+    """Subtract, twice against rounding, from V (d,) or (d, b) its projection on orthonormal columns Q (d, m)."""
     for _ in range(2):
         V = V - Q @ (Q.T @ V)
     return V
 
 
 def column_signs(vectors: Array) -> Array:
-    """Return for each column the sign of its largest entry, of the first among equals up to `SIGN_TIE_TOLERANCE`.
-
-    Shapes: vectors (d, k) -> (k,).
-    """
+    """Return the sign (k,), 1 or -1, of each column's largest entry, the first of those within `SIGN_TIE_TOLERANCE`."""
     sizes = np.abs(vectors)
     largest = (sizes >= (1 - SIGN_TIE_TOLERANCE) * sizes.max(axis=0)).argmax(axis=0)
     return np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)

@@ -44,24 +44,12 @@ NEGATIVE_TOLERANCE = 1e-6  # rounding may leave an eigenvalue of a scatter below
 
 
 class FactorGaussian(NamedTuple):
-    """A Gaussian whose covariance is that of q factors plus noise of equal variance in all directions.
+    """A Gaussian whose covariance is that of q factors plus noise of equal variance in all directions."""
 
-    Parameters
-    ----------
-    mean : ndarray of shape (d,)
-        Mean m.
-    basis : ndarray of shape (d, q)
-        Orthonormal columns V.
-    variances : ndarray of shape (q,)
-        Variances L along V, each larger than the noise.
-    noise : float
-        Variance s in all other directions.
-    """
-
-    mean: Array
-    basis: Array
-    variances: Array
-    noise: float
+    mean: Array  # m (d,)
+    basis: Array  # V (d, q), orthonormal columns
+    variances: Array  # L (q,) along V, each larger than the noise
+    noise: float  # variance s in all other directions
 
     @property
     def loadings(self) -> Array:
@@ -70,30 +58,18 @@ class FactorGaussian(NamedTuple):
 
 
 class FactorSums(NamedTuple):
-    """Expected sums over rows with missing values, as a step of expectation-maximisation needs.
+    """Expected sums over rows with missing values, as a step of expectation-maximisation needs."""
 
-    Parameters
-    ----------
-    first : ndarray of shape (d,)
-        Sum of the expected deviations from the model's mean.
-    product : ndarray of shape (d, q)
-        Sum of their expected products, times the basis.
-    square : float
-        Sum of their expected squares.
-    likelihood : float
-        Sum of the logarithms of the densities of observed values, but for a constant.
-    """
-
-    first: Array
-    product: Array
-    square: float
-    likelihood: float
+    first: Array  # (d,), sum of the expected deviations from the model's mean
+    product: Array  # (d, q), sum of their expected products, times the basis
+    square: float  # sum of their expected squares
+    likelihood: float  # sum of the log densities of observed values, but for a constant
 
 
 def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Array) -> FactorSums:
     """Compute the E-step: the expected sums of rows with missing values under a model of few factors.
 
-    Shapes: centre, unit (d,).
+    The model is of the rows less ``centre`` (d,), divided by ``unit`` (d,).
     """
     V, W, s = model.basis, model.loadings, model.noise
     d, q = V.shape
@@ -150,9 +126,9 @@ def _within_group_sums(groups: Groups, triangles: Array, model: FactorGaussian, 
 
 
 def fill_by_factors(centred: Array, factors: Array) -> Array:
-    """Fill missing values by their expectation under a model of few factors.
+    """Fill the NaN of rows (n, d) less their mean by their expectation under a model of few factors (q + 1, d).
 
-    Shapes: centred (n, d), factors (q + 1, d) -> (n, d).
+    Factors are W' and, in the last row, the variance of each feature's noise, above 0, in the unit of the rows.
     """
     unit = np.sqrt(factors[-1])
     W, missing = (factors[:-1] / unit).T, np.isnan(centred)
@@ -162,7 +138,9 @@ def fill_by_factors(centred: Array, factors: Array) -> Array:
 
 
 def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scale: Array, components: Array) -> float:
-    """Compute the squared error that components leave of rows whose missing values a factor model fills.
+    """Compute the sum of squares that components leave of rows whose missing values a factor model fills.
+
+    Factors are those of `fill_by_factors`. Filled rows are centred and scaled before orthonormal components meet them.
 
     Shapes: factors (q + 1, d), mean, scale (d,), components (k, d).
     """
@@ -189,17 +167,14 @@ def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scal
 
 
 def fill_rows(centred: Array, covariance: Array | None, factors: Array | None) -> Array:
-    """Fill missing values by their expectation under a covariance, or else under a model of few factors.
-
-    Shapes: centred (n, d), covariance (d, d), factors (q + 1, d) -> (n, d).
-    """
+    """Fill the NaN of centred rows (n, d) by factors, else by a covariance (d, d); without both return the rows."""
     if factors is not None:
         return fill_by_factors(centred, factors)
     return centred if covariance is None else fill_by_covariance(centred, covariance)
 
 
 def _posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float) -> tuple[Array, Array, Array]:
-    """Return each row's factor posterior: covariance (triangle), minus its log determinant, and mean."""
+    """Return each row's factor posterior: covariance (n, q (q + 1) / 2), minus its log determinant, mean (n, q)."""
     q = W.shape[1]
     i, j = np.triu_indices(q)
     grams = _grams((~missing).astype(np.float64), W) / s + np.eye(q)
@@ -226,27 +201,15 @@ def _unpack_symmetric(triangles: Array, q: int) -> Array:
 class FactorEM:
     """An expectation-maximisation for a model of few factors, in the unit in which variances are 1 on average.
 
-    Attributes: `model` is the model whose sums the iteration needs next; `mean` (d,) is the mean m' of the last step;
-    `vectors` (d, q) are the best approximations, in the span of the last V, to eigenvectors of T; `values` (q,) are
-    their eigenvalues, descending; `total` is the trace of T.
-
-    Parameters
-    ----------
-    rows : int
-        Number n of rows with any value.
-    mean : ndarray of shape (d,)
-        First mean.
-    block : ndarray of shape (d, q)
-        First block, of full rank, with q < d.
-    prior : float
-        Number of rows that the prior is worth, above 0.
+    It starts from a mean (d,) and a block (d, q < d) of full rank. `rows` is the number n of rows with any value, and
+    `prior`, above 0, the number of rows that the prior is worth.
     """
 
-    model: FactorGaussian
-    mean: Array
-    vectors: Array
-    values: Array
-    total: float
+    model: FactorGaussian  # the model whose sums the iteration needs next
+    mean: Array  # m' (d,) of the last step
+    vectors: Array  # (d, q), best approximations to eigenvectors of T in the span of the last V
+    values: Array  # (q,), their eigenvalues, descending
+    total: float  # trace of T
 
     def __init__(self, rows: int, mean: Array, block: Array, *, prior: float) -> None:
         self.rows = rows
@@ -257,7 +220,10 @@ class FactorEM:
         self._anderson = Anderson(_to_vector(mean, basis @ turn, 1.0), _is_valid)
 
     def add(self, sums: FactorSums) -> None:
-        """Take the sums that all rows have under the current `model`, and choose the next model."""
+        """Take the sums that all rows have under the current `model`, and choose the next model.
+
+        Raise ValueError if no rows can have these sums.
+        """
         V, n, weight = self.model.basis, self.rows, self.rows + self.prior
         d, q = V.shape
         self.mean = self.model.mean + sums.first / n

@@ -114,9 +114,9 @@ class Factor:
 
 
 def triangular_factor(data: Rows) -> tuple[Head, Array]:
-    """Compute the triangular factor R of the centred rows, with R'R their scatter, by QR in chunks.
+    """Compute head and triangular factor R (min(n - 1, d), d) of centred rows (n, d): R'R is their scatter.
 
-    Shapes: data (n, d) -> (min(n - 1, d).
+    The method is QR in chunks. The largest entry of each row of R is positive.
     """
     n, d = data.shape
     R = np.empty((0, d))
@@ -141,11 +141,9 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
 
 
 def truncated_factor(data: Rows, rank: int) -> Factor:
-    """Compute the best factor of a given rank of rows: the leading eigenvectors of their scatter, scaled.
+    """Compute the best factor of a rank, at most d, of rows (n, d): scaled leading eigenvectors of their scatter.
 
     With fewer rows than features no (d, d) matrix is formed.
-
-    Shapes: data (n, d).
     """
     n, d = data.shape
     if n <= d:
@@ -159,7 +157,7 @@ def truncated_factor(data: Rows, rank: int) -> Factor:
 
 
 def truncate_moments(moments: Moments, rank: int) -> Factor:
-    """Compute the best factor of a given rank of a scatter."""
+    """Compute the best factor of a rank, at most d, of a scatter."""
     pairs = leading_eigenpairs(unpack(moments.scatter, moments.n_features), rank)
     rows = (pairs.vectors * np.sqrt(pairs.values.clip(min=0.0))).T
     return Factor(moments.head, np.ascontiguousarray(rows), float(moments.diagonal().sum()), max(0.0, pairs.following))
@@ -189,13 +187,13 @@ def stack_factors(parts: list[Factor]) -> Factor:
 
 
 def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
-    """Compute the leading eigenpairs of a factor's scatter from singular values, so that no number is squared.
+    """Compute the k leading eigenpairs of a factor's scatter from singular values, so that no number is squared.
 
-    Rows are orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed if there are fewer
-    rows than features. The features go in by descending size: then the rounding of a feature is relative to its own
-    size, not to that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). If there are fewer rows
-    than features, the rows are first reflected among themselves: else one huge value in a row would round all features
-    of that row.
+    A float k is the share of the trace that the eigenvalues must exceed. Rows are orthogonalised first, by whichever
+    side is shorter, so that no (d, d) matrix is formed if there are fewer rows than features. The features go in by
+    descending size: then the rounding of a feature is relative to its own size, not to that of the largest (Barlow
+    2002, on bidiagonalisation of graded matrices). If there are fewer rows than features, the rows are first reflected
+    among themselves: else one huge value in a row would round all features of that row.
     """
     rows = factor.rows
     sizes = np.sqrt(np.einsum("ij,ij->j", rows, rows))
@@ -291,18 +289,12 @@ def _wide_triangle(rows: Array, order: NDArray[np.intp]) -> Array:
 
 
 def pack_trapezoid(R: Array) -> Array:
-    """Pack the entries of a triangular factor (h, d) on and above the diagonal, row by row.
-
-    Shapes: R (h, d) -> (h d - h (h - 1).
-    """
+    """Pack entries (h d - h (h - 1) / 2,) of a triangular factor (h, d), h <= d, on and above the diagonal, by rows."""
     return np.concatenate([row[i:] for i, row in enumerate(R)]) if len(R) else np.empty(0)
 
 
 def unpack_trapezoid(packed: Array, h: int, d: int) -> Array:
-    """Unpack a triangular factor (h, d) that `pack_trapezoid` packed.
-
-    Shapes: -> (h, d).
-    """
+    """Unpack a triangular factor (h, d), h <= d, that `pack_trapezoid` packed."""
     R, start = np.zeros((h, d)), 0
     for i in range(h):
         R[i, i:] = packed[start : start + d - i]
@@ -311,6 +303,6 @@ def unpack_trapezoid(packed: Array, h: int, d: int) -> Array:
 
 
 def trapezoid_size(n: int, d: int) -> int:
-    """Count the entries of the triangular factor of n centred rows: never more than the packed triangle d (d + 1) / 2."""
+    """Count the packed entries of the triangular factor of n centred rows: never more than d (d + 1) / 2."""
     h = min(n - 1, d)
     return h * d - h * (h - 1) // 2

@@ -33,49 +33,23 @@ step that is small beside all rows is large."""
 
 @dataclass(frozen=True)
 class Survey:
-    """Numbers that a party sends before a method is chosen: eigenvalues, a sketch of its scatter, sizes in code.
-
-    Parameters
-    ----------
-    head : Head
-        Count and mean.
-    variances : ndarray of shape (d,)
-        Diagonal of the party's scatter.
-    spectrum : ndarray of shape (d,)
-        Eigenvalues of this scatter, descending.
-    sketch : ndarray of shape (d, s)
-        This scatter times random vectors.
-    coded : ndarray of shape (21,)
-        Approximate bytes of this scatter in multiples of each of `CODED_STEPS`.
-    """
+    """Numbers that a party sends before a method is chosen: eigenvalues, a sketch of its scatter, sizes in code."""
 
     head: Head
-    variances: Array
-    spectrum: Array
-    sketch: Array
-    coded: Array
+    variances: Array  # (d,), diagonal of the party's scatter
+    spectrum: Array  # (d,), eigenvalues of this scatter, descending
+    sketch: Array  # (d, s), this scatter times random vectors
+    coded: Array  # (21,), its approximate bytes in multiples of each of `CODED_STEPS`
 
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """Four measures of how much the parties' data differ, each from 0 (not at all) to about 1.
+    """Four measures of how much the parties' data differ, each from 0 (not at all) to about 1."""
 
-    Parameters
-    ----------
-    means : float
-        Share of the variance that lies between the parties.
-    covariances : float
-        Frobenius distance to the average covariance, relative to it, on the sketches.
-    spectra : float
-        Jensen-Shannon divergence (base 2) of the normalised spectra.
-    variances : float
-        Distance of the total variances to their average, relative to it.
-    """
-
-    means: float
-    covariances: float
-    spectra: float
-    variances: float
+    means: float  # share of the variance that lies between the parties
+    covariances: float  # Frobenius distance to the average covariance, relative to it, on the sketches
+    spectra: float  # Jensen-Shannon divergence (base 2) of the normalised spectra
+    variances: float  # distance of the total variances to their average, relative to it
 
     @property
     def score(self) -> float:
@@ -90,33 +64,15 @@ class Heterogeneity:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Estimates of the pooled scatter from all parties' surveys, from which the cost of methods is forecast.
-
-    Parameters
-    ----------
-    head : Head
-        Pooled count and mean.
-    counts : ndarray of shape (K,)
-        Rows of each party.
-    total : float
-        Trace of the pooled scatter, exact.
-    variances : ndarray of shape (d,)
-        Diagonal of the pooled scatter, exact.
-    spectrum : ndarray of shape (d,)
-        Forecast eigenvalues of the pooled scatter, descending.
-    heterogeneity : Heterogeneity
-        Differences between the parties.
-    party_codes : tuple of (float, ndarray)
-        For each party the mean variance of its scatter, and its bytes by `CODED_STEPS`.
-    """
+    """Estimates of the pooled scatter from all parties' surveys, from which the cost of methods is forecast."""
 
     head: Head
-    counts: NDArray[np.int64]
-    total: float
-    variances: Array
-    spectrum: Array
+    counts: NDArray[np.int64]  # (K,), rows of each party
+    total: float  # trace of the pooled scatter, exact
+    variances: Array  # (d,), its diagonal, exact
+    spectrum: Array  # (d,), forecast eigenvalues, descending
     heterogeneity: Heterogeneity
-    party_codes: tuple[tuple[float, Array], ...]
+    party_codes: tuple[tuple[float, Array], ...]  # mean variance of each party's scatter, and bytes by `CODED_STEPS`
 
     @classmethod
     def from_surveys(cls, surveys: Sequence[Survey]) -> Forecast:
@@ -137,10 +93,10 @@ class Forecast:
         return cls(pooled, counts, total, variances, spectrum, heterogeneity, party_codes)
 
     def krylov_rounds(self, k: int, block: int, tolerance: float) -> int:
-        """Forecast the rounds of a block Krylov iteration until its certificate reaches a tolerance.
+        """Forecast the rounds of a block Krylov iteration until k components are certified to a tolerance in degrees.
 
-        The loop itself runs on the diagonal matrix of the forecast eigenvalues: from a Gaussian start the number of
-        rounds does not depend on the basis.
+        The loop itself runs on the diagonal matrix of the forecast eigenvalues, for `MAX_FORECAST_ROUNDS` at most: from
+        a Gaussian start of `block` columns the number of rounds does not depend on the basis.
         """
         rank = int(np.count_nonzero(self.spectrum))
         values = self.spectrum[: rank + block]  # of directions without variance a block meets no more than it is wide
@@ -154,16 +110,16 @@ class Forecast:
         return iteration.product_count
 
     def coded_bytes(self, step: float) -> float:
-        """Forecast the mean bytes of a party's scatter, coded in multiples of a step."""
+        """Forecast the mean bytes of a party's scatter in multiples of a step, given in units of the mean variance."""
         absolute = np.log(step * self.total / self.spectrum.size)
         curves = [(np.log(CODED_STEPS * unit), coded) for unit, coded in self.party_codes if unit > 0]
         return float(sum(np.interp(absolute, steps, coded) for steps, coded in curves) / len(self.party_codes))
 
 
 def make_survey(data: Rows, block: Array, max_features: int) -> Survey:
-    """Compute the survey of a party.
+    """Compute the survey of a party's rows (n, d) with the random vectors (d, s) of the sketch.
 
-    Shapes: data (n, d), block (d, s).
+    With more than `max_features` features the bytes in code are 0, and no scatter (d, d) is formed if rows are fewer.
     """
     n, d = data.shape
     if n <= d and d > max_features:
@@ -193,7 +149,7 @@ def _gram_eigenvalues(data: Rows) -> Array:
 
 
 def _heterogeneity(surveys: Sequence[Survey], between: float, total: float) -> Heterogeneity:
-    """Return the measures of how much the parties' data differ."""
+    """Return the measures of difference, given the variance between the parties' means and the total variance."""
     counts = np.array([survey.head.n for survey in surveys], dtype=np.float64)
     weights = counts / counts.sum()
     traces = np.array([survey.variances.sum() for survey in surveys]) / counts
@@ -213,5 +169,6 @@ def _heterogeneity(surveys: Sequence[Survey], between: float, total: float) -> H
 
 
 def _entropy(shares: Array) -> float:
+    """Return the entropy in bits of shares that sum to 1."""
     positive = shares[shares > 0]
     return float(-(positive * np.log2(positive)).sum())

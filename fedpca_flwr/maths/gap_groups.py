@@ -24,25 +24,14 @@ MAX_ELEMENTS = 2**22  # how many elements of rows are held at once; a group that
 
 
 class Patterns(NamedTuple):
-    """Patterns of missing values: which features are missing together, and which rows have which pattern.
+    """Patterns of missing values: which features are missing together, and which rows have which pattern."""
 
-    Parameters
-    ----------
-    missing : ndarray of shape (p, d)
-        Features that each pattern misses.
-    of : ndarray of shape (n,)
-        Pattern of each row.
-    """
-
-    missing: NDArray[np.bool_]
-    of: NDArray[np.int64]
+    missing: NDArray[np.bool_]  # (p, d)
+    of: NDArray[np.int64]  # (n,), pattern of each row
 
     @classmethod
     def from_rows(cls, rows: Rows) -> Patterns:
-        """Create the patterns of missing values of some rows.
-
-        Shapes: rows (n, d).
-        """
+        """Create the patterns of rows (n, d) with NaN for missing values."""
         d = rows.shape[1]
         packed = np.concatenate([np.packbits(np.isnan(chunk), axis=1) for chunk in chunks(rows, MAX_ELEMENTS)])
         texts = packed.view(f"S{packed.shape[1]}").ravel()  # which are sorted much faster than rows of bytes
@@ -60,11 +49,10 @@ class Patterns(NamedTuple):
         return np.asarray(self.missing.all(axis=1))
 
     def common_rows(self, min_rows: int, multiple: int) -> NDArray[np.bool_]:
-        """Select rows whose pattern enough rows share, or that have no values, rounded to a multiple of a number.
+        """Return a mask (n,) of rows whose pattern `min_rows` rows share, or that have no values.
 
-        Rows in excess of the multiple are the last of the largest group, or the whole group if too few would remain.
-
-        Shapes: -> (n,).
+        It selects a multiple of a number of rows. Rows in excess are the last of the largest group, or the whole group
+        if too few would remain.
         """
         counts, rare = self.counts, ~self.without_values
         rare &= counts < min_rows
@@ -78,32 +66,21 @@ class Patterns(NamedTuple):
 
 
 def select_rows(rows: Rows, selected: NDArray[np.bool_]) -> Blocks:
-    """Select rows without a copy.
-
-    Shapes: rows (n, d), selected (n,).
-    """
+    """Select rows (n, d) by a mask (n,) without a copy."""
     return as_blocks(rows, MAX_ELEMENTS)[selected]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Moments of groups of rows that have the same missing features.
+    """Moments of g groups of rows that have the same missing features.
 
-    Parameters
-    ----------
-    missing : ndarray of shape (g, d)
-        Features that each group misses.
-    counts : ndarray of shape (g,)
-        Rows of each group, as float64.
-    means : ndarray of shape (g, d)
-        Means less the reference; 0 for features that a group misses.
-    residuals : callable
-        Gives the rows of a group, by its number, less the group's mean, piece by piece; 0 for missing values.
+    `residuals` yields the rows of a group, by its number, less the group's mean, piece by piece, with 0 for missing
+    values.
     """
 
-    missing: NDArray[np.bool_]
-    counts: Array
-    means: Array
+    missing: NDArray[np.bool_]  # (g, d)
+    counts: Array  # (g,), as float64
+    means: Array  # (g, d), less the reference; 0 for features that a group misses
     residuals: Callable[[int], Iterator[Array]]
 
     @property
@@ -112,16 +89,13 @@ class Groups:
         return self.counts > 1
 
     def scatter(self, group: int) -> Array:
-        """Compute the scatter of the rows of a group about their mean.
-
-        Shapes: -> (d, d).
-        """
+        """Compute the scatter (d, d) of the rows of a group, by its number, about their mean."""
         return sum((piece.T @ piece for piece in self.residuals(group)), start=np.zeros(()))
 
     def scatter_products(self, block: Array) -> Iterator[tuple[NDArray[np.int64], Array]]:
-        """Compute the products of all groups' scatters with a block, without the scatters.
+        """Yield products (m, b, d), transposed, of scatters and a block (d, b), for some groups at a time.
 
-        Shapes: block (d, b) -> (m,), (m, b, d).
+        Each result has the numbers (m,) of the groups, which have a scatter, and their products. No scatter is formed.
         """
         _, exponents = np.frexp(np.abs(block).max(axis=0))  # rows meet columns of length 1: no number here is too large
         scaled, numbers = np.ldexp(block, -exponents), np.flatnonzero(self.has_scatter)
@@ -133,10 +107,7 @@ class Groups:
             yield indices, np.ldexp(products, exponents[:, None])
 
     def squares(self) -> Array:
-        """Compute the diagonal of the sum of the scatters of all groups.
-
-        Shapes: -> (d,).
-        """
+        """Compute the diagonal (d,) of the sum of the scatters of all groups."""
         diagonal = np.zeros(self.means.shape[1])
         for group in np.flatnonzero(self.has_scatter):
             for piece in self.residuals(int(group)):
@@ -145,34 +116,16 @@ class Groups:
 
 
 class ObservedMoments(NamedTuple):
-    """Counts, means and squares of the observed values of each feature.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (d,)
-        Number of values.
-    mean, remainder : ndarray of shape (d,)
-        The mean is ``mean + remainder``.
-    squares : ndarray of shape (d,)
-        Sum of squares about the mean.
-    """
+    """Counts, means and squares of the observed values of each feature, each (d,)."""
 
     counts: Array
     mean: Array
-    remainder: Array
-    squares: Array
+    remainder: Array  # the mean is ``mean + remainder``
+    squares: Array  # sum of squares about the mean
 
 
 class GappedRows:
-    """Rows with missing values, read in groups of rows that have the same missing features.
-
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        Rows with NaN for missing values.
-    patterns : Patterns
-        Their patterns.
-    """
+    """Rows (n, d) with NaN for missing values, read in groups of rows that have the same missing features."""
 
     def __init__(self, rows: Rows, patterns: Patterns) -> None:
         self.rows = rows

@@ -31,39 +31,24 @@ from fedpca_flwr.maths.moments import pack, unpack_symmetric
 
 
 class Gaussian(NamedTuple):
-    """Mean and covariance of a Gaussian model of rows that were standardised by their observed values.
+    """Mean and covariance of a Gaussian model of rows that were standardised by their observed values."""
 
-    Parameters
-    ----------
-    mean : ndarray of shape (d,)
-        Mean of each feature, less its observed mean, in units of its observed standard deviation.
-    covariance : ndarray of shape (d, d)
-        Covariance of the features in the same units.
-    """
-
-    mean: Array
-    covariance: Array
+    mean: Array  # (d,), less the observed mean, in observed standard deviations
+    covariance: Array  # (d, d), in the same units
 
 
 class Expected(NamedTuple):
-    """Sums over rows of their expected deviations and products, given the observed values.
+    """Sums over rows of their expected deviations and products, given the observed values."""
 
-    Parameters
-    ----------
-    first : ndarray of shape (d,)
-        Sum of the expected deviations from the model's mean.
-    second : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of the sum of the expected outer products of these deviations.
-    """
-
-    first: Array
-    second: Array
+    first: Array  # (d,), of the deviations from the model's mean
+    second: Array  # (d (d + 1) / 2,), packed, of the outer products of these deviations
 
 
 def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:
     """Compute the E-step of EM for rows with missing values: sums of expected deviations and products.
 
-    Shapes: centre, unit (d,).
+    ``centre`` and ``unit`` (d,) are the observed means and standard deviations. Raise ValueError if the covariance has
+    an eigenvalue below `MIN_EIGENVALUE`.
     """
     precision = invert_covariance(model.covariance)
     if precision is None:
@@ -73,24 +58,15 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
 
 
 class GaussianEM:
-    """Server side of EM for a Gaussian model, which starts at a given mean and the identity covariance.
+    """Server side of EM for a Gaussian model, which starts at a given mean (d,) and the identity covariance.
 
-    Attributes: `model` is the model whose expected sums the iteration needs next; `mean` (d,) is the mean m' of the
-    last step; `scatter` (d (d + 1) / 2,) is the packed triangle of its expected scatter about m'.
-
-    Parameters
-    ----------
-    rows : int
-        Number of rows with at least one observed value.
-    start : ndarray of shape (d,)
-        Mean of each feature in the first model.
-    prior : float
-        Weight, in rows, of the prior that the features are uncorrelated; above 0.
+    `rows` is the number of rows with any observed value, and `prior`, above 0, the weight, in rows, of the prior that
+    the features are uncorrelated.
     """
 
-    model: Gaussian
-    mean: Array
-    scatter: Array
+    model: Gaussian  # the model whose expected sums the iteration needs next
+    mean: Array  # m' (d,) of the last step
+    scatter: Array  # (d (d + 1) / 2,), packed: the expected scatter about m'
 
     def __init__(self, rows: int, start: Array, *, prior: float) -> None:
         self.rows = rows
@@ -111,10 +87,7 @@ class GaussianEM:
         return self._anderson.steps_ahead
 
     def scatter_of(self, model: Gaussian) -> Array:
-        """Compute the scatter from which an M-step would make a model's covariance.
-
-        Shapes: -> (d, d).
-        """
+        """Compute the scatter (d, d), without the prior, from which an M-step would make a model's covariance."""
         return (self.rows + self.prior) * model.covariance - self.prior * np.eye(self.mean.size)
 
     @property
@@ -125,7 +98,10 @@ class GaussianEM:
         return Gaussian(self.mean, covariance / (self.rows + self.prior))
 
     def add(self, sums: Expected) -> None:
-        """Take the M-step on the expected sums of all parties, and choose the next `model`."""
+        """Take the M-step on the expected sums of all parties under `model`, and choose the next `model`.
+
+        Raise ValueError if no rows can have these sums.
+        """
         step = sums.first / self.rows
         self.mean = self.model.mean + step
         self.scatter = sums.second - self.rows * pack(np.outer(step, step))
@@ -134,7 +110,7 @@ class GaussianEM:
 
 
 def _to_vector(model: Gaussian) -> Array:
-    """Concatenate the mean and the packed logarithm of the covariance in a vector."""
+    """Return mean and packed logarithm of the covariance in a vector; raise ValueError if it is not definite."""
     values, vectors = eigh(model.covariance, check_finite=False)
     if not values[0] > 0:  # of NaN, too
         raise ValueError("the expected scatter is not positive semidefinite")

@@ -23,24 +23,12 @@ MIN_FREQUENCY = (
 
 
 class AlleleCounts(NamedTuple):
-    """Per-variant counts of called genotypes and alleles in rows of genotypes, which add up over parties.
+    """Counts of calls and alleles in rows of genotypes, for each variant, which add up over parties."""
 
-    Parameters
-    ----------
-    rows : int
-        Number of rows.
-    called : ndarray of shape (d,)
-        Number of rows with a genotype (0, 1 or 2) of each variant, not a missing call.
-    alleles : ndarray of shape (d,)
-        Copies of the counted allele in these rows.
-    squares : ndarray of shape (d,)
-        Sum of the squared genotypes of each variant.
-    """
-
-    rows: int
-    called: Array
-    alleles: Array
-    squares: Array
+    rows: int  # their number
+    called: Array  # (d,), rows with a genotype (0, 1 or 2), not a missing call
+    alleles: Array  # (d,), copies of the counted allele in these rows
+    squares: Array  # (d,), sum of the squared genotypes
 
     @property
     def frequencies(self) -> Array:
@@ -70,19 +58,13 @@ class AlleleCounts(NamedTuple):
 
 
 def genotype_deviation(frequencies: Array) -> Array:
-    r"""Compute the divisor :math:`\sqrt{2p(1 - p)}` that standardises genotypes with allele frequency p.
-
-    Shapes: frequencies (d,) -> (d,).
-    """
+    r"""Compute the divisor :math:`\sqrt{2p(1 - p)}` of genotypes with allele frequencies p (d,), 1 for p = 0 or 1."""
     variance = 2 * frequencies * (1 - frequencies)
     return np.sqrt(np.where(variance > 0, variance, 1.0))
 
 
 def count_alleles(rows: Rows) -> AlleleCounts:
-    """Count the calls, the allele copies and the squared genotypes of each variant over rows.
-
-    Shapes: rows (n, d).
-    """
+    """Count the calls, the allele copies and the squared genotypes of each variant in rows (n, d), NaN if missing."""
     n, d = rows.shape
     called, alleles, squares = np.zeros((3, d))
     for block in people_blocks(rows):
@@ -97,10 +79,7 @@ def count_alleles(rows: Rows) -> AlleleCounts:
 
 
 def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
-    """Find the columns with values other than 0, 1, 2 and NaN.
-
-    Shapes: rows (n, d) -> (m,).
-    """
+    """Find the columns of rows (n, d) with values other than 0, 1, 2 and NaN: their indices (m,), ascending."""
     unusual = np.zeros(rows.shape[1], dtype=bool)
     if isinstance(rows, Blocks) and rows.lazy:
         return np.flatnonzero(unusual)  # two bits say nothing else
@@ -110,9 +89,9 @@ def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
 
 
 def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -> Blocks:
-    """Standardise genotypes g as (g - 2p) / sqrt(2p(1 - p)) by allele frequencies p; 0 for a missing call.
+    """Standardise genotypes (n, d) as (g - 2p) / sqrt(2p(1 - p)) by allele frequencies p (d,); 0 for a missing call.
 
-    Shapes: rows (n, d), frequencies (d,), excluded (d,).
+    Blocks are computed where they are multiplied. A variant with a value other than 0 in `excluded` (d,) becomes zero.
     """
     mean, unit = 2 * frequencies, genotype_deviation(frequencies)
     if excluded is not None and excluded.size:
@@ -122,9 +101,6 @@ def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -
 
 
 def standardised_blocks(rows: Rows, mean: Array, unit: Array) -> Iterator[StandardisedCalls]:
-    """Subtract a mean and divide by a unit for each variant, in blocks of people; 0 for a missing call.
-
-    Shapes: rows (n, d), mean, unit (d,) -> (m, d).
-    """
+    """Yield rows (n, d) less a mean (d,), divided by a unit (d,), in blocks of people; 0 for a missing call."""
     for block in people_blocks(rows):
         yield StandardisedCalls(block, mean, unit, np.zeros_like(mean))

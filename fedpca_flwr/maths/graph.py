@@ -44,13 +44,11 @@ MIN_SLOPE = 1e-9  # a slope of the steps' logarithms below this is rounding, not
 
 
 def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
-    """Make the adjacency matrix of a connected graph of parties, the same at every party.
+    """Make the adjacency matrix (K, K) of a connected graph of parties, the same at every party.
 
-    The graph is a ring, a star about party 0, a complete graph, a grid (nearly a square, whose last line may be
-    shorter), or an Erdős-Rényi graph, which has each of the K (K - 1) / 2 edges with a
-    probability, independently, and is drawn again until it is connected.
-
-    Shapes: -> (K, K).
+    The graph is a "ring", a "star" about party 0, "complete", a "grid" (nearly a square, whose last line may be
+    shorter), or "erdos-renyi", which has each of the K (K - 1) / 2 edges with a probability, independently, and is
+    drawn again until it is connected. Raise ValueError if none of `MAX_DRAWS` graphs is.
     """
     first, second = np.triu_indices(parties, 1)
     if kind != "erdos-renyi":
@@ -72,22 +70,18 @@ def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int =
 
 
 def diameter(graph: Adjacency) -> int:
-    """Count the edges of the shortest path between the two parties that are farthest from each other.
+    """Count the edges of the shortest path between the two parties of a graph (K, K) that are farthest apart.
 
     After so many rounds of exchange between neighbours, each party's message has reached all parties.
-
-    Shapes: graph (K, K).
     """
     return int(_hops(graph).max())
 
 
 def metropolis_weights(graph: Adjacency) -> Array:
-    """Compute averaging weights (Metropolis): ``1 / (1 + the larger degree of both ends)`` for each edge.
+    """Compute Metropolis weights (K, K) for averaging: ``1 / (1 + the larger degree of both ends)`` for each edge.
 
     The diagonal makes each row sum to 1. Every party can compute its own weights from its neighbours' degrees (Xiao,
     Boyd, Kim 2007).
-
-    Shapes: graph (K, K) -> (K, K).
     """
     degrees = graph.sum(axis=0)
     weights = np.where(graph, 1 / (1 + np.maximum.outer(degrees, degrees)), 0.0)
@@ -96,11 +90,9 @@ def metropolis_weights(graph: Adjacency) -> Array:
 
 
 def mixing_rate(weights: Array) -> float:
-    """Compute the largest share of the parties' deviations from their mean that an averaging may leave.
+    """Compute the largest share of the parties' deviations from their mean that weights (K, K) may leave.
 
-    It is the second largest ``|eigenvalue|`` of the averaging weights.
-
-    Shapes: weights (K, K).
+    It is the second largest ``|eigenvalue|`` of the averaging weights, and 0 for a single party.
     """
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(sizes[-2]) if sizes.size > 1 else 0.0
@@ -125,28 +117,17 @@ class MeanTable(NamedTuple):
     """Row count, mean, and trace and largest eigenvalue of the scatter of every party, as a party knows the values.
 
     The entries of a party that is not known yet are zero; exchanges of tables between neighbours fill them.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (K,)
-        Number of rows of each party.
-    traces : ndarray of shape (K,)
-        Trace of the scatter of each party's rows about their own mean.
-    tops : ndarray of shape (K,)
-        Largest eigenvalue of that scatter, from below (`largest_eigenvalue`).
-    means, remainders : ndarray of shape (K, d)
-        Means as in `fedpca_flwr.maths.moments.Head`.
     """
 
-    counts: NDArray[np.int64]
-    traces: Array
-    tops: Array
-    means: Array
-    remainders: Array
+    counts: NDArray[np.int64]  # (K,), rows
+    traces: Array  # (K,), of the scatter of each party's rows about their own mean
+    tops: Array  # (K,), largest eigenvalue of that scatter, from below (`largest_eigenvalue`)
+    means: Array  # (K, d)
+    remainders: Array  # (K, d), as in `fedpca_flwr.maths.moments.Head`
 
     @classmethod
     def for_party(cls, party: int, parties: int, head: Head, trace: float, top: float) -> MeanTable:
-        """Create the table that a party has before any exchange: only its own entries are known."""
+        """Create the table that a party has before any exchange, from count, mean, trace and largest eigenvalue."""
         d = head.mean.size
         alone, vectors = np.zeros(parties), np.zeros((parties, d))
         table = cls(np.zeros(parties, np.int64), alone, alone.copy(), vectors, vectors.copy())
@@ -155,7 +136,7 @@ class MeanTable(NamedTuple):
         return table
 
     def filled_from(self, other: MeanTable) -> MeanTable:
-        """Copy the entries of parties unknown here from a neighbour's table."""
+        """Return this table with the entries of parties unknown here from a neighbour's table."""
         new = (self.counts == 0) & (other.counts > 0)
         columns = zip(self, other, strict=True)
         return MeanTable(
@@ -163,11 +144,9 @@ class MeanTable(NamedTuple):
         )
 
     def pooled(self) -> tuple[Head, float, Array, Array]:
-        """Pool the means and traces of all parties.
+        """Return head and trace of all rows, and each party's trace (K,) and deviation (K, d) about the pooled mean.
 
         The sums are taken in an order of the values: permuting the parties changes no bit of the pooled head and trace.
-
-        Shapes: -> (K,), (K, d).
         """
         heads = [Head(int(n), m, r) for n, m, r in zip(self.counts, self.means, self.remainders, strict=True)]
         order = sorted(range(len(heads)), key=lambda i: head_order(heads[i]))
@@ -179,25 +158,24 @@ class MeanTable(NamedTuple):
     def max_eigenvalue_share(self) -> float:
         """Bound K times the largest eigenvalue of a party's scatter about the pooled mean, over the pooled trace.
 
-        A party's shifted scatter adds its rows times |mean - pooled mean|^2 in one direction to its own scatter.
+        A party's shifted scatter adds its rows times |mean - pooled mean|^2 in one direction to its own scatter. The
+        bound is too small by as much as `tops` are.
         """
         _, total, traces, _ = self.pooled()
         return float(len(self.counts) * (traces - self.traces + self.tops).max() / total)
 
 
 def sanger_direction(AX: Array, X: Array) -> Array:
-    """Compute Sanger's direction ``A X - X triu(X' A X)`` towards the leading eigenvectors of A.
-
-    Shapes: AX (d, k), X (d, k) -> (d, k).
-    """
+    """Compute Sanger's direction ``A X - X triu(X' A X)`` towards the leading eigenvectors of A; all (d, k)."""
     return AX - X @ np.triu(X.T @ AX)
 
 
 def largest_eigenvalue(product: Callable[[Array], Array], d: int) -> float:
     """Estimate the largest eigenvalue of a positive semidefinite matrix by a few power steps, from below.
 
-    Block power steps start from a block that all parties share. If they have not converged, the leading eigenvalues are
-    close together, and then the value is too small by a few percent, as a rule.
+    `product` multiplies the matrix (d, d) with a block (d, c). Block power steps start from a block that all parties
+    share. If they have not converged, the leading eigenvalues are close together, and then the value is too small by a
+    few percent, as a rule.
     """
     # largest Rayleigh-Ritz value of the block after the power steps
     block = orthonormalise(random_block(d, min(d, PROBE_COLUMNS), seed=0))
@@ -207,7 +185,7 @@ def largest_eigenvalue(product: Callable[[Array], Array], d: int) -> float:
 
 
 def safe_step(largest: float, mixing: float) -> float:
-    """Choose a step size with which parties that follow Sanger's rule over a graph usually converge.
+    """Choose a step size alpha with which parties that follow Sanger's rule over a graph usually converge.
 
     At a solution a single party's iteration contracts along the solution itself by ``1 - 2 alpha L``, with the largest
     eigenvalue ``L`` of its matrix: it is stable for ``alpha L < 1`` and fastest at a half, also if parties follow each
@@ -219,9 +197,10 @@ def safe_step(largest: float, mixing: float) -> float:
 
 
 def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
-    """Compute the weighted mean of a party's array and its neighbours' arrays.
+    """Compute the weighted mean of a party's array and its neighbours' arrays, one weight for each neighbour.
 
-    The products are sorted before they are added: the order of the neighbours changes no bit.
+    The party's own weight is what is left of 1. The products are sorted before they are added: the order of the
+    neighbours changes no bit.
     """
     weighted = [weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)]
     products = [(1 - weights.sum()) * local, *weighted]
@@ -230,16 +209,13 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
 
 
 def orthonormalise(X: Array) -> Array:
-    """Return the factor Q of the QR decomposition of ``X`` in which the factor R has no negative diagonal.
-
-    Shapes: X (d, k) -> (d, k).
-    """
+    """Return the factor Q of the QR decomposition of X (d, k) in which the factor R has no negative diagonal."""
     Q, R = np.linalg.qr(X)
     return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
 
 
 def linear_rate(steps: Sequence[float]) -> float | None:
-    """Estimate the factor by which the lengths of an iteration's steps shrink at each step.
+    """Estimate the factor by which the lengths of an iteration's steps shrink; None if they do not do so steadily.
 
     The logarithms of the steps must fall by straight lines in the third and in the last quarter and from one quarter's
     mean to the other's, and the slopes must agree up to a factor 2. (The means of a cycle do not fall.)
@@ -257,13 +233,13 @@ def linear_rate(steps: Sequence[float]) -> float | None:
 
 
 def remaining_distance(steps: Sequence[float]) -> float | None:
-    """Extrapolate the distance to the limit after the last step: the sum of the geometric series of later steps."""
+    """Extrapolate the distance to the limit after the last step by a geometric series; None without `linear_rate`."""
     rate = linear_rate(steps)
     return None if rate is None else steps[-1] * rate / (1 - rate)
 
 
 def remaining_iterations(steps: Sequence[float], goal: float) -> int | None:
-    """Estimate the number of iterations until the distance to the limit is below a goal."""
+    """Estimate the iterations until the distance to the limit is at most a goal; None without `linear_rate`."""
     rate, distance = linear_rate(steps), remaining_distance(steps)
     if rate is None or distance is None:
         return None

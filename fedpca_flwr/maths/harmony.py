@@ -33,20 +33,11 @@ class Steps:
     """Batch corrections of Harmony, step by step, for m soft clusters of rows with k scores from B batches.
 
     The last step may have no ``moves`` yet: it then only gives the memberships of rows in clusters.
-
-    Parameters
-    ----------
-    centres : ndarray of shape (t, m, k)
-        Cluster centres of unit length in each of the t steps.
-    penalties : ndarray of shape (t, m, B)
-        Number added to the logarithm of a row's membership in a cluster, by the row's batch.
-    moves : ndarray of shape (t or t - 1, m, B, k)
-        Offsets subtracted from a row's scores, by cluster (weighted by the row's membership) and batch.
     """
 
-    centres: Array
-    penalties: Array
-    moves: Array
+    centres: Array  # (t, m, k), cluster centres of unit length in each of t steps
+    penalties: Array  # (t, m, B), added to the logarithm of a row's membership, by its batch
+    moves: Array  # (t or t - 1, m, B, k), offsets subtracted from scores, by cluster (weighted by membership) and batch
 
     @classmethod
     def empty(cls, clusters: int, batches: int, k: int) -> Self:
@@ -54,25 +45,17 @@ class Steps:
         return cls(np.empty((0, clusters, k)), np.empty((0, clusters, batches)), np.empty((0, clusters, batches, k)))
 
     def begin_step(self, centres: Array, penalty: Array) -> "Steps":
-        """Append a step, which has cluster centres and penalties, and no offsets yet.
-
-        Shapes: centres (m, k), penalty (m, B).
-        """
+        """Return the corrections with a further step: cluster centres (m, k), penalties (m, B), and no offsets yet."""
         return Steps(np.append(self.centres, [centres], 0), np.append(self.penalties, [penalty], 0), self.moves)
 
     def finish_step(self, moves: Array) -> "Steps":
-        """Add the offsets of each batch in each cluster to the last step.
-
-        Shapes: moves (m, B, k).
-        """
+        """Return the corrections with the offsets (m, B, k) of the last step."""
         return Steps(self.centres, self.penalties, np.append(self.moves, [moves], 0))
 
     def correct(self, points: Array, batch: int) -> Array:
-        """Correct the scores of a batch by all steps that have offsets.
+        """Correct the scores (n, k) of rows of a batch by all steps that have offsets.
 
         Each step finds the memberships by the scores corrected so far, and subtracts its offsets from the given scores.
-
-        Shapes: points (n, k) -> (n, k).
         """
         corrected = points
         for centres, penalty, moves in zip(self.centres, self.penalties[:, :, batch], self.moves, strict=False):
@@ -80,24 +63,21 @@ class Steps:
         return corrected
 
     def correct_parts(self, parts: Iterator[Array], batch: int) -> Iterator[Array]:
-        """Correct the scores of a batch, part by part, by all steps that have offsets.
-
-        Shapes: -> (n, k).
-        """
+        """Correct the scores (n, k) of a batch, part by part, by all steps that have offsets."""
         return (self.correct(points, batch) for points in parts)
 
 
 def normalise_rows(vectors: Array) -> Array:
-    """Divide rows by their Euclidean lengths; a zero row stays zero.
-
-    Shapes: vectors (n, k) -> (n, k).
-    """
+    """Divide rows (n, k) by their Euclidean lengths; a zero row stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0))
 
 
 def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array, Array]:
-    """Compute the soft memberships of unit vectors in clusters: a softmax of penalised distances to the centres.
+    """Compute the memberships of unit vectors in clusters: a softmax of penalised distances to the centres.
+
+    Return the memberships, which sum to 1 in each row, and each row's term of Harmony's objective: its mean squared
+    distance less the weighted entropy.
 
     Shapes: units (n, k), centres (m, k), penalty (m,) -> (n, m), (n,).
     """
@@ -114,31 +94,16 @@ def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array,
 
 @dataclass
 class BatchSums:
-    """Sums over the rows of a batch, weighted by their memberships in the clusters of the last step.
+    """Sums over the rows of a batch, weighted by their memberships in the clusters of the last step."""
 
-    Parameters
-    ----------
-    counts : ndarray of shape (m,)
-        Sum of the memberships in each cluster.
-    units : ndarray of shape (m, k)
-        Weighted sum of the corrected scores, each row scaled to length 1.
-    sums : ndarray of shape (m, k)
-        Weighted sum of the uncorrected scores.
-    objective : float
-        Sum of the rows' terms of Harmony's objective (`cluster_shares`).
-    """
-
-    counts: Array
-    units: Array
-    sums: Array
-    objective: float
+    counts: Array  # (m,), sum of the memberships
+    units: Array  # (m, k), of the corrected scores, each row scaled to length 1
+    sums: Array  # (m, k), of the uncorrected scores
+    objective: float  # sum of the rows' terms (`cluster_shares`)
 
     @classmethod
     def from_scores(cls, steps: Steps, parts: Iterator[Array], batch: int) -> Self:
-        """Compute the sums over the rows of a batch whose scores come in parts.
-
-        Shapes: -> (n, k).
-        """
+        """Compute the sums over the rows of a batch whose uncorrected scores (n, k) come in parts."""
         centres, penalty = steps.centres[-1], steps.penalties[-1, :, batch]
         batch_sums = cls(np.zeros(len(centres)), np.zeros(centres.shape), np.zeros(centres.shape), 0.0)
         for points in parts:
@@ -152,22 +117,19 @@ class BatchSums:
 
 
 def log_excess(counts: Array) -> Array:
-    """Compute log((observed + 1) / (expected + 1)) for the number of rows of each batch in each cluster.
+    """Compute log((observed + 1) / (expected + 1)) for counts (m, B) of the rows of each batch in each cluster.
 
     The expected number is that of clusters independent of batches.
-
-    Shapes: counts (m, B) -> (m, B).
     """
     expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
     return np.asarray(np.log((counts + 1) / (expected + 1)))
 
 
 def ridge_moves(counts: Array, sums: Array) -> Array:
-    """Estimate the offset of each batch in each cluster by a ridge regression of the scores on the batch.
+    """Estimate the offset (m, B, k) of each batch in each cluster by a ridge regression of scores on the batch.
 
-    The intercept of a cluster has no ridge penalty, and is no part of the offsets.
-
-    Shapes: counts (m, B), sums (m, B, k) -> (m, B, k).
+    `counts` (m, B) sum the memberships of each batch's rows, and `sums` (m, B, k) their scores, weighted so. The
+    intercept of a cluster has no ridge penalty, and is no part of the offsets.
     """
     m, batches, k = sums.shape
     moves = np.empty((m, batches, k))

@@ -28,10 +28,7 @@ MAX_MATRIX_ELEMENTS = 2**20  # number of elements of the matrices that are inver
 
 
 def invert_covariance(covariance: Array) -> Array | None:
-    """Invert a covariance of standardised features, unless nearly singular.
-
-    Shapes: covariance (d, d) -> (d, d).
-    """
+    """Invert a covariance (d, d) of standardised features; None if an eigenvalue is below `MIN_EIGENVALUE`."""
     factor, failed = lapack.dpotrf(np.asfortranarray(covariance), lower=1, clean=0)
     if failed:
         return None
@@ -48,26 +45,22 @@ def invert_covariance(covariance: Array) -> Array | None:
 class CompletedSums(NamedTuple):
     """Sums over rows whose missing values are filled by their expectation given the observed values.
 
-    Parameters
-    ----------
-    first : ndarray of shape (d,)
-        Sum of the filled rows.
-    second : ndarray of shape (d, d)
-        Sum of the outer products of the filled rows with themselves.
-    uncertainty : ndarray of shape (d, d)
-        Sum of the conditional covariances of missing values, zero elsewhere. Added to ``second`` it gives the expected
-        products. NaN if the precision's part of a pattern of missing features cannot be inverted.
+    `uncertainty` (d, d) is the sum of the conditional covariances of missing values, zero elsewhere. Added to `second`
+    it gives the expected products. NaN if the precision's part of a pattern of missing features cannot be inverted.
     """
 
-    first: Array
-    second: Array
+    first: Array  # (d,), of the filled rows
+    second: Array  # (d, d), of their outer products with themselves
     uncertainty: Array
 
 
 def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> CompletedSums:
     """Compute the sum and the second moments of rows whose missing values are filled by a Gaussian model.
 
-    Shapes: precision (d, d), centre, unit (d,), mean (d,).
+    The model, mean and precision (inverse covariance), is of the rows less ``centre``, divided by ``unit``; the sums
+    are of deviations from the mean.
+
+    Shapes: precision (d, d), centre, unit, mean (d,).
     """
     total = CompletedSums(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
     within, across = np.zeros_like(precision), np.zeros_like(precision)
@@ -114,10 +107,7 @@ def _add_groups(
 
 
 def complete_deviations(deviations: Array, precision: Array) -> Array:
-    """Fill missing deviations from the mean by their expectation given the observed deviations of the row.
-
-    Shapes: deviations (n, d), precision (d, d) -> (n, d).
-    """
+    """Fill the NaN of deviations (n, d) by their expectation given the row's other values and a precision (d, d)."""
     missing = np.isnan(deviations)
     deviations_filled = np.where(missing, 0.0, deviations)
     pull = deviations_filled @ precision
@@ -128,9 +118,9 @@ def complete_deviations(deviations: Array, precision: Array) -> Array:
 
 
 def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
-    """Compute the standard deviations of features and the inverse of their correlation matrix.
+    """Compute standard deviations (d,), 1 instead of 0, and the inverse (d, d) of the correlation matrix.
 
-    Shapes: covariance (d, d) -> (d,), (d, d).
+    Raise ValueError if an eigenvalue of the correlation matrix is below `MIN_EIGENVALUE`.
     """
     unit = diagonal_roots(covariance)
     correlation = covariance / unit / unit[:, None]
@@ -142,9 +132,9 @@ def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
 
 
 def fill_by_covariance(centred: Array, covariance: Array) -> Array:
-    """Fill missing values of centred rows by their expectation under a Gaussian model with a given covariance.
+    """Fill the NaN of rows (n, d) less the model's mean by their expectation under a Gaussian covariance (d, d).
 
-    Shapes: centred (n, d), covariance (d, d) -> (n, d).
+    Raise ValueError as `unit_and_precision` does.
     """
     unit, precision = unit_and_precision(covariance)
     return complete_deviations(centred / unit, precision) * unit
@@ -153,7 +143,10 @@ def fill_by_covariance(centred: Array, covariance: Array) -> Array:
 def squared_error_by_covariance(
     rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array
 ) -> float:
-    """Compute the squared residuals of filled, centred and scaled rows off the span of components.
+    """Compute the sum of squares that components leave of rows whose missing values a covariance fills.
+
+    Filled rows are centred and scaled before orthonormal components meet them. Raise ValueError as `unit_and_precision`
+    does.
 
     Shapes: covariance (d, d), mean, scale (d,), components (k, d).
     """

@@ -67,12 +67,10 @@ def leading_run(above: NDArray[np.bool_]) -> int:
 
 
 def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Array:
-    """Draw the eigenvalues of sample covariances of rows with independent normal features.
+    """Draw eigenvalues (draws, min(n - 1, d)), descending, of covariances of n rows of d independent normal features.
 
     Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal
     and chi on the diagonal, so that no rows are drawn.
-
-    Shapes: variances (d,) -> (draws, min(n - 1, d).
     """
     d, freedom = len(variances), n - 1
     rank = min(d, freedom)
@@ -88,29 +86,19 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
 
 
 def null_band(variances: Array, n: int, draws: int = 100) -> Array:
-    """Compute the 95th percentile of each eigenvalue of rows with independent features, for parallel analysis.
-
-    Horn (1965); the percentiles are those of simulated covariances with a fixed seed.
-
-    Shapes: variances (d,) -> (min(n - 1, d).
-    """
+    """Compute the 95th percentiles (min(n - 1, d),) of `null_eigenvalues` drawn with a fixed seed (Horn 1965)."""
     return np.percentile(null_eigenvalues(variances, n, draws, np.random.default_rng(0)), NULL_PERCENTILE, axis=0)
 
 
 def parallel_analysis(values: Array, band: Array) -> int:
-    """Count the leading eigenvalues above the percentiles for rows with independent features (Horn 1965).
-
-    Shapes: values (d,), band (m,).
-    """
+    """Count the leading eigenvalues (d,), descending, above the percentiles (m,) of `null_band` (Horn 1965)."""
     return leading_run(values[: len(band)] > band)
 
 
 def broken_stick(values: Array) -> int:
-    """Count the leading eigenvalues above the broken-stick lengths (Jackson 1993).
+    """Count the leading eigenvalues (d,), descending, above the broken-stick lengths (Jackson 1993).
 
     These are the expected lengths, longest first, of d pieces of the total variance that is broken at random points.
-
-    Shapes: values (d,).
     """
     d = len(values)
     # expected length of the k-th longest of d pieces: (1 / d) sum of 1 / i over i = k, ..., d
@@ -119,18 +107,12 @@ def broken_stick(values: Array) -> int:
 
 
 def components_for_share(values: Array, share: float) -> int:
-    """Count the leading components that together exceed a share of the total variance.
-
-    Shapes: values (d,).
-    """
+    """Count the leading components, by eigenvalues (d,), that together exceed a share of the total variance."""
     return count_to_exceed_share(values, float(values.sum()), share)
 
 
 def minka(values: Array, n: int) -> int | None:
-    """Choose the number of components of greatest Bayesian evidence (Minka 2000), as scikit-learn's "mle".
-
-    Shapes: values (d,).
-    """
+    """Choose the number of components of greatest evidence (Minka 2000) by descending eigenvalues; None if n < d."""
     d = len(values)
     if n < d:
         return None
@@ -159,14 +141,15 @@ def _log_evidence(values: Array, k: int, n: int) -> float:
 
 
 def bi_cross_validation(parts: Sequence[Moments]) -> int:
-    """Choose the number of components, possibly 0, with the least squared error of held-out values."""
+    """Choose the number of components, possibly 0, with the least error of held-out values (`validation_errors`)."""
     return int(np.argmin(validation_errors(parts)))
 
 
 def validation_errors(parts: Sequence[Moments]) -> Array:
-    """Compute the squared errors of held-out values for predictions from 0, 1, ... components.
+    """Compute the squared errors (m,) of held-out values for predictions from 0, ..., m - 1 components.
 
-    Shapes: -> (m,).
+    There are at least two parties and two features. A fold of rows consists of all rows of some parties; the least rank
+    of a fold is m - 1.
     """
     groups, d = _folds([int(part.count) for part in parts]), parts[0].n_features
     blocks = min(MAX_FEATURE_BLOCKS, d)
@@ -215,10 +198,7 @@ def _folds(rows: Sequence[int]) -> list[list[int]]:
 
 
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
-    """Compute confidence intervals for the population's eigenvalues, for normal rows (Anderson 1963).
-
-    Shapes: values (k,) -> (k, 2).
-    """
+    """Compute confidence intervals (k, 2) for the population's eigenvalues (k,), for normal rows (Anderson 1963)."""
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
     upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
     return np.column_stack([values / (1 + step), upper])
@@ -230,9 +210,9 @@ def variance_units(variances: Array) -> Array:
 
 
 def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> Array:
-    """Compute confidence intervals for the population's eigenvalues from the kurtosis of scores (Waternaux 1976).
+    """Compute confidence intervals (k, 2) of the population's eigenvalues from the kurtosis (k,) of scores.
 
-    Shapes: values (k,), kurtosis (k,) -> (k, 2).
+    The kurtosis of normal rows is 3 (Waternaux 1976).
     """
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
     with np.errstate(divide="ignore"):
@@ -241,10 +221,7 @@ def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> 
 
 
 def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
-    """Compute standard errors of the loadings of normal rows, from all eigenpairs of their covariance.
-
-    Shapes: values (d,), vectors (d, d) -> (d, k).
-    """
+    """Compute standard errors (d, k) of normal rows' loadings from all d eigenpairs; infinite for tied eigenvalues."""
     # Var(v_i) = sum over j != i of l_i l_j / (l_i - l_j)^2 v_j v_j' / (n - 1) (Anderson 1963)
     gaps = values[:k, None] - values
     np.fill_diagonal(gaps, np.inf)
@@ -255,9 +232,10 @@ def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
 
 
 def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
-    """Estimate the population's variances of components, and their angles to the sample's, by the spiked model.
+    """Estimate the population's variances (k,) of components, and their angles (k,) to the sample's, in degrees.
 
-    Shapes: values (d,) -> (k,), (k,).
+    By the spiked model, from all eigenvalues (d,), descending. A component that noise alone may have gets the variance
+    of the noise, and 90 degrees.
     """
     # solve l = r (1 + g s2 / (r - s2)) for the population's variance r, with the ratio g and the noise variance s2
     d, leading = len(values), values[:k]
@@ -274,7 +252,8 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
 def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Array) -> tuple[Array, Array]:
     """Compute the jackknife estimate of a statistic and its variance from groups of unequal size (Busing et al. 1999).
 
-    Shapes: leave_out_statistics (g, ...), sizes (g,).
+    `leave_out_statistics` (g, ...) are of all rows but one group's, and `sizes` (g,) are the groups' rows. The estimate
+    is corrected for bias.
     """
     groups = len(sizes)
     share = (sizes / sizes.sum()).reshape(-1, *[1] * statistic.ndim)
@@ -285,14 +264,15 @@ def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Arra
 
 
 def student_quantile(groups: int, level: float) -> float:
-    """Compute the half-width, in standard errors, of a confidence interval whose error is estimated from groups."""
+    """Return the two-sided quantile at a confidence level of Student's distribution, groups - 1 degrees of freedom."""
     return float(scipy.special.stdtrit(groups - 1, 0.5 + level / 2))
 
 
 def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     """Compute the factor by which scores of new rows are too small for each component (Lee, Zou and Wright 2010).
 
-    Shapes: variances (k,) -> (k,).
+    `variances` (k,) are the sample's, `total` is the sum of the variances of all features, and d counts the features
+    that vary. The factors (k,) are at most 1, and NaN for a component that is not above the noise.
     """
     # in units of the noise variance `level`: r solves l = r (1 + gamma / (r - 1)); factor (r - 1) / (r + gamma - 1)
     gamma, noise_rank = d / max(1, n - 1), min(n - 1, d) - variances.size
@@ -309,11 +289,10 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
 
 
 def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
-    """Compute the effective number of directions of the variance that leading eigenpairs omit.
+    """Compute the effective number of directions of the variance that leading eigenpairs omit; None without any.
 
-    It is (sum of the omitted eigenvalues)^2 over the sum of their squares.
-
-    Shapes: matrix (d, d).
+    It is (sum of the omitted eigenvalues)^2 over the sum of their squares. Of the scatter (d, d), in Fortran order, the
+    lower triangle is read, and the matrix is overwritten.
     """
     total = float(np.trace(matrix))
     if total <= 0:
@@ -332,10 +311,7 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
 
 
 def t_squared(scores: Array, variances: Array) -> Array:
-    """Compute Hotelling's T squared of rows: the sum of their squared scores over the components' variances.
-
-    Shapes: scores (n, k), variances (k,) -> (n,).
-    """
+    """Compute Hotelling's T squared (n,): the sum of squared scores (n, k) over the components' variances (k,)."""
     distances: Array = np.sum(scores**2 / variances, axis=1)
     return distances
 
@@ -347,17 +323,18 @@ def t_squared_limit(k: int, n: float, level: float) -> float:
 
 
 def spe_limit(residual_variance: float, directions: float, level: float) -> float:
-    """Compute the limit that the squared residual (SPE) of a new row exceeds with probability 1 - ``level``."""
+    """Compute the limit that the squared residual (SPE) of a new row exceeds with probability 1 - ``level``.
+
+    `residual_variance` is the variance that the components omit, and `directions` comes from `residual_directions`.
+    """
     # SPE is distributed nearly as residual_variance / directions times chi-square of that many directions (Box 1954)
     return float(residual_variance / directions * 2 * scipy.special.gammaincinv(directions / 2, level))
 
 
 def t_squared_contributions(centred: Array, components: Array, variances: Array) -> Array:
-    """Divide Hotelling's T squared of rows into parts of the features (Westerhuis, Gurden and Smilde 2000).
+    """Divide T squared of centred rows (n, d) into parts (n, d) of the features (Westerhuis, Gurden and Smilde 2000).
 
-    The parts sum to T squared; a part may be negative.
-
-    Shapes: centred (n, d), components (k, d), variances (k,) -> (n, d).
+    The parts sum to Hotelling's T squared; a part may be negative. Components (k, d) are orthonormal.
     """
     scores = centred @ components.T
     return centred * ((scores / variances) @ components)

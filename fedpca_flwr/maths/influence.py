@@ -72,28 +72,17 @@ Part = Moments | Factor
 
 @dataclass(frozen=True)
 class Influence:
-    """The influence of a party's rows on a PCA of all rows.
+    """The influence of a party's rows on a PCA of all rows. Shares are from 0 to 1.
 
-    Parameters
-    ----------
-    rows : float
-        The party's share of all rows, 0 to 1.
-    variance : float
-        Its share of the trace of the scatter of all rows, 0 to 1.
-    components : ndarray of shape (r,)
-        Its share of the variance of each of the first r components, 0 to 1: at most `MAX_COMPONENTS`, and only
-        components that float64 resolves.
-    turn : Turn
-        Bounds on the angles by which these components, and their span, change in the PCA of all other rows with the
-        same scale.
-    fit : float
-        Share of the party's own variance in the components' span, 0 to 1; NaN if the party has no variance.
-    spread : float
-        Variance of its rows about the pooled mean, in multiples of that of the median party; NaN if that is 0.
+    `components` (r,) are shares of the variance of the first components: of at most `MAX_COMPONENTS`, and only of those
+    that float64 resolves. `turn` bounds the angles by which these, and their span, change in the PCA of all other rows
+    with the same scale. `fit` is the share of the party's own variance in the components' span, NaN if the party has no
+    variance. `spread` is the variance of its rows about the pooled mean, in multiples of that of the median party, NaN
+    if that is 0.
     """
 
-    rows: float
-    variance: float
+    rows: float  # share of all rows
+    variance: float  # share of the trace of the scatter of all rows
     components: Array
     turn: Turn
     fit: float
@@ -103,9 +92,11 @@ class Influence:
 def party_influences(
     parts: Sequence[Part], pairs: Eigenpairs, mean: Array, scale: Array | None, *, center: bool, between: bool
 ) -> list[Influence]:
-    """Compute the influence of each party on the eigenpairs of the scatter of all rows.
+    """Compute the influence of each party, in their order, on the eigenpairs of the scatter of all rows.
 
-    Shapes: mean (d,), scale (d,).
+    The pairs are of the scatter after division of features by `scale` (d,). If `center`, the scatter is about the mean
+    (d,) of the rows, which changes if a party is left out; else the mean is zero. If `between`, the scatter includes
+    the variance between the parties' means.
     """
     unit = float(pairs.values[0])  # nothing is squared in the unit of the data
     values = pairs.values / unit
@@ -138,7 +129,11 @@ def party_influences(
 
 
 def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]:
-    """Find the parties whose influence is out of proportion, with the reasons."""
+    """Find the indices of parties whose influence is out of proportion, with the reasons.
+
+    A party has nearly all "rows", holds too much of a component ("share"), varies too much ("spread"), or has too
+    little of its variance in the components ("fit").
+    """
     if len(influences) == 1:
         return {}
     rows, largest, fits, spread = np.array(
@@ -183,24 +178,17 @@ def _exact_turns(
 
 @dataclass(frozen=True)
 class Turn:
-    """Angles, in degrees from 0 to 90, by which the first r components change, or upper bounds on the angles.
+    """Angles, in degrees from 0 to 90, by which the first r components change, or upper bounds on the angles."""
 
-    Parameters
-    ----------
-    axes : ndarray of shape (r,)
-        Angle between each component and the component of the same index in the other PCA.
-    span : float
-        Largest principal angle between the spans of the r components.
-    """
-
-    axes: Array
-    span: float
+    axes: Array  # (r,), between components of the same index in both PCAs
+    span: float  # largest principal angle between the spans of the r components
 
 
 def exact_turn(remaining: Array, V: Array) -> Turn:
-    """Compute the angles from components to the leading eigenvectors of a scatter that lacks a party's rows.
+    """Compute the angles from components V (d, r) to the leading eigenvectors of a scatter (d, d) without a party.
 
-    Shapes: remaining (d, d), V (d, r).
+    The scatter is in multiples of the first eigenvalue of the scatter of all rows. The angle is 90 degrees for
+    components that the scatter does not determine.
     """
     d, r = V.shape
     pairs = leading_eigenpairs(np.asfortranarray(remaining), r)
@@ -218,9 +206,10 @@ def exact_turn(remaining: Array, V: Array) -> Turn:
 
 
 def bounded_turn(removed_product: Array, V: Array, values: Array, following: float) -> Turn:
-    """Bound the angles by which components change if a party's part E (d x d) is subtracted from the scatter.
+    """Bound the angles by which components V change if a party's part E (d x d) is subtracted from the scatter.
 
-    Theorem of Davis and Kahan: tan 2 theta <= 2 |residuals| / gap, for the span of the first j Ritz vectors, each j.
+    `removed_product` is ``E V``, with E positive semidefinite, and `following` the eigenvalue after ``values``. Theorem
+    of Davis and Kahan: tan 2 theta <= 2 |residuals| / gap, for the span of the first j Ritz vectors, each j.
 
     Shapes: removed_product (d, r), V (d, r), values (r,).
     """
@@ -246,16 +235,9 @@ def bounded_turn(removed_product: Array, V: Array, values: Array, following: flo
 
 
 class RandomGroups:
-    """Sums of the parties' scatters in a few groups drawn at random, to test each sum for negative eigenvalues.
+    """Sums of scatters in a few groups, drawn at random for a number of parties, each tested for negative eigenvalues.
 
     The scatters come in sequence and are not stored. The parties must not know the seed of ``rng``.
-
-    Parameters
-    ----------
-    parts : int
-        Number of parties.
-    rng : numpy.random.Generator
-        Random number generator that draws the groups.
     """
 
     def __init__(self, parts: int, rng: np.random.Generator) -> None:
@@ -264,7 +246,7 @@ class RandomGroups:
         self._names: dict[int, list[str]] = {}
 
     def add(self, name: str, part: Moments) -> None:
-        """Add a party's scatter to the sum of the party's random group."""
+        """Add the scatter of a party, by name, to the sum of the party's random group."""
         group = int(next(self._groups))
         self._names.setdefault(group, []).append(name)
         if group not in self._sums:
@@ -274,9 +256,9 @@ class RandomGroups:
             self._sums[group] += part.scatter
 
     def indefinite_groups(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
-        """Return the names in each group whose sum of scatters has a negative eigenvalue beyond float32 rounding.
+        """Return the parties' names in each group whose sum has a negative eigenvalue beyond float32 rounding.
 
-        Shapes: scale (d,).
+        Scatters are divided by ``scale`` (d,). ``largest`` is the largest eigenvalue of the sum of all after that.
         """
         return [self._names[i] for i, total in self._sums.items() if not _is_semidefinite([total], d, largest, scale)]
 
@@ -286,10 +268,9 @@ def indefinite_parts(
 ) -> list[int]:
     """Find the parties whose scatter has a negative eigenvalue, in random groups whose sum has a negative eigenvalue.
 
-    A negative eigenvalue is rounding if it is less than ``4 d`` roundings of float32 of ``largest`` (4e-4 for 784
-    features). Whoever made the parts must not know the seed of ``rng``, which draws the groups.
-
-    Shapes: scale (d,).
+    Scatters are divided by ``scale`` (d,); ``largest`` is the largest eigenvalue of their sum after that. A negative
+    eigenvalue is rounding if it is less than ``4 d`` roundings of float32 of ``largest`` (4e-4 for 784 features).
+    Whoever made the parts must not know the seed of ``rng``, which draws the groups.
     """
     if not parts:
         return []
